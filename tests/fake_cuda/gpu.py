@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import os
 import threading
 from types import SimpleNamespace
 
@@ -200,7 +201,7 @@ class FakeCuda:
     def _names(self):
         facts = SimpleNamespace(
             multi_processor_count=self._num_multiprocessors, name="a fake", total_memory=TOTAL_BYTES,
-            L2_cache_size=1 << 20,
+            L2_cache_size=1 << 20, uuid=f"{os.getpid()}-{self.device.index}",
         )  # fmt: skip
         return {
             "is_available": lambda: True,

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from lullm.errors import ModelLoadError
 from lullm.text.tokenizer import Tokenizer
-from lullm.text.tokenizer_gguf import _REGEXES
+from lullm.text.vocabulary.gguf import _REGEXES
 
 WORDS = [
     "the quick brown fox",

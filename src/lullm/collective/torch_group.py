@@ -4,8 +4,10 @@ Gloo carries tensors of CPUs, NCCL those of GPUs (not yet run). Nothing is regis
 that any number of engines live in one process, and beside a trainer's group.
 """
 
+import os
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -33,6 +35,7 @@ class TorchGroup:
 
     def __init__(self, group: "ProcessGroup | Any", describe: str = "workers"):
         self._group = group
+        self._undo = ExitStack()
         self._describe = describe
         self.rank: int = group.rank()
         self.size: int = group.size()
@@ -41,17 +44,22 @@ class TorchGroup:
     def join(cls, rendezvous: Rendezvous, name: str, place: Axis) -> "TorchGroup":
         """Meet the other members of the group `name`. Blocking. Raises WorkerLostError: some have not come in time."""
         timeout = timedelta(seconds=rendezvous.timeout)
-        with _Lost(f"the workers of the group {name} have not met"):
+        with _Lost(f"the workers of the group {name} have not met"), ExitStack() as undo:
             store: Store
             if isinstance(rendezvous, LocalFile):
-                store = FileStore(f"/proc/self/fd/{rendezvous.descriptor}", -1)
+                # The store opens its path at each call, and once more as it ends; NCCL meets at its first use only.
+                descriptor = os.dup(rendezvous.descriptor)
+                undo.callback(os.close, descriptor)
+                store = FileStore(f"/proc/self/fd/{descriptor}", -1)
                 store.set_timeout(timeout)
                 own = _LOOPBACK
             else:
                 address = rendezvous.host, rendezvous.port
                 own = own_address(*address)
                 store = TCPStore(*address, is_master=False, timeout=timeout, wait_for_workers=False)
-        return cls.over(store, name, place, timeout, rendezvous.transport, own)
+            group = cls.over(store, name, place, timeout, rendezvous.transport, own)
+            group._undo = undo.pop_all()
+        return group
 
     @classmethod
     def over(
@@ -103,6 +111,7 @@ class TorchGroup:
 
     def close(self) -> None:
         self._group = None
+        self._undo.close()
 
     def _gathered(self, x: Tensor) -> Tensor:
         """All members' x, `[size, *x.shape]`."""

@@ -1,6 +1,7 @@
 """Opens the device that a config names, or says what is missing for it; and which GPU each of several workers has."""
 
 import os
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 
 import torch
@@ -9,6 +10,8 @@ from lullm.device.cpu import CpuDevice
 from lullm.device.device import Device
 from lullm.errors import ConfigError, UnsupportedError
 from lullm.machine.memory_ahead import MemoryAhead
+
+SEVERAL_UNTRIED = "several GPUs: no GPU has run this yet; the tests have, on GPUs that are made up"
 
 
 def open_device(name: str, ahead: MemoryAhead | None = None) -> Device:
@@ -21,12 +24,16 @@ def open_device(name: str, ahead: MemoryAhead | None = None) -> Device:
     """
     if name == "cpu":
         return CpuDevice(ahead)
-    missing = missing_for_cuda()
-    if missing is not None:
-        raise UnsupportedError(f"device={name!r} cannot be used: {missing}; use device='cpu'")
+    _require_cuda()
     from lullm.device.cuda import CudaDevice  # loads the driver's library
 
     return CudaDevice(torch.cuda.current_device())
+
+
+def _require_cuda() -> None:
+    missing = missing_for_cuda()
+    if missing is not None:
+        raise UnsupportedError(f"device='cuda' cannot be used: {missing}; use device='cpu'")
 
 
 def missing_for_cuda() -> str | None:
@@ -77,9 +84,7 @@ def gpu_environments(count: int, num_each: int = 1, option: str = "tensor_parall
     """
     if count == 1:
         return [{}]
-    missing = missing_for_cuda()
-    if missing is not None:
-        raise UnsupportedError(f"device='cuda' cannot be used: {missing}; use device='cpu'")
+    _require_cuda()
     variable = "HIP_VISIBLE_DEVICES" if torch.version.hip is not None else "CUDA_VISIBLE_DEVICES"
     names = visible_names(os.environ.get(variable), torch.cuda.device_count())
     if len(names) < count * num_each:
@@ -97,3 +102,35 @@ def visible_names(given: str | None, count: int) -> list[str]:
     if given is None:
         return [str(index) for index in range(count)]
     return [name.strip() for name in given.split(",")][:count]
+
+
+def take_launched_gpu(variables: Mapping[str, str] = os.environ) -> str:
+    """Make current the GPU of a process that a launcher has started. Gives what tells it from all other GPUs.
+
+    One that the script has made current stays so. Else LOCAL_RANK is its number, unless the process sees one only.
+
+    Raises:
+        UnsupportedError: GPUs cannot be used here. ConfigError: this process does not see so many.
+    """
+    _require_cuda()
+    count, index = torch.cuda.device_count(), torch.cuda.current_device()
+    local_rank = variables.get("LOCAL_RANK", "")
+    if index == 0 and count > 1 and local_rank.isdecimal():
+        index = int(local_rank)
+        if index >= count:
+            raise ConfigError(
+                f"LOCAL_RANK={index}, and this process sees {count} GPUs: start at most {count} processes on this "
+                "machine, or let each see a GPU of its own (CUDA_VISIBLE_DEVICES)"
+            )
+        torch.cuda.set_device(index)
+    return str(torch.cuda.get_device_properties(index).uuid)
+
+
+def check_different(gpus: Sequence[str]) -> None:
+    """What `take_launched_gpu` gave to the processes of a model, by rank. Raises ConfigError: two have the same."""
+    for rank, gpu in enumerate(gpus):
+        if (first := gpus.index(gpu)) != rank:
+            raise ConfigError(
+                f"processes {first} and {rank} of a model have the same GPU: call torch.cuda.set_device, or set "
+                "LOCAL_RANK as torchrun does, or let each see a GPU of its own (CUDA_VISIBLE_DEVICES)"
+            )

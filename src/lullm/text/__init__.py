@@ -1,9 +1,9 @@
 """Strings <-> token ids. No torch.
 
-`tokenizer` is what the engine calls; `tokenizer_folder` finds its files, `sentence_piece`, `tokenizer_tekken` and
-`tokenizer_gguf` read what is no tokenizer.json. `detokenizer` and `stop` work on streams. `verbatim` keeps special
-tokens that users spell as text.
+`tokenizer` is what the engine calls. `detokenizer` and `stop` work on streams. `verbatim` keeps special tokens that
+users spell as text.
 
+- `vocabulary/`: a tokenizer's files, in each of their forms.
 - `template/`: foreign chat templates within bounds, here while that is surely quick, else in a process of their own.
 - `reply/`: thoughts and calls of tools out of a text, by forms that are data.
 - `guided/`: the form of an output as a grammar, and which tokens it allows next.

@@ -14,9 +14,9 @@ from lullm.text.chat_template import ChatTemplate, Message
 from lullm.text.template.infill import Infill, find_infill
 from lullm.text.template.open_end import cut_at, take_open_end
 from lullm.text.token_bytes import TokenBytes
-from lullm.text.tokenizer_folder import read_chat_template, read_tokenizer, reraise_foreign
-from lullm.text.tokenizer_gguf import read_tokenizer_gguf
 from lullm.text.verbatim import Verbatim
+from lullm.text.vocabulary.folder import read_chat_template, read_tokenizer, reraise_foreign
+from lullm.text.vocabulary.gguf import read_tokenizer_gguf
 
 logger = get_logger(__name__)
 

@@ -28,14 +28,14 @@ class SharedFaults(list):
             file.write(f"{os.environ.get('GPU_CHECK_ROW', '')}: {fault}\n")
 
 
-def enter():
-    """Put the fake GPU in place, until this process ends."""
+def enter(index=0):
+    """Put the fake GPU in place, the last that this process sees, until it ends."""
     os.environ["TRITON_INTERPRET"] = "1"  # before anything loads triton
     from fake_cuda import FakeCuda
     from kit.device.fake_driver import FakeDriver, compile_driver
 
     path = os.environ.get(DRIVER) or compile_driver(Path(tempfile.mkdtemp()))
-    gpu = FakeCuda(FakeDriver(Path(path)), faults=SharedFaults() if FAULTS in os.environ else [])
+    gpu = FakeCuda(FakeDriver(Path(path)), index, faults=SharedFaults() if FAULTS in os.environ else [])
     atexit.register(gpu.__enter__().__exit__, None, None, None)
     return gpu
 

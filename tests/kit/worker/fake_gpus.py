@@ -11,23 +11,38 @@ OPENER = f"{__name__}:open_worker_on_fake_gpu"
 
 def open_worker_on_fake_gpu(*arguments):
     """In the place of `open_ranked_worker`."""
-    gpu = rehearsal.enter()
-    from lullm.collective import torch_group
+    meet_fake_gpu()
     from lullm.executor.remote.opening import open_ranked_worker
 
-    torch_group._TRANSPORTS["nccl"] = lambda *given: FakeNccl(gpu, torch_group._gloo(*given))
     return open_ranked_worker(*arguments)
 
 
-class FakeNccl:
-    """A process group for tensors of the fake GPU, whose calls are recorded with the other work."""
+def meet_fake_gpu(index=0):
+    """From now on this process has GPUs up to this one, the last of which works, and gloo for NCCL."""
+    gpu = rehearsal.enter(index)
+    from lullm.collective import torch_group
 
-    def __init__(self, gpu, gloo):
-        self._gpu, self._gloo = gpu, gloo
-        self.rank, self.size = gloo.rank, gloo.size
+    torch_group._TRANSPORTS["nccl"] = lambda *given: FakeNccl(gpu, given[1], lambda: torch_group._gloo(*given))
+
+
+class FakeNccl:
+    """A process group for tensors of the fake GPU, whose calls are recorded with the other work.
+
+    Like NCCL's it meets the others at its first call.
+    """
+
+    def __init__(self, gpu, place, meet):
+        self._gpu, self._place, self._meet, self._gloo = gpu, place, meet, None
+
+    def rank(self):
+        return self._place.rank
+
+    def size(self):
+        return self._place.size
 
     def allgather(self, parts, wholes):
         [parts], [whole] = parts, wholes
+        self._gloo = self._gloo or self._meet()
         if not all(isinstance(each, DeviceTensor) for each in (whole, *parts)):
             raise RuntimeError("No backend type associated with device type cpu")
 

@@ -123,9 +123,9 @@ async def gathered(calls: Mapping[int, Awaitable[T]]) -> tuple[dict[int, T], dic
 
 def _gpus_of_engines(config: EngineConfig) -> list[dict[str, str]]:
     """As many for each as it has workers. Raises as `gpu_environments` does."""
-    from lullm.device.choice import gpu_environments  # loads torch
+    from lullm.device.choice import SEVERAL_UNTRIED, gpu_environments  # loads torch
 
-    logger.warning("several GPUs: no GPU has run this yet; the tests have, on GPUs that are made up")
+    logger.warning(SEVERAL_UNTRIED)
     return gpu_environments(config.data_parallel_size, config.num_workers, "data_parallel_size")
 
 

@@ -5,18 +5,23 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
+from lullm.collective.seat import Seat
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
+from lullm.device.choice import SEVERAL_UNTRIED, check_different, take_launched_gpu
+from lullm.errors import LullmError
 from lullm.executor.external.exchange import exchange
-from lullm.executor.external.launch import num_local_ranks, open_launched_seat
+from lullm.executor.external.launch import num_local_ranks, open_launched_seat, open_seat_of_gpus
 from lullm.executor.external.workers import ExternalWorkers
 from lullm.executor.merge import values
 from lullm.executor.merged import MergedExecutor
 from lullm.executor.protocol import Answer
+from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.machine.processor import THREADS_VARIABLE, default_num_threads
-from lullm.types.parallel.rendezvous import Transport
 from lullm.worker.extension import open_worker
+
+logger = get_logger(__name__)
 
 
 class ExternalExecutor(MergedExecutor):
@@ -33,11 +38,10 @@ class ExternalExecutor(MergedExecutor):
     def __init__(
         self, config: ResolvedConfig, model_config: ModelConfig, folder: Path, ahead: MemoryAhead | None = None
     ):
-        transport: Transport | None = None if config.device == "cpu" else "nccl"
-        seat = open_launched_seat(
-            config.tensor_parallel_size, config.pipeline_parallel_size, transport, config.step_timeout
-        )
+        words = open_launched_seat(config.tensor_parallel_size, config.pipeline_parallel_size, config.step_timeout)
         with ExitStack() as undo:
+            undo.callback(words.close)
+            seat = words if config.device == "cpu" else _seat_of_gpus(words, config.step_timeout)
             undo.callback(seat.close)
             start = Answer()
             try:
@@ -45,9 +49,28 @@ class ExternalExecutor(MergedExecutor):
                 undo.callback(self.driver_worker.shutdown)
             except Exception as error:
                 start = Answer(error=error)
-            values(exchange(seat, start))
+            values(exchange(words, start))
             undo.pop_all()
-        super().__init__(ExternalWorkers(self.driver_worker))
+        super().__init__(ExternalWorkers(self.driver_worker, words))
+
+
+def _seat_of_gpus(words: Seat, timeout: float) -> Seat:
+    """For tensors of GPUs, once every process has one of its own; answers go by `words`, since NCCL carries no bytes
+    of a CPU.
+
+    Raises:
+        UnsupportedError, ConfigError: what the first process by rank says, or two have the same GPU; all raise it.
+    """
+    try:
+        own = Answer(take_launched_gpu())
+    except LullmError as error:
+        own = Answer(error=error)
+    gpus = values(exchange(words, own))
+    if len(gpus) == 1:
+        return words
+    check_different(gpus)
+    logger.warning(SEVERAL_UNTRIED)
+    return open_seat_of_gpus(words, timeout)
 
 
 def _with_own_threads(config: ResolvedConfig) -> ResolvedConfig:

@@ -14,10 +14,11 @@ import msgspec
 from torch import distributed
 from torch.distributed.rendezvous import rendezvous
 
+from lullm.collective.collective import Collective
 from lullm.collective.message import gather_bytes
 from lullm.collective.seat import Seat
 from lullm.collective.torch_group import TorchGroup
-from lullm.errors import ConfigError
+from lullm.errors import ConfigError, UnsupportedError
 from lullm.types.parallel.placement import Axis, Placement, placements
 from lullm.types.parallel.rendezvous import DEFAULT_TIMEOUT, LocalFile, StoreAddress, Transport
 from lullm.worker.meeting import Meeting, open_seat
@@ -26,11 +27,11 @@ _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-def open_launched_seat(tensor_size: int, pipeline_size: int, transport: Transport | None, timeout: float) -> Seat:
-    """The seat of this process. Blocking, until all processes of its block have called it.
+def open_launched_seat(tensor_size: int, pipeline_size: int, timeout: float) -> Seat:
+    """The seat of this process, for tensors of CPUs. Blocking, until all processes of its block have called it.
 
     Args:
-        transport: None: for tensors of CPUs, the fastest that there is. timeout: seconds that one waits for another.
+        timeout: seconds that one waits for another.
 
     Raises:
         ConfigError: no launcher has started this process, or as many that there is no worker for some.
@@ -41,7 +42,23 @@ def open_launched_seat(tensor_size: int, pipeline_size: int, transport: Transpor
         return Seat()
     with _block(num_workers) as group:
         place = placements(tensor_size, pipeline_size)[group.rank]
-        return _meet_here(group, place, transport, timeout) or _meet_at_port(group, place, transport, timeout)
+        return _meet_here(group, place, None, timeout) or _meet_at_port(group, place, timeout)
+
+
+def open_seat_of_gpus(words: Seat, timeout: float) -> Seat:
+    """The same place in groups for tensors of GPUs. All processes of a model call it, which meet in `words`.
+
+    Raises:
+        UnsupportedError: they are on several hosts.
+    """
+    assert words.pipeline.size == 1, "stages are refused on GPUs"
+    seat = _meet_here(words.tensor, words.placement, "nccl", timeout)
+    if seat is None:
+        raise UnsupportedError(
+            "the processes of a model on GPUs are on several hosts, or in containers that do not see each other: "
+            "tensor_parallel_size has to divide the number of processes on each host"
+        )
+    return seat
 
 
 def num_local_ranks(variables: Mapping[str, str] = os.environ) -> int:
@@ -93,8 +110,12 @@ def _checked_size(size: int, num_workers: int) -> int:
     return size
 
 
-def _meet_here(group: TorchGroup, place: Placement, transport: Transport | None, timeout: float) -> Seat | None:
-    """In a nameless file of the first process, which the others open by its number. None: not all of them can."""
+def _meet_here(group: Collective, place: Placement, transport: Transport | None, timeout: float) -> Seat | None:
+    """In a nameless file of the first process, which the others open by its number. None: not all of them can.
+
+    Args:
+        transport: None: for tensors of CPUs, the fastest that there is.
+    """
     meeting = Meeting.on_this_host(timeout, transport) if group.rank == 0 else None
     offer = b""
     if meeting is not None:
@@ -139,9 +160,9 @@ def _host() -> str:
     return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else socket.gethostname()
 
 
-def _meet_at_port(group: TorchGroup, place: Placement, transport: Transport | None, timeout: float) -> Seat:
+def _meet_at_port(group: Collective, place: Placement, timeout: float) -> Seat:
     """Over the network, at a port of the first process. Not yet run on several hosts."""
-    meeting = Meeting.at(socket.gethostname(), timeout, transport or "gloo") if group.rank == 0 else nullcontext()
+    meeting = Meeting.at(socket.gethostname(), timeout) if group.rank == 0 else nullcontext()
     with meeting as own:
         first, *_ = gather_bytes(group, b"" if own is None else msgspec.json.encode(own.rendezvous))
         seat = open_seat(place, msgspec.json.decode(first, type=StoreAddress))

@@ -24,16 +24,20 @@ from lullm.worker.worker import Worker
 
 
 class ExternalWorkers:
-    """Implements `Workers`; those of other processes are seen by their answers only."""
+    """Implements `Workers`; those of other processes are seen by their answers only.
 
-    def __init__(self, worker: Worker):
+    Args:
+        words: the worker's seat, or one beside it if its own carries nothing but tensors of GPUs. It is closed here.
+    """
+
+    def __init__(self, worker: Worker, words: Seat):
         self._worker = worker
-        self._seat = worker.setup.seat
+        self._words = words
         self._local = LocalWorkers([worker])
 
     @property
     def num_workers(self) -> int:
-        return self._seat.placement.num_workers
+        return self._words.placement.num_workers
 
     def call(self, verb: WorkerVerb, *args: Any) -> list[Answer]:
         if verb == "write_weight":
@@ -42,7 +46,7 @@ class ExternalWorkers:
 
     def launch(self, plan: StepPlan) -> list[Running[StepResult]]:
         steps = self._local.launch(plan)
-        return steps if self._seat.pipeline.size == 1 else [_ToldStep(step, self._seat.pipeline) for step in steps]
+        return steps if self._words.pipeline.size == 1 else [_ToldStep(step, self._words.pipeline) for step in steps]
 
     def run(
         self, method: str | Callable[..., Any], timeout: float | None, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -57,7 +61,7 @@ class ExternalWorkers:
         the KV of all stages is stale.
         """
         [own] = self._local.weights_versions()
-        told = gather_bytes(self._seat.pipeline, own.to_bytes(8, "little"))
+        told = gather_bytes(self._words.pipeline, own.to_bytes(8, "little"))
         return [int.from_bytes(version, "little") for version in told]
 
     def observe_loss(self, observer: Callable[[], None]) -> None:
@@ -69,6 +73,7 @@ class ExternalWorkers:
 
     def close(self) -> None:
         self._local.close()
+        self._words.close()
 
     def _update(self, name: str, tensor: torch.Tensor) -> list[Answer]:
         """The tensor itself, or this process's part of it: equal pieces by rank, along any one dimension."""
@@ -80,12 +85,12 @@ class ExternalWorkers:
             return [Answer(error=ModelLoadError(f"the processes push different tensors at a time: {shown}"))]
         whole = next((each for each in shapes if each is not None), None)
         if whole is not None and whole != tuple(tensor.shape):
-            tensor = _joined(self._seat, tensor, whole)
+            tensor = _joined(self._worker.setup.seat, tensor.to(self._worker.device), whole)
         return self._told(*self._local.call("write_weight", name, tensor))
 
     def _told(self, own: Answer) -> list[Answer]:
         """The answers of all workers."""
-        return exchange(self._seat, own)
+        return exchange(self._words, own)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
-from lullm.device.choice import gpu_environments
+from lullm.device.choice import SEVERAL_UNTRIED, gpu_environments
 from lullm.errors import UnsupportedError
 from lullm.executor.merged import MergedExecutor
 from lullm.executor.mp.order import WorkerOrder
@@ -62,7 +62,7 @@ class MultiprocExecutor(MergedExecutor):
         shares = cpus_of_workers(read_cores(), len(places)) if is_cpu else []
         environments = [{} for _ in places] if is_cpu else gpu_environments(len(places))
         if not is_cpu and len(places) > 1:
-            logger.warning("several GPUs: no GPU has run this yet; the tests have, on a GPU that is made up")
+            logger.warning(SEVERAL_UNTRIED)
         result_rank = next(place.rank for place in places if place.pipeline.is_last)
         with Meeting.on_this_host(config.step_timeout, None if is_cpu else "nccl") as meeting:
             orders = [

@@ -15,7 +15,8 @@ from lullm.weights.reading.files import missing_files
 logger = get_logger(__name__)
 
 CONFIG_FILE = "config.json"
-_PATTERNS = ["*.json", "model*.safetensors", "*.jinja", "tokenizer.model"]  # not: original/, consolidated.safetensors
+_PATTERNS = ["*.json", "model*.safetensors", "*.jinja", "tokenizer.model", "merges.txt"]
+"""Not: original/, consolidated.safetensors."""
 _TIMEOUT_S = 10.0
 
 

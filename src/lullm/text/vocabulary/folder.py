@@ -8,14 +8,12 @@ if there is a tokenizer.json, as in transformers 5.
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from lullm.config.json_file import read_object, read_text
 from lullm.errors import ModelLoadError
-from lullm.text import sentence_piece, tokenizer_tekken
-from lullm.text.sentence_piece import read_sentence_piece
-from lullm.text.tokenizer_tekken import read_tekken
+from lullm.text.vocabulary import byte_pairs, sentence_piece, tekken
+from lullm.text.vocabulary.added import add_declared, mark_special
 from lullm.units import MIB
 
 _LARGEST_TOKENIZER = 256 * MIB
@@ -32,8 +30,9 @@ def read_tokenizer(folder: Path) -> tuple[Backend, dict[str, str], dict[str, str
         ModelLoadError: a file is missing, damaged, or contradicts another.
     """
     config = _read_json(folder / "tokenizer_config.json")
-    backend, roles = _load_backend(folder, config)
-    special_tokens = roles | _special_tokens(_read_json(folder / "special_tokens_map.json") | config)
+    named = _read_json(folder / "special_tokens_map.json") | config
+    backend, roles = _load_backend(folder, named)
+    special_tokens = roles | _special_tokens(named)
     _add_tokens(backend, config, special_tokens)
     return backend, special_tokens, _chat_template_sources(folder, config)
 
@@ -47,13 +46,21 @@ def reraise_foreign(error: BaseException) -> None:
         raise error
 
 
+_FORMS = {
+    tekken.FILE: tekken.read_tekken,
+    sentence_piece.FILE: sentence_piece.read_sentence_piece,
+    byte_pairs.FILE: byte_pairs.read_byte_pairs,
+}
+"""File -> what reads it."""
+
+
 def _load_backend(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[str, str]]:
-    """From the first of tokenizer.json, tekken.json and tokenizer.model; and special tokens that the file names."""
+    """From tokenizer.json, or else the first of `_FORMS`; and special tokens that the file names."""
     path = folder / "tokenizer.json"
     if not folder.is_dir():
         raise ModelLoadError(f"there is no model folder {folder}")
     if not path.is_file():
-        for file, read in ((tokenizer_tekken.FILE, read_tekken), (sentence_piece.FILE, read_sentence_piece)):
+        for file, read in _FORMS.items():
             if (folder / file).is_file():
                 return read(folder, config)
         _refuse_other_files(folder)
@@ -72,8 +79,8 @@ def _load_backend(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[s
     return backend, {}
 
 
-_OTHER_FILES = ("*.tiktoken", "tiktoken.model", "vocab.json")
-"""What tokenizers of Qwen 1 and Kimi, and the oldest ones of GPT-2's kind are made of."""
+_OTHER_FILES = ("*.tiktoken", "tiktoken.model")
+"""What tokenizers of Qwen 1 and Kimi are made of."""
 
 
 def _refuse_other_files(folder: Path) -> None:
@@ -126,30 +133,10 @@ def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
 
 def _add_tokens(backend: Backend, config: dict[str, Any], special_tokens: dict[str, str]) -> None:
     """Make `backend` know the added and special tokens that only tokenizer_config.json declares."""
-    declared = config.get("added_tokens_decoder") or {}
-    if not isinstance(declared, dict):
-        raise ModelLoadError("tokenizer_config.json: added_tokens_decoder must be an object")
-    known = {token.content for token in backend.get_added_tokens_decoder().values()}
-    try:
-        entries = sorted((int(key), value) for key, value in declared.items() if value["content"] not in known)
-        flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
-        for token_id, entry in entries:
-            content = entry["content"]
-            backend.add_tokens([AddedToken(content, **{flag: bool(entry.get(flag)) for flag in flags})])
-            if backend.token_to_id(content) != token_id:
-                raise ModelLoadError(
-                    f"tokenizer_config.json gives {content!r} the id {token_id}, but by tokenizer.json it would be "
-                    f"{backend.token_to_id(content)}: the two files do not belong together"
-                )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ModelLoadError(f"tokenizer_config.json: added_tokens_decoder is damaged: {error!r}") from None
-    # A token of the vocabulary that is named special is one, whatever tokenizer.json calls it; its id stays.
+    add_declared(backend, config.get("added_tokens_decoder") or {})
     extra = [config.get(name) for name in ("additional_special_tokens", "extra_special_tokens")]
     listed = [_content(token, "special token") for tokens in extra if isinstance(tokens, list) for token in tokens]
-    special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
-    for content in dict.fromkeys([*special_tokens.values(), *listed]):
-        if content not in special and backend.token_to_id(content) is not None:
-            backend.add_special_tokens([AddedToken(content, special=True, normalized=False)])
+    mark_special(backend, [*special_tokens.values(), *listed])
 
 
 def read_chat_template(given: str) -> str:

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, decoders, normalizers, processors
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
 from lullm.config.gguf.file import GGUFFile, read_gguf
 from lullm.errors import ModelLoadError
 from lullm.text.token_bytes import check_lengths
+from lullm.text.vocabulary.byte_pairs import CL100K, CONTRACTIONS, Cut, byte_level, pair
 
 _PREFIX = "tokenizer.ggml."
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
@@ -23,14 +24,12 @@ _ROLES = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "seper
           "padding": "pad_token"}  # fmt: skip
 """The file's own spelling."""
 
-_CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_CL100K = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _O200K = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%(end)s|"
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%(end)s|"
     r"\p{N}%(digits)s| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_LLAMA3 = _CL100K % "{1,3}"
+_LLAMA3 = CL100K % "{1,3}"
 _REGEXES: dict[str, str | None] = {
     "default": None,
     "gpt-2": None,
@@ -39,8 +38,8 @@ _REGEXES: dict[str, str | None] = {
     "llama3": _LLAMA3,
     "llama-v3": _LLAMA3,
     "dbrx": _LLAMA3,
-    "qwen2": _CL100K % "",
-    "gpt-4o": _O200K % {"end": _CONTRACTIONS + "?", "digits": "{1,3}"},
+    "qwen2": CL100K % "",
+    "gpt-4o": _O200K % {"end": CONTRACTIONS + "?", "digits": "{1,3}"},
     "tekken": _O200K % {"end": "", "digits": ""},
 }
 """By `tokenizer.ggml.pre`; None: GPT-2's, which the library has."""
@@ -107,28 +106,9 @@ def _byte_level(file: GGUFFile, tokens: list[str]) -> Backend:
             "the model's own tokenizer (tokenizer=...)"
         )
     stored = file.metadata.get(_PREFIX + "merges", ())
-    merges = [_pair(merge) for merge in stored] if not isinstance(stored, str) else []
-    vocab = {token: number for number, token in enumerate(tokens)}
-    backend = Backend(BPE(vocab=vocab, merges=merges, ignore_merges=pre in _WHOLE_WORDS))
-    regex = _REGEXES[pre]
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=regex is None)
-    steps: list[Any] = [byte_level]
-    if regex is not None:
-        steps = [pre_tokenizers.Split(Regex(regex), "isolated"), byte_level]
-    elif pre in _DIGIT_BY_DIGIT:
-        steps = [pre_tokenizers.Digits(individual_digits=True), byte_level]
-    backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
-    if pre in _NORMALIZED:
-        backend.normalizer = normalizers.NFC()
-    backend.decoder = decoders.ByteLevel()
-    return backend
-
-
-def _pair(merge: str) -> tuple[str, str]:
-    left, space, right = merge.partition(" ")
-    if not space or not right:
-        raise ModelLoadError(f"tokenizer.ggml.merges: {merge!r} is no pair of tokens")
-    return left, right
+    merges = [pair(merge, _PREFIX + "merges") for merge in stored] if not isinstance(stored, str) else []
+    cut = Cut(_REGEXES[pre], pre in _DIGIT_BY_DIGIT, pre in _NORMALIZED, pre in _WHOLE_WORDS)
+    return byte_level({token: number for number, token in enumerate(tokens)}, merges, cut)
 
 
 def _sentence_piece(file: GGUFFile, tokens: list[str]) -> Backend:

@@ -1,0 +1,47 @@
+"""Tokens beside a vocabulary: those that a tokenizer_config.json declares with ids, and those that it calls special."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+
+from lullm.errors import ModelLoadError
+
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+def added_token(entry: dict[str, Any]) -> AddedToken:
+    """Of an object with `content` and flags. Raises KeyError, TypeError."""
+    return AddedToken(entry["content"], **{flag: bool(entry.get(flag)) for flag in _FLAGS})
+
+
+def add_declared(backend: Backend, declared: Any, file: str = "tokenizer_config.json") -> None:
+    """Make `backend` know the tokens of an object id -> token, where it does not. `file`: that holds the object.
+
+    Raises:
+        ModelLoadError: the object is damaged, or an id is not the next one.
+    """
+    if not isinstance(declared, dict):
+        raise ModelLoadError(f"{file}: added_tokens_decoder must be an object")
+    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    try:
+        entries = sorted((int(key), value) for key, value in declared.items() if value["content"] not in known)
+        for token_id, entry in entries:
+            content = entry["content"]
+            backend.add_tokens([added_token(entry)])
+            if backend.token_to_id(content) != token_id:
+                raise ModelLoadError(
+                    f"{file} gives {content!r} the id {token_id}, but by the vocabulary it would be "
+                    f"{backend.token_to_id(content)}: the two files do not belong together"
+                )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ModelLoadError(f"{file}: the added tokens are damaged: {error!r}") from None
+
+
+def mark_special(backend: Backend, contents: Iterable[str]) -> None:
+    """A token of the vocabulary that is named special is one, whatever tokenizer.json calls it; its id stays."""
+    special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    for content in dict.fromkeys(contents):
+        if content not in special and backend.token_to_id(content) is not None:
+            backend.add_special_tokens([AddedToken(content, special=True, normalized=False)])

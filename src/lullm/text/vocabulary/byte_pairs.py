@@ -1,0 +1,215 @@
+"""Byte-level BPE (GPT-2's, https://cdn.openai.com/better-language-models): vocab.json and merges.txt as a backend.
+
+Folders of OPT, GPT-2 and the first Qwen2 have no tokenizer.json. What else belongs to a tokenizer, the class that
+transformers names for it knows: how a text is cut into words, and which special tokens there are.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import BPE
+
+from lullm.config.field import boolean
+from lullm.config.json_file import read_object, read_text
+from lullm.errors import ModelLoadError
+from lullm.text.vocabulary.added import add_declared, added_token
+from lullm.units import MIB
+
+FILE = "vocab.json"
+_MERGES = "merges.txt"
+_ADDED = "added_tokens.json"
+_LARGEST = 64 * MIB
+"""The largest known, of 152,000 tokens, takes 3 MB."""
+
+CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+CL100K = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+"""tiktoken's; to be filled with how many digits are a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a text becomes words.
+
+    Attributes:
+        regex: of a word; None: GPT-2's, which the library has. digit_by_digit: with GPT-2's. composed: NFC before it.
+        whole_words: a word of the vocabulary is one token, whatever the merges make of it. space_before: a text that
+            begins without a space gets one.
+    """
+
+    regex: str | None = None
+    digit_by_digit: bool = False
+    composed: bool = False
+    whole_words: bool = False
+    space_before: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Class:
+    """A class of transformers: what the files leave out.
+
+    Attributes:
+        roles: special tokens where the config names no others. is_surrounded: `cls_token` and `sep_token` always
+            stand around a text.
+    """
+
+    regex: str | None = None
+    composed: bool = False
+    roles: Mapping[str, str] = field(default_factory=dict)
+    is_surrounded: bool = False
+
+
+_END = "<|endoftext|>"
+_CLASSES = {
+    "GPT2Tokenizer": _Class(roles={"unk_token": _END, "bos_token": _END, "eos_token": _END}),
+    "Qwen2Tokenizer": _Class(CL100K % "", True, {"unk_token": _END, "eos_token": _END, "pad_token": _END}),
+    "RobertaTokenizer": _Class(
+        roles={"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>", "unk_token": "<unk>",
+               "pad_token": "<pad>", "mask_token": "<mask>"},
+        is_surrounded=True,
+    ),
+}  # fmt: skip
+_BY_MODEL_TYPE = dict.fromkeys(("codegen", "gpt2", "gpt_neo", "gptj", "opt", "starcoder2"), "GPT2Tokenizer")
+_BY_MODEL_TYPE |= dict.fromkeys(("qwen2", "qwen2_moe", "qwen3"), "Qwen2Tokenizer") | {"roberta": "RobertaTokenizer"}
+"""Where no file names a class, as in the first folders of GPT-2."""
+
+
+def byte_level(vocab: dict[str, int], merges: Sequence[tuple[str, str]], cut: Cut) -> Backend:
+    """A backend whose tokens are bytes, spelled as GPT-2 does. Raises Exception: a merge is not in the vocabulary."""
+    backend = Backend(BPE(vocab=vocab, merges=list(merges), ignore_merges=cut.whole_words))
+    steps: list[Any] = [
+        pre_tokenizers.ByteLevel(add_prefix_space=cut.space_before, use_regex=cut.regex is None),
+    ]
+    if cut.regex is not None:
+        steps.insert(0, pre_tokenizers.Split(Regex(cut.regex), "isolated"))
+    elif cut.digit_by_digit:
+        steps.insert(0, pre_tokenizers.Digits(individual_digits=True))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    if cut.composed:
+        backend.normalizer = normalizers.NFC()
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def pair(merge: str, where: str) -> tuple[str, str]:
+    """The two tokens that a merge joins. Raises ModelLoadError: they are not two."""
+    left, space, right = merge.partition(" ")
+    if not space or not left or not right:
+        raise ModelLoadError(f"{where}: {merge!r} is no pair of tokens")
+    return left, right
+
+
+def read_byte_pairs(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[str, str]]:
+    """The backend of `folder/vocab.json` and merges.txt, and special tokens by role.
+
+    Args:
+        config: of tokenizer_config.json and special_tokens_map.json.
+
+    Raises:
+        ModelLoadError: a file is missing or damaged, or the class of the tokenizer is another.
+    """
+    known = _class_of(folder, config)
+    cut = Cut(known.regex, composed=known.composed, space_before=boolean(config, "add_prefix_space", False))
+    vocab = read_object(folder / FILE, _LARGEST)
+    try:
+        backend = byte_level(vocab, _read_merges(folder / _MERGES), cut)
+    except ModelLoadError:
+        raise
+    except Exception as error:  # the library raises bare Exception for merges that are not in the vocabulary
+        raise ModelLoadError(f"{folder}: {FILE} and {_MERGES} are no tokenizer: {error}") from None
+    roles = _add_tokens(backend, folder, config, known.roles)
+    _surround(backend, config, roles, known.is_surrounded)
+    return backend, roles
+
+
+def _add_tokens(backend: Backend, folder: Path, config: dict[str, Any], known: Mapping[str, str]) -> dict[str, str]:
+    """Make `backend` know all special and added tokens, in the order of transformers. Returns those with a role."""
+    roles = {name: config.get(name, token) for name, token in known.items()} | {
+        name: value for name, value in config.items() if name.endswith("_token") and not isinstance(value, bool)
+    }
+    tokens = {name: _special(token, name) for name, token in roles.items() if token is not None}
+    add_declared(backend, *_declared(folder, config, {token.content for token in tokens.values()}))
+    present = {token.content for token in backend.get_added_tokens_decoder().values()}
+    listed = [_special(token, "special token") for token in _listed(config)]
+    backend.add_special_tokens([token for token in (*tokens.values(), *listed) if token.content not in present])
+    return {name: token.content for name, token in tokens.items()}
+
+
+def _class_of(folder: Path, config: dict[str, Any]) -> _Class:
+    """By tokenizer_config.json, else by config.json. Raises ModelLoadError: it is none of `_CLASSES`."""
+    try:
+        model = read_object(folder / "config.json")
+    except FileNotFoundError:
+        model = {}
+    stated = config.get("tokenizer_class") or model.get("tokenizer_class")
+    name = stated or _BY_MODEL_TYPE.get(str(model.get("model_type")))
+    found = _CLASSES.get(str(name).removesuffix("Fast"))
+    if found is None:
+        said = f"its tokenizer_class {name} is not" if name else "no file names its tokenizer_class, which must be"
+        raise ModelLoadError(
+            f"{folder} has its tokenizer as {FILE} and no tokenizer.json, and {said} one of {', '.join(_CLASSES)}; let "
+            "transformers write one (AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER)) and pass it as "
+            "tokenizer=FOLDER, or take a newer copy of the model"
+        )
+    return found
+
+
+def _read_merges(path: Path) -> list[tuple[str, str]]:
+    try:
+        lines = read_text(path, _LARGEST).split("\n")  # not splitlines: tokens may have other ends of lines
+    except FileNotFoundError:
+        raise ModelLoadError(
+            f"{path.parent} has its tokenizer as {FILE}, which belongs to a {_MERGES} that is not there; fetch the "
+            "model again (`lullm pull NAME`), or pass tokenizer=FOLDER"
+        ) from None
+    lines = [line.removesuffix("\r") for line in lines]
+    return [pair(line, str(path)) for line in lines if line and not line.startswith("#version")]
+
+
+def _special(token: Any, name: str) -> AddedToken:
+    """A special token as the config has it: a text, or an object with flags. Raises ModelLoadError."""
+    try:
+        if isinstance(token, dict):
+            return added_token(token | {"special": True})
+        return AddedToken(token, special=True, normalized=False)
+    except (KeyError, TypeError):
+        raise ModelLoadError(f"tokenizer_config.json: {name} must be a token, not {token!r}") from None
+
+
+def _listed(config: dict[str, Any]) -> list[Any]:
+    """Special tokens without a role."""
+    lists = (config.get(name) for name in ("additional_special_tokens", "extra_special_tokens"))
+    return [token for tokens in lists if isinstance(tokens, list) for token in tokens]
+
+
+def _declared(folder: Path, config: dict[str, Any], special: set[str]) -> tuple[Any, str]:
+    """Id -> token, as `added_tokens_decoder` has it, or of added_tokens.json, which has ids by text; and which file."""
+    if config.get("added_tokens_decoder"):
+        return config["added_tokens_decoder"], "tokenizer_config.json"
+    try:
+        ids = read_object(folder / _ADDED)
+    except FileNotFoundError:
+        return {}, _ADDED
+    declared = {
+        number: {"content": content, "special": content in special, "normalized": content not in special}
+        for content, number in ids.items()
+    }
+    return declared, _ADDED
+
+
+def _surround(backend: Backend, config: dict[str, Any], roles: Mapping[str, str], always: bool) -> None:
+    """Put the tokens around a text that the class or the config asks for."""
+    if always:
+        before, after = roles.get("cls_token"), roles.get("sep_token")
+    else:
+        before = roles.get("bos_token") if boolean(config, "add_bos_token", False) else None
+        after = roles.get("eos_token") if boolean(config, "add_eos_token", False) else None
+    steps: list[Any] = [processors.ByteLevel(trim_offsets=False)]
+    around = {token: backend.token_to_id(token) for token in (before, after) if token is not None}
+    if around:
+        single = [*([before] if before else []), "$A", *([after] if after else [])]
+        steps.append(processors.TemplateProcessing(single=single, special_tokens=list(around.items())))
+    backend.post_processor = processors.Sequence(steps)
