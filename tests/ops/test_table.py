@@ -53,7 +53,7 @@ def test_selection_of_attention():
     assert gathered.attention is TORCH_CPU_OPS.attention
     assert gathered.prepare_attention is TORCH_CPU_OPS.prepare_attention
     assert gathered.linear is select_ops("cpu").linear
-    assert gathered.attention_features == {"soft_cap", "sinks"}
+    assert gathered.attention_features == {"soft_cap", "sinks", "latents"}
     for backend in ("triton", "flashinfer"):
         with pytest.raises(UnsupportedError, match=backend):
             select_ops("cpu", backend)
@@ -77,11 +77,18 @@ def test_batch_invariance_is_refused_where_torch_would_serve(dtype, cache_dtype,
 def test_a_model_gets_attention_that_has_what_it_asks_for(ops):
     plain = dataclasses.replace(ops, attention_features=frozenset())
     assert with_features(plain, frozenset()) is plain
-    for feature in ("soft_cap", "sinks"):
+    for feature in ("soft_cap", "sinks", "latents"):
         assert with_features(ops, frozenset({feature})) is ops
         found = with_features(plain, frozenset({feature}))
         assert feature in found.attention_features and found.attention is TORCH_CPU_OPS.attention
         assert found.is_recordable is False and found.linear is ops.linear
+
+
+def test_kernels_of_a_gpu_leave_latents_to_torch():
+    """Of 576 elements, read by 128 heads at once: no tile of registers holds them, and decodes are not recorded."""
+    table = pytest.importorskip("lullm.ops.triton.table")
+    found = with_features(table.TRITON_OPS, frozenset({"latents"}))
+    assert found is table.GATHERED_OPS and not found.is_recordable
 
 
 @DTYPES

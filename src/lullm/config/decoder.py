@@ -301,5 +301,6 @@ class DecoderConfig:
         wanted: dict[AttentionFeature, bool] = {
             "soft_cap": self.attention_soft_cap is not None,
             "sinks": self.has_sinks,
+            "latents": self.latent is not None,
         }
         return frozenset(feature for feature, is_wanted in wanted.items() if is_wanted)

@@ -9,5 +9,6 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 Gating = Literal["silu", "sigmoid"]
 """What is done to a gate before it multiplies; see `Ops.multiply_`."""
 
-AttentionFeature = Literal["soft_cap", "sinks"]
-"""What attention may do beside plain scores; see `Ops.attention`."""
+AttentionFeature = Literal["soft_cap", "sinks", "latents"]
+"""What attention may do beside plain scores; see `Ops.attention`.
+`latents`: all heads read one long row per token, which is key and value (`Ops.attend_latents`)."""

@@ -125,3 +125,14 @@ def test_write_without_rotation(dtype):
     write_cache(kv.to(DEVICE), cache, slots.to(DEVICE))
     REFERENCE_OPS.write_cache(kv, expected, slots)
     assert torch.equal(cache.key.cpu(), expected.key) and torch.equal(cache.value.cpu(), expected.value)
+
+
+def test_a_latent_vector_is_written_once_for_keys_and_values():
+    """One row stands for both, and so does one tensor of the cache."""
+    row, slots = make_arguments((1, 1), 16, torch.float32)[0][:, 0], torch.tensor([11, -1, 0, 5, 6])
+    caches = []
+    for write, device in ((write_cache, DEVICE), (REFERENCE_OPS.write_cache, torch.device("cpu"))):
+        both = torch.full((NUM_BLOCKS, BLOCK_SIZE, 1, 16), 7.0, device=device)
+        write(row.to(device).unsqueeze(1).expand(-1, 2, -1), LayerCache(both, both), slots.to(device))
+        caches.append(both.cpu())
+    assert torch.equal(*caches) and (caches[0] != 7.0).any()

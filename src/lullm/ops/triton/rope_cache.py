@@ -190,6 +190,8 @@ def rope_and_cache(
 def write_cache(kv: Tensor, cache: LayerCache, slot_mapping: Tensor) -> None:
     """See `Ops.write_cache`: rows of no query heads, rotated by an angle of 0."""
     num_rows, _, head_size = kv.shape
+    if kv.stride(1) != head_size:
+        kv = kv.contiguous()  # a latent vector is the key and, from the same place, the value
     no_rotation = torch.zeros((1, head_size), dtype=torch.float32, device=kv.device)
     no_rotation[:, : head_size // 2] = 1.0
     positions = torch.zeros(num_rows, dtype=torch.int64, device=kv.device)

@@ -33,7 +33,7 @@ TRITON_OPS = Ops(
     swap_blocks=block_copy.swap_blocks,
     draw_tokens=sampling.draw_tokens,
     is_recordable=True,
-    attention_features=frozenset(),
+    attention_features=frozenset(),  # a row of latents has 576 elements, which 128 heads read: no tile holds them
     index_dtype=torch.int32,
     semaphores_per_span=MAX_NUM_KV_HEADS,
 )
