@@ -8,7 +8,7 @@ from typing import Any
 from lullm import LLM
 from lullm.arena.address_range import AddressRange
 from lullm.arena.pinned import PinnedArena
-from lullm.worker import loaded_model as builder
+from lullm.weights import storage
 
 
 def _runner_of(llm: LLM) -> Any:
@@ -83,9 +83,9 @@ def timed_parts() -> Iterator[dict[str, float]]:
 @contextlib.contextmanager
 def quantized_by(quantize: Callable[[Any, str], None]) -> Iterator[None]:
     """For a while, `quantize(model, quantization)` chooses which weights of a new engine are quantized."""
-    original = builder.quantize_model
-    builder.quantize_model = quantize
+    original = storage.quantize_model
+    storage.quantize_model = quantize
     try:
         yield
     finally:
-        builder.quantize_model = original
+        storage.quantize_model = original

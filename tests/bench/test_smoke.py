@@ -85,7 +85,7 @@ RUNS = {
     "template": ("--rounds 3", rf"(?s)500 messages, here +{FIGURE} us.* 500 messages, other process +{FIGURE} us"),
     "throughput": ("--num-prompts 1 --input-len 4 --output-len 2 --repeat 1", rf"own +n=1 .* out +{FIGURE} tok/s"),
 }
-ALONE = {"memory picture", "checkpoint", "cpu", "roofline"}
+ALONE = {"memory picture", "checkpoint", "cpu", "roofline", "peer/fields"}
 """Those with a test of their own below."""
 FOR_A_GPU = {"gpu", "gpu_tiles", "gpu_check"}
 PARTS = {"bar_chart", "contiguous", "engine_part", "gpu_kernels", "null_model", "peer/protocol"}
@@ -151,7 +151,9 @@ def test_a_checkpoint_that_the_comparison_takes():
 @pytest.mark.parametrize("script", sorted(FOR_A_GPU))
 def test_a_script_for_a_gpu_refuses_without_one(script):
     done = run(script)
-    assert done.returncode == 2 and "torch sees no GPU here; nothing was" in done.stderr, done.stdout + done.stderr
+    assert done.returncode == 2 and re.search("torch (sees no GPU here|.* without CUDA); nothing was", done.stderr), (
+        done.stdout + done.stderr
+    )
     assert done.stdout == ""
 
 
@@ -159,6 +161,10 @@ def test_a_script_for_a_gpu_refuses_without_one(script):
 def test_a_runner_of_an_engine_says_its_options(script):
     """Without the engine installed."""
     assert "--case NAME:NUM:IN:OUT" in output_of(script, "--help")
+
+
+def test_the_comparison_of_two_servers_says_its_options():
+    assert "URL of a server" in output_of("peer/fields", "--help")
 
 
 def test_every_file_is_run_here():

@@ -174,7 +174,16 @@ def test_what_iterates_weights_cannot_call_the_engine_by_way_of_its_loop(engine)
         async def started(call):
             return await call()
 
+        begun = asyncio.Event()
+
+        async def of_another_caller():
+            await begun.wait()
+            return await collect(engine, "hello", request_id="another")
+
+        other = asyncio.create_task(of_another_caller())
+
         def weights():
+            loop.call_soon_threadsafe(begun.set)
             for name, call in calls.items():
                 with pytest.raises(InvalidRequestError, match="cannot call it; make them before"):
                     asyncio.run_coroutine_threadsafe(started(call), loop).result(timeout=20)
@@ -183,6 +192,7 @@ def test_what_iterates_weights_cannot_call_the_engine_by_way_of_its_loop(engine)
 
         assert await asyncio.wait_for(engine.update_weights(weights()), 60) == 0
         assert refused == list(calls)
+        assert len(tokens(await asyncio.wait_for(other, 60))) == 20, "it did not iterate"
         assert len(tokens(await collect(engine, "hello"))) == 20
 
     asyncio.run(main())

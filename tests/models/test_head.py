@@ -47,7 +47,9 @@ def check(folder, family):
 @pytest.mark.parametrize("family", CASES)
 def test_another_head_than_the_embedding(tmp_path, family):
     save_model(tmp_path, family, options_of(family))
-    assert {"lm_head.weight", "embed_out.weight"} & load_file(tmp_path / "model.safetensors").keys()
+    assert {"lm_head.weight", "embed_out.weight", "output_projection.weight"} & load_file(
+        tmp_path / "model.safetensors"
+    ).keys()
     for said in (True, ...):
         say(tmp_path, **{TIES: said})
         assert not check(tmp_path, family)

@@ -128,6 +128,7 @@ def test_steps_with_experts_are_recorded_by_ops_that_can(records_experts, has_ex
         family=SimpleNamespace(experts="some" if has_experts else None, recurrent=None, latent=None),
         is_all_ops=True,
         generates=True,
+        foreign=None,
     )
     setup = WorkerSetup(SimpleNamespace(enforce_eager=False), model_config, FakeDevice(), ops, None, Seat())
     assert setup.records_graphs == (records_experts or not has_experts)
@@ -138,7 +139,7 @@ def test_steps_with_states_are_recorded_by_ops_that_have_kernels(has_kernels, re
     """On a GPU torch computes them, and waits for the lengths of the step's spans."""
     ops = replace(FAKE_OPS, has_state_kernels=has_kernels)
     family = SimpleNamespace(experts=None, recurrent=recurrent, latent=None)
-    model_config = SimpleNamespace(family=family, is_all_ops=True, generates=True)
+    model_config = SimpleNamespace(family=family, is_all_ops=True, generates=True, foreign=None)
     setup = WorkerSetup(SimpleNamespace(enforce_eager=False), model_config, FakeDevice(), ops, None, Seat())
     assert setup.records_graphs == (has_kernels or recurrent is None)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import math
 import threading
 import time
@@ -29,7 +30,7 @@ class Door(Protocol):
     """The way to an engine, on a thread or in another process."""
 
     def check_running(self) -> None:
-        """Return if requests are taken. Raises EngineDeadError otherwise, with the cause."""
+        """Return if requests of the caller are taken. Raises EngineDeadError or InvalidRequestError otherwise."""
         ...
 
     def send(self, arrivals: Sequence[Arrival]) -> None:
@@ -156,7 +157,8 @@ class Entry:
             return
         items = [(request, stream) for request, stream in arrivals.items if not stream.is_closed]
         try:
-            self._door.send(items)
+            # Each has been checked in its own context; the running one is that of any of them, or of a later call.
+            contextvars.Context().run(self._door.send, items)
         except EngineDeadError as error:
             for _, stream in items:
                 stream.fail(error)

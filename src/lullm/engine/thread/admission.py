@@ -41,15 +41,26 @@ class Admission:
     # -- from any thread: a `Door` -------------------------------------------------------------------------------
 
     def check_running(self) -> None:
-        """Return if the thread takes requests. Raises EngineDeadError otherwise, with the cause."""
+        """Return if the thread takes requests of the caller.
+
+        Raises:
+            EngineDeadError: it takes none any more, with the cause. InvalidRequestError: it waits for the caller.
+        """
         self._mailbox.check_running()
+        self._mailbox.feeding.check()
 
     def send(self, arrivals: Sequence[tuple[GenerateRequest, Stream]]) -> None:
         """Have the thread admit requests. Raises EngineDeadError."""
 
         def admit_all() -> None:
-            for request, stream in arrivals:
-                self.admit(request, stream)
+            waiting = list(arrivals)
+            try:
+                while waiting:
+                    self.admit(*waiting.pop(0))
+            except Exception as error:  # it ends the thread
+                for _, stream in waiting:
+                    stream.fail(unforeseen(error))
+                raise
 
         self._mailbox.send(admit_all)
 
