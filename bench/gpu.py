@@ -37,8 +37,6 @@ CASES = {
     "mix-peer": 180,
     "sleep-8b": 72,
 }
-PEER_OPTIONS: dict[str, int] = {}
-"""Of transformers' continuous batching; none: it takes what it thinks best."""
 PEER_WINDOW_S = 150.0
 """It may take so long; of a run that is not done then, the requests count that are."""
 
@@ -230,7 +228,7 @@ def peer_mix() -> dict[str, Any]:
     requests = mix_requests()
     generation = GenerationConfig(do_sample=False, max_new_tokens=sizes.mix_lens[1], eos_token_id=-1, pad_token_id=0)
     manager = model.init_continuous_batching(
-        generation_config=generation, continuous_batching_config=ContinuousBatchingConfig(**PEER_OPTIONS)
+        generation_config=generation, continuous_batching_config=ContinuousBatchingConfig(**sizes.peer_options)
     )
     manager.warmup()  # records its graphs, as ours are by now
     manager.start()

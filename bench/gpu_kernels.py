@@ -2,7 +2,7 @@
 
 import statistics
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from throughput import SHAPES
@@ -43,6 +43,7 @@ class Sizes:
     num_requests: int = 256
     mix_lens: tuple[int, int] = (100, 1024)
     max_num_batched_tokens: int = 8192
+    peer_options: dict[str, int] = field(default_factory=dict)  # of transformers' continuous batching
 
 
 SIZES = Sizes()
