@@ -199,6 +199,7 @@ class SamplingParams:
         return self.replace()
 
 
+# The dataclass makes `__init__` of its fields, and the arguments that vLLM has besides are no fields.
 SamplingParams.__init__ = takes_vllms(VLLM_SAMPLING)(SamplingParams.__init__)  # type: ignore[method-assign]
 
 _INT_RANGES: tuple[tuple[str, int, int | None], ...] = (

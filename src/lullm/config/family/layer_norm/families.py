@@ -1,4 +1,4 @@
-"""Families that norm by mean and variance: Command R, GPT-J, GPT-NeoX, Nemotron, OLMo, Phi, StableLM, StarCoder 2.
+"""Families that norm by mean and variance: CodeGen, Command R, GPT-J, GPT-NeoX, Nemotron, OLMo, Phi and others.
 
 Most have their own name for the norms' eps, and attention and MLP side by side, or a switch for it.
 """
