@@ -1,4 +1,4 @@
-"""Admission: which blocks a group of sequences gets when it begins or comes back, and what of them is found."""
+"""BlockAdmission: which blocks a group of sequences gets when it begins or comes back, and what of them is found."""
 
 import enum
 import itertools
@@ -23,7 +23,7 @@ class AllocStatus(enum.Enum):
     NEVER = enum.auto()
 
 
-class Admission:
+class BlockAdmission:
     """Gives sequences their tables, in `tables` by seq_id. `num_reserved`: device blocks that stay free (watermark)."""
 
     def __init__(

@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Collection
 from collections.abc import Sequence as Seq
 
-from lullm.kv.admission import Admission, AllocStatus
+from lullm.kv.admission import AllocStatus, BlockAdmission
 from lullm.kv.allocator import BlockAllocator
 from lullm.kv.block_table import BlockTable
 from lullm.kv.cache_group import ONE_GROUP, CacheGroup
@@ -64,7 +64,7 @@ class BlockSpaceManager:
         self.num_appendable, self.num_draft_slots = growth.num_appendable, growth.num_draft_slots
         self._num_touched = growth.num_touched
         num_reserved = int(watermark * num_blocks)
-        self._admission = admission = Admission(
+        self._admission = admission = BlockAdmission(
             block_size, self.groups, self._pools, self._tables, growth, num_reserved, enable_prefix_caching
         )
         self.num_required_blocks, self.can_allocate = admission.num_required_blocks, admission.can_allocate
