@@ -281,7 +281,6 @@ def _check_sleep_options(config: EngineConfig) -> None:
 
 
 _BACKENDS = ("uni", "mp", "ray", "external_launcher")
-_ON_GPUS = ("mp", "external_launcher")
 _OF_PROCESSES = ("worker_timeout", "step_timeout", "restart_workers")
 
 
@@ -326,15 +325,6 @@ def _refuse_missing_machinery(config: EngineConfig) -> None:
         "pin_backup": (config.pin_backup and not on_gpu, "on a CPU nothing is pinned"),
         "kv_cache_dtype": (config.kv_cache_dtype == "int8" and on_gpu, "the GPU's kernels read fp8"),
         "quantization": (config.quantization is not None and on_gpu, "there are no GPU kernels for it; use a CPU"),
-        "tensor_parallel_size": (
-            config.tensor_parallel_size != 1 and on_gpu and config.executor_backend not in _ON_GPUS,
-            "workers with a GPU each are processes of this machine (distributed_executor_backend='mp'), or of a "
-            "launcher ('external_launcher')",
-        ),
-        "pipeline_parallel_size": (
-            config.pipeline_parallel_size != 1 and on_gpu,
-            "what goes from stage to stage has run on CPUs only; use tensor_parallel_size, or a CPU",
-        ),
         "distributed_executor_backend": (
             isinstance(backend, str) and backend not in _BACKENDS and not is_importable_name(backend),
             "there are 'uni' (in this process), 'mp' (a process for each worker), 'ray' (on several machines) and "
