@@ -314,7 +314,7 @@ class ScriptedEngine:
         for observer in self.observers:
             getattr(observer, event)(*arguments)
 
-    async def reset_prefix_cache(self) -> bool:
+    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         self.num_resets += 1
         return True
 

@@ -181,9 +181,9 @@ class AsyncLLMEngine(Reception, NamedCalls):
         """Move experts, so that all workers have as much to do. Raises as `LLMEngine.rebalance_experts` does."""
         return await self._call(self._engine.rebalance_experts)
 
-    async def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; running requests keep theirs. Raises EngineDeadError."""
-        return await self._call(self._engine.reset_prefix_cache)
+    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes; running requests keep theirs, or are computed again. Raises EngineDeadError."""
+        return await self._call(lambda: self._engine.reset_prefix_cache(reset_running_requests))
 
     async def _call(self, function: Callable[[], T]) -> T:
         """The result of `function`, run on the engine's thread."""

@@ -312,8 +312,15 @@ class LLMEngine:
             self._loop.fail(error, "rebalance_experts")
             raise
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; running requests keep theirs. Always True: it cannot fail."""
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes. Always True: no request is in its way.
+
+        Running requests keep their KV, or (`reset_running_requests`) keep their tokens and are computed again.
+        """
+        if reset_running_requests:
+            self.check_health()
+            self._loop.drain()
+            self._scheduler.evict_all()
         self._block_space.reset_prefix_cache()
         return True
 

@@ -192,8 +192,8 @@ class ReplicaEngine:
     def rebalance_experts(self) -> ExpertMove:
         return self._call(self._client.rebalance_experts())
 
-    def reset_prefix_cache(self) -> bool:
-        return self._call(self._client.reset_prefix_cache())
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        return self._call(self._client.reset_prefix_cache(reset_running_requests))
 
     def stats(self) -> EngineStats:
         self._check_alive()
