@@ -19,11 +19,11 @@ from lullm.engine.caller.reception import Reception
 from lullm.engine.client import SleepObserver
 from lullm.engine.llm_engine import LLMEngine
 from lullm.engine.replica.client import ReplicaClient
+from lullm.engine.stream_pace import StreamPace
 from lullm.engine.thread.admission import Admission
 from lullm.engine.thread.engine_thread import EngineThread
 from lullm.engine.thread.mailbox import EngineCall, Mailbox
 from lullm.engine.thread.sleep_watch import SleepWatch
-from lullm.engine.thread.stream_pace import StreamPace
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.types.outputs import RequestOutput
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove
@@ -102,11 +102,11 @@ class AsyncLLMEngine(Reception, NamedCalls):
 
     async def start_profile(self, folder: str | Path = "profile") -> None:
         """Record where the time goes, until `stop_profile`. Raises as `Profiler.start` does."""
-        await self._call(lambda: self._engine.profiler.start(folder))
+        await self._call(lambda: self._engine.start_profile(folder))
 
     async def stop_profile(self) -> Path:
         """End the recording; the trace in the folder, for chrome://tracing. Raises as `Profiler.stop` does."""
-        return await self._call(self._engine.profiler.stop)
+        return await self._call(self._engine.stop_profile)
 
     async def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
         """Release memory; returns once it is released. Idempotent. The arguments are those of `SleepOptions`."""

@@ -120,12 +120,12 @@ class EngineCalls:
     def start_profile(self, folder: str | Path = "profile") -> None:
         """Record where the time goes, until `stop_profile`, with torch. Raises as `Profiler.start` does."""
         with self._exclusive():
-            self.llm_engine.profiler.start(folder)
+            self.llm_engine.start_profile(folder)
 
     def stop_profile(self) -> Path:
         """End the recording; the trace in the folder, for chrome://tracing. Raises as `Profiler.stop` does."""
         with self._exclusive():
-            return self.llm_engine.profiler.stop()
+            return self.llm_engine.stop_profile()
 
     def update_weights(self, weights: "Iterable[tuple[str, torch.Tensor]]") -> int:
         """Replace weights by a trainer's, under the checkpoint's names; how many. Raises as the engine's does."""
