@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -92,7 +93,7 @@ def encode_lookup(name: str, parts: Mapping[str, Tensor]) -> LookupTensor:
     return LookupTensor(codes, table, scales, run_size, shape[1], 0, shape[0])
 
 
-def _scales(name: str, parts: Mapping[str, Tensor], state: dict[str, object]) -> Tensor:
+def _scales(name: str, parts: Mapping[str, Tensor], state: dict[str, Any]) -> Tensor:
     """Of runs; where they are bytes, these number a table, too, and have scales of their own and one sum."""
     stored = parts[_SCALES]
     if stored.is_floating_point():
@@ -101,14 +102,13 @@ def _scales(name: str, parts: Mapping[str, Tensor], state: dict[str, object]) ->
         check(name, suffix in parts, f"missing tensor {name.removesuffix('.weight')}{suffix}")
     size, added = state.get("nested_blocksize"), state.get("nested_offset")
     check(name, _is_size(size) and isinstance(added, float | int), "its state says no nested_blocksize and offset")
-    assert isinstance(size, int) and isinstance(added, float | int)
     outer, table = parts[_OUTER_SCALES].float().flatten(), parts[_OUTER_TABLE].float()
     fits = stored.dtype == torch.uint8 and table.shape == (256,) and len(outer) == cdiv(stored.numel(), size)
     check(name, fits, f"its scales of scales {list(outer.shape)} do not fit {list(stored.shape)}")
     return table[stored.flatten().int()] * outer.repeat_interleave(size)[: stored.numel()] + added
 
 
-def _state(name: str, stored: Tensor) -> dict[str, object]:
+def _state(name: str, stored: Tensor) -> dict[str, Any]:
     check(name, stored.dtype == torch.uint8 and stored.numel() < _MOST_STATE_BYTES, "its state is no text")
     try:
         state = json.loads(bytes(stored.flatten().tolist()))
