@@ -17,7 +17,16 @@ from lullm.config.encoding.table import read_encoding
 from lullm.config.family.keys import check_keys
 from lullm.config.family.table import FAMILIES, family_of
 from lullm.config.family.text_model import text_part
-from lullm.config.field import MOST_HEAD_DIM, MOST_HEADS, MOST_VOCAB, boolean, positive_int, shown, token_id_list
+from lullm.config.field import (
+    MOST_HEAD_DIM,
+    MOST_HEADS,
+    MOST_HIDDEN,
+    MOST_VOCAB,
+    boolean,
+    positive_int,
+    shown,
+    token_id_list,
+)
 from lullm.config.gguf.architecture import config_data
 from lullm.config.gguf.file import is_gguf, read_gguf
 from lullm.config.json_file import read_object
@@ -34,9 +43,6 @@ logger = get_logger(__name__)
 
 ModelDType = Literal["float32", "bfloat16", "float16"]
 _DTYPES = get_args(ModelDType)
-
-_MOST_HIDDEN = 1 << 18
-"""The widest known model has 16,384."""
 
 FamilyConfig = DecoderConfig
 """The family parts; a family that does not fit the shared decoder adds its own type here. All say `widest_row`
@@ -135,6 +141,11 @@ class ModelConfig:
     def num_cache_sides(self) -> Literal[1, 2]:
         """Tensors of a layer-slot in the KV cache: keys and values, or latent vectors that are both."""
         return 2 if self.family.latent is None else 1
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether some layer has heads, with keys and values of tokens; else all keep states, or nothing."""
+        return any(isinstance(kind, FullAttention | SlidingWindow) for kind in self.layer_kinds)
 
     def kv_heads(self, layer: int) -> KVHeads:
         """Of what a layer reads."""
@@ -267,7 +278,7 @@ def _read_heads(data: dict[str, Any]) -> tuple[int, int, int, int]:
     """(heads, heads of keys and values, hidden size, head size)."""
     heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
     kv_heads = positive_int(data, "num_key_value_heads", heads, MOST_HEADS)
-    hidden_size = positive_int(data, "hidden_size", most=_MOST_HIDDEN)
+    hidden_size = positive_int(data, "hidden_size", most=MOST_HIDDEN)
     if heads % kv_heads:
         raise ModelLoadError(
             f"config.json: num_attention_heads ({heads}) must be a multiple of num_key_value_heads ({kv_heads})"
