@@ -233,6 +233,9 @@ def cut(part, dim=0):
     return lambda parts: parts.__setitem__(part, parts[part].narrow(dim, 0, parts[part].shape[dim] - 1))
 
 
+LONG = b'{"shape": [64, 96], "blocksize": 1099511627776}'
+
+
 def put(part, value):
     return lambda parts: parts.__setitem__(part, value)
 
@@ -270,6 +273,7 @@ def put(part, value):
         ("nf4", lambda parts: parts.pop("weight.quant_map"), "missing tensor .*quant_map"),
         ("nf4", put("weight.quant_state.bitsandbytes__nf4", torch.tensor([123], dtype=torch.uint8)), "no JSON"),
         ("nf4", put("weight.quant_state.bitsandbytes__nf4", torch.tensor([123, 125], dtype=torch.uint8)), "no shape"),
+        ("nf4", put("weight.quant_state.bitsandbytes__nf4", torch.tensor(list(LONG), dtype=torch.uint8)), "blocksize"),
         ("nf4 nested", lambda parts: parts.pop("weight.nested_absmax"), "missing tensor .*nested_absmax"),
         ("nf4 nested", cut("weight.nested_quant_map"), "scales of scales"),
         ("int8 of bitsandbytes", put("weight_format", torch.tensor(1)), "order of rows"),

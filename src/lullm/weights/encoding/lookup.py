@@ -20,6 +20,8 @@ ROW_SCALES, _ROW_LAYOUT = ".SCB", ".weight_format"
 SUFFIXES = (*_STATES, _SCALES, _TABLE, _OUTER_SCALES, _OUTER_TABLE, ROW_SCALES, _ROW_LAYOUT)
 _LARGEST_BYTE = 127
 _MOST_STATE_BYTES = 1 << 16
+_LONGEST_RUN = 1 << 16
+"""Its scale is repeated so often: the library's longest is 4096."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,9 +82,13 @@ def encode_lookup(name: str, parts: Mapping[str, Tensor]) -> LookupTensor:
     stated = [suffix for suffix in _STATES if suffix in parts]
     check(name, len(stated) == 1, f"it needs one tensor {name}.quant_state.bitsandbytes__nf4, or one of fp4")
     state = _state(name, parts[stated[0]])
-    shape, run_size = state.get("shape"), state.get("blocksize")
+    shape, run_size = state.get("shape", 0), state.get("blocksize", 0)
     is_shape = isinstance(shape, list) and len(shape) == 2 and all(_is_size(each) for each in shape)
-    check(name, is_shape and _is_size(run_size) and run_size % 2 == 0, "its state says no shape and blocksize")
+    check(
+        name,
+        is_shape and _is_size(run_size, _LONGEST_RUN) and run_size % 2 == 0,
+        "its state says no shape and blocksize",
+    )
     num_values = math.prod(shape)
     codes = parts[".weight"].contiguous().view(torch.uint8).flatten()  # the bytes may be stored as another type
     check(name, len(codes) == cdiv(num_values, 2), f"{len(codes)} bytes do not hold a matrix {shape}")
@@ -100,8 +106,12 @@ def _scales(name: str, parts: Mapping[str, Tensor], state: dict[str, Any]) -> Te
         return stored.float().flatten()
     for suffix in (_OUTER_SCALES, _OUTER_TABLE):
         check(name, suffix in parts, f"missing tensor {name.removesuffix('.weight')}{suffix}")
-    size, added = state.get("nested_blocksize"), state.get("nested_offset")
-    check(name, _is_size(size) and isinstance(added, float | int), "its state says no nested_blocksize and offset")
+    size, added = state.get("nested_blocksize", 0), state.get("nested_offset", "")
+    check(
+        name,
+        _is_size(size, _LONGEST_RUN) and isinstance(added, float | int),
+        "its state says no nested_blocksize and offset",
+    )
     outer, table = parts[_OUTER_SCALES].float().flatten(), parts[_OUTER_TABLE].float()
     fits = stored.dtype == torch.uint8 and table.shape == (256,) and len(outer) == cdiv(stored.numel(), size)
     check(name, fits, f"its scales of scales {list(outer.shape)} do not fit {list(stored.shape)}")
@@ -118,8 +128,8 @@ def _state(name: str, stored: Tensor) -> dict[str, Any]:
     return dict(state)
 
 
-def _is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 1 << 40
+def _is_size(value: object, most: int = 1 << 40) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= most
 
 
 def with_row_scales(name: str, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
