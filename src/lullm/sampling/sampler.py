@@ -20,8 +20,7 @@ from lullm.ops.draw_table import DrawTable
 from lullm.sampling.logprobs import pack_ranked_logprobs, unpack_ranked_logprobs
 from lullm.sampling.masks import NO_GUIDES, Masks, StepGuides
 from lullm.sampling.penalties import apply_penalties_
-from lullm.sampling.race import choose_tokens
-from lullm.sampling.randomness import keys_of
+from lullm.sampling.race import choose_tokens, keys_of
 from lullm.sampling.restrictions import Forbid, apply_restrictions_
 from lullm.sampling.token_counts import TokenCounts
 from lullm.sampling.truncation import scale_by_temperature_, truncate_
