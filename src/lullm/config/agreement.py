@@ -10,7 +10,6 @@ from lullm.types.parallel.placement import Axis
 from lullm.types.wire.importable import is_importable_name
 
 _BACKENDS = ("uni", "mp", "ray", "external_launcher")
-_ON_GPUS = ("mp", "external_launcher")
 _OF_PROCESSES = ("worker_timeout", "step_timeout", "restart_workers")
 
 
@@ -144,15 +143,6 @@ def refuse_missing_machinery(options: UserOptions) -> None:
         "pin_backup": (options.pin_backup and not on_gpu, "on a CPU nothing is pinned"),
         "kv_cache_dtype": (options.kv_cache_dtype == "int8" and on_gpu, "the GPU's kernels read fp8"),
         "quantization": (options.quantization is not None and on_gpu, "there are no GPU kernels for it; use a CPU"),
-        "tensor_parallel_size": (
-            options.tensor_parallel_size != 1 and on_gpu and options.executor_backend not in _ON_GPUS,
-            "workers with a GPU each are processes of this machine (distributed_executor_backend='mp'), or of a "
-            "launcher ('external_launcher')",
-        ),
-        "pipeline_parallel_size": (
-            options.pipeline_parallel_size != 1 and on_gpu,
-            "what goes from stage to stage has run on CPUs only; use tensor_parallel_size, or a CPU",
-        ),
         "distributed_executor_backend": (
             isinstance(backend, str) and backend not in _BACKENDS and not is_importable_name(backend),
             "there are 'uni' (in this process), 'mp' (a process for each worker), 'ray' (on several machines) and "

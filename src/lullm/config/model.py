@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from lullm.config.decoder import DecoderConfig
+from lullm.config.encoding.modelopt import with_own_file
 from lullm.config.encoding.scheme import CheckpointEncoding
 from lullm.config.encoding.table import read_encoding
 from lullm.config.family.keys import check_keys
@@ -221,7 +222,7 @@ class ModelConfig:
             raise ModelLoadError(
                 f"{folder} has no config.json; a model folder holds config.json, tokenizer.json and *.safetensors"
             ) from None
-        config = cls.from_dict(data)
+        config = cls.from_dict(with_own_file(data, folder))
         if config.unknown_keys:
             logger.warning("%s: ignored, since nothing is known about them: %s", path, ", ".join(config.unknown_keys))
         return config
