@@ -170,15 +170,19 @@ class Sampler:
         """[N] int64. The draws that nothing but a guide restricts choose again where their grammar says so."""
         assert self._choose is not None
         masks = guides.early()
-        apart = {row for row, draw in enumerate(draws) if self._is_apart(draw)} if self._choose_allowed else set()
-        if chosen is None or any(draw.params.edits and row not in apart for row, draw in enumerate(draws)):
+        apart = set(guides.late)
+        others = [row for row, draw in enumerate(draws) if draw.params.edits is not None and row not in apart]
+        apart.update(row for row in others if self._is_apart(draws[row]))
+        if chosen is None or any(row not in apart for row in others):
             self._penalize_(logits, draws)
             inside = None if masks is None else masks.part(set(masks.rows) - apart)
             apply_restrictions_(logits, draws, inside, self._forbid)
             chosen = self._choose(logits, table, writes_logits)
         again = [None if masks is None else masks.part(apart)]
-        if guides.has_late:
-            again.append(guides.refused(chosen.tolist()))
+        if guides.late:
+            token_ids = chosen.tolist()
+            again.append(guides.settle(token_ids))
+            chosen = torch.tensor(token_ids)
         for masks in again:
             if masks is not None:
                 assert self._choose_allowed is not None
