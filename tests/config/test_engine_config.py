@@ -73,13 +73,9 @@ def test_stages_overlap_by_themselves():
 def test_workers_that_share_a_model():
     assert EngineConfig(tensor_parallel_size=2).tensor_parallel_size == 2
     assert EngineConfig(tensor_parallel_size=2, device="cuda").executor_backend == "mp"
-    for backend in ("mp", "external_launcher"):
-        assert EngineConfig(tensor_parallel_size=2, device="cuda", distributed_executor_backend=backend)
-    with pytest.raises(UnsupportedError, match="tensor_parallel_size=2.*backend='mp'.*'external_launcher'"):
-        EngineConfig(tensor_parallel_size=2, device="cuda", distributed_executor_backend="ray")
-    for backend in ("mp", "external_launcher"):
-        with pytest.raises(UnsupportedError, match="pipeline_parallel_size=2.*on CPUs only"):
-            EngineConfig(pipeline_parallel_size=2, device="cuda", distributed_executor_backend=backend)
+    sizes = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}
+    for backend in ("mp", "ray", "external_launcher"):
+        assert EngineConfig(**sizes, device="cuda", distributed_executor_backend=backend).num_workers == 4
     with pytest.raises(ConfigError, match="'uni' runs one worker, not 2: use 'mp'"):
         EngineConfig(tensor_parallel_size=2, distributed_executor_backend="uni")
 

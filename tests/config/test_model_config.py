@@ -7,7 +7,7 @@ import pytest
 from lullm.config.generation import GenerationDefaults
 from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import FullAttention, SlidingWindow
+from lullm.types.layer_kind import FullAttention, RecurrentState, SlidingWindow
 
 PLAIN = {
     "architectures": ["LlamaForCausalLM"],
@@ -176,13 +176,9 @@ LFM2 = {"architectures": ["Lfm2ForCausalLM"], "layer_types": ["full_attention"],
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({**GRANITE_HYBRID, "layer_types": None}, "layer_types names no layer of full_attention"),
-        ({**GRANITE_HYBRID, "layer_types": ["mamba"]}, "models without attention are not implemented"),
         ({**GRANITE_HYBRID, "layer_types": ["lstm"]}, "layers_block_type"),
         ({**GRANITE_HYBRID, "mamba_expand": 10**9}, "mamba_expand"),
         ({**GRANITE_HYBRID, "shared_intermediate_size": 10**9}, "shared_intermediate_size"),
-        ({"architectures": ["BambaForCausalLM"], "attn_layer_indices": None, **MAMBA}, "attn_layer_indices"),
-        ({**LFM2, "layer_types": None, "full_attn_idxs": []}, "full_attn_idxs"),
         ({**LFM2, "block_ffn_dim_multiplier": 1e30}, "block_ffn_dim_multiplier"),
         ({**LFM2, "block_multiple_of": 10**9}, "block_multiple_of"),
     ],
@@ -191,6 +187,20 @@ def test_faults_of_hybrids_are_named(change, message):
     """They ended in an empty maximum, in an overflow, or with a key's name that the file does not have."""
     with pytest.raises(ModelLoadError, match=message):
         ModelConfig.from_dict(PLAIN | change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {**GRANITE_HYBRID, "layer_types": ["mamba"]},
+        {"architectures": ["BambaForCausalLM"], "attn_layer_indices": None, **MAMBA},
+        {**LFM2, "layer_types": None, "full_attn_idxs": []},
+    ],
+    ids=lambda change: change["architectures"][0],
+)
+def test_a_hybrid_may_have_no_attention(change):
+    config = ModelConfig.from_dict(PLAIN | change)
+    assert not config.has_attention and all(isinstance(kind, RecurrentState) for kind in config.layer_kinds)
 
 
 @pytest.mark.parametrize(

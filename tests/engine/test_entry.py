@@ -103,3 +103,25 @@ def test_requests_to_a_dead_engine_get_its_error():
                 await each
 
     asyncio.run(main())
+
+
+def test_a_loop_that_closed_before_it_sent_is_forgotten():
+    door = Door()
+    entry = Entry(door, EngineConfig().idle)
+    request = GenerateRequest("early", None, [1], SamplingParams(), 0, 0.0)
+
+    async def leave_early():
+        stream = entry._stream(request, None)
+        entry._send(request, stream)
+
+    for run in (leave_early, leave_early):
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(run())
+        loop.close()
+        assert len(entry._arrivals) == 1
+    asyncio.run(entry_run(entry))
+    assert not entry._arrivals and door.sent == [["r0"]]
+
+
+async def entry_run(entry):
+    await ask(entry, 0, Taker())

@@ -67,7 +67,8 @@ def test_preemption(checkpoint, mode):
     options = {"num_gpu_blocks_override": enough + 4, "preemption_mode": mode, "enable_prefix_caching": mode == "swap"}
     with LLM(folder, **OPTIONS, **options) as llm:
         assert generate(llm) == expected
-        assert llm.llm_engine.stats().num_preemptions > 0
+        # Sequences that keep states alone do not grow: none takes another's blocks.
+        assert (llm.llm_engine.stats().num_preemptions > 0) is llm.llm_engine.model_config.has_attention
 
 
 def test_a_sleep_in_the_middle(checkpoint):

@@ -32,8 +32,8 @@ def folder(tmp_path_factory):
 def test_what_a_block_takes(folder):
     """Windows have 4 heads of 16, full layers 1 of 32: two of these in a slot, and none for the three that share."""
     config = ModelConfig.from_folder(folder)
-    assert side_len(config, "float32") == 64
-    assert side_len(config, "int8") == 4 * 18 == 2 * 36, "heads of 32 have two bytes to spare"
+    assert side_len(config, 8, "float32") == 64
+    assert side_len(config, 8, "int8") == 4 * 18 == 2 * 36, "heads of 32 have two bytes to spare"
     assert block_bytes(config, 8, "float32") == 1 * 2 * 8 * 64 * 4, "three windows, two full layers: one slot"
     with LLM(str(folder), **OPTIONS, num_gpu_blocks_override=40, swap_space=0) as llm:
         pools = worker_of(llm).pools

@@ -143,8 +143,10 @@ def test_parameters_and_the_rest(door):
     assert refused(door, "x", params={"n": 1}) == (None, None)
     assert refused(door, "x", priority=1.5) == ("priority", None)
     assert refused(make_door(policy="fcfs"), "x", priority=1) == ("priority", None)
-    with pytest.raises(InvalidRequestError, match="request_id"):
-        door.process("", "x", PARAMS)
+    for request_id in ("", None, "half \ud800"):  # pages and other processes have no UTF-8 for the last
+        with pytest.raises(InvalidRequestError, match="request_id"):
+            door.process(request_id, "x", PARAMS)
+    assert door.process("grüße 😀", "x", PARAMS).request_id == "grüße 😀"
     with pytest.raises(InvalidRequestError, match="tokens"):
         door.detokenize([1, 300])
 

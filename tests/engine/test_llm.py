@@ -239,6 +239,20 @@ def test_cumulative_outputs_grow(engine):
     assert all(b.startswith(a) for a, b in zip(texts, texts[1:], strict=False))
 
 
+def test_running_requests_lose_their_kv_on_demand_and_no_token(llm, engine):
+    [whole] = llm.generate("hello", PARAMS, use_tqdm=False)
+    for resets in (False, True):
+        engine.add_request("r", "hello", PARAMS)
+        outputs = engine.step() + engine.step()
+        num_used = engine.stats().num_used_blocks
+        assert llm.reset_prefix_cache(reset_running_requests=resets) and num_used > 0
+        assert engine.stats().num_used_blocks == (0 if resets else num_used)
+        assert engine.stats().num_waiting == resets
+        assert (outputs + drain(engine))[-1].outputs[0].token_ids == whole.outputs[0].token_ids
+    with pytest.raises(UnsupportedError, match="reset_connector"):
+        llm.reset_prefix_cache(reset_connector=True)
+
+
 def test_abort_gives_one_terminal_output(engine):
     for request_id in ("a", "b"):
         engine.add_request(request_id, "hello", PARAMS.replace(max_tokens=100))

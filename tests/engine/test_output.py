@@ -5,7 +5,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
 from lullm.engine.output import OutputProcessor
-from lullm.engine.thread.stream_pace import StreamPace
+from lullm.engine.stream_pace import StreamPace
 from lullm.sched.intake import SequenceUpdate
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import Logprob, RequestMetrics

@@ -57,3 +57,16 @@ def test_what_is_refused_says_what_to_do(source, tmp_path, name):
     (tmp_path / "config.json").write_text(json.dumps(data))
     with pytest.raises(ModelLoadError, match=message):
         ModelConfig.from_folder(tmp_path)
+
+
+def test_what_modelopt_says_in_a_file_of_its_own(source, tmp_path):
+    """Copies of 2024 and 2025 leave config.json as it was."""
+    quantized.write(source, tmp_path / "stored", tmp_path / "dense", quantized.modelopt)
+    path = tmp_path / "stored" / "config.json"
+    data = json.loads(path.read_text())
+    stated = data.pop("quantization_config")
+    path.write_text(json.dumps(data))
+    own = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16, "exclude_modules": stated["ignore"]}
+    (path.parent / "hf_quant_config.json").write_text(json.dumps({"producer": {}, "quantization": own}))
+    assert ModelConfig.from_folder(path.parent).encoding.method == "modelopt"
+    assert (scores(path.parent) - scores(tmp_path / "dense")).abs().max() < 3e-3

@@ -12,7 +12,7 @@ import lullm.engine
 from lullm.executor.merged import MergedExecutor
 from lullm.executor.protocol import Executor, WorkerVerb
 from lullm.executor.uniproc import UniProcExecutor
-from lullm.types.sleep import REMOTE_METHODS
+from lullm.worker.extension import REMOTE_METHODS
 from lullm.worker.worker import Worker
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -21,8 +22,17 @@ from lullm.executor.protocol import Answer
 
 pytest.importorskip("triton")
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-SIZES = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+SIZES = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
 IS_REAL = pytest.mark.skipif(torch.cuda.is_available(), reason="the real thing is here")
+
+
+def run_by_trainer(folder, out, *arguments, variables=({}, {})):
+    """(exit status, standard error) of each process."""
+    command = [sys.executable, launched_gpus.__file__, str(folder), str(out), str(out / "store"), *arguments]
+    ranks = [{"RANK": str(rank), "WORLD_SIZE": str(len(variables))} | more for rank, more in enumerate(variables)]
+    processes = [subprocess.Popen(command, env=ENVIRONMENT | rank, stderr=subprocess.PIPE, text=True) for rank in ranks]
+    errors = [process.communicate(timeout=300)[1] for process in processes]
+    return [(process.returncode, error) for process, error in zip(processes, errors, strict=True)]
 
 
 def check(folder, out):
@@ -39,14 +49,37 @@ def check(folder, out):
 
 
 @IS_REAL
-def test_processes_of_a_trainer(tmp_path):
+@pytest.mark.parametrize(
+    ("sizes", "hosts"),
+    [
+        (("2", "1"), ({}, {})),
+        pytest.param(("1", "2"), ({}, {}), marks=pytest.mark.slow),
+        (("1", "2"), ({"A_HOST": "a"}, {"A_HOST": "b"})),
+        pytest.param(("2", "1"), ({"A_HOST": "a"}, {"A_HOST": "b"}), marks=pytest.mark.slow),
+    ],
+    ids=["shares", "stages", "stages-two-hosts", "shares-two-hosts"],
+)
+def test_processes_of_a_trainer(tmp_path, sizes, hosts):
     folder = write_checkpoint(tmp_path / "model", "qwen3", **SIZES)
-    command = [sys.executable, launched_gpus.__file__, str(folder), str(tmp_path), str(tmp_path / "store")]
-    ranks = [{"RANK": str(rank), "WORLD_SIZE": "2"} for rank in range(2)]
-    processes = [subprocess.Popen(command, env=ENVIRONMENT | rank, stderr=subprocess.PIPE, text=True) for rank in ranks]
-    errors = [process.communicate(timeout=300)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(errors)
+    for code, error in run_by_trainer(folder, tmp_path, *sizes, variables=hosts):
+        assert code == 0, error
     check(folder, tmp_path)
+
+
+@IS_REAL
+@pytest.mark.parametrize(
+    ("fate", "words"),
+    [
+        ("dies", "a process that shares the model has died"),
+        pytest.param("hangs", r"not ended within step_timeout=3 s", marks=pytest.mark.slow),
+    ],
+)
+def test_a_process_that_is_lost_within_a_step(tmp_path, fate, words):
+    """Its GPU's partners wait for ever, until their processes notice."""
+    folder = write_checkpoint(tmp_path / "model", "qwen3", **SIZES)
+    (code, error), (last, _) = run_by_trainer(folder, tmp_path, "2", "1", fate)
+    assert (code, last) == (0, -9 if fate == "dies" else 0), error
+    assert re.search(words, json.loads((tmp_path / "0.json").read_text()))
 
 
 @pytest.mark.slow
@@ -105,4 +138,4 @@ def test_a_gpu_for_each_process_or_none_starts(monkeypatch, others, error, reaso
     monkeypatch.setattr(executor, "take_launched_gpu", lambda: "a")
     monkeypatch.setattr(executor, "exchange", lambda words, own: [own, *others])
     with pytest.raises(error, match=reason):
-        executor._seat_of_gpus(Seat(), 1.0)
+        executor._on_gpus(Seat(), 1.0)

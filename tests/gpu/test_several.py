@@ -1,18 +1,19 @@
 """Several GPUs that are made up, each in a worker process: the tokens of one worker, with graphs and sleep."""
 
 import os
+import time
 
 import pytest
 import torch
 from kit.folder.checkpoint import write_checkpoint, write_tokenizer
 from kit.model.golden import SIZES, random_model
-from kit.worker.fake_gpus import OPENER, gpu_facts
+from kit.worker.fake_gpus import OPENER, doom, gpu_facts
 
 from lullm import LLM, SamplingParams
 from lullm.device import choice
 from lullm.device.choice import gpu_environments, visible_names
 from lullm.engine.process import spawn
-from lullm.errors import ConfigError, UnsupportedError
+from lullm.errors import ConfigError, UnsupportedError, WorkerLostError
 
 pytest.importorskip("triton")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -22,10 +23,18 @@ OPTIONS = {"dtype": "float32", "max_model_len": 64, "max_num_seqs": 2}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the real thing is here")
-@pytest.mark.parametrize("family", ["qwen3", pytest.param("Olmo2", marks=pytest.mark.slow)])
-def test_two_workers_give_the_tokens_of_one(tmp_path, monkeypatch, family):
-    """Olmo2: norms over all workers' heads, whose sums are in the graphs as well."""
-    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+@pytest.mark.parametrize(
+    ("family", "tensor", "pipeline"),
+    [
+        ("qwen3", 2, 1),
+        ("qwen3", 1, 2),
+        pytest.param("qwen3", 2, 2, marks=pytest.mark.slow),
+        pytest.param("Olmo2", 2, 1, marks=pytest.mark.slow),
+    ],
+)
+def test_workers_give_the_tokens_of_one(tmp_path, monkeypatch, family, tensor, pipeline):
+    """Olmo2: norms over all workers' heads, whose sums are in the graphs as well. Stages take turns with the rows."""
+    sizes = {"num_hidden_layers": pipeline, "num_attention_heads": 2, "num_key_value_heads": 1}
     folder = str(tmp_path)
     if family == "qwen3":
         write_checkpoint(tmp_path, family, **sizes)
@@ -37,14 +46,41 @@ def test_two_workers_give_the_tokens_of_one(tmp_path, monkeypatch, family):
     monkeypatch.setattr("lullm.executor.mp.executor.OPENER", OPENER)
     monkeypatch.setattr("lullm.executor.mp.executor.gpu_environments", lambda count: [{"A_GPU": "x"}] * count)
     options = OPTIONS | {"num_gpu_blocks_override": 12, "swap_space": 0, "enable_sleep_mode": True}
-    with LLM(folder, device="cuda", tensor_parallel_size=2, **options) as llm:
+    options |= {"tensor_parallel_size": tensor, "pipeline_parallel_size": pipeline}
+    with LLM(folder, device="cuda", **options) as llm:
         for level in (1, 2, 1):
             found = [o.outputs[0].token_ids for o in llm.generate(PROMPTS, PARAMS, use_tqdm=False)]
             assert found == expected
             assert llm.sleep(level).tags == ("weights", "kv_cache")
             llm.wake_up()
+        num_steps = 15 if pipeline == 1 else 30  # each sequence by itself
         for num_replays, faults, device, own in llm.collective_rpc(gpu_facts):
-            assert (num_replays, faults, device, own) == (15, [], "cuda:0", "x")
+            assert (num_replays, faults, device, own) == (num_steps, [], "cuda:0", "x")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the real thing is here")
+@pytest.mark.parametrize(
+    ("fate", "options", "words"),
+    [
+        pytest.param("dies", {"tensor_parallel_size": 2}, "worker 1 .* SIGKILL", marks=pytest.mark.slow),
+        ("hangs", {"pipeline_parallel_size": 2, "step_timeout": 3.0}, "has not finished a step within step_timeout=3"),
+    ],
+)
+def test_a_worker_that_is_lost_within_a_step(tmp_path, monkeypatch, fate, options, words):
+    """The other one waits for it on its GPU for ever, and is killed."""
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+    folder = str(write_checkpoint(tmp_path, "qwen3", **sizes))
+    monkeypatch.setattr("lullm.executor.mp.executor.OPENER", OPENER)
+    monkeypatch.setattr("lullm.executor.mp.executor.gpu_environments", lambda count: [{}] * count)
+    llm = LLM(folder, device="cuda", **OPTIONS, num_gpu_blocks_override=12, swap_space=0, **options)
+    pids = llm.llm_engine.model_executor.pids
+    llm.collective_rpc(doom, args=(1, fate))
+    began = time.monotonic()
+    with pytest.raises(WorkerLostError, match=words):
+        llm.generate(PROMPTS, PARAMS, use_tqdm=False)
+    assert time.monotonic() - began < 10
+    llm.shutdown()
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
 
 @pytest.mark.slow

@@ -129,10 +129,20 @@ def test_kinds_without_machinery_are_refused():
         cache_layout([FULL, EncoderAttention()])
 
 
-@pytest.mark.parametrize("kind", [Nothing(), STATE])
-def test_a_model_without_attention_is_refused(kind):
+def test_a_model_that_keeps_nothing_is_refused():
     with pytest.raises(UnsupportedError, match="no layer"):
-        cache_layout([kind] * 4)
+        cache_layout([Nothing()] * 4)
+
+
+def test_a_model_without_attention_has_a_slot_for_each_state():
+    size = STATE.num_elements * 4
+    layout = cache_layout([STATE] * 4, slot_bytes=size)
+    assert layout.groups == (CacheGroup(STATE, (0, 1, 2, 3), 1),) and layout.num_slots == 4
+    assert layout.places == tuple(LayerPlace(0, slot) for slot in range(4))
+    assert layout.num_blocks_for_len(10**9, 16) == 1, "a sequence of any length"
+    assert cache_layout([STATE] * 4, size // 2).groups[0].num_state_blocks == 2
+    second = cache_layout([STATE] * 4, size, stages=(range(3), range(3, 4)), stage=1)
+    assert second.num_slots == 1 and second.places == (None, None, None, LayerPlace(0, 0))
 
 
 def test_recurrent_layers_are_one_group_behind_the_others():

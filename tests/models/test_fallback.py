@@ -103,7 +103,7 @@ def config_of(family, **options):
         ("Bloom", {}, "computes attention, or with its mask or its tokens, by itself"),
         ("Falcon", {}, "over another attention than its own: it knows only the attentions that it has itself; there"),
         ("XGLM", {"d_model": 48, "attention_heads": 4}, "computes attention, or with its mask"),
-        ("Mamba", {}, "recurrent or convolve"),
+        ("RecurrentGemma", {}, "recurrent or convolve"),
         ("Lfm2", {}, "computes attention, or with its mask or its tokens|recurrent or convolve"),
         ("DiffLlama", {}, "has 3 layers, and calls attention 6 times from 3 modules"),
         ("Llama4", {"head_dim": 12}, "a mask that is neither causal nor a sliding window"),

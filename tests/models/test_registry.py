@@ -27,9 +27,9 @@ def config_of(**changes):
 def test_an_unknown_architecture_lists_the_known():
     with pytest.raises(
         ModelLoadError,
-        match="'MambaForCausalLM'.*Gemma2ForCausalLM, Gemma3ForCausalLM, .*Mistral.*, Qwen3ForCausalLM",
+        match="'RwkvForCausalLM'.*Gemma2ForCausalLM, Gemma3ForCausalLM, .*Mistral.*, Qwen3ForCausalLM",
     ):
-        build_model(config_of(architectures=["MambaForCausalLM"]), torch.float32, 128)
+        build_model(config_of(architectures=["RwkvForCausalLM"]), torch.float32, 128)
 
 
 def test_a_model_takes_no_memory_before_it_is_materialized():

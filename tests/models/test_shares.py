@@ -22,6 +22,7 @@ VARIANTS = {
 TOKENS = prompt(1, 40)
 INDIVISIBLE = {
     "Bamba biases, tied, one group": "groups of a state space",
+    "Mamba2 one group, biases, tied, bounded steps": "groups of a state space",
     "NemotronH biases, one group": "groups of a state space",
     "Qwen3Next a head of each, biases, dense layers, tied": "linear_num_value_heads",
 }

@@ -133,6 +133,52 @@ def test_steps_of_any_size_give_the_same(ops, kind):
             assert all(torch.equal(found, first) for found, first in zip(result, results[0], strict=True))
 
 
+def run_scan(ops, given, query_lens, before, is_first=None):
+    """Of a selective scan, (what the op gives, the states behind it)."""
+    shapes = (KERNEL - 1, before.shape[2]), tuple(before.shape[1:])
+    state = state_of(query_lens, shapes, [torch.zeros(len(query_lens), *shapes[0]), before], is_first)
+    out = ops.selective_scan(*given, state)
+    return out, LayerState(state.cache, layout_of(query_lens, None, state.layout.block_tables), 0, shapes).read(1)
+
+
+def input_of_scan(num_tokens, num_channels, state_size, dtype=torch.float32):
+    """Parts of longer rows, as projections give them; and weights."""
+    rows = draw(num_tokens, 2 * num_channels + 2 * state_size + 3).to(dtype)
+    x, dt, bc, _ = rows.split((num_channels, num_channels, 2 * state_size, 3), dim=1)
+    return x, bc, dt * 3, DecayWeights(draw(num_channels, state_size), draw(num_channels) - 1, draw(num_channels))
+
+
+@pytest.mark.parametrize("sizes", [(10, 3), (150, 16)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("query_lens", LENS, ids=str)
+def test_the_selective_scan_equals_the_golden_version(ops, query_lens, dtype, sizes):
+    given = input_of_scan(sum(query_lens), *sizes, dtype)
+    before, is_first = draw(len(query_lens), *reversed(sizes)), [span == 1 for span in range(len(query_lens))]
+    found, expected = (run_scan(version, given, query_lens, before, is_first) for version in (ops, REFERENCE_OPS))
+    assert found[0].dtype == dtype and expected[0].float().abs().mean() > 0.01
+    tolerance = 5e-5 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(found[0], expected[0], atol=tolerance, rtol=max(tolerance, 1e-4))
+    torch.testing.assert_close(found[1], expected[1], atol=5e-5, rtol=1e-4)
+
+
+def test_a_selective_scan_in_steps_of_any_size_gives_the_same(ops):
+    """Native: the same bits, whatever stands beside it."""
+    num_tokens, results = 70, []
+    given = input_of_scan(num_tokens, 150, 16)
+    for size in (70, 1, 13):
+        kept, parts = torch.zeros(1, 16, 150), []
+        for first in range(0, num_tokens, size):
+            part = [torch.cat([x[:2], x[first : first + size]]) for x in given[:3]]
+            out, states = run_scan(ops, (*part, given[3]), [2, len(part[0]) - 2], torch.cat([kept * 0 + 1, kept]))
+            parts.append(out[2:])
+            kept = states[1:]
+        results.append((torch.cat(parts), kept))
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0], atol=5e-5, rtol=1e-4)
+        if ops is NATIVE_CPU_OPS:
+            assert all(torch.equal(found, first) for found, first in zip(result, results[0], strict=True))
+
+
 @pytest.mark.parametrize("activates", [False, True])
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

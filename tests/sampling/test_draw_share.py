@@ -10,7 +10,7 @@ from lullm.collective.collective import Alone
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.selection import REFERENCE_OPS, with_collective
 from lullm.sampling.draw_share import DrawShare
-from lullm.sampling.randomness import keys_of
+from lullm.sampling.race import keys_of
 from lullm.sampling.sampler import Sampler
 from lullm.types.draw import Draw, DrawParams
 

@@ -10,8 +10,7 @@ from kit.sched.plans import new_draw
 from lullm.ops.cpu import native_draw
 from lullm.ops.cpu.library import absence
 from lullm.ops.draw_table import DrawTable
-from lullm.sampling.race import choose_tokens, gumbel_noise, mix
-from lullm.sampling.randomness import keys_of
+from lullm.sampling.race import choose_tokens, gumbel_noise, keys_of, mix
 from lullm.sampling.sampler import draw_tokens_
 from lullm.types.draw import Draw, DrawParams
 

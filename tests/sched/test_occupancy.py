@@ -7,8 +7,8 @@ from kit.sched.simulation import Simulation
 
 from lullm.errors import InvalidRequestError
 from lullm.kv.snapshot import PoolSnapshot
-from lullm.sched.occupancy import take_occupancy
 from lullm.sched.preemption import PreemptionPolicy
+from lullm.sched.watch import take_occupancy
 from lullm.types.watch.occupancy import CACHED_CELL, FIRST_OWNER_CELL, MAX_OWNERS, SHARED_CELL
 
 

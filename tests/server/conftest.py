@@ -27,7 +27,7 @@ from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import CompletionOutput, Logprob, PositionLogprobs, RequestMetrics, RequestOutput
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import OutputKind, SamplingParams
-from lullm.types.sleep import REMOTE_METHODS, TAGS, SleepForecast, SleepReport, WakeReport
+from lullm.types.sleep import TAGS, SleepForecast, SleepReport, WakeReport
 from lullm.types.watch.occupancy import (
     CACHED_CELL,
     FIRST_OWNER_CELL,
@@ -293,7 +293,7 @@ class ScriptedEngine:
             raise EngineAsleepError("not only paused; call wake_up()")
         await self.wake_up()
 
-    remote_methods = REMOTE_METHODS
+    remote_methods = frozenset({"modified_weights", "reload_weights", "resident_bytes", "weights_version"})
 
     async def collective_rpc(self, method: Any, timeout: Any = None, args: Any = (), kwargs: Any = None) -> list[Any]:
         self._fail()
@@ -314,7 +314,7 @@ class ScriptedEngine:
         for observer in self.observers:
             getattr(observer, event)(*arguments)
 
-    async def reset_prefix_cache(self) -> bool:
+    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         self.num_resets += 1
         return True
 

@@ -67,6 +67,55 @@ def test_missing_machinery_passes_only_when_it_asks_for_nothing(kind):
         assert error.param == field and error.code == "unsupported_field" and field in str(error)
 
 
+def test_padding_of_events_has_no_effect():
+    assert ignoring(ChatBody, stream=True, stream_options={"include_obfuscation": True})[1] == []
+
+
+@pytest.mark.parametrize("ignored", [None, []])
+def test_what_newer_fields_of_responses_ask_for(ignored):
+    """Their defaults ask for nothing; another wish is refused by name, whatever is done with unknown fields."""
+    harmless = {"input": "x", "reasoning": {"mode": "standard", "context": "auto"}, "text": {"verbosity": "medium"}}
+    parse_body(ResponsesBody, json.dumps(harmless).encode(), ignored)
+    wishes = {"reasoning": {"mode": "pro"}}, {"reasoning": {"context": "all_turns"}}, {"text": {"verbosity": "low"}}
+    for fields in wishes:
+        with pytest.raises(ApiError, match="is not supported by this server"):
+            parse_body(ResponsesBody, json.dumps({"input": "x"} | fields).encode(), ignored)
+
+
+def test_a_thread_that_is_kept_elsewhere_is_refused():
+    with pytest.raises(ApiError, match="thread is not supported"):
+        ignoring(MessagesBody, model="m", max_tokens=3, thread={"id": "t"})
+
+
+def test_null_is_left_out_where_it_is_no_value():
+    body = parse(OllamaChatBody, model="m", stream=None, think=None, options=None)
+    assert body.stream is True and body.think is None
+    assert parse(CompletionBody, max_tokens=None).model_fields_set >= {"max_tokens"}, "here it says: to the end"
+    assert parse(OllamaChatBody, model="m", think="max").think == "max"
+
+
+@pytest.mark.parametrize(
+    ("message", "content"),
+    [
+        ({"content": None, "refusal": "no"}, "no"),
+        ({"content": None, "reasoning": "hm"}, ""),
+        ({"content": [{"type": "refusal", "refusal": "no"}, {"type": "text", "text": "a"}]}, "no\na"),
+        ({"content": "", "tool_calls": [{"function": {"name": "f"}}]}, ""),
+        ({"content": None, "tool_calls": [{"function": {"name": "f"}}]}, None),
+    ],
+)
+def test_what_an_answer_had_goes_back(message, content):
+    [taken] = parse(ChatBody, messages=[{"role": "assistant", "annotations": [], "audio": None, **message}]).messages
+    assert taken.for_template()["content"] == content
+
+
+@pytest.mark.parametrize("role", ["user", "assistant"])
+@pytest.mark.parametrize("content", [None, []])
+def test_a_message_without_content(role, content):
+    assert "content is required" in str(refused(ChatBody, messages=[{"role": role, "content": content}]))
+    assert "belongs to" in str(refused(ChatBody, messages=[{"role": "user", "content": "x", "refusal": "no"}]))
+
+
 def test_zero_is_not_false():
     assert refused(CompletionBody, use_beam_search=0).param == "use_beam_search"
 
@@ -192,7 +241,7 @@ def test_a_picture_is_refused_in_words(kind):
     with pytest.raises(ApiError) as info:
         parse_body(ChatBody, json.dumps({"messages": [{"role": "user", "content": [part]}]}).encode(), [])
     hint = "" if kind == "poem" else " (this model takes text only)"
-    words = f"messages.0.content.0.type: type '{kind}' is not supported by this server{hint}; it takes 'text'"
+    words = f"messages.0.content.0: type '{kind}' is not supported by this server{hint}; it takes 'text', 'refusal'"
     assert info.value.message == words
 
 

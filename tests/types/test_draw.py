@@ -3,6 +3,7 @@
 import pytest
 from kit.sched.plans import new_draw
 
+from lullm.types.guided.params import Guide
 from lullm.types.packed import unpack
 
 
@@ -15,21 +16,24 @@ def test_plain_draws_carry_no_edits_and_no_tokens(params):
 
 
 @pytest.mark.parametrize(
-    ("params", "reads_tokens"),
+    ("params", "carried"),
     [
-        ({"presence_penalty": 0.1}, True),
-        ({"frequency_penalty": -0.1}, True),
-        ({"repetition_penalty": 0.9}, True),
-        ({"bad": [(1, 2)]}, True),
-        ({"min_tokens": 3}, False),
-        ({"logit_bias": {4: 1.0}}, False),
-        ({"allowed_token_ids": [4]}, False),
+        ({"presence_penalty": 0.1}, [1, 2, 3]),
+        ({"frequency_penalty": -0.1}, [1, 2, 3]),
+        ({"repetition_penalty": 0.9}, [1, 2, 3]),
+        ({"bad": [(1, 2)]}, [3]),
+        ({"guide": Guide("g", (9,))}, [3]),
+        ({"guide": Guide("g", (9,)), "repetition_penalty": 0.9}, [1, 2, 3]),
+        ({"min_tokens": 3}, []),
+        ({"logit_bias": {4: 1.0}}, []),
+        ({"allowed_token_ids": [4]}, []),
     ],
 )
-def test_tokens_travel_for_draws_that_read_them(params, reads_tokens):
+def test_tokens_travel_for_draws_that_read_them(params, carried):
+    """A long prompt would be packed again in each step."""
     draw = new_draw(token_ids=[1, 2, 3], prompt_len=2, end=(9,), **params)
-    assert draw.params.edits is not None and draw.params.reads_tokens == reads_tokens
-    assert unpack(draw.token_ids) == ([1, 2, 3] if reads_tokens else [])
+    assert draw.params.edits is not None and draw.params.reads_tokens == bool(carried)
+    assert unpack(draw.token_ids) == carried
 
 
 def test_min_tokens_forbids_end_and_stop_tokens():

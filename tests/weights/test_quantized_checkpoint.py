@@ -127,13 +127,39 @@ def test_modules_by_name_expression_and_class():
     assert encoding.scheme_of("model.layers.0.mlp.gate_proj") is not None
 
 
+def test_modules_of_auto_round_and_of_modelopt():
+    """By name, by expression, and with wildcards."""
+    extra = {"lm_head": {"bits": 16}, "model.layers.0.a": {"bits": 8}, r".*layers\.1\..*": {"group_size": 64}}
+    encoding = read_encoding(quantized.auto_round(extra_config=extra)[0], frozenset())
+    found = {name: encoding.scheme_of(name) for name in ("lm_head", "model.layers.0.a", "layers.1.b", "layers.10.b")}
+    stated = {name: each and (each.bits, each.group_size) for name, each in found.items()}
+    assert stated == {"lm_head": None, "model.layers.0.a": (8, 32), "layers.1.b": (4, 64), "layers.10.b": (4, 32)}
+    encoding = read_encoding(quantized.modelopt(ignore=["lm_head", "model.layers.0*", "*.gate"])[0], frozenset())
+    left = ("lm_head", "model.layers.0.self_attn.q_proj", "model.layers.3.mlp.gate")
+    assert [encoding.scheme_of(name) for name in left] == [None] * 3
+    assert encoding.scheme_of("model.layers.3.mlp.gate_proj") is not None
+
+
+def test_runs_that_end_within_a_row():
+    config, encode = quantized.bitsandbytes()
+    parts, expected = encode(weight(shape=(7, 90)))
+    torch.testing.assert_close(decoded(config, parts)[1].decode(), expected, rtol=2e-6, atol=0)
+
+
 @pytest.mark.parametrize(
     ("config", "match"),
     [
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "'bitsandbytes' is not supported.*original in bfloat"),
+        ({"quant_method": "quark"}, "'quark' is not supported.*original in bfloat"),
         ({"quant_method": "eetq"}, "eetq.*take the original"),
         ({"quant_method": "hqq"}, "hqq.*take the original"),
-        ({"quant_method": "auto-round"}, "export it"),
+        (quantized.auto_round("auto_round:llm_compressor")[0], "packing_format is 'auto_round:llm_compressor'"),
+        (quantized.auto_round(bits=3)[0], "bits is 3"),
+        (quantized.auto_round(act_bits=8)[0], "act_bits is 8"),
+        (quantized.auto_round(extra_config={"model.layers.0": 3})[0], "extra_config must map"),
+        (quantized.modelopt(quant_algo="W4A8_AWQ")[0], "quant_algo is 'w4a8_awq'"),
+        (quantized.modelopt(group_size=32)[0], "group_size is 32"),
+        (quantized.modelopt(pre_quant_scale=True)[0], "pre_quant_scale True: not implemented"),
+        (quantized.narrow("nvfp4-pack-quantized", 16)[0] | {"format": "mxfp4-pack-quantized"}, "groups of 32 only"),
         ({"quant_method": "x" * 10_000}, "is not supported"),
         ({"quant_method": 3}, "quant_method must name"),
         ([1], "quant_method must name"),
@@ -182,7 +208,7 @@ def test_expressions_take_bounded_time(monkeypatch):
         ({"dynamic": True}, "dynamic is True"),
         ({"type": "float"}, "floating point weights in the format"),
         ({"strategy": "group", "group_size": None}, "contradict"),
-        ({"strategy": "tensor_group"}, "strategy is 'tensor_group'"),
+        ({"strategy": "tensor_group"}, "strategy 'tensor_group'"),
         ({"strategy": "block"}, "strategy 'block'"),
         ({"symmetric": "no"}, "symmetric is 'no'"),
     ],
@@ -205,6 +231,9 @@ def test_what_nothing_is_known_about_is_named_in_a_warning(caplog):
 
 def cut(part, dim=0):
     return lambda parts: parts.__setitem__(part, parts[part].narrow(dim, 0, parts[part].shape[dim] - 1))
+
+
+LONG = b'{"shape": [64, 96], "blocksize": 1099511627776}'
 
 
 def put(part, value):
@@ -233,6 +262,21 @@ def put(part, value):
         ("w8a8", lambda parts: parts.pop("weight"), "missing tensor"),
         ("w8a8", put("weight", torch.zeros(64, 96, dtype=torch.uint8)), "not a matrix of torch.int8"),
         ("w8a8", put("weight_scale", torch.ones(63, 1)), "scales"),
+        ("nvfp4", cut("weight_scale"), "scales .* do not fit"),
+        ("nvfp4", lambda parts: parts.pop("weight_global_scale"), "none or several scales of the whole"),
+        ("nvfp4", put("weight_global_scale", torch.zeros(1)), "no positive number"),
+        ("nvfp4", put("weight_packed", torch.zeros(64, 48)), "not a matrix of bytes"),
+        ("nvfp4 of ModelOpt", lambda parts: parts.pop("weight_scale"), "weight_scale are needed"),
+        ("mxfp4", lambda parts: parts["weight_scale"].fill_(255), "a scale is NaN"),
+        ("nf4", cut("weight"), "bytes do not hold a matrix"),
+        ("nf4", cut("weight.absmax"), "table .* and scales .* do not fit"),
+        ("nf4", lambda parts: parts.pop("weight.quant_map"), "missing tensor .*quant_map"),
+        ("nf4", put("weight.quant_state.bitsandbytes__nf4", torch.tensor([123], dtype=torch.uint8)), "no JSON"),
+        ("nf4", put("weight.quant_state.bitsandbytes__nf4", torch.tensor([123, 125], dtype=torch.uint8)), "no shape"),
+        ("nf4", put("weight.quant_state.bitsandbytes__nf4", torch.tensor(list(LONG), dtype=torch.uint8)), "blocksize"),
+        ("nf4 nested", lambda parts: parts.pop("weight.nested_absmax"), "missing tensor .*nested_absmax"),
+        ("nf4 nested", cut("weight.nested_quant_map"), "scales of scales"),
+        ("int8 of bitsandbytes", put("weight_format", torch.tensor(1)), "order of rows"),
         ("fp8 of Qwen", cut("weight_scale_inv"), "scales .* do not fit"),
         ("fp8 of Qwen", lambda parts: parts.pop("weight"), "needed"),
         ("fp8 of Mistral", put("weight_scale_inv", torch.tensor(float("inf"))), "infinite"),

@@ -3,8 +3,7 @@
 import pytest
 
 from lullm.errors import ConfigError
-from lullm.types.sleep import REMOTE_METHODS
-from lullm.worker.extension import remote_methods, worker_class
+from lullm.worker.extension import REMOTE_METHODS, remote_methods, worker_class
 from lullm.worker.worker import Worker
 
 

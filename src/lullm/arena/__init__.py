@@ -3,5 +3,8 @@
 `backend` lists the eight calls that a kind of memory has to offer, `arena` what is made of them. `backup` saves
 contents with checksums, `pinned` is host memory that a GPU copies from, `workspace` holds what recorded steps leave.
 
+- Kinds of memory: `host`, and those in `driver/`. `address_range`: chunks of reserved addresses, mapped or released.
+- A backup: `chunk_store` (in RAM or in a file), `chunk_copies`, `transfer` (in order), `checksum`.
+- `region`: torch's factories allocate from an arena inside a `with`.
 - `driver/`: the memory of GPUs and NPUs.
 """

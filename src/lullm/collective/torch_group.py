@@ -1,7 +1,8 @@
 """TorchGroup: a group of workers over torch.distributed, on one host or several.
 
-Gloo carries tensors of CPUs, NCCL those of GPUs (not yet run). Nothing is registered as torch's own process group, so
-that any number of engines live in one process, and beside a trainer's group.
+Gloo carries tensors of CPUs, NCCL those of GPUs (not yet run), which wait for a dead member for ever (see `abort`).
+Nothing is registered as torch's own process group, so that any number of engines live in one process, and beside a
+trainer's group.
 """
 
 import os
@@ -108,6 +109,11 @@ class TorchGroup:
         self._finish(whole, lambda: self._group.recv([_bytes_of(whole)], source, _TAG))
         if whole is not x:
             x.copy_(whole)
+
+    def abort(self) -> None:
+        """End what is under way between GPUs, with rubbish for results, from any thread. Later calls fail."""
+        if self._group is not None:
+            self._group.abort()
 
     def close(self) -> None:
         self._group = None

@@ -1,7 +1,11 @@
 """What the engine and the model are configured with: frozen, checked once, fully resolved before anything is built.
 
-`engine` is what the user says, `resolved` what an engine is built from; `model` and `decoder` are a `config.json`: its
-common part, and the family's own. `json_file` reads JSON files with a bound.
+An engine: `engine` is what the user says, of `engine_option` (options that mean the same for all) and `user_option`
+(those that may be left open); `agreement` refuses what does not go together; `resolved` is what an engine is built
+from.
+
+A model: `model` and `decoder` are a `config.json`, its common part and the family's own, with its `rope` and `experts`;
+`generation` has a model's own sampling parameters; `field` and `json_file` read files with bounds.
 
 - `option/`: an option is declared once, for flags, docs and checks; and what becomes of vLLM's others.
 - `family/`: which keys an architecture reads, ignores and refuses.

@@ -111,6 +111,39 @@ class StateSpaceConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SelectiveConfig:
+    """The recurrent layers of Mamba 1 (https://arxiv.org/abs/2312.00752): a state of `state_size` numbers per channel.
+
+    Args:
+        num_channels: of the convolution and of the states.
+        kernel_size: tokens that the convolution sees, the last one included.
+        step_rank: of the matrix that the step sizes of all channels follow from.
+        convolution_bias, projection_bias: these have a bias.
+        norm_eps: of norms on what step sizes follow from, and on what channels write by and read by; None: no norms.
+        has_norm_weights: these norms scale by learned vectors.
+    """
+
+    num_channels: int
+    state_size: int
+    kernel_size: int
+    step_rank: int
+    convolution_bias: bool = True
+    projection_bias: bool = False
+    norm_eps: float | None = None
+    has_norm_weights: bool = False
+
+    @property
+    def projected_size(self) -> int:
+        """Elements of the widest projection."""
+        return 2 * self.num_channels
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """What a sequence keeps: the rows that the convolution still sees, and the states of all channels."""
+        return (self.kernel_size - 1, self.num_channels), (self.state_size, self.num_channels)
+
+
+@dataclass(frozen=True, slots=True)
 class ShortConvolutionConfig:
     """The recurrent layers of LFM2: a gated convolution over `kernel_size` tokens, the last one included."""
 
@@ -129,7 +162,7 @@ class ShortConvolutionConfig:
         return ((self.kernel_size - 1, self.num_channels),)
 
 
-RecurrentConfig = DeltaNetConfig | StateSpaceConfig | ShortConvolutionConfig
+RecurrentConfig = DeltaNetConfig | StateSpaceConfig | SelectiveConfig | ShortConvolutionConfig
 
 
 @dataclass(frozen=True, slots=True)

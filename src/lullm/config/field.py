@@ -13,6 +13,8 @@ LARGEST_ID = 2**31 - 1
 
 MOST_LAYERS = 1024
 """The deepest known model has 126 layers. Each layer takes about 2 ms to build."""
+MOST_HIDDEN = 1 << 18
+"""The widest known model has 16,384."""
 MOST_INTERMEDIATE = 1 << 20
 """The widest known MLP has 53,248."""
 MOST_HEAD_DIM = 1 << 12

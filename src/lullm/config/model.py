@@ -11,12 +11,22 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from lullm.config.decoder import DecoderConfig
+from lullm.config.encoding.modelopt import with_own_file
 from lullm.config.encoding.scheme import CheckpointEncoding
 from lullm.config.encoding.table import read_encoding
 from lullm.config.family.keys import check_keys
 from lullm.config.family.table import FAMILIES, family_of
 from lullm.config.family.text_model import text_part
-from lullm.config.field import MOST_HEAD_DIM, MOST_HEADS, MOST_VOCAB, boolean, positive_int, shown, token_id_list
+from lullm.config.field import (
+    MOST_HEAD_DIM,
+    MOST_HEADS,
+    MOST_HIDDEN,
+    MOST_VOCAB,
+    boolean,
+    positive_int,
+    shown,
+    token_id_list,
+)
 from lullm.config.gguf.architecture import config_data
 from lullm.config.gguf.file import is_gguf, read_gguf
 from lullm.config.json_file import read_object
@@ -33,9 +43,6 @@ logger = get_logger(__name__)
 
 ModelDType = Literal["float32", "bfloat16", "float16"]
 _DTYPES = get_args(ModelDType)
-
-_MOST_HIDDEN = 1 << 18
-"""The widest known model has 16,384."""
 
 FamilyConfig = DecoderConfig
 """The family parts; a family that does not fit the shared decoder adds its own type here. All say `widest_row`
@@ -135,6 +142,11 @@ class ModelConfig:
         """Tensors of a layer-slot in the KV cache: keys and values, or latent vectors that are both."""
         return 2 if self.family.latent is None else 1
 
+    @property
+    def has_attention(self) -> bool:
+        """Whether some layer has heads, with keys and values of tokens; else all keep states, or nothing."""
+        return any(isinstance(kind, FullAttention | SlidingWindow) for kind in self.layer_kinds)
+
     def kv_heads(self, layer: int) -> KVHeads:
         """Of what a layer reads."""
         kind = attended_kind(self.layer_kinds, layer)
@@ -210,7 +222,7 @@ class ModelConfig:
             raise ModelLoadError(
                 f"{folder} has no config.json; a model folder holds config.json, tokenizer.json and *.safetensors"
             ) from None
-        config = cls.from_dict(data)
+        config = cls.from_dict(with_own_file(data, folder))
         if config.unknown_keys:
             logger.warning("%s: ignored, since nothing is known about them: %s", path, ", ".join(config.unknown_keys))
         return config
@@ -266,7 +278,7 @@ def _read_heads(data: dict[str, Any]) -> tuple[int, int, int, int]:
     """(heads, heads of keys and values, hidden size, head size)."""
     heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
     kv_heads = positive_int(data, "num_key_value_heads", heads, MOST_HEADS)
-    hidden_size = positive_int(data, "hidden_size", most=_MOST_HIDDEN)
+    hidden_size = positive_int(data, "hidden_size", most=MOST_HIDDEN)
     if heads % kv_heads:
         raise ModelLoadError(
             f"config.json: num_attention_heads ({heads}) must be a multiple of num_key_value_heads ({kv_heads})"

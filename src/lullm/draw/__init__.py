@@ -1,1 +1,4 @@
-"""Pictures without a plotting library: a canvas that is written as a PNG, and a map of the KV blocks over time."""
+"""Pictures without a plotting library, written as PNG.
+
+`canvas` has rectangles and short texts, `block_map` the KV blocks over time, `distribution` cumulative distributions.
+"""

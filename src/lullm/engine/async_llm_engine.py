@@ -19,11 +19,11 @@ from lullm.engine.caller.reception import Reception
 from lullm.engine.client import SleepObserver
 from lullm.engine.llm_engine import LLMEngine
 from lullm.engine.replica.client import ReplicaClient
+from lullm.engine.stream_pace import StreamPace
 from lullm.engine.thread.admission import Admission
 from lullm.engine.thread.engine_thread import EngineThread
 from lullm.engine.thread.mailbox import EngineCall, Mailbox
 from lullm.engine.thread.sleep_watch import SleepWatch
-from lullm.engine.thread.stream_pace import StreamPace
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.types.outputs import RequestOutput
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove
@@ -102,11 +102,11 @@ class AsyncLLMEngine(Reception, NamedCalls):
 
     async def start_profile(self, folder: str | Path = "profile") -> None:
         """Record where the time goes, until `stop_profile`. Raises as `Profiler.start` does."""
-        await self._call(lambda: self._engine.profiler.start(folder))
+        await self._call(lambda: self._engine.start_profile(folder))
 
     async def stop_profile(self) -> Path:
         """End the recording; the trace in the folder, for chrome://tracing. Raises as `Profiler.stop` does."""
-        return await self._call(self._engine.profiler.stop)
+        return await self._call(self._engine.stop_profile)
 
     async def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
         """Release memory; returns once it is released. Idempotent. The arguments are those of `SleepOptions`."""
@@ -181,9 +181,9 @@ class AsyncLLMEngine(Reception, NamedCalls):
         """Move experts, so that all workers have as much to do. Raises as `LLMEngine.rebalance_experts` does."""
         return await self._call(self._engine.rebalance_experts)
 
-    async def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; running requests keep theirs. Raises EngineDeadError."""
-        return await self._call(self._engine.reset_prefix_cache)
+    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes; running requests keep theirs, or are computed again. Raises EngineDeadError."""
+        return await self._call(lambda: self._engine.reset_prefix_cache(reset_running_requests))
 
     async def _call(self, function: Callable[[], T]) -> T:
         """The result of `function`, run on the engine's thread."""

@@ -187,8 +187,8 @@ class EngineClient(Protocol):
         """From now on `observer` hears of every sleep and wake-up."""
         ...
 
-    async def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; running requests keep theirs. Raises EngineDeadError."""
+    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes; running requests keep theirs, or are computed again. Raises EngineDeadError."""
         ...
 
     def stats(self) -> EngineStats:

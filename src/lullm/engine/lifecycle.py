@@ -17,7 +17,6 @@ from typing import Literal
 
 from lullm.errors import ConfigError, EngineAsleepError, EngineDeadError, InvalidRequestError
 from lullm.executor.protocol import Executor
-from lullm.kv.block_space import BlockSpaceManager
 from lullm.log import get_logger
 from lullm.sched.scheduler import Scheduler
 from lullm.types.sleep import (
@@ -72,10 +71,10 @@ TRANSITIONS: dict[tuple[Residence, Wish], Transition] = {
 class Lifecycle:
     """Puts one engine to sleep and wakes it. Not safe to share between threads."""
 
-    def __init__(self, executor: Executor, scheduler: Scheduler, block_space: BlockSpaceManager, is_enabled: bool):
+    def __init__(self, executor: Executor, scheduler: Scheduler, is_enabled: bool):
         self._executor = executor
         self._scheduler = scheduler
-        self._block_space = block_space
+        self._block_space = scheduler.block_space
         self._is_enabled = is_enabled
         self._is_paused = False
         self._residence = dict.fromkeys(TAGS, _RESIDENT)

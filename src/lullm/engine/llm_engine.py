@@ -1,10 +1,8 @@
 """LLMEngine: the synchronous engine. Calls of `step` drive it; it starts no thread."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Unpack
-
-import torch
+from collections.abc import Iterable, Sequence
+from typing import Unpack
 
 from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.engine.assembly import check_options, num_blocks_ahead, open_scheduler
@@ -12,18 +10,16 @@ from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.lifecycle import Lifecycle
 from lullm.engine.restarts import Restarts
 from lullm.engine.start.model import open_model
-from lullm.engine.stats import take_stats
 from lullm.engine.step_loop import StepLoop
-from lullm.engine.thread.stream_pace import StreamPace as Pace
-from lullm.errors import ConfigError, EngineAsleepError, UnsupportedError, WorkerLostError
+from lullm.engine.stream_pace import StreamPace
+from lullm.engine.worker_calls import WorkerCalls
+from lullm.errors import WorkerLostError
 from lullm.executor.factory import open_executor
-from lullm.executor.profiling import WorkersProfiler
 from lullm.kv.snapshot import MemorySnapshot
 from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.models.stages import with_stages
-from lullm.sched.occupancy import take_occupancy
-from lullm.types.parallel.experts import ExpertLoad, ExpertMove
+from lullm.sched.watch import take_occupancy, take_stats
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import GenerateRequest, Input
@@ -39,12 +35,11 @@ from lullm.types.sleep import (
 )
 from lullm.types.watch.occupancy import Occupancy
 from lullm.types.watch.stats import EngineStats
-from lullm.worker.extension import check_remote_call, remote_methods
 
 logger = get_logger(__name__)
 
 
-class LLMEngine:
+class LLMEngine(WorkerCalls):
     """Loads a model and serves requests, one `step` at a time. Not safe to share between threads.
 
     Args:
@@ -55,7 +50,7 @@ class LLMEngine:
         config: resolved, with the model length that the KV cache holds. model_config. tokenizer.
         default_params: from the model's generation_config.json.
         input_processor: may be called from other threads, as `stats` may.
-        model_executor: runs the workers. profiler: of the steps.
+        model_executor: runs the workers.
         lifecycle: the owner of the question whether the engine is awake.
 
     Raises:
@@ -63,7 +58,11 @@ class LLMEngine:
     """
 
     def __init__(
-        self, config: EngineConfig, has_thread: bool = False, ahead: MemoryAhead | None = None, pace: Pace | None = None
+        self,
+        config: EngineConfig,
+        has_thread: bool = False,
+        ahead: MemoryAhead | None = None,
+        pace: StreamPace | None = None,
     ):
         started = time.monotonic()
         check_options(config, has_thread)
@@ -82,12 +81,9 @@ class LLMEngine:
         self._block_space = self._scheduler.block_space
         self._num_blocks_ahead = num_blocks_ahead(self.config, self.model_config)
         self.input_processor = model.input_processor(self.config)
-        self.lifecycle = Lifecycle(
-            self.model_executor, self._scheduler, self._block_space, self.config.enable_sleep_mode
-        )
+        self.lifecycle = Lifecycle(self.model_executor, self._scheduler, self.config.enable_sleep_mode)
         restarts = Restarts(self.config.restart_workers, self.model_executor, self.lifecycle)
         self._loop = StepLoop(self._scheduler, self.model_executor, self.tokenizer, pace, restarts.restart)
-        self.profiler = WorkersProfiler(self.model_executor)
         logger.info("ready in %.1f s: %s", time.monotonic() - started, self.config.served_model_name)
 
     @classmethod
@@ -228,92 +224,15 @@ class LLMEngine:
         """Awake or how deep asleep, in one word."""
         return self.lifecycle.state
 
-    @property
-    def remote_methods(self) -> frozenset[str]:
-        """What `collective_rpc` takes by name. From any thread."""
-        return remote_methods(self.config.worker_extension_cls)
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes. Always True: no request is in its way.
 
-    def collective_rpc(
-        self,
-        method: str | Callable[..., Any],
-        timeout: float | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
-        """Call something on every worker: one of `remote_methods` by name, or `method(worker, *args, **kwargs)`.
-
-        Returns:
-            One answer per worker.
-
-        Raises:
-            InvalidRequestError: an unknown name, or arguments for one of `REMOTE_METHODS`, which take none.
-            UnsupportedError: a timeout, where calls cannot be cut off. What the method raises.
+        Running requests keep their KV, or (`reset_running_requests`) keep their tokens and are computed again.
         """
-        self.check_health()
-        if not callable(method):
-            check_remote_call(self.remote_methods, method, args, kwargs)
-        self._loop.drain()
-        if method == "reload_weights" and timeout is None:
-            self.reload_weights()
-            return [None] * self.model_executor.num_workers
-        try:
-            return self.model_executor.collective_rpc(method, timeout, args, kwargs)
-        finally:
-            self.lifecycle.drop_stale_kv()
-
-    def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
-        """Replace some or all weights by tensors under the checkpoint's own names; how many. Blocking.
-
-        Requests that are not finished keep their tokens; their KV is computed again, with the new weights, so that no
-        sequence mixes the KV of two versions. The prefix cache is forgotten. Works while the KV cache sleeps.
-
-        Raises:
-            EngineAsleepError: the weights are asleep. InvalidRequestError: no weight, or iterating calls the engine.
-            ModelLoadError: an unexpected tensor, or one of another shape or type; those before it stay replaced.
-        """
-        self.check_health()
-        self._loop.drain()
-        try:
-            return self.model_executor.update_weights(weights)
-        finally:
-            self.lifecycle.drop_stale_kv()
-
-    def reload_weights(self) -> None:
-        """Read the weights from the checkpoint again. Raises EngineAsleepError, ModelLoadError, OSError."""
-        self.check_health()
-        self._loop.drain()
-        self.lifecycle.reload_weights()
-
-    def expert_load(self, clear: bool = False) -> ExpertLoad:
-        """How many tokens have used each expert, and who has it. `clear`: it is counted anew from now on."""
-        self.check_health()
-        return self.model_executor.expert_load(clear)
-
-    def rebalance_experts(self) -> ExpertMove:
-        """Have experts change places between workers, so that all have as much to do, by the load so far. Blocking.
-
-        Requests that run go on. Level 2 sleep, updates and reloading keep the new places; new workers
-        (`restart_workers`) begin with the old ones.
-
-        Raises:
-            ConfigError, UnsupportedError: experts cannot move. EngineAsleepError: the weights are asleep.
-            EngineDeadError: it failed half-way.
-        """
-        self.check_health()
-        self._loop.drain()
-        try:
-            return self.model_executor.rebalance_experts()
-        except (ConfigError, UnsupportedError, EngineAsleepError):
-            raise
-        except WorkerLostError as loss:
-            self._loop.recover(loss)
-            raise
-        except Exception as error:
-            self._loop.fail(error, "rebalance_experts")
-            raise
-
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; running requests keep theirs. Always True: it cannot fail."""
+        if reset_running_requests:
+            self.check_health()
+            self._loop.drain()
+            self._scheduler.evict_all()
         self._block_space.reset_prefix_cache()
         return True
 

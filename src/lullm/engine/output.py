@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from lullm.engine.pooling.output import RequestVector
-from lullm.engine.thread.stream_pace import StreamPace
+from lullm.engine.stream_pace import StreamPace
 from lullm.sched.intake import SequenceUpdate
 from lullm.text.detokenizer import IncrementalDetokenizer
 from lullm.text.stop import StopStrings

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from lullm.engine.output import OutputProcessor
-from lullm.engine.thread.stream_pace import StreamPace
+from lullm.engine.stream_pace import StreamPace
 from lullm.errors import EngineDeadError, WorkerLostError
 from lullm.executor.protocol import Executor
 from lullm.log import get_logger

@@ -4,5 +4,6 @@ Read in this order: `allocator` (blocks with reference counts), `cache_group` (w
 `block_table` (the blocks of one sequence in one group; `state/`: those of a recurrent state), `duplicate` (equal blocks
 become one), `prefix` (what the cache still has for all groups), `pool_pair` (device and host, and the moves between
 them), `growth` (what the next tokens take), `admission` (what a group gets when it begins or comes back), `block_space`
-(all that a scheduler asks for). `snapshot` shows all of it at a glance.
+(all that a scheduler asks for). `hashing` names the content of blocks, `layout` says how large and how many they are;
+`snapshot` shows all of it at a glance.
 """

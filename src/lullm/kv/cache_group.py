@@ -16,7 +16,8 @@ tables, and each has slots for its own layers only. So a block has fewer bytes o
 
 A recurrent state has no tokens to stand in slots. It is cut into pieces of the size of a slot: a sequence holds as many
 blocks of the same pool as the states of all its recurrent layers take, from its first token to its last. So states and
-keys share one budget, and blocks that hold a state are copied, swapped, cached and saved like any other.
+keys share one budget, and blocks that hold a state are copied, swapped, cached and saved like any other. In a model
+that keeps nothing but states, a slot is as large as the state of a layer, so that a sequence holds one block.
 """
 
 from collections.abc import Sequence as Seq
@@ -140,7 +141,7 @@ def cache_layout(
         stage: whose layers get places. The number of a state's blocks is the same on all: what the neediest takes.
 
     Raises:
-        UnsupportedError: a layer attends to an encoder, or no layer keeps keys and values.
+        UnsupportedError: a layer attends to an encoder, or no layer keeps anything.
     """
     layers_of: dict[CacheKind, list[int]] = {}
     for layer, kind in enumerate(kinds):
@@ -152,8 +153,8 @@ def cache_layout(
                 "RecurrentState only; choose a model whose layers attend to their own sequence"
             )
     states = {kind: layers_of.pop(kind) for kind in list(layers_of) if isinstance(kind, RecurrentState)}
-    if not layers_of:
-        raise UnsupportedError("no layer of the model keeps keys and values; choose a model with attention layers")
+    if not layers_of and not states:
+        raise UnsupportedError("no layer keeps anything between steps; choose a model that reads more than one token")
     shares = shares_of(list(layers_of))
     most = _num_slots([cdiv(len(layers), shares[kind]) for kind, layers in layers_of.items()])
     groups = [
@@ -162,7 +163,8 @@ def cache_layout(
         for part in _deal(layers, most * shares[kind])
     ]
     stages = stages or [range(len(kinds))]
-    num_slots = [_num_slots_within(groups, layers) for layers in stages]
+    slotted = groups or [CacheGroup(kind, tuple(layers)) for kind, layers in states.items()]
+    num_slots = [_num_slots_within(slotted, layers) for layers in stages]
     for kind, layers in states.items():
         num_each = 0 if slot_bytes is None else num_state_blocks(kind, slot_bytes)
         parts = [cdiv(_num_within(layers, own), slots) for own, slots in zip(stages, num_slots, strict=True)]
@@ -212,7 +214,7 @@ def num_state_blocks(kind: RecurrentState, slot_bytes: int) -> int:
 
 def _num_slots(counts: Seq[int]) -> int:
     """Layer-slots of a block, from the number of slots that the layers of each kind fill; see MAX_PADDED_RATIO."""
-    fewest, most = min(counts), max(counts)
+    fewest, most = min(counts, default=0), max(counts, default=0)
     return most if most < MAX_PADDED_RATIO * fewest else fewest
 
 

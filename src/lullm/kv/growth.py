@@ -45,6 +45,8 @@ class Growth:
         tables, start = self._tables[seq.seq_id], seq.num_computed_tokens
         num_free = self._pool.num_free - _num_copied(tables, start)
         growing = tables[: self._num_token_groups]
+        if not growing:  # states do not grow: there is room for their copies, or there is not
+            return num_tokens if num_free >= 0 else 0
         return min(num_tokens, common_len(growing, num_free) * self._block_size - start)
 
     def num_draft_slots(self, seq: Sequence, num_others: int) -> int:

@@ -6,7 +6,8 @@ import math
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.errors import CacheSizeError
-from lullm.kv.cache_group import CacheLayout, cache_layout, shares_of
+from lullm.kv.cache_group import STATE_ITEM_BYTES, CacheLayout, cache_layout, shares_of
+from lullm.types.layer_kind import RecurrentState
 from lullm.units import GIB, cdiv, format_bytes, round_up
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "fp8_e4m3": 1}
@@ -31,16 +32,21 @@ def _layout(model: ModelConfig, size: int | None) -> CacheLayout:
 
 def slot_bytes(model: ModelConfig, block_size: int, dtype: str) -> int:
     """Bytes of one layer-slot in one block. `dtype`: as in `kv_dtype`."""
-    return model.num_cache_sides * side_len(model, dtype) * DTYPE_BYTES[dtype] * block_size
+    return model.num_cache_sides * side_len(model, block_size, dtype) * DTYPE_BYTES[dtype] * block_size
 
 
-def side_len(model: ModelConfig, dtype: str) -> int:
+def side_len(model: ModelConfig, block_size: int, dtype: str) -> int:
     """Elements of `dtype` that a slot has for the keys of a token, or for its values.
 
     As many as the shares of any kind of layers need, rounded up to whole rows of equal length in all kinds: 516 where
-    int8 heads of 512 and of 256 elements, each with its scale, meet.
+    int8 heads of 512 and of 256 elements, each with its scale, meet. Where no layer has keys, both sides of a slot have
+    room for the state of one.
     """
     rows = _rows_of_kinds(model)
+    if not rows:
+        size = max(kind.num_elements for kind in model.layer_kinds if isinstance(kind, RecurrentState))
+        row_bytes = cdiv(size * STATE_ITEM_BYTES, model.num_cache_sides * block_size)
+        return cdiv(round_up(row_bytes, STATE_ITEM_BYTES), DTYPE_BYTES[dtype])
     extra = SCALE_BYTES if dtype == "int8" else 0
     most = max(num_rows * (head_dim + extra) for num_rows, head_dim in rows)
     return round_up(most, math.lcm(*(num_rows for num_rows, _ in rows)))

@@ -10,6 +10,7 @@ from lullm.engine.interrupt import deferred_interrupt
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.sleep import ForecastArguments, SleepArguments, SleepForecast, SleepReport, SleepState, WakeReport
+from lullm.types.vllm_argument import VLLM_CALLS, takes_vllms
 
 if TYPE_CHECKING:
     import torch
@@ -83,10 +84,14 @@ class EngineCalls:
         """Awake or how deep asleep, in one word."""
         return self.llm_engine.sleep_state
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes. Always True."""
+    @takes_vllms(VLLM_CALLS)
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes. Always True.
+
+        `reset_running_requests`: those of `llm_engine.add_request` lose their KV, too, and are computed again.
+        """
         with self._exclusive():
-            return self.llm_engine.reset_prefix_cache()
+            return self.llm_engine.reset_prefix_cache(reset_running_requests)
 
     def collective_rpc(
         self,
@@ -115,12 +120,12 @@ class EngineCalls:
     def start_profile(self, folder: str | Path = "profile") -> None:
         """Record where the time goes, until `stop_profile`, with torch. Raises as `Profiler.start` does."""
         with self._exclusive():
-            self.llm_engine.profiler.start(folder)
+            self.llm_engine.start_profile(folder)
 
     def stop_profile(self) -> Path:
         """End the recording; the trace in the folder, for chrome://tracing. Raises as `Profiler.stop` does."""
         with self._exclusive():
-            return self.llm_engine.profiler.stop()
+            return self.llm_engine.stop_profile()
 
     def update_weights(self, weights: "Iterable[tuple[str, torch.Tensor]]") -> int:
         """Replace weights by a trainer's, under the checkpoint's names; how many. Raises as the engine's does."""

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from lullm.config.engine import EngineArguments, EngineConfig
-from lullm.engine.offline import run_all
 from lullm.engine.start.client import start_engine
 from lullm.errors import InvalidRequestError
 from lullm.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search_output, checked_width
 from lullm.llm.engine_calls import EngineCalls
+from lullm.llm.offline import run_all
 from lullm.llm.pooling import PoolingCalls
 from lullm.llm.prompt import UseTqdm, as_conversations, as_prompts, one_each, template_options, turn_options
 from lullm.llm.tally import Tally

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import mmap
+import resource
 from pathlib import Path
 
 from lullm.units import KIB, cdiv
@@ -26,10 +27,20 @@ def available_memory_bytes() -> int:
     return available
 
 
+def address_room_bytes() -> int | None:
+    """Addresses that this process may still reserve, used or not, within `ulimit -v`; None: it has no limit."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if limit == resource.RLIM_INFINITY else max(limit - _own_bytes(0), 0)
+
+
 def resident_bytes() -> int:
     """Physical memory that this process holds now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * mmap.PAGESIZE
+    return _own_bytes(1)
+
+
+def _own_bytes(column: int) -> int:
+    """0: of all addresses. 1: of those with memory behind them."""
+    return int(Path("/proc/self/statm").read_text().split()[column]) * mmap.PAGESIZE
 
 
 def resident_bytes_within(address: int, num_bytes: int) -> int:

@@ -1,1 +1,4 @@
-"""An engine's numbers under the names, labels and buckets of vLLM."""
+"""An engine's numbers under the names, labels and buckets of vLLM.
+
+`vllm` collects them, `reader` gives them to `LLM.get_metrics` as plain objects.
+"""

@@ -19,7 +19,7 @@ class DrawTable:
         top_k: `[N]` int32 in 1..V; V keeps all.
         top_p: `[N]` float64 in (0, 1]; 1 keeps all.
         min_p_floors: `[N]` float32: log(min_p), -inf for none.
-        keys: `[N]` int64, as `sampling.randomness.keys_of` gives them.
+        keys: `[N]` int64, as `sampling.race.keys_of` gives them.
     """
 
     temperatures: Tensor

@@ -59,6 +59,7 @@ REFERENCE_OPS = Ops(
     causal_convolution=mixing.causal_convolution_over(state_reference.convolve),
     gated_delta_rule=mixing.gated_delta_rule_over(state_reference.scan),
     state_space=mixing.state_space_over(state_reference.scan),
+    selective_scan=mixing.selective_scan_over(state_reference.select),
 )
 """The golden version: the table's definitions in the plainest torch."""
 
@@ -101,6 +102,7 @@ NATIVE_CPU_OPS = Ops(
     causal_convolution=native_state.causal_convolution,
     gated_delta_rule=native_state.gated_delta_rule,
     state_space=native_state.state_space,
+    selective_scan=native_state.selective_scan,
     layer_norm=native.layer_norm,
     rms_norm=native.rms_norm,
     rms_norm_=native.rms_norm_,

@@ -35,6 +35,7 @@ from lullm.types.arithmetic import Activation, AttentionFeature, Gating
 
 _Maybe = Tensor | None
 _Parts = Sequence[tuple[Tensor, Tensor]]
+_Scan = Callable[[Tensor, Tensor, Tensor, DecayWeights, LayerState], Tensor]
 _BlockPairs = list[tuple[int, int]]
 _Experts = Callable[[Tensor, Routes, ExpertWeights, _Maybe, _Maybe], Tensor]
 
@@ -264,9 +265,7 @@ class Ops:
     float32, rounded once.
     """
 
-    gated_delta_rule: Callable[[Tensor, Tensor, Tensor, DecayWeights, LayerState], Tensor] = (
-        mixing.gated_delta_rule_over(recurrence.scan)
-    )
+    gated_delta_rule: _Scan = mixing.gated_delta_rule_over(recurrence.scan)
     """qk `[T, 2 * Hk, Dk]`: queries, then keys; v `[T, Hv, Dv]`, sizes `[T, 2 * Hv]`: products b, then a; weights,
     state -> like v.
 
@@ -276,15 +275,20 @@ class Ops:
     In float32, rounded once.
     """
 
-    state_space: Callable[[Tensor, Tensor, Tensor, DecayWeights, LayerState], Tensor] = mixing.state_space_over(
-        recurrence.scan
-    )
+    state_space: _Scan = mixing.state_space_over(recurrence.scan)
     """x `[T, H, P]`, bc `[T, 2 * G, N]`: B, then C; dt `[T, H]`, weights, state -> like x.
 
     Mamba 2, https://arxiv.org/abs/2405.21060 (`ops.state.recurrence`: keys are B, queries C, values x times its step
     size). A group of B and C serves H / G heads. The step size is softplus of `dt + dt_bias` within its bounds, the
     decay's logarithm `-exp(a_log)` times it. `skip * x` is added. Tensor 1 of the state, `[H, N, P]`, moves on in
     place. In float32, rounded once.
+    """
+
+    selective_scan: _Scan = mixing.selective_scan_over(recurrence.select)
+    """x `[T, I]`, bc `[T, 2 * N]`: B, then C; dt `[T, I]`, all parts of longer rows or not, weights, state -> like x.
+
+    Mamba 1 (`ops.state.recurrence.select`). The step size of a channel is softplus of `dt + dt_bias`. `skip * x` is
+    added. Tensor 1 of the state, `[N, I]`, moves on in place. In float32, rounded once.
     """
 
     forbid_: Callable[[Tensor, Tensor, Tensor], None] = in_place.forbid_

@@ -56,17 +56,25 @@ class StepGuides:
     _late: dict[int, Guided] = field(default_factory=dict)
 
     @property
-    def has_late(self) -> bool:
-        """Whether `refused` has to be asked."""
-        return bool(self._late)
+    def late(self) -> Collection[int]:
+        """The rows of the draws that `settle` has to be asked for."""
+        return self._late.keys()
 
-    def refused(self, token_ids: Sequence[int]) -> Masks | None:
-        """The masks of the late draws whose grammars do not take their tokens, of `token_ids` [N] by row."""
+    def settle(self, token_ids: list[int]) -> Masks | None:
+        """Put what grammars force in the place of other tokens, of `token_ids` [N] by row, chosen without masks.
+
+        Returns the masks of the late draws whose grammars do not take their tokens; None: all are settled.
+        """
         assert self._matchers is not None
         self.early()  # one thread at a time
-        matchers = self._matchers
-        rows = [row for row, guided in self._late.items() if not matchers.takes(guided, token_ids[row])]
-        return Masks(rows, matchers.allowed([self._late[row] for row in rows])) if rows else None
+        refused = []
+        for row, guided in self._late.items():
+            token_id = self._matchers.settle(guided, token_ids[row])
+            if token_id is None:
+                refused.append(row)
+            else:
+                token_ids[row] = token_id
+        return Masks(refused, self._matchers.allowed([self._late[row] for row in refused])) if refused else None
 
 
 NO_GUIDES = StepGuides()

@@ -4,13 +4,20 @@ With Gumbel noise a token wins with its probability (Gumbel, "Statistical theory
 Tarlow and Minka, "A* sampling", 2014). The noise is a function of the draw's key and the token id alone, so a rounding
 of the logits changes the winner only where two tokens come that close; by inverse CDF it moves all borders behind it.
 
+There is no generator to seed, save or advance. A draw gives the same token in any batch, after a preemption, on another
+worker and after a sleep.
+
 Integers, and float64 in a fixed order without any libm, so that every back end gives the same bits: this file,
 `ops/cpu/csrc/race.h` and `ops/triton/sampling.py`.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
+
+from lullm.types.draw import Draw
 
 GOLDEN_GAMMA = 0x9E3779B97F4A7C15
 _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -20,12 +27,28 @@ _WIDEST = 41.0
 """A token whose logit is so far below the best's cannot win: noise lies between -3.6 and 36.8."""
 
 
+def keys_of(draws: Sequence[Draw]) -> np.ndarray:
+    """[N] int64, 64 bits per draw, from its seed, its sequence's index and its number of output tokens. Host only.
+
+    Each (seed, seq_index) starts a SplitMix64 stream of its own, and the n-th output token takes its n-th number, which
+    starts the stream of its noise.
+    """
+    seeds = np.array([draw.params.seed & 0xFFFFFFFFFFFFFFFF for draw in draws], np.uint64)
+    seq_indices = np.array([draw.params.seq_index for draw in draws], np.uint64)
+    output_lens = np.array([draw.output_len for draw in draws], np.uint64)
+    one, gamma = np.uint64(1), np.uint64(GOLDEN_GAMMA)
+    # Mixed in turn: with a sum, seed 1 of sequence 0 would equal seed 0 of sequence 1.
+    state = mix(seeds + gamma)
+    state = mix(state + (seq_indices + one) * gamma)
+    return mix(state + (output_lens + one) * gamma).view(np.int64)
+
+
 def choose_tokens(logits: Tensor, keys: Tensor) -> Tensor:
     """The token of each row that wins the race, the first of equals. Synchronises.
 
     Args:
         logits: [N, V] float32, at most 0, and 0 for the best; -inf: cannot be drawn. A row of NaN gives any token.
-        keys: [N] int64, see `randomness.keys_of`.
+        keys: [N] int64, see `keys_of`.
 
     Returns:
         [N] int64; never a token whose logit is -inf, unless all of the row are.

@@ -20,8 +20,7 @@ from lullm.ops.draw_table import DrawTable
 from lullm.sampling.logprobs import pack_ranked_logprobs, unpack_ranked_logprobs
 from lullm.sampling.masks import NO_GUIDES, Masks, StepGuides
 from lullm.sampling.penalties import apply_penalties_
-from lullm.sampling.race import choose_tokens
-from lullm.sampling.randomness import keys_of
+from lullm.sampling.race import choose_tokens, keys_of
 from lullm.sampling.restrictions import Forbid, apply_restrictions_
 from lullm.sampling.token_counts import TokenCounts
 from lullm.sampling.truncation import scale_by_temperature_, truncate_
@@ -171,15 +170,19 @@ class Sampler:
         """[N] int64. The draws that nothing but a guide restricts choose again where their grammar says so."""
         assert self._choose is not None
         masks = guides.early()
-        apart = {row for row, draw in enumerate(draws) if self._is_apart(draw)} if self._choose_allowed else set()
-        if chosen is None or any(draw.params.edits and row not in apart for row, draw in enumerate(draws)):
+        apart = set(guides.late)
+        others = [row for row, draw in enumerate(draws) if draw.params.edits is not None and row not in apart]
+        apart.update(row for row in others if self._is_apart(draws[row]))
+        if chosen is None or any(row not in apart for row in others):
             self._penalize_(logits, draws)
             inside = None if masks is None else masks.part(set(masks.rows) - apart)
             apply_restrictions_(logits, draws, inside, self._forbid)
             chosen = self._choose(logits, table, writes_logits)
         again = [None if masks is None else masks.part(apart)]
-        if guides.has_late:
-            again.append(guides.refused(chosen.tolist()))
+        if guides.late:
+            token_ids = chosen.tolist()
+            again.append(guides.settle(token_ids))
+            chosen = torch.tensor(token_ids)
         for masks in again:
             if masks is not None:
                 assert self._choose_allowed is not None

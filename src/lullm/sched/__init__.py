@@ -2,5 +2,6 @@
 
 Read in this order: `scheduler` (`plan` and `apply`), `draft` (a plan while it is written), `intake` (results go back to
 their sequences), `lookahead` (plans while a step runs), `preemption` (swap or recompute), `beam` (beam search).
-`occupancy` says who holds which blocks, for live pictures.
+`queue` orders the groups, `roster` knows the live ones, `delay` lets prompts gather. `stats` counts, and
+`watch` is what metrics and live pictures see of it all.
 """

@@ -197,5 +197,6 @@ class Draft:
         if params.edits is not None:
             self.reads_draws = self.reads_draws or params.reads_tokens or params.edits.min_tokens > 0
             if params.reads_tokens:
-                token_ids = pack(seq.token_ids + drafts)
+                start = 0 if params.edits.reads_prompt else seq.prompt_len
+                token_ids = pack(seq.token_ids[start:] + drafts)
         return Draw(seq.seq_id, row, params, len(seq.token_ids) - seq.prompt_len + len(drafts), token_ids)

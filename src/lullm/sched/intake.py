@@ -13,7 +13,7 @@ import msgspec
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.log import get_logger
 from lullm.sched.roster import Roster
-from lullm.sched.stats import GapCounts
+from lullm.sched.stats import SchedulerStats
 from lullm.types.sequence import Sequence, SequenceGroup, SequenceStatus
 from lullm.types.step import NO_TOKEN, DrawnToken, StepResult
 
@@ -33,15 +33,12 @@ class SequenceUpdate(msgspec.Struct, gc=False):
 
 
 class Intake:
-    """Applies results in order. Counters since the start: `num_drawn` tokens, offers to beams included; `num_pooled`
-    requests that got what is pooled; `num_outgrown` groups that the whole pool was too small for.
-    """
+    """Applies results in order, and counts in `stats` what comes of them."""
 
-    def __init__(self, block_space: BlockSpaceManager, roster: Roster, max_model_len: int, gaps: GapCounts) -> None:
-        self.num_drawn = 0
-        self.num_pooled = 0
-        self.num_outgrown = 0
-        self._gaps = gaps
+    def __init__(
+        self, block_space: BlockSpaceManager, roster: Roster, max_model_len: int, stats: SchedulerStats
+    ) -> None:
+        self._stats = stats
         self._block_space = block_space
         self._roster = roster
         self._max_model_len = max_model_len
@@ -83,10 +80,10 @@ class Intake:
             else:
                 self._append(group, seq, drawn.token_id)
                 updates.append(SequenceUpdate(group, seq, drawn, seq.is_finished))
-        self._gaps.add(num_by_last_s, now)
+        self._stats.gaps.add(num_by_last_s, now)
         for beams in offers.values():
             group, leader = self._roster.member(beams[0].seq_id)
-            self.num_drawn += len(beams)
+            self._stats.generation_tokens += len(beams)
             self._roster.advance_beams(group, beams)
             if group.is_finished:
                 updates.append(SequenceUpdate(group, leader, None, True))
@@ -103,7 +100,7 @@ class Intake:
             if not rows.is_complete:
                 continue
             if rows.is_finite:
-                self.num_pooled += 1
+                self._stats.pooled += 1
                 self._roster.end(seq, SequenceStatus.FINISHED_STOPPED)
             else:
                 reason = "nothing can be pooled: the model gave no finite hidden states for this request"
@@ -113,7 +110,7 @@ class Intake:
     def end_outgrown(self, group: SequenceGroup) -> None:
         """End a group that has grown beyond the whole pool, with a warning. `take_capped` gives its updates."""
         seqs = group.unfinished
-        self.num_outgrown += 1
+        self._stats.kv_cache_full += 1
         logger.warning(
             "request %r is cut at %d tokens: it needs more than all %d KV blocks; give the cache more memory "
             "(kv_cache_memory_bytes), or ask for fewer tokens or sequences",
@@ -132,7 +129,7 @@ class Intake:
     def _append(self, group: SequenceGroup, seq: Sequence, token_id: int) -> None:
         """Append a drawn token, and end the sequence if it is done with it."""
         seq.append(token_id)
-        self.num_drawn += 1
+        self._stats.generation_tokens += 1
         params, num_known = group.request.params, len(seq.token_ids) - seq.num_pending
         # Computed already as a pending token or as a draft: only now its block's content has a name.
         if seq.num_computed_tokens >= num_known:

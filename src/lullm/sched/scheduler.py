@@ -78,7 +78,7 @@ class Scheduler:
         self._delay = PromptDelay(delay_factor)
         self._roster = Roster(block_space, self.order)
         self._lookahead = Lookahead(max_in_flight, limits.max_model_len, feeds_back)
-        self._intake = Intake(block_space, self._roster, limits.max_model_len, self.stats.gaps)
+        self._intake = Intake(block_space, self._roster, limits.max_model_len, self.stats)
 
     # -- requests come and go ------------------------------------------------------------------------------------
 
@@ -151,7 +151,6 @@ class Scheduler:
         self._lookahead.remove(plan)
         self.preemption.observe(plan, result)
         updates = self._intake.take(result, self._clock())
-        self.stats.generation_tokens, self.stats.pooled = self._intake.num_drawn, self._intake.num_pooled
         self._forget_finished(updates)
         if not self._lookahead.is_ahead:  # a plan that was made already holds blocks that have left the window since
             self._slide()
@@ -160,7 +159,6 @@ class Scheduler:
     def take_capped(self) -> list[SequenceUpdate]:
         """The ends of groups that were found too large for the pool while a plan was made. Needs no step's result."""
         updates = self._intake.take_capped()
-        self.stats.kv_cache_full = self._intake.num_outgrown
         self._forget_finished(updates)
         return updates
 

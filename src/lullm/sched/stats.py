@@ -31,7 +31,8 @@ class GapCounts:
 
 @dataclass(slots=True)
 class SchedulerStats:
-    """Counters since the start. Prompt tokens count once per request, recomputed ones not again.
+    """Counters since the start. Prompt tokens count once per request, recomputed ones not again. `generation_tokens`
+    are what was drawn, offers to beams included.
 
     `pooled`: requests whose prompts were pooled. `kv_cache_full`: requests that were cut because the whole pool was too
     small for them. `gaps`: the waits between tokens.

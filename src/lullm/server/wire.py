@@ -20,7 +20,12 @@ from pydantic_core import ErrorDetails, from_json
 
 from lullm.server.error import ApiError
 
-INERT = frozenset({"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "parallel_tool_calls"})
+INERT = frozenset(
+    {
+        *("user", "metadata", "store", "safety_identifier", "parallel_tool_calls"),
+        *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
+    }
+)
 
 MISSING: dict[str, tuple[Any, ...]] = {
     "chat_template": (None,),
@@ -33,7 +38,8 @@ MISSING: dict[str, tuple[Any, ...]] = {
     "audio": (None,),
     "prediction": (None,),
     "reasoning_effort": (None, "none"),
-    "verbosity": (None,),
+    "verbosity": (None, "medium"),
+    "moderation": (None,),
     "web_search_options": (None,),
     "service_tier": (None, "auto", "default"),
     "use_beam_search": (None, False),
@@ -70,20 +76,35 @@ TokenIds = Annotated[list[int], FAIL_FAST]
 class WireModel(BaseModel):
     """A JSON object: exact types, no unknown fields, no NaN.
 
+    A null in a field that takes none counts as left out.
+
     Attributes:
+        is_echoed: clients send such objects back from answers: unknown fields that are null or `[]` are none.
         missing: as `MISSING`, for objects of this class.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
+    is_echoed: ClassVar = False
     missing: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
 
     @model_validator(mode="before")
     @classmethod
-    def _bound_fields(cls, data: Any) -> Any:
+    def _read_fields(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
         # One error is collected per unknown field, and a body has room for a million of them.
-        if isinstance(data, dict) and len(data) > MAX_FIELDS:
+        if len(data) > MAX_FIELDS:
             raise ValueError(f"an object here has at most {MAX_FIELDS} fields, got {len(data)}")
-        return data
+        if not any(value is None or value == [] for value in data.values()):
+            return data
+        shape, nullable = _shape(cls), _nullable(cls)
+
+        def asks(name: str, value: Any) -> bool:
+            if name in shape:
+                return value is not None or name in nullable
+            return not cls.is_echoed or (value is not None and value != [])
+
+        return {name: value for name, value in data.items() if asks(name, value)}
 
 
 Body = TypeVar("Body", bound=WireModel)
@@ -102,8 +123,9 @@ def parse_body(kind: type[Body], body: bytes | dict[str, Any], ignored: list[str
     _refuse_missing({**MISSING, **kind.missing}, kind, data, "")
     for field in (INERT & data.keys()) - _shape(kind).keys():
         del data[field]
+    unknown = dict.fromkeys(_unknown(kind, data, "", drops=ignored is not None))
     if ignored is not None:
-        ignored += dict.fromkeys(_left_out(kind, data, ""))
+        ignored += unknown
     try:
         return kind.model_validate(data)
     except ValidationError as error:
@@ -130,6 +152,16 @@ def _shape(kind: type[WireModel]) -> dict[str, tuple[type[WireModel], ...]]:
     return {field.alias or name: tuple(_models_in(field.annotation)) for name, field in kind.model_fields.items()}
 
 
+@functools.cache
+def _nullable(kind: type[WireModel]) -> frozenset[str]:
+    """The fields of a model that take null."""
+    return frozenset(
+        field.alias or name
+        for name, field in kind.model_fields.items()
+        if field.annotation is Any or type(None) in typing.get_args(field.annotation)
+    )
+
+
 def _models_in(annotation: Any) -> Iterator[type[WireModel]]:
     if isinstance(annotation, type) and issubclass(annotation, WireModel):
         yield annotation
@@ -148,28 +180,31 @@ def _kind_of(kinds: tuple[type[WireModel], ...], data: dict[str, Any]) -> type[W
     return kinds[0] if len(kinds) == 1 else next(filter(agrees, kinds), kinds[0])
 
 
-def _left_out(kind: type[WireModel], data: dict[str, Any], path: str) -> Iterator[str]:
-    """Delete what `kind` does not know from `data`, at any depth; the paths of what asked for something."""
+def _unknown(kind: type[WireModel], data: dict[str, Any], path: str, drops: bool) -> Iterator[str]:
+    """The paths in `data` of what `kind` does not know, at any depth, if it asked for something.
+
+    `drops`: it is deleted. What objects below name as `missing` is deleted, or refused with an ApiError, anyway.
+    """
     if len(data) > MAX_FIELDS:
         return  # refused as a whole
     shape = _shape(kind)
     for name in list(data):
         if name not in shape and kind.model_config.get("extra") == "forbid":
-            value = data.pop(name)
+            value = data.pop(name) if drops else data[name]
             if value is not None and value != []:
                 yield path + name
         elif shape.get(name):
-            yield from _left_out_below(shape[name], data[name], path + name)
+            yield from _unknown_below(shape[name], data[name], path + name, drops)
 
 
-def _left_out_below(kinds: tuple[type[WireModel], ...], value: Any, path: str) -> Iterator[str]:
+def _unknown_below(kinds: tuple[type[WireModel], ...], value: Any, path: str, drops: bool) -> Iterator[str]:
     if isinstance(value, list) and len(value) <= MAX_ITEMS:  # longer ones are refused as a whole
         for item in value:
-            yield from _left_out_below(kinds, item, path + "[]")
+            yield from _unknown_below(kinds, item, path + "[]", drops)
     elif isinstance(value, dict):
         kind = _kind_of(kinds, value)
         _refuse_missing(kind.missing, kind, value, path + ".")
-        yield from _left_out(kind, value, path + ".")
+        yield from _unknown(kind, value, path + ".", drops)
 
 
 def _refuse_missing(

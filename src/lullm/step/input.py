@@ -15,7 +15,7 @@ from lullm.device.device import Device
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.state.layout import StateLayout
 from lullm.ops.table import Ops
-from lullm.sampling.randomness import keys_of
+from lullm.sampling.race import keys_of
 from lullm.step.batch import Batch, BatchBuilder
 from lullm.step.feedback import TokenFeedback
 from lullm.step.limits import StepLimits

@@ -39,4 +39,5 @@ class StepLimits:
 
     def table_width(self, num_tokens: int) -> int:
         """Blocks in the longest table of a sequence of so many tokens."""
-        return max(cdiv(num_tokens, self.block_size), *self.num_state_blocks, 0)
+        keeps_tokens = not self.num_state_blocks or 0 in self.num_state_blocks
+        return max(cdiv(num_tokens, self.block_size) if keeps_tokens else 0, *self.num_state_blocks, 0)

@@ -1,7 +1,8 @@
 """Strings <-> token ids. No torch.
 
-`tokenizer` is what the engine calls. `detokenizer` and `stop` work on streams. `verbatim` keeps special tokens that
-users spell as text.
+`tokenizer` is what the engine calls, with a `chat_template`. `detokenizer` (by `token_bytes`) and `stop` work on
+streams. `verbatim` keeps special tokens that users spell as text, `pair` reads two texts as one prompt, `bad_words`
+spells what is forbidden.
 
 - `vocabulary/`: a tokenizer's files, in each of their forms.
 - `template/`: foreign chat templates within bounds, here while that is surely quick, else in a process of their own.

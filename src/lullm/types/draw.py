@@ -40,8 +40,12 @@ class LogitEdits(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def reads_tokens(self) -> bool:
         """Whether the change depends on which tokens the sequence holds, not only on how many."""
-        has_penalties = self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0
-        return bool(has_penalties or self.bad_words_ids or self.guide or self.thinking)
+        return bool(self.guide or self.bad_words_ids or self.thinking or self.reads_prompt)
+
+    @property
+    def reads_prompt(self) -> bool:
+        """Whether it depends on those of the prompt, too."""
+        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
 
 
 def has_guide_alone(edits: LogitEdits | None) -> bool:
@@ -81,8 +85,8 @@ class Draw(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     `row` counts from the span's first token. `output_len`: output tokens that stand before the drawn one. The
     randomness of the draw is a function of (`params.seed`, `params.seq_index`, `output_len`) alone, so that it does
-    not depend on the batch. `token_ids`: all tokens before the drawn one, of which the last `output_len` are output;
-    empty unless `params.reads_tokens`.
+    not depend on the batch. `token_ids`: the tokens before the drawn one: all if `params.edits.reads_prompt`, of which
+    the last `output_len` are output; those alone if `params.reads_tokens`; else none.
     """
 
     seq_id: int

@@ -21,11 +21,6 @@ WEIGHTS = "weights"
 KV_CACHE = "kv_cache"
 TAGS = (WEIGHTS, KV_CACHE)
 
-REMOTE_METHODS = frozenset(
-    {"available_memory_bytes", "modified_weights", "reload_weights", "resident_bytes", "weights_version"}
-)
-"""What `collective_rpc` takes by name: safe to offer to strangers with the admin key, and JSON in the answers."""
-
 
 @dataclass(frozen=True, slots=True)
 class SleepOptions:

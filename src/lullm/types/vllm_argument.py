@@ -76,6 +76,7 @@ VLLM_CALLS: dict[str, VllmArgument] = {
     **refused("LoRA adapters are not there yet; merge them into the checkpoint", lora_request=None),
     **refused("give `prompt_token_ids`, or `truncate_prompt_tokens` in the parameters", tokenization_kwargs=None),
     **refused("lullm takes text only", mm_processor_kwargs=None),
+    **refused("there is no KV connector, whose cache could be reset", reset_connector=False),
     **without_effect("contents are joined to text, which every template takes", "chat_template_content_format"),
     **without_effect("the beams of all prompts run in one batch", "concurrency_limit"),
 }

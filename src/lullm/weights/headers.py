@@ -10,6 +10,7 @@ from pathlib import Path
 
 from torch import nn
 
+from lullm.config.encoding.scheme import Float4Scheme, TableScheme
 from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
 from lullm.weights.reading.source import open_source
@@ -109,7 +110,7 @@ def _wrong_sizes(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]
         if number not in stated:
             stated[number] = _stated_sizes(config, number)
         sizes = stated[number].get(layer, ()) if last == "weight" else ()
-        if ".experts." in name or ".shared_expert" in name or TOWER.search(name):
+        if ".experts." in name or ".shared_expert" in name or TOWER.search(name) or sizes and _is_packed(config, name):
             sizes = ()  # of sizes of their own; the loader compares them
         if sizes and shape != [size for _, size in sizes]:
             is_matrix = len(shape) == len(sizes)
@@ -117,3 +118,9 @@ def _wrong_sizes(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]
             by = " and ".join(wrong)
             faults.setdefault(by, f"{name} has shape {shape}; by {by} it is {[size for _, size in sizes]}")
     return list(faults.values())
+
+
+def _is_packed(config: ModelConfig, name: str) -> bool:
+    """Whether the tensor of this name may hold two numbers a byte."""
+    scheme = None if config.encoding is None else config.encoding.scheme_of(name.removesuffix(".weight"))
+    return isinstance(scheme, Float4Scheme | TableScheme)

@@ -23,12 +23,8 @@ from lullm.ops.quantized.grid import GRIDS as ALL_GRIDS
 from lullm.ops.quantized.grid import GridLayout
 from lullm.ops.quantized.narrow import BLOCK_INPUTS, narrow_format, narrow_layout
 from lullm.ops.quantized.weight import PANEL_ROWS, Layout, QuantizedLayout
-from lullm.weights.encoding.digits import DigitTensor
 from lullm.weights.encoding.encoded import EncodedTensor
-from lullm.weights.encoding.float8 import Float8Tensor
-from lullm.weights.encoding.integer import IntegerTensor
 from lullm.weights.encoding.joining import Joining
-from lullm.weights.encoding.mxfp4 import MXFP4Tensor
 from lullm.weights.rows.cut import Cut
 from lullm.weights.rule import WeightRules
 from lullm.weights.target import Loadable
@@ -57,8 +53,8 @@ def quantize_as_stored(
     for name, tensor in tensors:
         with contextlib.suppress(ModelLoadError):
             whole = joining.add(name, tensor) if isinstance(tensor, Tensor) else None
-            if whole is not None and isinstance(whole[1], IntegerTensor | DigitTensor | Float8Tensor | MXFP4Tensor):
-                formats[model.rules.canonical_name(whole[0])] = whole[1].native_formats
+            if whole is not None:
+                formats[model.rules.canonical_name(whole[0])] = getattr(whole[1], "native_formats", ())
     return keep_formats(model, formats)
 
 

@@ -2,10 +2,19 @@
 
 from pathlib import Path
 
-from lullm.config.encoding.scheme import EVERYTHING, CheckpointEncoding, Float8Scheme, NativeScheme, Scheme
+from lullm.config.encoding.scheme import (
+    EVERYTHING,
+    CheckpointEncoding,
+    Float4Scheme,
+    Float8Scheme,
+    NativeScheme,
+    Scheme,
+    TableScheme,
+)
 from lullm.nn.embedding import Embedding, LMHead
 from lullm.ops.quantized.narrow import BLOCK_INPUTS, narrow_format
 from lullm.weights.encoding.checkpoint import with_encoding
+from lullm.weights.encoding.float4 import float4_formats
 from lullm.weights.encoding.float8 import float8_formats
 from lullm.weights.encoding.integer import integer_formats
 from lullm.weights.quantization import keep_formats, matrices, quantize_model, tensors_of
@@ -58,8 +67,10 @@ def _scheme_of(encoding: CheckpointEncoding, module: str, is_outer: bool) -> Sch
 
 def _formats(scheme: Scheme | None, num_inputs: int) -> tuple[int, ...]:
     """That hold a matrix of this scheme exactly, the smallest first."""
-    if scheme is None:
+    if scheme is None or isinstance(scheme, TableScheme):
         return ()
+    if isinstance(scheme, Float4Scheme):
+        return float4_formats(scheme, num_inputs)
     if isinstance(scheme, Float8Scheme):
         return float8_formats(num_inputs, None if scheme.block is None else scheme.block[1])
     if isinstance(scheme, NativeScheme):

@@ -1,6 +1,8 @@
 """The worker: one device's model and memory, its sleep, and the runs of its plans.
 
-`warm_up` compiles kernels before the first request; `extension` has methods that a caller brings along.
+`worker` has a `setup`, a `loaded_model` and `kv_pools`; `sizing` measures how large those may be. `warm_up` compiles
+kernels before the first request, `pages_ahead` touches memory before it is used. `meeting` is how workers find each
+other, `expert_places` how they change experts; `extension` has methods that a caller brings along.
 
 - `sleep/`: `Saving` plans a sleep, `Sleeper` does it.
 """

@@ -10,11 +10,15 @@ from lullm.config.resolved import ResolvedConfig
 from lullm.errors import ConfigError, InvalidRequestError
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.models.protocol import Model
-from lullm.types.sleep import REMOTE_METHODS
 from lullm.types.wire.importable import find_importable
 from lullm.worker.worker import Worker
 
 T = TypeVar("T")
+
+REMOTE_METHODS = frozenset(
+    {"available_memory_bytes", "modified_weights", "reload_weights", "resident_bytes", "weights_version"}
+)
+"""What `collective_rpc` takes by name: safe to offer to strangers with the admin key, and JSON in the answers."""
 
 
 def open_worker(

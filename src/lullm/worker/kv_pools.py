@@ -69,7 +69,7 @@ def block_shape(setup: WorkerSetup) -> tuple[tuple[int, int, int], torch.dtype]:
     """Shape and type of one block in the keys, or the values, of one slot: one row per token (`LayerCache.share`)."""
     config = setup.config
     dtype = {"int8": torch.int8, "fp8_e4m3": FLOAT8}.get(config.kv_dtype, setup.dtype)
-    return (config.block_size, 1, side_len(setup.model_config, config.kv_dtype)), dtype
+    return (config.block_size, 1, side_len(setup.model_config, config.block_size, config.kv_dtype)), dtype
 
 
 def loose_blocks(setup: WorkerSetup, num_blocks: int) -> list[LayerCache]:

@@ -69,8 +69,8 @@ def open_seat(placement: Placement, rendezvous: Rendezvous) -> Seat:
         WorkerLostError: some have not come in time. UnsupportedError: what carries tensors is missing here.
     """
     if isinstance(rendezvous, LocalFile) and rendezvous.transport == "memory":
-        groups = open_groups(rendezvous.descriptor, placement, rendezvous.timeout)
-        return Seat(placement, *(group or Alone() for group in groups))
+        of_stage, of_column = open_groups(rendezvous.descriptor, placement, rendezvous.timeout)
+        return Seat(placement, of_stage or Alone(), of_column or Alone())
     stage, column = placement.pipeline.rank, placement.tensor.rank
     return Seat(
         placement,

@@ -8,13 +8,14 @@ import torch
 from lullm.errors import CacheSizeError
 from lullm.kv.layout import block_bytes, cache_layout_of
 from lullm.log import get_logger
+from lullm.machine.memory import address_room_bytes
 from lullm.models.protocol import Model
 from lullm.step.graphs import decode_sizes
 from lullm.step.runner import ModelRunner
 from lullm.types.draw import Draw, DrawParams
 from lullm.types.packed import PackedInts, pack
 from lullm.types.step import Span, StepPlan
-from lullm.units import MIB, cdiv, format_bytes
+from lullm.units import GIB, MIB, cdiv, format_bytes
 from lullm.worker.kv_pools import KVPools, loose_blocks
 from lullm.worker.setup import WorkerSetup
 
@@ -30,12 +31,15 @@ _NUM_MEASURED_SLOTS = 4
 def kv_memory_bytes(setup: WorkerSetup, model: Model) -> int:
     """Memory for the KV cache. Blocking.
 
+    On a CPU: what is available, also of addresses (`ulimit -v`).
     On a GPU: `gpu_memory_utilization` of all memory, less the memory in use after a run of the largest batch (torch's
     allocator keeps its activations), less an estimate for the graphs. Raises CacheSizeError: nothing is left.
     """
     config, device = setup.config, setup.device
     if not device.is_accelerator:
-        return device.memory_info().free_bytes
+        free, room = device.memory_info().free_bytes, address_room_bytes()
+        # Both pools are reserved, and the host's is at most as large as the other.
+        return free if room is None else min(free, max(room - int(config.swap_space * GIB), room // 2))
     gc.collect()  # an engine that was dropped without `shutdown` holds its graphs until then
     device.trim()
     info = device.memory_info()

@@ -86,7 +86,7 @@ HUGE = struct.pack("<Q", (1 << 63) + 5)
         (lambda path: after(path, b"second") + 4, HUGE, "tensor second.*shape"),
         (lambda path: after(path, b"second") + 4, struct.pack("<Q", 31), "tensor second.*shape"),
         (lambda path: after(path, b"second") + 12, struct.pack("<Q", 99), "tensor second.*behind the file's end"),
-        (lambda path: after(path, b"second") + 20, struct.pack("<I", 16), "second.*IQ2_XXS, which is not supported"),
+        (lambda path: after(path, b"second") + 20, struct.pack("<I", 15), "second.*Q8_K, which is not supported"),
         (lambda path: after(path, b"second") + 20, struct.pack("<I", 999), "tensor second.*number 999"),
         (lambda path: after(path, b"second") + 24, HUGE, "tensor second.*offset"),
         (lambda path: after(path, b"second") + 24, struct.pack("<Q", 7), "tensor second.*not aligned"),

@@ -130,7 +130,7 @@ def test_errors_keep_their_class(client):
             await client.collective_rpc(print, args=(object(),))
         with pytest.raises(InvalidRequestError, match="cannot be called by name"):
             await client.collective_rpc("shutdown")
-        assert await client.reset_prefix_cache() is True
+        assert await client.reset_prefix_cache(reset_running_requests=True) is True
         [found] = await client.collective_rpc("resident_bytes")
         assert found["weights"] > 0
 

@@ -80,7 +80,7 @@ def test_tokens_equal_those_of_one_engine_with_a_sleep_in_the_middle(client, exp
 
 def test_a_shared_prefix_stays_with_its_engine(client):
     async def main():
-        assert await client.reset_prefix_cache()
+        assert await client.reset_prefix_cache(reset_running_requests=True)
         before = client.stats().prefix_cache_hits_total
         for number in range(6):
             await tokens(client, SHARED + str(number), f"p{number}", DRAWN.replace(n=1, max_tokens=2))

@@ -203,6 +203,7 @@ PLACES = {
     FORMATS.Q4_1: ((0, 2), 4.6, -7.5), FORMATS.Q5_1: ((0, 2), 9.2, -15.5), FORMATS.IQ4_NL: ((0,), 71, 0),
     FORMATS.Q2_K: ((80, 82), 13, 1.5), FORMATS.Q3_K: ((108,), 42, 0), FORMATS.Q4_K: ((0, 2), 300, 7.5),
     FORMATS.Q5_K: ((0, 2), 600, 15.5), FORMATS.Q6_K: ((208,), 1400, 0), FORMATS.IQ4_XS: ((0,), 1300, 0),
+    FORMATS.IQ2_XXS: ((0,), 50, 0),
 }  # fmt: skip
 """Where the float16 of a block are, what values deviate by for factors of 1, and what the second factor is to the
 first: half of a group's digits, so that values lie around zero."""

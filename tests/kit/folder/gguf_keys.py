@@ -78,8 +78,10 @@ def add_config(writer, config, family):
         writer.add_head_count_kv(heads_by_layer(config, family))
         writer.add_rope_freq_base(rope.get("rope_theta") or config.get("rope_theta", 10000.0))
         writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
-    own_eps = {"Lfm2": "norm_eps", "Lfm2Moe": "norm_eps", "NemotronH": "layer_norm_epsilon"}.get(family, "rms_norm_eps")
-    if eps := config.get(own_eps):
+    own_eps = {"Lfm2": "norm_eps", "Lfm2Moe": "norm_eps"}.get(family, "rms_norm_eps")
+    if family == "NemotronH":  # whose files say it so
+        writer.add_layer_norm_eps(config["layer_norm_epsilon"])
+    elif eps := config.get(own_eps):
         writer.add_layer_norm_rms_eps(eps)
     else:
         names = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")

@@ -1,5 +1,7 @@
 """Writes quantized checkpoints without lullm: by compressed-tensors, or from the definitions of the other formats."""
 
+import json
+
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -31,6 +33,8 @@ def compressed(weights, stored, **changes):
         if args.strategy == "channel":
             low, high = low[:, None], high[:, None]
         scale, zero = calculate_qparams(low, high, args)
+        if stored.startswith("mx"):
+            scale = torch.exp2(scale.log2().ceil())
         scale = scale.half().float()  # such scales are what checkpoints in float16 and bfloat16 hold
         state = {"weight": weight, "weight_scale": scale, "weight_zero_point": zero}
         parts = compressor.compress(state, scheme)
@@ -124,6 +128,117 @@ def float8(block=None, per_row=False, name="weight_scale_inv", **changes):
     return config | changes, encode
 
 
+def narrow(stored, size):
+    """NVFP4 and MXFP4 of compressed-tensors: numbers of 4 bits with scales of groups of `size`."""
+    strategy = "tensor_group" if size == 16 else "group"
+    weights = {"num_bits": 4, "type": "float", "strategy": strategy, "group_size": size}
+    config, _ = compressed(weights, stored)
+
+    def encode(weight):
+        from compressed_tensors.compressors import BaseCompressor
+        from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
+        from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+
+        scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**weights))
+        compressor = BaseCompressor.get_value_from_registry(stored)
+        scale = weight.unflatten(1, (-1, size)).abs().amax(-1) / 6
+        state = {"weight": weight, "weight_scale": torch.exp2(scale.log2().ceil())}
+        if size == 16:
+            whole = 448 * 6 / weight.abs().max()
+            scale = (scale * whole).to(torch.float8_e4m3fn).float()
+            state |= {"weight_scale": scale, "weight_global_scale": whole[None]}
+        parts = {name: part.contiguous() for name, part in compressor.compress(state, scheme).items()}
+        dense = compressor.decompress(parts, scheme)["weight"].float()  # rounded to bfloat16, which MXFP4 fits
+        if size == 16:
+            numbers = unpack_fp4_from_uint8(parts["weight_packed"], *weight.shape, dtype=torch.float32)
+            exact = (numbers.unflatten(1, (-1, size)) * (scale / whole).unsqueeze(-1)).flatten(1)
+            torch.testing.assert_close(exact, dense, rtol=2**-6, atol=0)
+            dense = exact
+        return parts, dense
+
+    return config, encode
+
+
+def modelopt(**changes):
+    """NVFP4 under ModelOpt's names: the scale of the tensor is what others are multiplied by."""
+    _, encode_compressed = narrow("nvfp4-pack-quantized", 16)
+
+    def encode(weight):
+        parts, dense = encode_compressed(weight)
+        whole = 1 / parts["weight_global_scale"].squeeze()
+        own = {"weight": parts["weight_packed"], "weight_scale_2": whole, "input_scale": torch.tensor(3.0)}
+        return own | {"weight_scale": parts["weight_scale"]}, dense
+
+    config = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"],
+              "producer": {"name": "modelopt"}, "kv_cache_scheme": {"type": "float", "num_bits": 8}}  # fmt: skip
+    return config | changes, encode
+
+
+def auto_round(layout="auto_round:auto_gptq", **changes):
+    """AutoRound: the layouts of GPTQ and AWQ, zero points less one in the first only."""
+    _, encode = awq() if layout.endswith("awq") else gptq(version=1 if layout.endswith("gptq") else 2, symmetric=True)
+    config = {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": not layout.endswith("awq"),
+              "data_type": "int", "packing_format": layout, "iters": 200, "autoround_version": "0.5.1"}  # fmt: skip
+
+    def encode_round(weight):
+        parts, dense = encode(weight)
+        return {name: part for name, part in parts.items() if name != "g_idx"}, dense
+
+    return config | changes, encode_round
+
+
+def normal_table():
+    """nf4's 16 numbers (https://arxiv.org/abs/2305.14314): of equal shares of a normal distribution, and zero."""
+    from statistics import NormalDist
+
+    places = [torch.linspace(0.9677083, 0.5, count)[:-1].tolist() for count in (9, 8)]
+    above, below = ([NormalDist().inv_cdf(place) for place in each] for each in places)
+    values = torch.tensor(sorted([*above, 0.0, *(-value for value in below)]))
+    return values / values.max()
+
+
+def bitsandbytes(is_nested=False, run=64, **changes):
+    """4 bits by a table, the first of two in the high bits; runs of weights go over the rows."""
+
+    def encode(weight):
+        table, flat = normal_table(), weight.flatten()
+        runs = torch.nn.functional.pad(flat, (0, -len(flat) % run)).view(-1, run)
+        scales, parts = runs.abs().amax(1), {}
+        state = {"quant_type": "nf4", "blocksize": run, "dtype": "bfloat16", "shape": list(weight.shape)}
+        parts["weight.absmax"] = scales
+        if is_nested:
+            middle, levels = scales.mean(), torch.linspace(-1, 1, 256)
+            padded = torch.nn.functional.pad(scales - middle, (0, -len(scales) % 16)).view(-1, 16)
+            outer = padded.abs().amax(1)
+            codes = ((padded / outer[:, None]).unsqueeze(-1) - levels).abs().argmin(-1)
+            scales = (levels[codes] * outer[:, None]).flatten()[: len(scales)] + middle
+            parts |= {"weight.absmax": codes.flatten()[: len(scales)].to(torch.uint8), "weight.nested_absmax": outer,
+                      "weight.nested_quant_map": levels}  # fmt: skip
+            state |= {"nested_blocksize": 16, "nested_dtype": "float32", "nested_offset": middle.item()}
+        codes = ((runs / scales[:, None]).unsqueeze(-1) - table).abs().argmin(-1)
+        dense = (table[codes] * scales[:, None]).flatten()[: len(flat)].view(weight.shape)
+        codes = codes.flatten()[: len(flat)].to(torch.uint8)
+        text = torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
+        parts |= {"weight": (codes[::2] << 4 | codes[1::2]).unsqueeze(1), "weight.quant_map": table,
+                  "weight.quant_state.bitsandbytes__nf4": text}  # fmt: skip
+        return parts, dense
+
+    config = {"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False, "_load_in_4bit": True,
+              "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": is_nested, "llm_int8_threshold": 6.0,
+              "bnb_4bit_compute_dtype": "bfloat16", "llm_int8_skip_modules": ["lm_head"]}  # fmt: skip
+    return config | changes, encode
+
+
+def bitsandbytes_int8():
+    def encode(weight):
+        largest = weight.abs().amax(1)
+        integers = (weight / largest[:, None] * 127).round().to(torch.int8)
+        parts = {"weight": integers, "SCB": largest, "weight_format": torch.tensor(0, dtype=torch.uint8)}
+        return parts, integers.float() * (largest / 127)[:, None]
+
+    return {"quant_method": "bitsandbytes", "load_in_8bit": True, "llm_int8_threshold": 6.0}, encode
+
+
 INT4 = {"num_bits": 4, "strategy": "group", "group_size": 32}
 FORMATS = {
     "w8a8": lambda: compressed({"num_bits": 8, "strategy": "channel"}, "int-quantized"),
@@ -138,6 +253,18 @@ FORMATS = {
     "fp8 blocks": lambda: compressed(
         {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [16, 32]}, "float-quantized"
     ),
+    "nvfp4": lambda: narrow("nvfp4-pack-quantized", 16),
+    "mxfp4": lambda: narrow("mxfp4-pack-quantized", 32),
+    "mxfp8": lambda: compressed(
+        {"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32}, "mxfp8-quantized"
+    ),
+    "nvfp4 of ModelOpt": modelopt,
+    "nf4": bitsandbytes,
+    "nf4 nested": lambda: bitsandbytes(is_nested=True),
+    "int8 of bitsandbytes": bitsandbytes_int8,
+    "AutoRound": auto_round,
+    "AutoRound as GPTQ v2": lambda: auto_round("auto_round:gptqmodel"),
+    "AutoRound as AWQ": lambda: auto_round("auto_round:auto_awq"),
     "awq": awq,
     "gptq v1": gptq,
     "gptq v2": lambda: gptq(version=2),
@@ -152,13 +279,17 @@ FORMATS = {
     "fp8 of Meta": lambda: float8(per_row=True, name="weight_scale", quant_method="fbgemm_fp8"),
 }  # fmt: skip
 BYTES, DIGITS, GROUPS, BYTE_GROUPS, ZERO_POINTS = 8, 4, 16, 17, 22
-FLOAT_ROWS, FLOAT_BLOCKS = 32 | 3 << 8, 32 | 1 << 8  # e4m3: the blocks of 32 inputs that share a scale, of 96
+FLOAT_ROWS, FLOAT_BLOCKS, MXFP4 = 32 | 3 << 8, 32 | 1 << 8, 33
+"""e4m3, with the blocks of 32 inputs that share a scale, of 96; e2m1."""
 NATIVE = {
     "w8a8": (BYTES,), "w8 tensor": (BYTES,), "w8a16": (BYTES,), "w4a16 channel": (DIGITS, BYTES),
     "gptq rows": (DIGITS, BYTES), "w4a16": (GROUPS, ZERO_POINTS), "gptq symmetric": (GROUPS, ZERO_POINTS),
     "w4a16 asymmetric": (ZERO_POINTS,), "awq": (ZERO_POINTS,), "gptq v1": (ZERO_POINTS,), "gptq v2": (ZERO_POINTS,),
     "gptq 2 bits": (ZERO_POINTS,), "gptq 8 bits symmetric": (BYTE_GROUPS,),
     "fp8 tensor": (FLOAT_ROWS,), "fp8 channel": (FLOAT_ROWS,), "fp8 of Mistral": (FLOAT_ROWS,),
+    "AutoRound": (GROUPS, ZERO_POINTS), "AutoRound as GPTQ v2": (GROUPS, ZERO_POINTS),
+    "AutoRound as AWQ": (ZERO_POINTS,),
+    "int8 of bitsandbytes": (BYTES,), "mxfp4": (MXFP4,), "mxfp8": (FLOAT_BLOCKS,),
     "fp8 of Meta": (FLOAT_ROWS,), "fp8 blocks": (FLOAT_BLOCKS,),
 }  # fmt: skip
 """The native formats (`Layout.format`) that hold what a checkpoint holds exactly, the smallest first."""
@@ -174,7 +305,6 @@ def write(source, encoded, dense, make, leave=()):
 
     leave: names of modules that stay as they are.
     """
-    import json
     import shutil
 
     config, encode = make()

@@ -113,6 +113,15 @@ FALCON = MAMBA | {
     "key_multiplier": 0.8, "attention_in_multiplier": 1.2, "attention_out_multiplier": 0.9, "ssm_in_multiplier": 1.1,
     "ssm_out_multiplier": 0.8, "embedding_multiplier": 1.5, "lm_head_multiplier": 0.7,
 }  # fmt: skip
+HEADLESS = {
+    "num_attention_heads": ..., "num_key_value_heads": ..., "head_dim": ..., "intermediate_size": ...,
+    "max_position_embeddings": ...,
+}  # fmt: skip
+MAMBA2 = HEADLESS | {"num_heads": 8, "head_dim": 12, "n_groups": 2, "state_size": 10}
+JAMBA = {
+    "attn_layer_period": 3, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1,
+    "num_experts": 4, "mamba_d_state": 10, "head_dim": ...,
+}  # fmt: skip
 NEMOTRON = {
     "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"], "num_hidden_layers": ...,
     "mamba_num_heads": 6, "mamba_head_dim": 12, "n_groups": 2, "ssm_state_size": 10,
@@ -367,6 +376,50 @@ CASES = {
         FALCON | {"head_dim": 12, "mamba_rms_norm": True},
         FALCON | {"mamba_d_ssm": None},
         "state spaces (Mamba 2) and attention side by side in every layer, factors on all of their parts",
+    ),
+    "Mamba": Cases(
+        "Mamba 130M to 2.8B",
+        {
+            "plain": HEADLESS,
+            "biases, untied, other sizes": HEADLESS
+            | {"use_bias": True, "use_conv_bias": False, "time_step_rank": 7, "state_size": 9, "expand": 3}
+            | {"conv_kernel": 3, "tie_word_embeddings": False},
+        },
+        HEADLESS | {"state_size": 6},
+        HEADLESS | {"tie_word_embeddings": False},
+        "state spaces (Mamba 1) and nothing else, without positions",
+        is_rare=True,
+    ),
+    "FalconMamba": Cases(
+        "Falcon Mamba 7B",
+        {"plain": HEADLESS},
+        HEADLESS | {"state_size": 6, "mixer_rms_eps": 0.01},
+        HEADLESS | {"tie_word_embeddings": False},
+        "as Mamba, with norms on what the states are written and read by",
+    ),
+    "Mamba2": Cases(
+        "Mamba 2 130M to 2.7B, Mamba-Codestral 7B",
+        {
+            "plain": MAMBA2,
+            "one group, biases, tied, bounded steps": MAMBA2
+            | TIED
+            | {"num_heads": 4, "head_dim": 24, "n_groups": 1, "use_bias": True, "use_conv_bias": False}
+            | {"time_step_limit": [0.4, 0.6]},
+        },
+        MAMBA2,
+        MAMBA2,
+        "state spaces (Mamba 2) and nothing else, without positions",
+    ),
+    "Jamba": Cases(
+        "Jamba 1.5, 1.6, 1.7, Jamba Reasoning 3B",
+        {
+            "plain": JAMBA,
+            "dense, biases, tied": JAMBA | TIED | {"num_experts": 1, "mamba_proj_bias": True, "mamba_conv_bias": False},
+        },
+        JAMBA | {"attn_layer_period": 2},
+        JAMBA,
+        "state spaces (Mamba 1) in most layers, attention without rope, experts in every second layer",
+        is_rare=True,
     ),
     "Falcon": Cases(
         "Falcon 7B, 40B, 180B, Falcon 2 11B, Falcon-RW",

@@ -34,7 +34,38 @@ def _encode(weights, stored):
     return lambda: quantized.compressed({"num_bits": 8, **weights}, stored)[1]
 
 
+_NVFP4 = _WEIGHTS | _FLOAT | {"group_size": 16, "num_bits": 4, "strategy": "tensor_group"}
 RUNS = {
+    "RedHatAI, NVFP4": (
+        _compressed("nvfp4-pack-quantized", _NVFP4, _NVFP4 | {"dynamic": "local"}),
+        lambda: quantized.narrow("nvfp4-pack-quantized", 16)[1],
+    ),
+    "NVIDIA, ModelOpt": (
+        {"config_groups": {"group_0": {"input_activations": {"dynamic": False, "group_size": 16, "num_bits": 4},
+                                       "targets": ["Linear"], "weights": {"group_size": 16, "num_bits": 4}}},
+         "ignore": ["lm_head"], "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"},
+         "producer": {"name": "modelopt", "version": "0.33.0"}, "quant_algo": "NVFP4", "quant_method": "modelopt"},
+        lambda: quantized.modelopt()[1],
+    ),
+    "unsloth, bnb-4bit": (
+        {"_load_in_4bit": True, "_load_in_8bit": False, "bnb_4bit_compute_dtype": "bfloat16",
+         "bnb_4bit_quant_storage": "uint8", "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True,
+         "llm_int8_enable_fp32_cpu_offload": False, "llm_int8_has_fp16_weight": False,
+         "llm_int8_skip_modules": None, "llm_int8_threshold": 6.0, "load_in_4bit": True, "load_in_8bit": False,
+         "quant_method": "bitsandbytes"},
+        lambda: quantized.bitsandbytes(is_nested=True)[1],
+    ),
+    "bitsandbytes, 8 bits": (
+        {"llm_int8_threshold": 6.0, "load_in_4bit": False, "load_in_8bit": True, "quant_method": "bitsandbytes"},
+        lambda: quantized.bitsandbytes_int8()[1],
+    ),
+    "Intel, AutoRound": (
+        {"autoround_version": "0.6.0", "batch_size": 8, "bits": 4, "data_type": "int", "enable_quanted_input": False,
+         "gradient_accumulate_steps": 1, "group_size": 32, "iters": 200, "low_gpu_mem_usage": True, "nsamples": 128,
+         "block_name_to_quantize": "model.layers", "packing_format": "auto_round:auto_gptq",
+         "quant_method": "auto-round", "seqlen": 2048, "sym": True},
+        lambda: quantized.auto_round()[1],
+    ),
     "RedHatAI, quantized.w4a16": (
         _compressed("pack-quantized", _INT4, None),
         _encode({"num_bits": 4, "strategy": "group", "group_size": 128}, "pack-quantized"),
@@ -86,27 +117,10 @@ RUNS = {
     ),
 }  # fmt: skip
 
-_NVFP4 = _WEIGHTS | _FLOAT | {"group_size": 16, "num_bits": 4, "strategy": "tensor_group"}
 _ORIGINAL = "take the original in bfloat16"
 REFUSED = {
-    "RedHatAI, NVFP4": (
-        _compressed("nvfp4-pack-quantized", _NVFP4, _NVFP4 | {"dynamic": "local"}),
-        f"format is 'nvfp4-pack-quantized'; supported: 'pack-quantized'.*; {_ORIGINAL}",
-    ),
     "RedHatAI, sparse 2:4": (
         _compressed("marlin-24", _INT4, None), f"format is 'marlin-24'; supported: 'pack-quantized'.*; {_ORIGINAL}"
-    ),
-    "unsloth, bnb-4bit": (
-        {"_load_in_4bit": True, "_load_in_8bit": False, "bnb_4bit_compute_dtype": "bfloat16",
-         "bnb_4bit_quant_storage": "uint8", "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True,
-         "llm_int8_enable_fp32_cpu_offload": False, "llm_int8_has_fp16_weight": False,
-         "llm_int8_skip_modules": None, "llm_int8_threshold": 6.0, "load_in_4bit": True, "load_in_8bit": False,
-         "quant_method": "bitsandbytes"},
-        f"'bitsandbytes' is not supported.*; {_ORIGINAL}",
-    ),
-    "bitsandbytes, 8 bits": (
-        {"llm_int8_threshold": 6.0, "load_in_4bit": False, "load_in_8bit": True, "quant_method": "bitsandbytes"},
-        f"'bitsandbytes' is not supported.*; {_ORIGINAL}",
     ),
     "AMD, Quark": (
         {"algo_config": None, "exclude": ["lm_head"], "export": {"kv_cache_group": [], "pack_method": "reorder"},
@@ -123,16 +137,6 @@ REFUSED = {
         {"quant_config": {"weight_quant_params": {"axis": 1, "group_size": 64, "nbits": 4}}, "quant_method": "hqq",
          "skip_modules": ["lm_head"]},
         f"'hqq' is not supported.*; {_ORIGINAL}",
-    ),
-    "NVIDIA, ModelOpt": (
-        {"ignore": ["lm_head"], "producer": {"name": "modelopt", "version": "0.33.0"}, "quant_algo": "NVFP4",
-         "quant_method": "modelopt"},
-        "'modelopt' is not supported.*; take a copy in compressed-tensors or fp8",
-    ),
-    "Intel, AutoRound": (
-        {"autoround_version": "0.6.0", "bits": 4, "data_type": "int", "group_size": 128, "iters": 200,
-         "packing_format": "auto_round:auto_gptq", "quant_method": "auto-round", "sym": True},
-        "'auto-round' is not supported.*; export it in the format 'auto_gptq'",
     ),
     "casperhansen, AWQ gemv": (
         {"bits": 4, "group_size": 128, "quant_method": "awq", "version": "gemv", "zero_point": True},

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from lullm.sampling.sampler import Sampler
-from lullm.types.draw import Draw, draw_params
+from lullm.types.draw import Draw, DrawParams, draw_params
+from lullm.types.guided.params import Guide
 from lullm.types.packed import pack
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import SamplingParams
@@ -22,14 +23,21 @@ def new_draw(
     prompt_len: int = 0,
     end: Sequence[int] = (),
     bad: Sequence[Sequence[int]] = (),
+    guide: Guide | None = None,
     **params: object,
 ) -> Draw:
     """The draw behind `token_ids`, `prompt_len` of them prompt, of a request with these parameters."""
     bad_words = tuple(tuple(word) for word in bad)
-    request = GenerateRequest("", None, [], SamplingParams(**params), seed, 0.0, 0, tuple(end), bad_words)
-    how = draw_params(request, seq_index)
-    packed = pack(token_ids) if how.reads_tokens else b""
-    return Draw(seq_id, row, how, len(token_ids) - prompt_len, packed)
+    request = GenerateRequest("", None, [], SamplingParams(**params), seed, 0.0, 0, tuple(end), bad_words, guide=guide)
+    how, output_len = draw_params(request, seq_index), len(token_ids) - prompt_len
+    return Draw(seq_id, row, how, output_len, pack(carried_tokens(how, token_ids, output_len)))
+
+
+def carried_tokens(how: DrawParams, token_ids: Sequence[int], output_len: int) -> Sequence[int]:
+    """Those that a draw behind `token_ids` has with it."""
+    if how.edits is None or not how.reads_tokens:
+        return []
+    return token_ids if how.edits.reads_prompt else token_ids[len(token_ids) - output_len :]
 
 
 def new_span(

@@ -6,6 +6,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from kit.sched.plans import carried_tokens
+
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.kv.cache_group import CacheGroup
 from lullm.sched.preemption import PreemptionPolicy
@@ -126,7 +128,7 @@ class PagedMemory:
 
     def _draw(self, draw: Draw, tokens: list[int]) -> DrawnToken:
         """The token behind `tokens`."""
-        assert unpack(draw.token_ids) == (tokens if draw.params.reads_tokens else [])
+        assert unpack(draw.token_ids) == carried_tokens(draw.params, tokens, draw.output_len)
         if draw.params.num_logprobs is None:
             drawn = DrawnToken(draw.seq_id, self.choose(draw, tokens))
         else:  # Beams: a made-up model over four tokens, a function of the sequence alone.

@@ -1,12 +1,17 @@
 """Worker processes that meet a fake GPU each, and what stands for NCCL between them: gloo, in and out of recordings."""
 
+import contextlib
 import os
+import signal
+import threading
 
 import torch
 from fake_cuda.tensors import DeviceTensor, plain
 from kit.device import rehearsal
 
 OPENER = f"{__name__}:open_worker_on_fake_gpu"
+FATES = []
+"""What happens to this process as its GPU next works with another one: 'dies' or 'hangs'."""
 
 
 def open_worker_on_fake_gpu(*arguments):
@@ -15,6 +20,14 @@ def open_worker_on_fake_gpu(*arguments):
     from lullm.executor.remote.opening import open_ranked_worker
 
     return open_ranked_worker(*arguments)
+
+
+def open_on_fake_node(*arguments):
+    """In the place of `open_on_node`, in an actor of Ray's."""
+    meet_fake_gpu()
+    from lullm.executor.ray.executor import open_on_node
+
+    return open_on_node(*arguments)
 
 
 def meet_fake_gpu(index=0):
@@ -28,11 +41,12 @@ def meet_fake_gpu(index=0):
 class FakeNccl:
     """A process group for tensors of the fake GPU, whose calls are recorded with the other work.
 
-    Like NCCL's it meets the others at its first call.
+    Like NCCL's it meets the others at its first call, and waits for ever for one that has died, until `abort`.
     """
 
     def __init__(self, gpu, place, meet):
         self._gpu, self._place, self._meet, self._gloo = gpu, place, meet, None
+        self._is_aborted = threading.Event()
 
     def rank(self):
         return self._place.rank
@@ -42,19 +56,50 @@ class FakeNccl:
 
     def allgather(self, parts, wholes):
         [parts], [whole] = parts, wholes
+        return self._run(lambda gloo, whole, *parts: gloo.allgather([list(parts)], [whole]), [whole], parts)
+
+    def send(self, wholes, to, tag):
+        return self._run(lambda gloo, whole: gloo.send([whole], to, tag), wholes, [])
+
+    def recv(self, wholes, source, tag):
+        return self._run(lambda gloo, whole: gloo.recv([whole], source, tag), [], wholes)
+
+    def _run(self, start, read, written):
+        """`start(gloo, *read, *written)`, now and in every replay."""
         self._gloo = self._gloo or self._meet()
-        if not all(isinstance(each, DeviceTensor) for each in (whole, *parts)):
+        if not all(isinstance(each, DeviceTensor) for each in (*read, *written)):
             raise RuntimeError("No backend type associated with device type cpu")
 
-        def run(parts, whole):
+        def run(*tensors):
+            if FATES == ["dies"]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if FATES == ["hangs"]:
+                self._is_aborted.wait()
+            if self._is_aborted.is_set():
+                raise RuntimeError("NCCL communicator was aborted")
             with torch._C.DisableTorchFunctionSubclass():
-                self._gloo.allgather([list(parts)], [whole]).wait()
+                self._wait_for_ever(start(self._gloo, *tensors))
 
-        arguments = [plain(each) for each in parts], plain(whole)
+        arguments = [plain(each) for each in (*read, *written)]
         run(*arguments)
-        self._gpu.calls._touch([whole], parts)
-        self._gpu.calls._record(run, arguments, {}, [], [whole], parts)
+        self._gpu.calls._touch(read, written)
+        self._gpu.calls._record(run, arguments, {}, [], read, written)
         return _Done()
+
+    def _wait_for_ever(self, work):
+        is_done = threading.Event()
+
+        def wait():
+            with contextlib.suppress(RuntimeError):  # the other one has died
+                work.wait()
+                is_done.set()
+
+        threading.Thread(target=wait, daemon=True).start()
+        while not (is_done.wait(0.05) or self._is_aborted.is_set()):
+            pass
+
+    def abort(self):
+        self._is_aborted.set()
 
 
 class _Done:
@@ -62,6 +107,17 @@ class _Done:
 
     def wait(self):
         pass
+
+
+def doom(worker, rank, fate):
+    """Let this happen to a worker within its next step."""
+    if worker.setup.seat.placement.rank == rank:
+        FATES.append(fate)
+
+
+def visible_gpus(worker):
+    """Those that Ray lets a worker see."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 def gpu_facts(worker):

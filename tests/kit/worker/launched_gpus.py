@@ -1,8 +1,9 @@
 """What every process of a trainer does in the tests on a GPU that is made up; all of them call the same.
 
-python tests/kit/worker/launched_gpus.py FOLDER OUT STORE
+python tests/kit/worker/launched_gpus.py FOLDER OUT STORE [TENSOR PIPELINE [FATE]]
 
-STORE: a file for the trainer's process group; '-': torchrun's variables.
+STORE: a file for the trainer's process group; '-': torchrun's variables. TENSOR, PIPELINE: workers of a model. FATE: of
+the last process within a step, 'dies' or 'hangs'. The variable A_HOST: where a process believes that it is.
 """
 
 import json
@@ -13,6 +14,7 @@ from pathlib import Path
 import torch
 
 from lullm import LLM, SamplingParams
+from lullm.errors import WorkerLostError
 
 OPTIONS = {
     "dtype": "float32",
@@ -59,20 +61,42 @@ def pushed(llm: LLM, folder: Path, rank: int, size: int):
     yield PIECE, (weights[PIECE] * 1.25).chunk(size, 1)[rank].contiguous().to(device)
 
 
-def main(folder: Path, out: Path, store: str) -> None:
+def error_of_step(llm: LLM, rank: int, fate: str) -> str:
+    """What this process says when that has happened to another."""
+    from kit.worker.fake_gpus import doom
+
+    tokens(llm)
+    llm.collective_rpc(doom, args=(rank, fate))
+    try:
+        tokens(llm)
+    except WorkerLostError as error:
+        return str(error)
+    raise AssertionError("there are tokens")
+
+
+def main(folder: Path, out: Path, store: str, tensor: str = "2", pipeline: str = "1", fate: str = "") -> None:
     from kit.worker.fake_gpus import gpu_facts, meet_fake_gpu
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     meet_fake_gpu(rank)  # the processes of a host see all of its GPUs
+    if "A_HOST" in os.environ:
+        from lullm.executor.external import launch
+
+        launch._host = lambda: os.environ["A_HOST"]
     if store != "-":
         torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
         torch.cuda.set_device(rank)
-    options = OPTIONS | {"distributed_executor_backend": "external_launcher", "tensor_parallel_size": size}
+    options = OPTIONS | {"distributed_executor_backend": "external_launcher"}
+    options |= {"tensor_parallel_size": int(tensor), "pipeline_parallel_size": int(pipeline)}
+    options |= {"step_timeout": 3.0} if fate == "hangs" else {}
     with LLM(str(folder), device="cuda", **options) as llm:
+        if fate:
+            (out / f"{rank}.json").write_text(json.dumps(error_of_step(llm, size - 1, fate)))
+            os._exit(0)  # threads still wait for the lost one, as they do in NCCL
         found = answers(llm, folder, rank, size)
         facts = llm.collective_rpc(gpu_facts)
     (out / f"{rank}.json").write_text(json.dumps([found, facts]))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

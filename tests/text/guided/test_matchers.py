@@ -80,24 +80,35 @@ def test_the_answer_depends_on_the_tokens_alone(form):
     assert np.flatnonzero(fresh).tolist() == expected
 
 
+FORCING = {"regex": "The (quick|slow) brown fox jumps over the lazy dog[.]"}
+
+
 @pytest.mark.parametrize(
-    "form", [{"json": SCHEMA}, {"regex": "[ab]{1,9}"}, {"choice": ["yes", "no", "none"]}, {"json_object": True}]
+    "form",
+    [{"json": SCHEMA}, {"regex": "[ab]{1,9}"}, {"choice": ["yes", "no", "none"]}, {"json_object": True}, FORCING],
 )
-def test_the_tokens_that_are_taken_are_those_of_the_mask(form):
+def test_the_tokens_that_are_settled_are_those_of_the_mask(form):
     """Of the whole vocabulary and beyond, along a text; and a mask that is asked for in between is the same."""
     guide, rng = guide_of(**form), random.Random(5)
     asked = new_matchers()
-    num_taken = 0
+    num_taken = num_forced = 0
     for seq_id in range(3):
         tokens, allowed_ids = walk(new_matchers(), guide, rng, 12)
         for length, expected in enumerate(allowed_ids):
             sequence = guided(seq_id, guide, tokens[:length])
             tried = [*rng.sample(range(VOCAB_SIZE), 200), *expected[:50], *END, VOCAB_SIZE - 1, VOCAB_SIZE, 10**6, -1]
-            taken = {token_id for token_id in tried if asked.takes(sequence, token_id)}
-            assert taken in (set(), set(tried) & set(expected)), "none where a text is forced, else all of the mask"
+            settled = {token_id: asked.settle(sequence, token_id) for token_id in tried}
+            assert not [settled[token_id] for token_id in (-1, VOCAB_SIZE, 10**6) if settled[token_id] is not None]
+            taken = {token_id for token_id, found in settled.items() if found == token_id}
+            forced = {found for token_id, found in settled.items() if found not in (None, token_id)}
+            assert forced <= set(expected) and (not forced or len(expected) == 1)
+            assert taken <= set(expected)
+            assert forced or taken >= (set(tried) & set(expected)) - set(END), "all of the mask but the end's tokens"
             num_taken += len(taken)
+            num_forced += len(forced)
             assert np.flatnonzero(allowed(asked, [sequence])[0]).tolist() == expected
     assert num_taken
+    assert num_forced or form != FORCING
 
 
 def test_bounded_caches_change_nothing(monkeypatch):

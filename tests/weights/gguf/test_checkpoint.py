@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from kit.folder.gguf_files import ARCHITECTURES, FORMATS, write_gguf
+from kit.folder.gguf_files import ARCHITECTURES, FORMATS, as_tensor, write_gguf
 from kit.model.families import (
     CASES,
     DOTS,
@@ -130,6 +130,19 @@ def test_half_precision_files(tmp_path, dtype):
         model, whole = load_model(path, dtype), load_model(tmp_path, dtype)
         for (name, found), (_, expected) in zip(model.named_parameters(), whole.named_parameters(), strict=True):
             torch.testing.assert_close(found, expected, atol=2e-2, rtol=1e-2, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_blocks_with_a_code_book(tmp_path, monkeypatch):
+    """The optional library decodes them. Without it the error says what to install, before anything is read."""
+    save_model(tmp_path, "Qwen3", {"hidden_size": 256, "intermediate_size": 512})
+    path = tmp_path / "model.gguf"
+    chosen = {"blk.1.ffn_up.weight": FORMATS.IQ2_XXS}
+    write_gguf(path, tmp_path, "Qwen3", choose=chosen.get)
+    found = load_model(path).get_parameter("model.layers.1.mlp.gate_up_proj.weight")[512:]
+    torch.testing.assert_close(found, as_tensor(path, "blk.1.ffn_up.weight"), atol=0, rtol=0)
+    monkeypatch.setattr("lullm.weights.gguf.blocks.find_spec", lambda name: None)
+    with pytest.raises(ModelLoadError, match=r"blk.1.ffn_up.weight .* IQ2_XXS, .*pip install 'lullm\[gguf\]'"):
+        load_model(path)
 
 
 def test_what_is_stored_says_the_type(tmp_path):

@@ -138,13 +138,19 @@ def _facts(model: Path) -> dict[str, Any]:
         "architecture": config.architecture,
         "layers": config.num_hidden_layers,
         "hidden_size": config.hidden_size,
-        "heads": f"{config.num_attention_heads} of {config.head_dim}, {config.num_key_value_heads} for keys and values",
+        "heads": _heads(config),
         "vocabulary": config.vocab_size,
         "positions": config.max_position_embeddings,
         "dtype": config.dtype,
         "quantized": quantized,
         "runs": "yes",
     }
+
+
+def _heads(config: ModelConfig) -> str:
+    if not config.has_attention:
+        return "none: its layers keep states"
+    return f"{config.num_attention_heads} of {config.head_dim}, {config.num_key_value_heads} for keys and values"
 
 
 def _quantized(config: ModelConfig, model: Path) -> str:

@@ -5,6 +5,7 @@ import http
 import http.client
 import json
 import os
+import socket
 import ssl
 import urllib.error
 import urllib.parse
@@ -12,10 +13,10 @@ import urllib.request
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from lullm.cli.remote.unix import UNIX_SCHEME, UnixHandler
 from lullm.errors import ConfigError, InvalidRequestError, LullmError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+_UNIX_SCHEME = "unix:"
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")  # of OpenSSL, by its version
 
 
@@ -36,8 +37,8 @@ def key_of_environment(*variables: str) -> str | None:
 
 def _is_server_url(url: str) -> bool:
     """Whether it names a server: by http, https or a unix socket's path."""
-    if url.startswith(UNIX_SCHEME):
-        return url != UNIX_SCHEME
+    if url.startswith(_UNIX_SCHEME):
+        return url != _UNIX_SCHEME
     try:
         parts = urllib.parse.urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
@@ -67,8 +68,8 @@ class RemoteServer:
         # No proxy: they are for the web, and the server of these commands is a local one.
         handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
         self._base = self.url
-        if self.url.startswith(UNIX_SCHEME):
-            handlers.append(UnixHandler(self.url.removeprefix(UNIX_SCHEME)))
+        if self.url.startswith(_UNIX_SCHEME):
+            handlers.append(_UnixHandler(self.url.removeprefix(_UNIX_SCHEME)))
             self._base = "http://localhost"
         self._opener = urllib.request.build_opener(*handlers)
 
@@ -165,3 +166,22 @@ def _message(answer: Any) -> str | None:
         return str(answer["error"]["message"])
     except (KeyError, TypeError):
         return None
+
+
+class _UnixHandler(urllib.request.HTTPHandler):
+    """HTTP over a unix socket: opens every http URL at the socket in the file `path`."""
+
+    def __init__(self, path: str):
+        super().__init__()
+        self._path = path
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        path = self._path
+
+        class Connection(http.client.HTTPConnection):
+            def connect(self) -> None:
+                self.sock: Any = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                self.sock.settimeout(self.timeout)
+                self.sock.connect(path)
+
+        return self.do_open(Connection, req)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from lullm.config.encoding.keys import Data, check_known, choice, fault, group_size, module_names, targets
-from lullm.config.encoding.scheme import CheckpointEncoding, Float8Scheme, IntegerScheme, Scheme
+from lullm.config.encoding.scheme import CheckpointEncoding, Float4Scheme, Float8Scheme, IntegerScheme, Scheme
 from lullm.config.field import shown
 
 _READS = ("config_groups", "format", "ignore", "kv_cache_scheme")
@@ -11,7 +11,9 @@ _IGNORES = ("quantization_status", "global_compression_ratio", "run_compressed")
 _REFUSES = ("transform_config", "moe_sparsity_config")
 _WEIGHTS = ("num_bits", "type", "symmetric", "strategy", "group_size", "block_structure", "actorder", "dynamic")
 _OF_TOOLS = ("observer", "observer_kwargs", "scale_dtype", "zp_dtype")
-_FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
+_FLOAT8_FORMATS = ("float-quantized", "naive-quantized", "mxfp8-quantized")
+_FLOAT4_SIZES = {"nvfp4-pack-quantized": 16, "mxfp4-pack-quantized": 32}
+_FORMATS = ("pack-quantized", "int-quantized", *_FLOAT8_FORMATS, *_FLOAT4_SIZES)
 _CLASSES = ("Linear", "Embedding")
 
 
@@ -53,10 +55,12 @@ def _scheme(group: Data, common_format: object) -> Scheme:
     choice(weights, "dynamic", (False,), False)
     kind = choice(weights, "type", ("int", "float"), "int")
     default = "tensor" if weights.get("group_size") is None else "channel" if group_size(weights) is None else "group"
-    strategy = choice(weights, "strategy", ("tensor", "channel", "group", "block"), default)
+    strategy = choice(weights, "strategy", ("tensor", "channel", "group", "tensor_group", "block"), default)
+    if stored in _FLOAT4_SIZES:
+        return _float4(weights, kind, stored)
     if kind == "float":
         return _float8(weights, stored, strategy)
-    if stored == "float-quantized" or strategy == "block":
+    if stored in _FLOAT8_FORMATS[::2] or strategy in ("block", "tensor_group"):
         raise fault(f"integers in the format {stored!r} with the strategy {strategy!r} are not supported")
     is_packed = stored == "pack-quantized"
     bits = choice(weights, "num_bits", (4, 8), 8)
@@ -73,10 +77,19 @@ def _scheme(group: Data, common_format: object) -> Scheme:
     )
 
 
+def _float4(weights: Data, kind: str, stored: str) -> Float4Scheme:
+    choice(weights, "num_bits", (4,), 4)
+    choice(weights, "symmetric", (True,), True)
+    size = _FLOAT4_SIZES[stored]
+    if kind != "float" or group_size(weights) != size:
+        raise fault(f"the format {stored!r} holds numbers of the type 'float' in groups of {size} only")
+    return Float4Scheme(16 if size == 16 else 32)
+
+
 def _float8(weights: Data, stored: str, strategy: str) -> Float8Scheme:
     choice(weights, "num_bits", (8,), 8)
     choice(weights, "symmetric", (True,), True)
-    if stored not in ("float-quantized", "naive-quantized"):
+    if stored not in _FLOAT8_FORMATS or strategy == "tensor_group":
         raise fault(f"floating point weights in the format {stored!r} are not supported")
     if strategy == "block":
         return Float8Scheme(block_size(weights.get("block_structure"), "block_structure"))

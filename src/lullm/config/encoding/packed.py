@@ -1,7 +1,13 @@
-"""AWQ (https://arxiv.org/abs/2306.00978) and GPTQ (https://arxiv.org/abs/2210.17323): integers packed into words."""
+"""AWQ (https://arxiv.org/abs/2306.00978) and GPTQ (https://arxiv.org/abs/2210.17323): integers packed into words.
 
-from lullm.config.encoding.keys import Data, check_known, choice, fault, group_size, module_names
-from lullm.config.encoding.scheme import EVERYTHING, CheckpointEncoding, IntegerScheme, Targets
+AutoRound (https://arxiv.org/abs/2309.05516) writes both layouts, under its own keys.
+"""
+
+import re
+
+from lullm.config.encoding.keys import Data, check_known, choice, fault, group_size, module_names, targets
+from lullm.config.encoding.scheme import EVERYTHING, CheckpointEncoding, IntegerScheme, Packing, Scheme, Targets
+from lullm.config.field import shown
 
 _OF_TOOLS = (
     "backend", "batch_size", "block_name_to_quantize", "cache_block_outputs", "damp_percent", "damp_auto_increment",
@@ -50,3 +56,45 @@ def read_gptq(data: Data) -> CheckpointEncoding:
     return CheckpointEncoding(
         "gptq", ((EVERYTHING, scheme),), Targets(parts=frozenset(module_names(data, "modules_to_not_convert")))
     )
+
+
+_OF_ROUNDING = (
+    "act_data_type", "act_dynamic", "act_group_size", "act_sym", "amp", "autoround_version", "batch_size",
+    "block_name_to_quantize", "to_quant_block_names", "dataset", "enable_minmax_tuning", "enable_norm_bias_tuning",
+    "enable_quanted_input", "gradient_accumulate_steps", "iters", "lr", "low_gpu_mem_usage", "minmax_lr", "nsamples",
+    "scale_dtype", "seqlen", "super_bits", "super_group_size", "provider", "backend", "model_dtype",
+)  # fmt: skip
+_PLAIN_NAME = re.compile(r"[\w.-]+")
+_ROUND_FORMATS: dict[str, tuple[Packing, int]] = {
+    "auto_round:auto_gptq": ("gptq", 1), "auto_round:gptqmodel": ("gptq", 0), "auto_round": ("gptq", 0),
+    "auto_round:auto_awq": ("awq", 0),
+}  # fmt: skip
+"""The packing, and what is added to a stored zero point."""
+
+
+def read_auto_round(data: Data) -> CheckpointEncoding:
+    """`extra_config` says what differs from module to module, by names or expressions: 16 bits are not quantized."""
+    reads = ("bits", "group_size", "sym", "data_type", "packing_format", "extra_config", "act_bits")
+    check_known(data, reads, _OF_ROUNDING, ())
+    extra = data.get("extra_config") or {}
+    if not isinstance(extra, dict) or not all(isinstance(each, dict) for each in extra.values()):
+        raise fault(f"extra_config must map names of modules to objects, not {shown(extra)}")
+    groups: list[tuple[Targets, Scheme]] = [(EVERYTHING, _rounded(data))]
+    left: list[str] = []
+    for name, stated in extra.items():
+        entry = name if _PLAIN_NAME.fullmatch(name) else f"re:{name}"
+        if stated.get("bits") in (16, 32):
+            left.append(entry)
+        else:
+            groups.insert(0, (targets((entry,), "extra_config"), _rounded({**data, **stated})))
+    return CheckpointEncoding("auto-round", tuple(groups), targets(tuple(left), "extra_config"))
+
+
+def _rounded(data: Data) -> IntegerScheme:
+    choice(data, "data_type", ("int",), "int")
+    choice(data, "act_bits", (16, 32), 16)
+    stored = choice(data, "packing_format", tuple(_ROUND_FORMATS), "auto_round:auto_gptq")
+    packing, zero_offset = _ROUND_FORMATS[stored]
+    bits = choice(data, "bits", (4,) if packing == "awq" else (2, 4, 8), 4)
+    size = group_size({"group_size": data.get("group_size", 128)})
+    return IntegerScheme(bits, size, choice(data, "sym", (True, False), True), packing, zero_offset)

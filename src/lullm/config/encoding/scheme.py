@@ -48,11 +48,28 @@ class Float8Scheme:
 
 
 @dataclass(frozen=True, slots=True)
+class Float4Scheme:
+    """A weight is a number of 4 bits (e2m1) x the scale of its group.
+
+    Args:
+        group_size: inputs that share a scale. 32: it is a power of two (MXFP4); 16: a number of 8 bits (e4m3), beside a
+            scale of the tensor (NVFP4).
+    """
+
+    group_size: Literal[16, 32]
+
+
+@dataclass(frozen=True, slots=True)
+class TableScheme:
+    """A weight is a number of a table of 16 x the scale of its run of weights; tensors beside it say table and run."""
+
+
+@dataclass(frozen=True, slots=True)
 class NativeScheme:
     """lullm's own files: digits of 4 bits, a scale of every 16 inputs and one of the row, as in memory."""
 
 
-Scheme = IntegerScheme | Float8Scheme | NativeScheme
+Scheme = IntegerScheme | Float8Scheme | Float4Scheme | TableScheme | NativeScheme
 
 
 @dataclass(frozen=True, slots=True)

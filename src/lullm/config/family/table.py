@@ -20,6 +20,7 @@ from lullm.config.family.gemma.gemma4 import GEMMA4, GEMMA4_UNIFIED
 from lullm.config.family.gpt import BIOGPT, GPT1, GPT2, GPT_BIGCODE, GPT_NEO, OPT
 from lullm.config.family.granite import GRANITE
 from lullm.config.family.hybrid.lfm2 import LFM2, LFM2_MOE
+from lullm.config.family.hybrid.mamba import FALCON_MAMBA, JAMBA, MAMBA, MAMBA2
 from lullm.config.family.hybrid.nemotron_h import NEMOTRON_H
 from lullm.config.family.hybrid.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from lullm.config.family.hybrid.state_space import BAMBA, FALCON_H1, GRANITE_HYBRID
@@ -73,6 +74,7 @@ FAMILIES: dict[str, Family] = {
     "Exaone4ForCausalLM": EXAONE4,
     "FalconForCausalLM": FALCON,
     "FalconH1ForCausalLM": FALCON_H1,
+    "FalconMambaForCausalLM": FALCON_MAMBA,
     "GPT2LMHeadModel": GPT2,
     "GPTJForCausalLM": GPTJ,
     "GPTNeoXForCausalLM": GPT_NEOX,
@@ -92,9 +94,12 @@ FAMILIES: dict[str, Family] = {
     "GraniteMoeSharedForCausalLM": GRANITE_MOE,
     "GraniteMoeHybridForCausalLM": GRANITE_HYBRID,
     "HeliumForCausalLM": HELIUM,
+    "JambaForCausalLM": JAMBA,
     "Lfm2ForCausalLM": LFM2,
     "Lfm2MoeForCausalLM": LFM2_MOE,
     "LlamaForCausalLM": LLAMA,
+    "MambaForCausalLM": MAMBA,
+    "Mamba2ForCausalLM": MAMBA2,
     "MiniMaxM2ForCausalLM": MINIMAX_M2,
     "MinistralForCausalLM": MINISTRAL,
     "Ministral3ForCausalLM": MINISTRAL3,

@@ -7,11 +7,16 @@ from lullm.errors import ModelLoadError
 
 @dataclass(frozen=True, slots=True)
 class BlockFormat:
-    """Rows of a tensor are blocks of `num_values` values in `num_bytes` bytes."""
+    """Rows of a tensor are blocks of `num_values` values in `num_bytes` bytes.
+
+    Args:
+        by_library: the optional gguf library decodes it, whose code books are large.
+    """
 
     name: str
     num_values: int
     num_bytes: int
+    by_library: bool = False
 
     @property
     def is_quantized(self) -> bool:
@@ -35,16 +40,25 @@ FORMATS = {
     12: BlockFormat("Q4_K", 256, 144),
     13: BlockFormat("Q5_K", 256, 176),
     14: BlockFormat("Q6_K", 256, 210),
+    16: BlockFormat("IQ2_XXS", 256, 66, by_library=True),
+    17: BlockFormat("IQ2_XS", 256, 74, by_library=True),
+    18: BlockFormat("IQ3_XXS", 256, 98, by_library=True),
+    19: BlockFormat("IQ1_S", 256, 50, by_library=True),
     20: BlockFormat("IQ4_NL", 32, 18),
+    21: BlockFormat("IQ3_S", 256, 110, by_library=True),
+    22: BlockFormat("IQ2_S", 256, 82, by_library=True),
     23: BlockFormat("IQ4_XS", 256, 136),
+    29: BlockFormat("IQ1_M", 256, 56, by_library=True),
     30: BlockFormat("BF16", 1, 2),
+    34: BlockFormat("TQ1_0", 256, 54, by_library=True),
+    35: BlockFormat("TQ2_0", 256, 66, by_library=True),
     39: BlockFormat("MXFP4", 32, 17),
+    40: BlockFormat("NVFP4", 64, 36, by_library=True),
 }
 """By the numbers in a file."""
 
 _OTHERS = {
-    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S", 22: "IQ2_S", 24: "I8",
-    25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 40: "NVFP4",
+    9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 41: "Q1_0",
 }  # fmt: skip
 
 

@@ -93,7 +93,8 @@ def _nemotron_h(keys: Keys) -> Data:
         "rope_theta": None,
         "num_hidden_layers": None,
         "rms_norm_eps": None,
-        "layer_norm_epsilon": keys.number("attention.layer_norm_rms_epsilon"),
+        "layer_norm_epsilon": keys.number("attention.layer_norm_rms_epsilon")
+        or keys.number("attention.layer_norm_epsilon"),
         "mamba_num_heads": num_heads,
         "mamba_head_dim": keys.need("ssm.inner_size") // num_heads,
         "n_groups": keys.need("ssm.group_count"),

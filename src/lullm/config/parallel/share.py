@@ -12,6 +12,7 @@ from lullm.config.decoder import (
     DecoderConfig,
     DeltaNetConfig,
     RecurrentConfig,
+    SelectiveConfig,
     ShortConvolutionConfig,
     StateSpaceConfig,
 )
@@ -44,7 +45,9 @@ def share_of(config: ModelConfig, axis: Axis, deals_experts: bool = False) -> Mo
         )
     parts = _Parts(config.architecture, axis.size)
     rank = axis.rank if deals_experts else None
-    num_heads = parts.of(config.num_attention_heads, "num_attention_heads")
+    num_heads = config.num_attention_heads
+    if config.has_attention:
+        num_heads = parts.of(num_heads, "num_attention_heads")
     family = _family(config.family, parts, rank)
     return replace(
         config,
@@ -112,7 +115,7 @@ def _recurrent(recurrent: RecurrentConfig, parts: _Parts) -> RecurrentConfig:
             num_key_heads=parts.of_few(recurrent.num_key_heads, "linear_num_key_heads"),
             num_value_heads=parts.of(recurrent.num_value_heads, "linear_num_value_heads"),
         )
-    if isinstance(recurrent, ShortConvolutionConfig):
+    if isinstance(recurrent, SelectiveConfig | ShortConvolutionConfig):
         return replace(recurrent, num_channels=parts.of(recurrent.num_channels, "the channels of a convolution"))
     assert isinstance(recurrent, StateSpaceConfig)
     # A norm is over the heads of a group: its sum must not reach over workers.

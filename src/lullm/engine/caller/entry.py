@@ -135,6 +135,8 @@ class Entry:
         loop = stream.outlet.loop
         arrivals = self._arrivals.get(loop)
         if arrivals is None:
+            for closed in [each for each in tuple(self._arrivals) if each.is_closed()]:  # before it had sent them
+                self._arrivals.pop(closed, None)
             arrivals = self._arrivals[loop] = _Arrivals(loop.time() + _GATHERING_S)
             loop.call_soon(self._gather, loop, arrivals)
         arrivals.items.append((request, stream))

@@ -32,8 +32,8 @@ class Reception(ABC):
         """Release memory; returns once it is released. Idempotent. The arguments are those of `SleepOptions`."""
 
     @abstractmethod
-    async def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; running requests keep theirs. Raises EngineDeadError."""
+    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes; running requests keep theirs, or are computed again. Raises EngineDeadError."""
 
     async def prepare(
         self, request_id: str, prompt: Input, params: SamplingParams | PoolingParams, priority: int = 0

@@ -87,7 +87,7 @@ def _serve(start: Start, sock: socket.socket, orders: _Orders) -> None:
     with head_start(config) as ahead:
         from lullm.engine.llm_engine import LLMEngine
         from lullm.engine.process.service import EngineService
-        from lullm.engine.thread.stream_pace import StreamPace
+        from lullm.engine.stream_pace import StreamPace
 
         engine = LLMEngine(config, has_thread=True, ahead=ahead, pace=StreamPace(start.stream_pause_s))
     gc.freeze()  # a full round over 280,000 objects that stay would hold up all streams for 0.1 s

@@ -180,8 +180,8 @@ class ProcessClient(Reception):
         """See `LLMEngine`."""
         return cast(ExpertMove, await self._call("rebalance_experts", ExpertMove))
 
-    async def reset_prefix_cache(self) -> bool:
-        return cast(bool, await self._call("reset_prefix_cache", bool))
+    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        return cast(bool, await self._call("reset_prefix_cache", bool, reset_running_requests=reset_running_requests))
 
     def stats(self) -> EngineStats:
         return self._link.status.stats

@@ -26,10 +26,10 @@ class Message(msgspec.Struct, array_like=True, gc=False):
 class WireRequest(Message):
     """A `GenerateRequest` as its engine reads it. `params`: what differs from the defaults of `SamplingParams`.
 
-    Texts that are not checked for lone surrogates come as bytes, which may hold them.
+    Other texts may hold lone surrogates, and come as bytes.
     """
 
-    request_id: bytes
+    request_id: str
     token_ids: list[int]
     params: dict[str, Any]
     seed: int

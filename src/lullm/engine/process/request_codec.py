@@ -20,7 +20,7 @@ def encode_request(request: GenerateRequest) -> WireRequest:
     """The prompt's text stays at home, and what its caller reads the reply by."""
     reply = request.reply
     return WireRequest(
-        request_id=_bytes(request.request_id),
+        request_id=request.request_id,
         token_ids=request.prompt_token_ids,
         params=_encode_params(request.params),
         seed=request.seed,
@@ -42,7 +42,7 @@ def decode_request(wire: WireRequest) -> GenerateRequest:
     if wire.thinking is not None or wire.shown_token_ids:
         reply = ReplyRules(ReplyForm(), thinking=wire.thinking, shown_token_ids=frozenset(wire.shown_token_ids))
     return GenerateRequest(
-        request_id=_text(wire.request_id),
+        request_id=wire.request_id,
         prompt=None,
         prompt_token_ids=wire.token_ids,
         params=_decode_params(wire.params),

@@ -173,8 +173,8 @@ class EngineService:
             "abort": engine.abort_request,
             "expert_load": engine.expert_load,
             "rebalance_experts": engine.rebalance_experts,
-            "start_profile": engine.profiler.start,
-            "stop_profile": lambda: str(engine.profiler.stop()),
+            "start_profile": engine.start_profile,
+            "stop_profile": lambda: str(engine.stop_profile()),
             "collective_rpc": self._collective_rpc,
             "update_weights": self._update_weights,
         }

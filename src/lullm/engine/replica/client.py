@@ -241,8 +241,8 @@ class ReplicaClient(Reception, NamedCalls):
         """Each engine moves its own experts, by its own load."""
         return merged_move(await self._crew.all(lambda replica: replica.rebalance_experts()))
 
-    async def reset_prefix_cache(self) -> bool:
-        found = await self._crew.all(lambda replica: replica.reset_prefix_cache())
+    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        found = await self._crew.all(lambda replica: replica.reset_prefix_cache(reset_running_requests))
         for known in self._router.replicas:
             known.forget()
         return all(found)

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from lullm.config.engine import DEFAULT_CPU_KV_SHARE, EngineConfig
+from lullm.config.engine import EngineConfig
 from lullm.config.engine_option import DEFAULT_WORKER_TIMEOUT_S
+from lullm.config.user_option import DEFAULT_CPU_KV_SHARE
 from lullm.engine.process.client import ProcessClient
 from lullm.engine.start.model import OpenedModel
 from lullm.errors import ConfigError, EngineDeadError, InvalidRequestError, LullmError

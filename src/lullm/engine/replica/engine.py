@@ -64,7 +64,6 @@ class ReplicaEngine:
         self.tokenizer = self._client.tokenizer
         self.default_params = self._client.default_params
         self.input_processor = self._client.input_processor
-        self.profiler = ReplicaProfiler(self._client, self._call)
         self._unfinished: dict[str, tuple[GenerateRequest, concurrent.futures.Future[None]]] = {}
         self._news: queue.SimpleQueue[_News] = queue.SimpleQueue()
         self._held: _News | None = None  # an error, which the next step raises before anything else
@@ -192,8 +191,14 @@ class ReplicaEngine:
     def rebalance_experts(self) -> ExpertMove:
         return self._call(self._client.rebalance_experts())
 
-    def reset_prefix_cache(self) -> bool:
-        return self._call(self._client.reset_prefix_cache())
+    def start_profile(self, folder: str | Path = "profile") -> None:
+        self._call(self._client.start_profile(folder))
+
+    def stop_profile(self) -> Path:
+        return self._call(self._client.stop_profile())
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        return self._call(self._client.reset_prefix_cache(reset_running_requests))
 
     def stats(self) -> EngineStats:
         self._check_alive()
@@ -228,22 +233,6 @@ class ReplicaEngine:
         if not self._end.alive:
             raise EngineDeadError("the engine has been shut down")
         check_owner(self._owner)
-
-
-class ReplicaProfiler:
-    """See `WorkersProfiler`. Each engine has a folder of its own in the given one."""
-
-    def __init__(self, client: ReplicaClient, call: Callable[[Coroutine[Any, Any, Any]], Any]):
-        self._client = client
-        self._call = call
-
-    def start(self, folder: str | Path) -> None:
-        self._call(self._client.start_profile(folder))
-
-    def stop(self) -> Path:
-        """End; the trace of the first engine."""
-        path: Path = self._call(self._client.stop_profile())
-        return path
 
 
 async def _read(client: ReplicaClient, request: GenerateRequest, news: "queue.SimpleQueue[_News]") -> None:

@@ -1,8 +1,6 @@
 """Answers of all processes, told to each other over the groups of a seat."""
 
-import msgspec
-
-from lullm.collective.message import gather_bytes
+from lullm.collective.message import gather_from_workers
 from lullm.collective.seat import Seat
 from lullm.executor.protocol import Answer
 from lullm.executor.remote.codec import decode, encode
@@ -18,9 +16,7 @@ def exchange(seat: Seat, own: Answer) -> list[Answer]:
         WorkerLostError: a process is lost.
     """
     rank = seat.placement.rank
-    of_stage = gather_bytes(seat.tensor, _message_of(own, rank))
-    stages = gather_bytes(seat.pipeline, msgspec.msgpack.encode(of_stage))
-    found = [message for stage in stages for message in msgspec.msgpack.decode(stage, type=list[bytes])]
+    found = gather_from_workers(seat, _message_of(own, rank))
     return [own if number == rank else _told_in(message) for number, message in enumerate(found)]
 
 

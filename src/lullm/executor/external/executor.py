@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 from lullm.collective.seat import Seat
@@ -11,7 +11,13 @@ from lullm.config.resolved import ResolvedConfig
 from lullm.device.choice import SEVERAL_UNTRIED, check_different, take_launched_gpu
 from lullm.errors import LullmError
 from lullm.executor.external.exchange import exchange
-from lullm.executor.external.launch import num_local_ranks, open_launched_seat, open_seat_of_gpus
+from lullm.executor.external.launch import (
+    num_local_ranks,
+    open_group_of_all,
+    open_launched_seat,
+    open_seat_of_gpus,
+)
+from lullm.executor.external.watch import OverStep, Watch
 from lullm.executor.external.workers import ExternalWorkers
 from lullm.executor.merge import values
 from lullm.executor.merged import MergedExecutor
@@ -41,7 +47,8 @@ class ExternalExecutor(MergedExecutor):
         words = open_launched_seat(config.tensor_parallel_size, config.pipeline_parallel_size, config.step_timeout)
         with ExitStack() as undo:
             undo.callback(words.close)
-            seat = words if config.device == "cpu" else _seat_of_gpus(words, config.step_timeout)
+            is_cpu = config.device == "cpu"
+            seat, over_step = (words, nullcontext) if is_cpu else _on_gpus(words, config.step_timeout)
             undo.callback(seat.close)
             start = Answer()
             try:
@@ -51,12 +58,13 @@ class ExternalExecutor(MergedExecutor):
                 start = Answer(error=error)
             values(exchange(words, start))
             undo.pop_all()
-        super().__init__(ExternalWorkers(self.driver_worker, words))
+        super().__init__(ExternalWorkers(self.driver_worker, words, over_step))
 
 
-def _seat_of_gpus(words: Seat, timeout: float) -> Seat:
-    """For tensors of GPUs, once every process has one of its own; answers go by `words`, since NCCL carries no bytes
-    of a CPU.
+def _on_gpus(words: Seat, timeout: float) -> tuple[Seat, OverStep]:
+    """(the seat for tensors of GPUs, what is entered around steps), once every process has a GPU of its own.
+
+    Answers go by `words`, since NCCL carries no bytes of a CPU.
 
     Raises:
         UnsupportedError, ConfigError: what the first process by rank says, or two have the same GPU; all raise it.
@@ -67,10 +75,13 @@ def _seat_of_gpus(words: Seat, timeout: float) -> Seat:
         own = Answer(error=error)
     gpus = values(exchange(words, own))
     if len(gpus) == 1:
-        return words
+        return words, nullcontext
     check_different(gpus)
     logger.warning(SEVERAL_UNTRIED)
-    return open_seat_of_gpus(words, timeout)
+    seat = open_seat_of_gpus(words, timeout)
+    watch = Watch(open_group_of_all(words, timeout), seat.abort, timeout)
+    words.undo.callback(watch.close)
+    return seat, watch.over_step
 
 
 def _with_own_threads(config: ResolvedConfig) -> ResolvedConfig:

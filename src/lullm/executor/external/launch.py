@@ -5,9 +5,10 @@ Ranks are taken in blocks: as many neighbours as a model has workers share one, 
 
 import os
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -15,15 +16,17 @@ from torch import distributed
 from torch.distributed.rendezvous import rendezvous
 
 from lullm.collective.collective import Collective
-from lullm.collective.message import gather_bytes
+from lullm.collective.message import gather_bytes, gather_from_workers
 from lullm.collective.seat import Seat
 from lullm.collective.torch_group import TorchGroup
-from lullm.errors import ConfigError, UnsupportedError
+from lullm.errors import ConfigError
 from lullm.types.parallel.placement import Axis, Placement, placements
 from lullm.types.parallel.rendezvous import DEFAULT_TIMEOUT, LocalFile, StoreAddress, Transport
 from lullm.worker.meeting import Meeting, open_seat
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_Gather = Callable[[bytes], list[bytes]]
+"""What each process gives, by rank."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -42,23 +45,19 @@ def open_launched_seat(tensor_size: int, pipeline_size: int, timeout: float) -> 
         return Seat()
     with _block(num_workers) as group:
         place = placements(tensor_size, pipeline_size)[group.rank]
-        return _meet_here(group, place, None, timeout) or _meet_at_port(group, place, timeout)
+        return _meet(partial(gather_bytes, group), place, None, timeout)
 
 
 def open_seat_of_gpus(words: Seat, timeout: float) -> Seat:
-    """The same place in groups for tensors of GPUs. All processes of a model call it, which meet in `words`.
+    """The same place in groups for tensors of GPUs. All processes of a model call it, which meet in `words`."""
+    return _meet(partial(gather_from_workers, words), words.placement, "nccl", timeout)
 
-    Raises:
-        UnsupportedError: they are on several hosts.
-    """
-    assert words.pipeline.size == 1, "stages are refused on GPUs"
-    seat = _meet_here(words.tensor, words.placement, "nccl", timeout)
-    if seat is None:
-        raise UnsupportedError(
-            "the processes of a model on GPUs are on several hosts, or in containers that do not see each other: "
-            "tensor_parallel_size has to divide the number of processes on each host"
-        )
-    return seat
+
+def open_group_of_all(words: Seat, timeout: float) -> Collective:
+    """A group of all processes of a model, of every stage. All of them call it."""
+    place = words.placement
+    in_a_line = placements(place.num_workers, 1)[place.rank]
+    return _meet(partial(gather_from_workers, words), in_a_line, "gloo", timeout).tensor
 
 
 def num_local_ranks(variables: Mapping[str, str] = os.environ) -> int:
@@ -110,13 +109,14 @@ def _checked_size(size: int, num_workers: int) -> int:
     return size
 
 
-def _meet_here(group: Collective, place: Placement, transport: Transport | None, timeout: float) -> Seat | None:
-    """In a nameless file of the first process, which the others open by its number. None: not all of them can.
+def _meet(gather: _Gather, place: Placement, transport: Transport | None, timeout: float) -> Seat:
+    """`transport`: None: for tensors of CPUs, the fastest that there is."""
+    return _meet_here(gather, place, transport, timeout) or _meet_at_port(gather, place, transport or "gloo", timeout)
 
-    Args:
-        transport: None: for tensors of CPUs, the fastest that there is.
-    """
-    meeting = Meeting.on_this_host(timeout, transport) if group.rank == 0 else None
+
+def _meet_here(gather: _Gather, place: Placement, transport: Transport | None, timeout: float) -> Seat | None:
+    """In a nameless file of the first process, which the others open by its number. None: not all of them can."""
+    meeting = Meeting.on_this_host(timeout, transport) if place.rank == 0 else None
     offer = b""
     if meeting is not None:
         file = meeting.rendezvous
@@ -124,11 +124,11 @@ def _meet_here(group: Collective, place: Placement, transport: Transport | None,
         offer = msgspec.json.encode(
             [_host(), os.getpid(), file.descriptor, *_identity(file.descriptor), file.transport]
         )
-    first, *_ = gather_bytes(group, offer)
+    first, *_ = gather(offer)
     host, process, descriptor, device, number, chosen = msgspec.json.decode(first)
     found = os.dup(descriptor) if meeting is not None else _opened(host, process, descriptor, device, number)
     try:
-        answers = gather_bytes(group, b"" if found is None else b"found")
+        answers = gather(b"" if found is None else b"found")
         return None if found is None or b"" in answers else open_seat(place, LocalFile(found, chosen, timeout))
     finally:
         if meeting is not None:
@@ -160,11 +160,17 @@ def _host() -> str:
     return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else socket.gethostname()
 
 
-def _meet_at_port(group: Collective, place: Placement, timeout: float) -> Seat:
-    """Over the network, at a port of the first process. Not yet run on several hosts."""
-    meeting = Meeting.at(socket.gethostname(), timeout) if group.rank == 0 else nullcontext()
-    with meeting as own:
-        first, *_ = gather_bytes(group, b"" if own is None else msgspec.json.encode(own.rendezvous))
+def _meet_at_port(gather: _Gather, place: Placement, transport: Transport, timeout: float) -> Seat:
+    """Over the network, at a port of the first process, which keeps it: NCCL meets there as late as at its first call.
+
+    Not yet run on several hosts.
+    """
+    meeting = Meeting.at(socket.gethostname(), timeout, transport) if place.rank == 0 else None
+    with ExitStack() as undo:
+        if meeting is not None:
+            undo.enter_context(meeting)
+        first, *_ = gather(b"" if meeting is None else msgspec.json.encode(meeting.rendezvous))
         seat = open_seat(place, msgspec.json.decode(first, type=StoreAddress))
-        gather_bytes(group, b"")
+        gather(b"")
+        seat.undo.callback(undo.pop_all().close)
         return seat

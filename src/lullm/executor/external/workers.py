@@ -6,6 +6,7 @@ stage of a pipeline, which draws, tells them to those before it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from lullm.collective.message import gather_bytes
 from lullm.collective.seat import Seat
 from lullm.errors import ModelLoadError
 from lullm.executor.external.exchange import exchange
+from lullm.executor.external.watch import OverStep
 from lullm.executor.protocol import Answer, WorkerVerb
 from lullm.executor.uniproc import LocalWorkers
 from lullm.types.step import Running, StepPlan, StepResult
@@ -28,11 +30,13 @@ class ExternalWorkers:
 
     Args:
         words: the worker's seat, or one beside it if its own carries nothing but tensors of GPUs. It is closed here.
+        over_step: entered around what waits for other processes' GPUs.
     """
 
-    def __init__(self, worker: Worker, words: Seat):
+    def __init__(self, worker: Worker, words: Seat, over_step: OverStep = nullcontext):
         self._worker = worker
         self._words = words
+        self._over_step = over_step
         self._local = LocalWorkers([worker])
 
     @property
@@ -45,8 +49,9 @@ class ExternalWorkers:
         return self._told(*self._local.call(verb, *args))
 
     def launch(self, plan: StepPlan) -> list[Running[StepResult]]:
-        steps = self._local.launch(plan)
-        return steps if self._words.pipeline.size == 1 else [_ToldStep(step, self._words.pipeline) for step in steps]
+        with self._over_step():
+            [step] = self._local.launch(plan)
+        return [_ToldStep(step, self._words.pipeline, self._over_step)]
 
     def run(
         self, method: str | Callable[..., Any], timeout: float | None, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -95,14 +100,18 @@ class ExternalWorkers:
 
 @dataclass(frozen=True, slots=True)
 class _ToldStep:
-    """A step of a pipeline, whose result the last stage tells to all."""
+    """A step; of a pipeline, the last stage tells its result to all."""
 
     step: Running[StepResult]
     pipeline: Collective
+    over_step: OverStep
 
     def result(self) -> StepResult:
         """Stages take turns: one that went ahead would send rows where another waits for a result."""
-        own = self.step.result()
+        with self.over_step():
+            own = self.step.result()
+        if self.pipeline.size == 1:
+            return own
         is_last = self.pipeline.rank == self.pipeline.size - 1
         told = gather_bytes(self.pipeline, encode_result(own) if is_last else b"")
         return own if is_last else decode_result(told[-1])

@@ -18,6 +18,7 @@ from lullm.types.arithmetic import Gating
 _torch_convolution = mixing.causal_convolution_over(recurrence.convolve)
 _torch_delta_rule = mixing.gated_delta_rule_over(recurrence.scan)
 _torch_state_space = mixing.state_space_over(recurrence.scan)
+_torch_selective_scan = mixing.selective_scan_over(recurrence.select)
 _GATINGS: dict[Gating | None, int] = {None: 0, "silu": 1, "sigmoid": 2}
 """By their number in `csrc/state/arguments.h`."""
 
@@ -111,6 +112,30 @@ def _recur(
         weights.least_step,
         weights.most_step,
         DTYPES[values.dtype],
+    )
+    return y
+
+
+def selective_scan(x: Tensor, bc: Tensor, dt: Tensor, weights: DecayWeights, state: LayerState) -> Tensor:
+    is_laid_out = x.stride(1) == bc.stride(1) == dt.stride(1) == 1 and weights.a_log.is_contiguous()
+    if x.dtype not in DTYPES or not x.dtype == bc.dtype == dt.dtype or not is_laid_out or weights.skip is None:
+        return _torch_selective_scan(x, bc, dt, weights, state)
+    y = new_result(x.shape, x.dtype)
+    call(
+        "lullm_selective_scan",
+        x.data_ptr(),
+        bc.data_ptr(),
+        dt.data_ptr(),
+        weights.a_log.data_ptr(),
+        weights.dt_bias.data_ptr(),
+        weights.skip.data_ptr(),
+        y.data_ptr(),
+        *_place(state, 1),
+        x.stride(0),
+        bc.stride(0),
+        dt.stride(0),
+        *weights.a_log.shape,
+        DTYPES[x.dtype],
     )
     return y
 

@@ -83,8 +83,7 @@ class NarrowRows:
     def decode(self) -> Tensor:
         """Float32 `[..., n, in]`."""
         if self.is_e2m1:
-            pairs = _pairs().to(self.codes.device).index_select(0, self.codes.flatten().int())
-            values = pairs.view(*self.codes.shape, 2).flatten(-2)
+            values = unpack_e2m1(self.codes)
             scales = torch.exp2(self.scales.float() - _SCALE_BIAS)
         else:
             values, scales = self.codes.contiguous().view(torch.float8_e4m3fn).float(), self.scales
@@ -92,6 +91,12 @@ class NarrowRows:
         if num_inputs % size:
             return values * scales.repeat_interleave(size, -1)[..., :num_inputs]
         return (values.unflatten(-1, (-1, size)) * scales.unsqueeze(-1)).flatten(-2)
+
+
+def unpack_e2m1(codes: Tensor) -> Tensor:
+    """The numbers of bytes `[..., n]`, the first of two in the low bits: float32 `[..., 2 n]`."""
+    pairs = _pairs().to(codes.device).index_select(0, codes.flatten().int())
+    return pairs.view(*codes.shape, 2).flatten(-2)
 
 
 @cache

@@ -11,6 +11,7 @@ from lullm.ops.state.weights import DecayWeights
 
 Convolve = Callable[[Tensor, Tensor, Tensor, StateLayout], Tensor]
 Scan = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor, StateLayout], Tensor]
+Select = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, StateLayout], Tensor]
 NORM_EPS = 1e-6
 
 
@@ -63,6 +64,20 @@ def state_space_over(scan: Scan) -> Callable[[Tensor, Tensor, Tensor, DecayWeigh
         return (out + values * weights.skip.unsqueeze(-1)).to(x.dtype)
 
     return state_space
+
+
+def selective_scan_over(select: Select) -> Callable[[Tensor, Tensor, Tensor, DecayWeights, LayerState], Tensor]:
+    """`Ops.selective_scan` with these sums."""
+
+    def selective_scan(x: Tensor, bc: Tensor, dt: Tensor, weights: DecayWeights, state: LayerState) -> Tensor:
+        assert weights.skip is not None, "of a state space"
+        b, c = bc.float().chunk(2, dim=1)  # [T, N] each
+        states, values, steps = state.read(1), x.float(), softplus(dt.float() + weights.dt_bias)
+        out = select(values, b, c, steps, -weights.a_log.t().exp(), states, state.layout)
+        state.write(1, states)
+        return (out + values * weights.skip).to(x.dtype)
+
+    return selective_scan
 
 
 def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, gates_first: bool) -> Tensor:

@@ -75,6 +75,27 @@ def scan(
     return out
 
 
+def select(x: Tensor, b: Tensor, c: Tensor, dt: Tensor, rates: Tensor, states: Tensor, layout: StateLayout) -> Tensor:
+    """Mamba 1's selective scan (https://arxiv.org/abs/2312.00752): every element of a state decays at its own rate.
+
+    x, dt `[T, I]`, b, c `[T, N]`, rates `[N, I]`, states `[S, N, I]`: moved on -> `[T, I]`. All float32.
+
+        S <- exp(dt rates) S + b (dt x)^T
+        out = S^T c
+    """
+    out = torch.zeros_like(x)
+    together = torch.tensor([rows.start for rows in layout.rows], device=x.device)
+    steps = [(slice(None), together)]  # (sequences, a row of each)
+    if not layout.is_decode:
+        spans = [(slice(span, span + 1), rows) for span, rows in enumerate(layout.rows)]
+        steps = [(span, together.new_tensor([row])) for span, rows in spans for row in range(rows.start, rows.stop)]
+    for span, at in steps:
+        step = dt[at].unsqueeze(1)  # [S, 1, I]
+        states[span] = (step * rates).exp() * states[span] + b[at].unsqueeze(-1) * (step * x[at].unsqueeze(1))
+        out[at] = (c[at].unsqueeze(1) @ states[span]).squeeze(1)
+    return out
+
+
 def _next_tokens(
     q: Tensor, k: Tensor, v: Tensor, decays: Tensor, betas: Tensor | None = None, *, states: Tensor
 ) -> Tensor:

@@ -32,3 +32,13 @@ def scan(
                 out[row, head] = own.t() @ q[row, head]
                 state[head] = own
     return out
+
+
+def select(x: Tensor, b: Tensor, c: Tensor, dt: Tensor, rates: Tensor, states: Tensor, layout: StateLayout) -> Tensor:
+    """See `recurrence.select`."""
+    out = torch.zeros_like(x)
+    for rows, state in zip(layout.rows, states, strict=True):
+        for row in range(rows.start, rows.stop):
+            state.mul_((rates * dt[row]).exp()).add_(torch.outer(b[row], dt[row] * x[row]))
+            out[row] = state.t() @ c[row]
+    return out

@@ -38,6 +38,7 @@ class CountBody(DialectBody):
         "mcp_servers": (None, []),
         "service_tier": (None, "auto", "standard_only"),
         "speed": (None, "standard"),
+        "thread": (None,),
     }
 
     def translated(self, engine: EngineClient) -> ChatBody:

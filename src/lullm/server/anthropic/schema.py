@@ -2,20 +2,16 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from lullm.server.wire import BOUNDED, FAIL_FAST, WireModel
 
 
 class Block(WireModel):
-    """A part of a message. Fields that are null, as clients send them back from an answer, are dropped."""
+    """A part of a message."""
 
+    is_echoed: ClassVar = True
     cache_control: dict[str, Any] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_null(cls, data: Any) -> Any:
-        return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
 class TextBlock(Block):
@@ -69,7 +65,7 @@ class Message(WireModel):
 
 def _check_tool_type(kind: str | None) -> str | None:
     if kind not in (None, "custom"):
-        raise ValueError(f"{kind!r} is a tool that Anthropic's servers run; only tools of type 'custom' exist here")
+        raise ValueError(f"only tools of type 'custom', which the client runs, exist here, not {kind!r}")
     return kind
 
 

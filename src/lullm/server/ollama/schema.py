@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from lullm.engine.client import EngineClient
 from lullm.server.error import ApiError
@@ -59,7 +59,7 @@ class OllamaBody(DialectBody):
     format: Annotated[Any, AfterValidator(_check_format)] = None
     options: Options | None = None
     keep_alive: float | str | None = None
-    think: bool | Literal["low", "medium", "high"] | None = None
+    think: bool | Literal["low", "medium", "high", "max"] | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
@@ -110,7 +110,7 @@ class ToolCall(WireModel):
 
 
 class Message(WireModel):
-    """One turn. Fields that are null or empty, as clients send them back from an answer, are dropped."""
+    """One turn."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
@@ -118,12 +118,8 @@ class Message(WireModel):
     tool_calls: Annotated[list[ToolCall], FAIL_FAST, BOUNDED] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
+    is_echoed: ClassVar = True
     missing: ClassVar = {"images": (None, [])}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_empty(cls, data: Any) -> Any:
-        return {name: v for name, v in data.items() if v not in (None, [])} if isinstance(data, dict) else data
 
 
 class OllamaChatBody(OllamaBody):

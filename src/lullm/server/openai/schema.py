@@ -42,7 +42,13 @@ NumLogprobs = Annotated[int | None, BeforeValidator(_num_logprobs)]
 """How many of the best; -1: all; vLLM's clients also send true for 1, and false."""
 
 
-class StreamOptions(WireModel):
+class EventOptions(WireModel):
+    """Events are not padded here: `include_obfuscation` has no effect."""
+
+    include_obfuscation: bool | None = None
+
+
+class StreamOptions(EventOptions):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 

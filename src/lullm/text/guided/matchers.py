@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from lullm.errors import InvalidRequestError
 from lullm.log import get_logger
+from lullm.machine.processor import default_num_threads
 from lullm.text.guided.grammar import reason_of
 from lullm.types.guided.params import Guide
 from lullm.types.packed import INT_BYTES, PackedInts, num_packed, pack_one, unpack
@@ -29,6 +30,8 @@ _MAX_SEQUENCES = 1024
 _MAX_LEXER_STATES = 20_000
 """1 to 2 kB each; the library's own limit is 250,000."""
 _MAX_GRAMMAR_SIZE = 100_000
+_MIN_PARALLEL = 1 << 18
+"""Masks times tokens. Fewer are found in less time than threads take to wake up."""
 _LENGTHS = (1, 2, 3, 4, 6, 8, 10, 13, 16, 30)
 _SLICES = [*(rf'[^"\\\x00-\x1F\x7F]{{1,{most}}}' for most in _LENGTHS), r'[^"\\\x00-\x1F\x7F]+']
 """Groups of tokens that a mask takes as a whole where the rest of a string has room for them: by length, since strings
@@ -103,26 +106,38 @@ class Matchers:
             seen.add(sequence.seq_id)
             matchers.append((place.matcher, row))
         bits = np.zeros((len(sequences), -(-self._num_ids // 32)), np.int32)
-        if self._executor is None:
-            self._executor = LLExecutor()
+        if len(matchers) * self._num_ids < _MIN_PARALLEL:
+            address, num_bytes = bits.ctypes.data, bits.strides[0]
+            for matcher, row in matchers:
+                matcher.unsafe_compute_mask_ptr(address + row * num_bytes, num_bytes)
+            return bits
+        if self._executor is None:  # of all cores: the library leaves one of two idle
+            self._executor = LLExecutor(num_threads=default_num_threads())
         fill_next_token_bitmask_par(self._executor, matchers, bits)
         return bits
 
-    def takes(self, sequence: Guided, token_id: int) -> bool:
-        """Whether the mask of a sequence surely has this token. It is expected to be the sequence's next then."""
+    def settle(self, sequence: Guided, token_id: int) -> int | None:
+        """What comes next if `token_id` is the choice without a mask: this token, or the only one that the mask has.
+
+        None: that needs the mask. Else the token is expected to be the sequence's next.
+        """
         place = self._place(sequence, is_again=False)
-        if not 0 <= token_id < self._num_ids or place.matcher.compute_ff_bytes():
-            # Where a grammar leaves one text alone, the mask has its usual tokens only, and is found in no time.
-            return False
+        if not 0 <= token_id < self._num_ids:
+            return None
+        if forced := place.matcher.compute_ff_tokens():  # where a grammar leaves one text alone
+            token_id = forced[0]
         if place.matcher.try_consume_tokens([token_id]) != 1:
-            return False
+            return None
         place.token_ids += pack_one(token_id)
-        return True
+        return token_id
 
     def _place(self, sequence: Guided, is_again: bool) -> _Place:
         """A matcher behind the sequence's tokens; one of its own for a sequence that has one in this call already."""
         token_ids = sequence.output_token_ids
         place = None if is_again else self._places.pop(sequence.seq_id, None)
+        if place is not None and place.token_ids == token_ids and place.guide == sequence.guide:
+            self._places[sequence.seq_id] = place
+            return place
         if place is not None:
             num_common = _num_common(place.token_ids, token_ids)
             num_back = num_packed(place.token_ids) - num_common

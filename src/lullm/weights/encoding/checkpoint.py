@@ -6,21 +6,25 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from lullm.config.encoding.scheme import CheckpointEncoding, Float8Scheme, IntegerScheme
+from lullm.config.encoding.scheme import CheckpointEncoding, Float4Scheme, Float8Scheme, IntegerScheme, TableScheme
 from lullm.errors import ModelLoadError
 from lullm.weights.encoding.digits import SUFFIXES as DIGIT_SUFFIXES
 from lullm.weights.encoding.digits import encode_digits
 from lullm.weights.encoding.encoded import EncodedTensor
+from lullm.weights.encoding.float4 import encode_float4
 from lullm.weights.encoding.float8 import encode_float8
 from lullm.weights.encoding.joining import Join
+from lullm.weights.encoding.lookup import ROW_SCALES, encode_lookup, with_row_scales
+from lullm.weights.encoding.lookup import SUFFIXES as LOOKUP_SUFFIXES
 from lullm.weights.encoding.packed import encode_integers
 from lullm.weights.rule import WeightRules
 
 _SUFFIXES = (
-    *DIGIT_SUFFIXES, ".weight", ".weight_scale_inv", ".weight_packed", ".weight_shape", ".weight_zero_point",
-    ".weight_g_idx", ".qweight", ".qzeros", ".scales", ".g_idx",
+    *DIGIT_SUFFIXES, *LOOKUP_SUFFIXES, ".weight", ".weight_scale_inv", ".weight_packed", ".weight_shape",
+    ".weight_zero_point", ".weight_g_idx",
+    ".weight_global_scale", ".weight_scale_2", ".qweight", ".qzeros", ".scales", ".g_idx",
 )  # fmt: skip
-OF_ACTIVATIONS = re.compile(r"\.(input_scale|input_zero_point|activation_scale)$")
+OF_ACTIVATIONS = re.compile(r"\.(input_scale|input_zero_point|input_global_scale|activation_scale)$")
 """How other engines round activations to 8 bits."""
 _LONGEST_NAME = 500
 
@@ -45,7 +49,11 @@ def with_encoding(rules: WeightRules, encoding: CheckpointEncoding) -> WeightRul
                 "fetch the checkpoint again"
             )
         if isinstance(scheme, IntegerScheme):
-            return encode_integers(name, parts, scheme)
+            return encode_integers(name, with_row_scales(name, parts) if ROW_SCALES in parts else parts, scheme)
+        if isinstance(scheme, Float4Scheme):
+            return encode_float4(name, parts, scheme)
+        if isinstance(scheme, TableScheme):
+            return encode_lookup(name, parts)
         return encode_float8(name, parts, scheme) if isinstance(scheme, Float8Scheme) else encode_digits(name, parts)
 
     join = Join(_SUFFIXES, encode, ".weight")

@@ -9,6 +9,7 @@ from torch import Tensor
 from lullm.config.encoding.scheme import Float8Scheme
 from lullm.ops.quantized.narrow import BLOCK_INPUTS, NarrowRows, narrow_format, narrow_layout
 from lullm.units import cdiv
+from lullm.weights.encoding.float4 import exponents
 from lullm.weights.encoding.integer import check
 
 
@@ -85,7 +86,8 @@ def encode_float8(name: str, parts: Mapping[str, Tensor], scheme: Float8Scheme) 
     num_rows, num_inputs = values.shape
     block = scheme.block or ((num_rows if scales.numel() == 1 else 1), num_inputs)
     expected = (cdiv(num_rows, block[0]), cdiv(num_inputs, block[1]))
-    scales = scales.float()  # a scale may be a power of two of 8 bits
+    # A scale may be a power of two of 8 bits, of a type of its own or as a byte.
+    scales = exponents(scales) if scales.dtype == torch.uint8 else scales.float()
     if scheme.block is None and scales.numel() == expected[0]:
         scales = scales.reshape(expected)
     fit = f"scales {list(scales.shape)} do not fit a matrix {list(values.shape)} in blocks of {list(block)}"

@@ -4,11 +4,13 @@ Layouts: ggml's `ggml-common.h`.
 """
 
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
 from lullm.config.gguf.format import BlockFormat
+from lullm.errors import ModelLoadError
 from lullm.ops.quantized.grid import GridRows
 
 
@@ -21,11 +23,28 @@ def decode_rows(block: BlockFormat, raw: Tensor) -> Tensor:
     """The values of `raw [n, row_bytes]` uint8, rows of a tensor: `[n, in]` of its type, float32 for blocks."""
     if block.name in _DTYPES:
         return raw.view(_DTYPES[block.name])
+    if block.by_library:
+        return _decode_by_library(block, raw)
     if block.name == "MXFP4":
         return _decode_mxfp4(raw.unflatten(1, (-1, block.num_bytes)))
     if block.name in _WITH_MINIMUM:
         return _WITH_MINIMUM[block.name](raw.unflatten(1, (-1, block.num_bytes)))
     return take_apart(block, raw).decode()
+
+
+def check_library(tensor: str, block: BlockFormat) -> None:
+    """Raises ModelLoadError: the library that decodes this tensor is not installed."""
+    if block.by_library and find_spec("gguf") is None:
+        raise ModelLoadError(
+            f"tensor {tensor} has the format {block.name}, which the gguf library decodes: pip install 'lullm[gguf]', "
+            "or take the model's Q4_K_M or IQ4_XS file"
+        )
+
+
+def _decode_by_library(block: BlockFormat, raw: Tensor) -> Tensor:
+    from gguf import GGMLQuantizationType, dequantize  # optional, and a tenth of a second to import
+
+    return torch.from_numpy(dequantize(raw.contiguous().numpy(), GGMLQuantizationType[block.name]))
 
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}

@@ -13,6 +13,7 @@ from lullm.config.field import MOST_EXPERTS
 from lullm.config.gguf.file import GGUFFile, read_gguf
 from lullm.config.gguf.header import TensorPlace
 from lullm.errors import ModelLoadError
+from lullm.weights.gguf.blocks import check_library
 from lullm.weights.gguf.latent import KEY_PART, VALUE_PART, LatentParts
 from lullm.weights.gguf.names import checkpoint_name, checkpoint_shape
 from lullm.weights.gguf.plan import keep_blocks
@@ -36,6 +37,7 @@ class GGUFSource:
         self._file = read_gguf(path)
         for place in self._file.tensors.values():
             _check_stack(self._file.architecture, place)
+            check_library(f"{place.name} of {path}", place.format)
         self.num_bytes = sum(place.num_bytes for place in self._file.tensors.values())
 
     def rules(self, rules: WeightRules) -> WeightRules:

@@ -33,11 +33,6 @@ def kinds_by_type(
         raise ModelLoadError(
             f"config.json: layer_types names {len(named)} layers, num_hidden_layers is {num_layers(data)}"
         )
-    if FULL not in named:
-        raise ModelLoadError(
-            f"config.json: layer_types names no layer of {FULL} (attn_layer_indices, full_attn_idxs and "
-            "layers_block_type say the same in some files); models without attention are not implemented"
-        )
     return tuple(kinds[name] for name in named)
 
 

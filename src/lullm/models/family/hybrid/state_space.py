@@ -1,8 +1,9 @@
-"""Hybrids with state spaces (Mamba 2, https://arxiv.org/abs/2405.21060).
+"""State spaces (Mamba 2, https://arxiv.org/abs/2405.21060), alone and beside attention.
 
 Granite 4 H and Bamba have them in place of most layers' attention, Falcon-H1 (https://arxiv.org/abs/2507.22448) beside
-the attention of every layer. In Nemotron-H (https://arxiv.org/abs/2504.03624) a layer is one thing only: a state space,
-attention, an MLP or experts (Nemotron 3), both without gates.
+the attention of every layer, Mamba 1 (https://arxiv.org/abs/2312.00752) and 2 in place of all of it. Jamba
+(https://arxiv.org/abs/2403.19887) has those of Mamba 1, and experts. In Nemotron-H (https://arxiv.org/abs/2504.03624) a
+layer is one thing only: a state space, attention, an MLP or experts (Nemotron 3), both without gates.
 """
 
 import re
@@ -12,13 +13,14 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from lullm.config.decoder import ParallelFactors, StateSpaceConfig
+from lullm.config.decoder import ParallelFactors, SelectiveConfig, StateSpaceConfig
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, gated_mlp, place_of, rules_of
 from lullm.models.family.experts import experts_or_mlp
 from lullm.nn.context import StepContext
 from lullm.nn.experts import MixtureOfExperts
 from lullm.nn.mlp import MLP
+from lullm.nn.recurrent.selective import SelectiveScan
 from lullm.nn.recurrent.state_space import StateSpace
 from lullm.types.layer_kind import Nothing, RecurrentState
 from lullm.weights.rule import PartScales, Rename, Scale, Stack, WeightRules
@@ -57,12 +59,19 @@ def _state_space(config: ModelConfig, index: int, dtype: torch.dtype) -> StateSp
     return StateSpace(*sizes, index, place_of(config, index), dtype)
 
 
+def _selective(config: ModelConfig, index: int, dtype: torch.dtype) -> SelectiveScan:
+    selective = config.family.recurrent
+    assert isinstance(selective, SelectiveConfig), "of these families"
+    return SelectiveScan(selective, config.hidden_size, index, place_of(config, index), dtype)
+
+
 def _either(
     config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
 ) -> dict[str, nn.Module]:
     """Attention, or a state space in its place."""
     if isinstance(config.layer_kinds[layer], RecurrentState):
-        return {"mamba": _state_space(config, layer, dtype)}
+        make = _selective if isinstance(config.family.recurrent, SelectiveConfig) else _state_space
+        return {"mamba": make(config, layer, dtype)}
     return attention_alone(config, style, layer, group, dtype)
 
 
@@ -167,6 +176,30 @@ def _no_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> None:
     """The layer has a mixer and no more."""
 
 
+BACKBONE_RENAMES = _renames(
+    (r"^backbone\.", "model."),
+    (r"^model\.embeddings?\.", "model.embed_tokens."),
+    (r"^model\.norm_f\.", "model.norm."),
+    (r"^(model\.layers\.\d+)\.norm\.", r"\1.input_layernorm."),
+)
+STEP_BIAS = _renames((r"\.dt_proj\.bias$", ".dt_bias"))
+
+
+def build_mamba(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    """Mamba 1 and 2: layers of a state space and no more."""
+    rules = rules_of(config)
+    renames = (*BACKBONE_RENAMES, *_renames((r"\.mixer\.", ".mamba.")), *STEP_BIAS, *rules.renames)
+    style = replace(_style(config, replace(rules, renames=renames)), make_mlp=_no_mlp)
+    return CausalLM(config, style, dtype, max_model_len)
+
+
+def build_jamba(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules = rules_of(config)
+    renames = (*BAMBA_RENAMES, *STEP_BIAS, *_renames((r"\.mlp\.router\.", ".mlp.gate.")))
+    style = _style(config, replace(rules, renames=(*rules.renames, *renames)))
+    return CausalLM(config, replace(style, make_mlp=experts_or_mlp), dtype, max_model_len)
+
+
 def build_nemotron_h(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     rules, experts = rules_of(config), config.family.experts
     names = {RecurrentState: "mamba", Nothing: "feed_forward"}
@@ -176,10 +209,6 @@ def build_nemotron_h(config: ModelConfig, dtype: torch.dtype, max_model_len: int
         if experts is None or not experts.layers[layer]
     ]
     renames = _renames(
-        (r"^backbone\.", "model."),
-        (r"^model\.embeddings?\.", "model.embed_tokens."),
-        (r"^model\.norm_f\.", "model.norm."),
-        (r"^(model\.layers\.\d+)\.norm\.", r"\1.input_layernorm."),
         *by_layer,
         (r"\.mixer\.", ".moe."),
         (r"\.moe\.shared_experts\.up_proj\.", ".moe.shared_expert.fc1."),
@@ -192,6 +221,8 @@ def build_nemotron_h(config: ModelConfig, dtype: torch.dtype, max_model_len: int
     )
     drafts = re.compile(r"^mtp\.")
     fusions = tuple(fusion for fusion in rules.fusions if fusion.into != "gate_up_proj")  # there are no gates
-    rules = replace(rules, renames=(*renames, *rules.renames), fusions=fusions, drops=(*rules.drops, drafts))
+    rules = replace(
+        rules, renames=(*BACKBONE_RENAMES, *renames, *rules.renames), fusions=fusions, drops=(*rules.drops, drafts)
+    )
     style = replace(_style(config, rules), make_mlp=_no_mlp, make_mixers=_one_thing)
     return CausalLM(config, style, dtype, max_model_len)

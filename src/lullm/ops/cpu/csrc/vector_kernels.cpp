@@ -15,6 +15,7 @@ void fill_quantized_linear(Kernels&);
 void fill_quantized_weight(Kernels&);
 void fill_grid(Kernels&);
 void fill_recurrence(Kernels&);
+void fill_selective(Kernels&);
 void fill_state_rows(Kernels&);
 void fill_collective(Kernels&);
 void fill_digest(Kernels&);
@@ -30,6 +31,7 @@ void fill(Kernels& kernels) {
   fill_quantized_weight(kernels);
   fill_grid(kernels);
   fill_recurrence(kernels);
+  fill_selective(kernels);
   fill_state_rows(kernels);
   fill_collective(kernels);
   fill_digest(kernels);

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from lullm.server.error import ApiError
 from lullm.server.wire import BOUNDED, FAIL_FAST, WireModel
@@ -14,6 +14,21 @@ from lullm.types.request import Conversation
 class TextPart(WireModel):
     type: Literal["text"]
     text: str
+
+
+class RefusalPart(WireModel):
+    """What the model said instead of an answer."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+    @property
+    def text(self) -> str:
+        return self.refusal
+
+
+AnyPart = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class CalledFunction(WireModel):
@@ -33,12 +48,14 @@ class ToolCallPart(WireModel):
 
 
 class ChatMessage(WireModel):
-    """One turn. Fields that are null or empty, as clients send them back from an answer, are dropped."""
+    """One turn."""
 
+    is_echoed: ClassVar = True
     missing: ClassVar = {"function_call": (None,), "audio": (None,)}
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | Annotated[list[TextPart], FAIL_FAST] | None, BOUNDED] = None
+    content: Annotated[str | Annotated[list[AnyPart], FAIL_FAST] | None, BOUNDED] = None
+    refusal: str | None = None
     name: str | None = None
     tool_calls: Annotated[list[ToolCallPart], FAIL_FAST, BOUNDED] | None = None
     tool_call_id: str | None = None
@@ -46,33 +63,32 @@ class ChatMessage(WireModel):
     reasoning: str | None = None
     reasoning_content: str | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_empty(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        return {key: value for key, value in data.items() if value not in (None, [])}
-
     @model_validator(mode="after")
     def _check_content(self) -> "ChatMessage":
-        if self.content is None and not (self.role == "assistant" and self.tool_calls):
-            raise ValueError("content is required, but beside an assistant's tool_calls")
-        for name, role in (("tool_calls", "assistant"), ("tool_call_id", "tool")):
-            if getattr(self, name) is not None and self.role != role:
+        says_else = self.tool_calls or self.thoughts or self.refusal
+        if self.content in (None, []) and not (self.role == "assistant" and says_else):
+            raise ValueError("content is required, but beside an assistant's tool_calls, reasoning or refusal")
+        for name, role in (("tool_calls", "assistant"), ("refusal", "assistant"), ("tool_call_id", "tool")):
+            if getattr(self, name) and self.role != role:
                 raise ValueError(f"{name} belongs to a message of the role {role!r}")
         return self
+
+    @property
+    def thoughts(self) -> str | None:
+        """What the model thought, under either name."""
+        return self.reasoning or self.reasoning_content
 
     def for_template(self) -> dict[str, Any]:
         """As chat templates want it: text parts joined by newlines; 'developer' is the newer word for 'system'."""
         message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role}
-        parts = self.content
-        message["content"] = (
-            parts if parts is None or isinstance(parts, str) else "\n".join(part.text for part in parts)
-        )
+        said = self.refusal if self.content is None else self.content
+        if said is None and not self.tool_calls:  # only thoughts; templates expect null beside calls alone
+            said = ""
+        message["content"] = "\n".join(part.text for part in said) if isinstance(said, list) else said
         if self.tool_calls:
             message["tool_calls"] = [call.model_dump(exclude_none=True) for call in self.tool_calls]
-        if (thinking := self.reasoning or self.reasoning_content) and self.role == "assistant":
-            message["reasoning_content"] = thinking
+        if self.thoughts and self.role == "assistant":
+            message["reasoning_content"] = self.thoughts
         for name in ("name", "tool_call_id"):
             if (value := getattr(self, name)) is not None:
                 message[name] = value
@@ -126,7 +142,7 @@ class ReplyBody(PromptedBody):
 
     tool_choice: Literal["auto", "none", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    reasoning_effort: Effort | None = None
     enable_thinking: bool | None = None
     include_reasoning: bool = True
     functions: Any = None

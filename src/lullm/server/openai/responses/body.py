@@ -6,8 +6,8 @@ from lullm.engine.client import EngineClient
 from lullm.server.error import ApiError
 from lullm.server.openai.responses.item import ChosenFunction, FunctionTool, Input, Reasoning, TextConfig
 from lullm.server.openai.responses.translation import openai_messages, openai_tools
-from lullm.server.openai.schema import ChatBody, DialectBody
-from lullm.server.wire import BOUNDED, FAIL_FAST, Strings, WireModel, parse_body
+from lullm.server.openai.schema import ChatBody, DialectBody, EventOptions
+from lullm.server.wire import BOUNDED, FAIL_FAST, Strings, parse_body
 
 LOGPROBS = "message.output_text.logprobs"
 _EXTRAS = (LOGPROBS, "reasoning.encrypted_content")  # thoughts are in the answer as they are
@@ -21,12 +21,6 @@ _FIELDS = {
     "logprobs": "top_logprobs",
 }
 _SAME_NAME = ("stream", "temperature", "top_p", "parallel_tool_calls", "keep_alive")
-
-
-class StreamOptions(WireModel):
-    """Events are not padded here."""
-
-    include_obfuscation: bool | None = None
 
 
 class InputTokensBody(DialectBody):
@@ -46,7 +40,6 @@ class InputTokensBody(DialectBody):
         "background": (None, False),
         "truncation": (None, "disabled"),
         "max_tool_calls": (None,),
-        "moderation": (None,),
         "context_management": (None, []),
     }
 
@@ -82,7 +75,7 @@ class ResponsesBody(InputTokensBody):
     top_logprobs: int | None = None
     include: Strings | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: EventOptions | None = None
     store: bool | None = None
     metadata: dict[str, str] | None = None
     user: str | None = None

@@ -5,21 +5,16 @@ Fields of items that only say how they came about (`status`, `phase`, a `caller`
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from lullm.server.wire import BOUNDED, FAIL_FAST, WireModel
+from lullm.server.openai.chat.conversation import Effort, RefusalPart
+from lullm.server.wire import BOUNDED, FAIL_FAST, MISSING, WireModel
 
 
 class Item(WireModel):
-    """Fields that are null, as clients send them back from an answer, are dropped."""
-
+    is_echoed: ClassVar = True
     id: str | None = None
     status: Literal["in_progress", "completed", "incomplete"] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_null(cls, data: Any) -> Any:
-        return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
 class TextPart(WireModel):
@@ -29,11 +24,6 @@ class TextPart(WireModel):
     text: str
     annotations: list[Any] | None = None
     logprobs: list[Any] | None = None
-
-
-class RefusalPart(WireModel):
-    type: Literal["refusal"]
-    refusal: str
 
 
 AnyPart = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
@@ -91,7 +81,7 @@ Input = Annotated[str | Annotated[list[AnyItem], FAIL_FAST, BeforeValidator(_wit
 
 def _check_tool_type(kind: str) -> str:
     if kind != "function":
-        raise ValueError(f"{kind!r} is a tool that OpenAI's servers run; only tools of type 'function' exist here")
+        raise ValueError(f"only tools of type 'function' exist here, not {kind!r}")
     return kind
 
 
@@ -118,12 +108,13 @@ class TextFormat(WireModel):
 
 class TextConfig(WireModel):
     format: TextFormat | None = None
-    missing: ClassVar = {"verbosity": (None, "medium")}
+    missing: ClassVar = {"verbosity": MISSING["verbosity"]}
 
 
 class Reasoning(WireModel):
     """Summaries are not written: the thoughts themselves are in the answer."""
 
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    missing: ClassVar = {"context": (None, "auto"), "mode": (None, "standard")}

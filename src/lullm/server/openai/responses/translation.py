@@ -11,7 +11,6 @@ from lullm.server.openai.responses.item import (
     Input,
     MessageItem,
     ReasoningItem,
-    RefusalPart,
 )
 
 
@@ -38,7 +37,7 @@ def openai_messages(instructions: str | None, given: Input) -> list[dict[str, An
 def _text(item: MessageItem) -> str:
     if isinstance(item.content, str):
         return item.content
-    return "\n".join(part.refusal if isinstance(part, RefusalPart) else part.text for part in item.content)
+    return "\n".join(part.text for part in item.content)
 
 
 def _add(item: AnyItem, messages: list[dict[str, Any]]) -> None:

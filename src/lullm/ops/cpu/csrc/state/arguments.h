@@ -95,6 +95,22 @@ struct RecurrenceArgs {
   int64_t scratch_bytes() const { return 4 * (key_dim * kStateColumns + kTokensAtOnce * 2 * padded_key_dim()); }
 };
 
+// See `Ops.selective_scan`.
+struct SelectiveArgs {
+  StateArgs state;       // [state_size, num_channels]
+  const void* x;         // [T, num_channels]
+  const void* bc;        // [T, 2, state_size]
+  const void* steps;     // [T, num_channels]
+  const float* a_log;    // [num_channels, state_size]
+  const float* dt_bias;  // [num_channels]
+  const float* skip;     // [num_channels]
+  void* y;               // [T, num_channels]
+  int64_t x_stride, bc_stride, step_stride, num_channels, state_size;
+
+  int64_t num_channel_blocks() const { return (num_channels + kStateColumns - 1) / kStateColumns; }
+  int64_t scratch_bytes() const { return 4 * 2 * state_size * kStateColumns; }  // states and rates of decay
+};
+
 // See `Ops.gated_rms_norm`.
 struct GatedNormArgs {
   const void* x;       // [T, num_groups, size]

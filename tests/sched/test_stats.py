@@ -4,7 +4,7 @@ import dataclasses
 
 from kit.sched.simulation import Simulation
 
-from lullm.engine.stats import take_stats
+from lullm.sched.watch import take_stats
 from lullm.types.watch.stats import EngineStats
 
 

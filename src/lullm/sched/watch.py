@@ -1,8 +1,8 @@
-"""Takes an `Occupancy`: O(blocks in use) in Python's loops over tables, and numpy over the blocks of the pools."""
+"""What those who watch a scheduler see: `take_stats` (numbers) and `take_occupancy` (who holds which blocks)."""
 
 import itertools
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,37 @@ from lullm.types.watch.occupancy import (
     QueueName,
     RequestOccupancy,
 )
+from lullm.types.watch.stats import EngineStats
 from lullm.units import cdiv
+
+
+def take_stats(
+    scheduler: Scheduler, num_steps: int, finished: Mapping[str, int], expert_balance: float | None = None
+) -> EngineStats:
+    """The numbers as they are; from any thread, while another one steps. `finished`: requests by finish reason."""
+    space = scheduler.block_space
+    return EngineStats(
+        num_running=len(scheduler.running),
+        num_running_prompt_tokens=sum(len(group.request.prompt_token_ids) for group in tuple(scheduler.running)),
+        num_waiting=len(scheduler.waiting),
+        num_swapped=len(scheduler.swapped),
+        num_blocks=space.num_blocks,
+        num_used_blocks=space.num_used_blocks,
+        num_host_blocks=space.num_host_blocks,
+        num_used_host_blocks=space.num_used_host_blocks,
+        prefix_cache_queries_total=space.prefix_cache.queries,
+        prefix_cache_hits_total=space.prefix_cache.hits,
+        prefix_cache_host_hits_total=space.prefix_cache.host_hits,
+        preemptions_total={**scheduler.preemption.counts},
+        prompt_tokens_total=scheduler.stats.prompt_tokens,
+        generation_tokens_total=scheduler.stats.generation_tokens,
+        pooled_total=scheduler.stats.pooled,
+        kv_cache_full_total=scheduler.stats.kv_cache_full,
+        steps_total=num_steps,
+        finished_total=dict(finished),
+        token_gaps=scheduler.stats.gaps.snapshot(),
+        expert_balance=expert_balance,
+    )
 
 
 class _Painter:
@@ -50,7 +80,10 @@ class _Painter:
 
 
 def take_occupancy(scheduler: Scheduler, max_cells: int) -> Occupancy:
-    """Who holds what now, in at most `max_cells` cells per pool. For the thread that steps, between steps."""
+    """Who holds what now, in at most `max_cells` cells per pool. For the thread that steps, between steps.
+
+    O(blocks in use) in Python's loops over tables, and numpy over the blocks of the pools.
+    """
     started = time.perf_counter()
     space = scheduler.block_space
     device_cached, host_cached = space.cached_ids()

@@ -1,0 +1,155 @@
+"""What options say about each other and about a model, and what does not exist yet: refused before a thing is built."""
+
+from lullm.config.model import ModelConfig
+from lullm.config.option.option import options_of
+from lullm.config.parallel.cut import check_stages
+from lullm.config.parallel.share import share_of
+from lullm.config.user_option import UserOptions
+from lullm.errors import ConfigError, UnsupportedError
+from lullm.types.parallel.placement import Axis
+from lullm.types.wire.importable import is_importable_name
+
+_BACKENDS = ("uni", "mp", "ray", "external_launcher")
+_OF_PROCESSES = ("worker_timeout", "step_timeout", "restart_workers")
+
+
+def check_agreement(options: UserOptions) -> None:
+    """Return if the options, each within its own bounds, go together. Raises ConfigError, UnsupportedError."""
+    _check_together(options)
+    _check_sleep_options(options)
+    _check_launched(options)
+    refuse_missing_machinery(options)
+
+
+def refuse_known_names(options: UserOptions) -> None:
+    """Raises UnsupportedError, with an explanation: a value is known elsewhere and not supported here."""
+    device, kv_cache_dtype, backend = options.device, options.kv_cache_dtype, options.attention_backend
+    if str(device).partition(":")[0] in ("npu", "ascend"):
+        raise UnsupportedError(
+            f"device={device!r} is not supported: there are arenas for Ascend memory, but neither ops nor a "
+            "device for its steps; use device='cpu'"
+        )
+    if str(kv_cache_dtype) in ("fp8_e5m2", "fp8_inc", "fp8_ds_mla"):
+        raise UnsupportedError(f"kv_cache_dtype={kv_cache_dtype!r} is not supported: use fp8_e4m3 ('fp8')")
+    if str(backend) in ("flashinfer", "flash-attn"):
+        raise UnsupportedError(f"attention_backend={backend!r} is not supported yet: use auto, triton or torch")
+
+
+def _check_together(options: UserOptions) -> None:
+    """What one option says about another."""
+    if options.max_num_batched_tokens < options.max_num_seqs:
+        raise ConfigError(
+            f"max_num_batched_tokens ({options.max_num_batched_tokens}) must be at least max_num_seqs "
+            f"({options.max_num_seqs}): every running sequence needs one token per step"
+        )
+    check_stages(options.pipeline_layers, options.pipeline_parallel_size, bool(options.async_scheduling))
+    if options.delay_factor and options.enable_chunked_prefill:
+        raise ConfigError("delay_factor belongs to the prefill-first policy; set enable_chunked_prefill=False too")
+    if options.batch_invariant and options.attention_backend == "torch":
+        raise ConfigError("batch_invariant needs lullm's own attention, not attention_backend='torch': use auto")
+    if options.preemption_mode == "swap" and options.swap_space == 0:
+        raise ConfigError("preemption_mode='swap' needs swap_space above 0")
+    if options.executor_backend == "uni" and options.num_workers > 1:
+        raise ConfigError(f"distributed_executor_backend='uni' runs one worker, not {options.num_workers}: use 'mp'")
+    if options.executor_backend == "uni":
+        alone = _OF_PROCESSES if options.data_parallel_size == 1 else ("step_timeout", "restart_workers")
+        _check_defaults(options, alone, "worker processes: distributed_executor_backend='mp'")
+    if options.executor_backend == "ray":
+        _check_defaults(options, ("restart_workers",), "processes of this machine: distributed_executor_backend='mp'")
+    if options.enable_expert_parallel and options.tensor_parallel_size == 1:
+        raise ConfigError("enable_expert_parallel deals the experts to workers: set tensor_parallel_size, too")
+    if options.calculate_kv_scales and options.kv_cache_dtype not in ("fp8", "fp8_e4m3"):
+        raise ConfigError(
+            f"calculate_kv_scales needs kv_cache_dtype='fp8', not {options.kv_cache_dtype!r}, which has no such scales"
+        )
+
+
+def check_for_model(options: UserOptions, model: ModelConfig) -> None:
+    """What needs lullm's own layers, with a cache of keys and values, and sizes that workers can share.
+
+    Raises ConfigError, UnsupportedError.
+    """
+    share_of(model, Axis(0, options.tensor_parallel_size), options.enable_expert_parallel)
+    if model.is_all_ops:
+        return
+    wishes = {
+        "quantization": options.quantization is not None and model.foreign is not None,
+        "kv_cache_dtype": any(name in options.kv_cache_dtype for name in model.refused_caches),
+        "batch_invariant": options.batch_invariant,
+    }
+    for name, wanted in wishes.items():
+        if wanted:
+            raise ConfigError(
+                f"{name}={getattr(options, name)!r} is not there for {model.architecture}, which {model.beside_ops}; "
+                "leave it out"
+            )
+
+
+def _check_sleep_options(options: UserOptions) -> None:
+    wishes = {
+        "sleep_after": options.sleep_after is not None,
+        "auto_wake": options.auto_wake,
+        "keep_backup": options.keep_backup,
+        "pin_backup": options.pin_backup,
+        "sleep_dir": options.sleep_dir is not None,
+        "verify_wake": not options.verify_wake,
+    }
+    for name, wanted in wishes.items():
+        if wanted and not options.enable_sleep_mode:
+            raise ConfigError(f"{name}={getattr(options, name)!r} needs enable_sleep_mode=True")
+    if not options.idle.wakes_by_request:
+        needs = "auto_wake=True or a sleep_after: no request wakes the engine"
+        _check_defaults(options, ("wake_timeout", "max_num_wake_waiting"), needs)
+
+
+def _check_defaults(options: UserOptions, names: tuple[str, ...], needs: str) -> None:
+    """Raises ConfigError: one of these options is not at its default, and would be without effect."""
+    defaults = {each.name: each.default for each in options_of(UserOptions)}
+    for name in names:
+        if getattr(options, name) != defaults[name]:
+            raise ConfigError(f"{name} needs {needs}")
+
+
+def _check_launched(options: UserOptions) -> None:
+    """Processes that a launcher has started plan for themselves, and must plan alike. Raises ConfigError."""
+    if options.distributed_executor_backend != "external_launcher":
+        return
+    _check_defaults(options, ("worker_timeout", "restart_workers"), "worker processes of the engine's own: 'mp'")
+    wishes = {
+        "seed": (options.seed is None, "requests without a seed would draw others in each process"),
+        "delay_factor": (options.delay_factor > 0, "each process has a clock of its own"),
+        "sleep_after": (options.sleep_after is not None, "each process has a clock of its own"),
+        "auto_wake": (bool(options.auto_wake), "a request comes to one process, and all have to wake up"),
+        "data_parallel_size": (options.data_parallel_size != 1, "more processes than workers are engines of their own"),
+    }
+    for name, (wanted, reason) in wishes.items():
+        if wanted:
+            raise ConfigError(
+                f"{name}={getattr(options, name)!r} does not go with distributed_executor_backend='external_launcher': "
+                f"{reason}; leave it out, or take 'mp'"
+            )
+
+
+def refuse_missing_machinery(options: UserOptions) -> None:
+    on_gpu = options.device == "cuda"
+    if options.attention_backend == "triton" and not on_gpu:
+        raise UnsupportedError("attention_backend='triton' needs device='cuda'; on a CPU use auto or torch")
+    backend = options.distributed_executor_backend
+    missing = {
+        "keep_backup": (
+            bool(options.keep_backup) and not on_gpu,
+            "on a CPU a backup takes the memory that is to be free",
+        ),
+        "pin_backup": (options.pin_backup and not on_gpu, "on a CPU nothing is pinned"),
+        "kv_cache_dtype": (options.kv_cache_dtype == "int8" and on_gpu, "the GPU's kernels read fp8"),
+        "quantization": (options.quantization is not None and on_gpu, "there are no GPU kernels for it; use a CPU"),
+        "distributed_executor_backend": (
+            isinstance(backend, str) and backend not in _BACKENDS and not is_importable_name(backend),
+            "there are 'uni' (in this process), 'mp' (a process for each worker), 'ray' (on several machines) and "
+            "'external_launcher' (in each process that torchrun has started), or a class of your own, like "
+            "'package.module:Class'",
+        ),
+    }
+    for name, (wanted, advice) in missing.items():
+        if wanted:
+            raise UnsupportedError(f"{name}={getattr(options, name)!r} is not supported yet: {advice}")

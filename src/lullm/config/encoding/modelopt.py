@@ -1,0 +1,36 @@
+"""ModelOpt (https://github.com/NVIDIA/Model-Optimizer): FP8 and NVFP4 as NVIDIA releases them."""
+
+import re
+from pathlib import Path
+
+from lullm.config.encoding.keys import Data, check_known, choice, module_names, targets
+from lullm.config.encoding.scheme import EVERYTHING, CheckpointEncoding, Float4Scheme, Float8Scheme
+from lullm.config.json_file import read_object
+
+_READS = ("quant_algo", "group_size", "ignore", "exclude_modules", "config_groups")
+_IGNORES = ("producer", "kv_cache_scheme", "kv_cache_quant_algo")
+_REFUSES = ("has_zero_point", "pre_quant_scale", "quantized_layers")
+
+
+def read_modelopt(data: Data) -> CheckpointEncoding:
+    """Modules to leave may be named with wildcards. Activations and the KV cache stay as they are."""
+    check_known(data, _READS, _IGNORES, _REFUSES)
+    algorithm = choice(data, "quant_algo", ("fp8", "fp8_per_channel_per_token", "nvfp4"), None)
+    if algorithm == "nvfp4":
+        choice(data, "group_size", (16,), 16)
+    left = module_names(data, "ignore", "exclude_modules")
+    patterns = tuple(f"re:{re.escape(each).replace(re.escape('*'), '.*')}$" for each in left)
+    scheme = Float4Scheme(16) if algorithm == "nvfp4" else Float8Scheme()
+    return CheckpointEncoding("modelopt", ((EVERYTHING, scheme),), targets(patterns, "ignore"))
+
+
+def with_own_file(data: Data, folder: Path) -> Data:
+    """A `config.json` with what older copies say in hf_quant_config.json alone. Raises ModelLoadError."""
+    try:
+        stated = {} if data.get("quantization_config") else read_object(folder / "hf_quant_config.json")
+    except FileNotFoundError:
+        return data
+    found = stated.get("quantization")
+    if not isinstance(found, dict) or found.get("quant_algo") is None:
+        return data
+    return {**data, "quantization_config": {"quant_method": "modelopt", **found}}

@@ -1,0 +1,65 @@
+"""Selective scan (Mamba 1, https://arxiv.org/abs/2312.00752): a mixer whose channels each keep a vector of numbers."""
+
+import torch
+from torch import Tensor, nn
+
+from lullm.config.decoder import SelectiveConfig
+from lullm.kv.cache_group import LayerPlace
+from lullm.nn.context import StepContext
+from lullm.nn.linear import FusedLinear, Linear, meta_parameter
+from lullm.nn.norm import RMSNorm
+from lullm.nn.recurrent.convolution import Convolution, state_of
+from lullm.ops.state.weights import DecayWeights
+
+
+class PlainNorm(RMSNorm):
+    """RMSNorm without a learned weight."""
+
+    def __init__(self, size: int, eps: float, dtype: torch.dtype):
+        nn.Module.__init__(self)
+        self.register_buffer("weight", torch.ones(size, dtype=dtype, device="cpu"), persistent=False)
+        self.eps = eps
+
+
+class SelectiveScan(nn.Module):
+    """Project, convolve, find step sizes and what is written and read by, move the states on, gate, project back.
+
+    Args:
+        layer: the number of its entry in `layer_kinds`. place: of its state.
+    """
+
+    def __init__(self, config: SelectiveConfig, hidden_size: int, layer: int, place: LayerPlace, dtype: torch.dtype):
+        super().__init__()
+        self.config = config
+        self.layer = layer
+        self.place = place
+        size, bias = config.num_channels, config.projection_bias
+        self.in_proj = FusedLinear(hidden_size, (size, size), bias, dtype)
+        self.conv1d = Convolution((size,), config.kernel_size, config.convolution_bias, dtype)
+        self.part_sizes = (config.step_rank, config.state_size, config.state_size)
+        self.x_proj = Linear(size, sum(self.part_sizes), False, dtype)
+        self.dt_proj = Linear(config.step_rank, size, False, dtype)
+        self.dt_bias, self.D = (meta_parameter((size,), torch.float32) for _ in range(2))
+        self.A_log = meta_parameter((size, config.state_size), torch.float32)
+        self.norms: tuple[RMSNorm, ...] = ()
+        if config.norm_eps is not None:
+            make_norm = RMSNorm if config.has_norm_weights else PlainNorm
+            self.dt_layernorm, self.b_layernorm, self.c_layernorm = self.norms = tuple(
+                make_norm(part_size, config.norm_eps, dtype) for part_size in self.part_sizes
+            )
+        self.out_proj = Linear(size, hidden_size, bias, dtype)
+
+    def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+        """The rotary table is for attention."""
+        ops, state = context.ops, state_of(self.config, self.layer, self.place, context)
+        mixed, z = self.in_proj(x, ops).split(self.in_proj.part_sizes, dim=-1)  # [T, I] each
+        mixed = self.conv1d(mixed, True, state, ops)
+        sizes = self.x_proj(mixed, ops)  # [T, R + 2 N]
+        ops.all_reduce_(sizes)  # workers that share the channels have a part of every sum
+        for part, norm in zip(sizes.split(self.part_sizes, dim=-1), self.norms, strict=False):
+            norm.norm_(part, ops)
+        low, bc = sizes.split((self.part_sizes[0], 2 * self.config.state_size), dim=-1)
+        weights = DecayWeights(self.A_log, self.dt_bias, self.D)
+        out = ops.selective_scan(mixed, bc, self.dt_proj(low, ops), weights, state)  # [T, I]
+        ops.multiply_(out, z, "silu")
+        return self.out_proj(out, ops)
