@@ -9,7 +9,7 @@ from lullm.ops import grouped_attention
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.triton.decode_attention import launch_decode
-from lullm.ops.triton.prefill_attention import launch_invariant, launch_prefill, launch_tiles
+from lullm.ops.triton.prefill_attention import launch_prefill, launch_tiles
 from lullm.ops.triton.rope_cache import check_cache
 from lullm.ops.triton.tile import decode_tile, invariant_tile, prefill_tile, split_tile
 
@@ -68,7 +68,7 @@ def invariant_attention(
     """The same in one launch of one tile, so that a row's bits depend on its own sequence alone."""
     out = _new_result(q, cache)
     tile = invariant_tile(cache.key.dtype, q.shape[2])
-    launch_invariant(out, q, cache, prepared, scale, tile, soft_cap, sinks)
+    launch_tiles(out, q, cache, prepared, scale, tile, 1, True, soft_cap, sinks)
     return out
 
 

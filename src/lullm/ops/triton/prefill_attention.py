@@ -11,7 +11,7 @@ of its tiles, and a program finds its span by bisection.
 If the tiles are too few to fill the device (a short chunk on a long prefix), each tile's keys are split among several
 programs, as in `decode_attention`: parts go to scratch memory, and the program that ends last adds them up in order.
 
-`launch_invariant` serves all spans with one tile and without splits. So a row's turns begin at multiples of the tile's
+`launch_tiles` can serve all spans with one tile and without splits. Then a row's turns begin at multiples of the tile's
 keys, and its bits depend on its own sequence alone: turns in which a row sees nothing change nothing of it.
 """
 
@@ -53,31 +53,11 @@ def num_prefill_splits(
 
 @triton.jit
 def _attend(
-    acc,
-    best,
-    total,
-    q,
-    begin,
-    end,
-    positions,
-    last_position,
-    table_ptr,
-    key_ptr,
-    value_ptr,
-    kv_head,
-    scale_log2,
-    NUM_KV_HEADS: tl.constexpr,
-    HEAD_SIZE: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    BLOCK_KEYS: tl.constexpr,
-    WINDOW: tl.constexpr,
-    IS_MASKED: tl.constexpr,
-    first_key,
-    IS_SPLIT: tl.constexpr,
-    SOFT_CAP: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    acc, best, total, q, begin, end, positions, last_position, table_ptr, key_ptr, value_ptr, kv_head, scale_log2,
+    NUM_KV_HEADS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr, WINDOW: tl.constexpr, IS_MASKED: tl.constexpr, first_key, IS_SPLIT: tl.constexpr,
+    SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """The keys `begin`..`end` - 1. Both are multiples of BLOCK_KEYS, except the end of the last turn."""
     columns = tl.arange(0, BLOCK_D)
     column_mask = columns < HEAD_SIZE
@@ -303,20 +283,6 @@ def launch_prefill(
     launch_tiles(out, q, cache, layout, scale, tile, splits, False, soft_cap, sinks)
 
 
-def launch_invariant(
-    out: Tensor,
-    q: Tensor,
-    cache: LayerCache,
-    layout: DeviceLayout,
-    scale: float,
-    tile: PrefillTile,
-    soft_cap: float | None = None,
-    sinks: Tensor | None = None,
-) -> None:
-    """Fill all rows of `out`, each with bits that depend on its own sequence alone."""
-    launch_tiles(out, q, cache, layout, scale, tile, 1, True, soft_cap, sinks)
-
-
 def launch_tiles(
     out: Tensor,
     q: Tensor,
@@ -329,6 +295,7 @@ def launch_tiles(
     soft_cap: float | None = None,
     sinks: Tensor | None = None,
 ) -> None:
+    """With `takes_decodes` and without splits all rows of `out`, whose bits depend on their own sequence alone."""
     num_tokens, num_q_heads, head_size = q.shape
     num_kv_heads = cache.num_kv_heads
     group = num_q_heads // num_kv_heads

@@ -8,7 +8,7 @@ their spans.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVarTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,8 +16,6 @@ from torch import Tensor
 
 from lullm.ops.state import mixing, recurrence
 from lullm.ops.state.layout import LayerState, StateLayout
-
-Ts = TypeVarTuple("Ts")
 
 
 @dataclass(eq=False)
@@ -54,15 +52,15 @@ _decodes: WeakKeyDictionary[StateLayout, _Decodes] = WeakKeyDictionary()
 """All layers of a step share one."""
 
 
-def _of_decodes(op: Callable[[*Ts, LayerState], Tensor]) -> Callable[[*Ts, LayerState], Tensor]:
-    """The op, which in a step of decodes does not wait."""
+def _of_decodes(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The op, whose last argument is a `LayerState`; in a step of decodes it does not wait."""
 
-    def op_of_decodes(*arguments: *tuple[*Ts, LayerState]) -> Tensor:
-        *rest, state = arguments
+    def op_of_decodes(*arguments: Any) -> Tensor:
+        *given, state = arguments
         if state.layout.is_decode:
             layout = _decodes.setdefault(state.layout, _Decodes(state.layout.layout))
             state = _DecodesState(state.cache, layout, state.part, state.shapes)
-        return op(*rest, state)
+        return op(*given, state)
 
     return op_of_decodes
 
