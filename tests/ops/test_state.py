@@ -1,10 +1,12 @@
 """Recurrent ops: chunks against single tokens and against the golden version, and states in blocks of any cache."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
+from lullm.config.decoder import FACTOR_COLUMNS, head_states
 from lullm.kv.cache_group import num_state_blocks
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.cpu import native
@@ -73,16 +75,27 @@ def draw(*shape):
 
 
 def shapes_of(heads, num_channels=10):
-    return (KERNEL - 1, num_channels), (heads[1], heads[2], heads[3])
+    return (KERNEL - 1, num_channels), *head_states(*heads[1:])
 
 
 def run_rule(ops, kind, given, query_lens, heads, before, is_first=None):
-    """(what the op gives, the states behind it)."""
-    state = state_of(query_lens, shapes_of(heads), [torch.zeros(len(query_lens), KERNEL - 1, 10), before], is_first)
+    """(what the op gives, the states behind it: matrices, and what they are still to be multiplied by)."""
+    state = state_of(query_lens, shapes_of(heads), [torch.zeros(len(query_lens), KERNEL - 1, 10), *before], is_first)
     op = ops.gated_delta_rule if kind == "delta rule" else ops.state_space
     out = op(*given, state)
     next_step = LayerState(state.cache, layout_of(query_lens, None, state.layout.block_tables), 0, state.shapes)
-    return out, next_step.read(1)
+    return out, next_step.read(1), next_step.read(2)
+
+
+def settled(matrices, factors):
+    """The matrices with their factors. Torch's versions leave these as they are."""
+    return matrices * factors.repeat_interleave(FACTOR_COLUMNS, dim=2)[:, :, None, : matrices.shape[3]]
+
+
+def states_before(num_seqs, heads):
+    """Matrices, and factors of 1."""
+    _, matrices, factors = shapes_of(heads)
+    return draw(num_seqs, *matrices), torch.ones(num_seqs, *factors)
 
 
 def input_of(kind, num_tokens, heads, dtype=torch.float32):
@@ -105,13 +118,29 @@ KINDS = pytest.mark.parametrize("kind", ["delta rule", "state space"])
 @pytest.mark.parametrize("query_lens", LENS, ids=str)
 def test_the_recurrence_equals_the_golden_version(ops, query_lens, heads, kind):
     given = input_of(kind, sum(query_lens), heads)
-    before = draw(len(query_lens), heads[1], heads[2], heads[3])
+    check_recurrence(ops, kind, given, query_lens, heads)
+
+
+def check_recurrence(ops, kind, given, query_lens, heads):
+    matrices, factors = states_before(len(query_lens), heads)
     is_first = [span == 1 for span in range(len(query_lens))]
-    found, expected = (
-        run_rule(version, kind, given, query_lens, heads, before, is_first) for version in (ops, REFERENCE_OPS)
-    )
+    expected = run_rule(REFERENCE_OPS, kind, given, query_lens, heads, (matrices, factors), is_first)
+    if ops is NATIVE_CPU_OPS:
+        factors = factors * 0.25
+        matrices = matrices * 4
+    found = run_rule(ops, kind, given, query_lens, heads, (matrices, factors), is_first)
     assert expected[0].abs().mean() > 0.01
-    torch.testing.assert_close(found, expected, atol=5e-5, rtol=1e-4)
+    torch.testing.assert_close(found[0], expected[0], atol=5e-5, rtol=1e-4)
+    torch.testing.assert_close(settled(*found[1:]), expected[1], atol=5e-5, rtol=1e-4)
+
+
+@KINDS
+@pytest.mark.parametrize("rate", [1.5, 4.0, 8.0])
+def test_what_is_forgotten_soon_or_at_once(ops, kind, rate):
+    """The decay of some tokens is below every factor that is kept, down to 0."""
+    heads, query_lens = (2, 4, 8, 72), [90, 1, 7]
+    *given, weights = input_of(kind, sum(query_lens), heads)
+    check_recurrence(ops, kind, (*given, replace(weights, a_log=weights.a_log + rate)), query_lens, heads)
 
 
 @KINDS
@@ -121,12 +150,12 @@ def test_steps_of_any_size_give_the_same(ops, kind):
     given = input_of(kind, num_tokens, heads)
     results = []
     for size in (150, 1, 7, 64, 100):
-        state, parts = torch.zeros(1, heads[1], heads[2], heads[3]), []
+        kept, parts = states_before(1, heads), []
         for first in range(0, num_tokens, size):
             part = [x[first : first + size] for x in given[:3]]
-            out, state = run_rule(ops, kind, (*part, given[3]), [len(part[0])], heads, state)
+            out, *kept = run_rule(ops, kind, (*part, given[3]), [len(part[0])], heads, kept)
             parts.append(out)
-        results.append((torch.cat(parts), state))
+        results.append((torch.cat(parts), *kept))
     for result in results[1:]:
         torch.testing.assert_close(result, results[0], atol=5e-5, rtol=1e-4)
         if ops is NATIVE_CPU_OPS:
@@ -256,19 +285,19 @@ def test_a_gate_multiplies_a_part_of_longer_rows(ops, gating, dtype):
 def test_native_bits_follow_neither_batch_nor_threads(kind):
     heads, query_lens = (2, 4, 24, 80), [1, 17, 1, 3]
     given = input_of(kind, sum(query_lens), heads, torch.bfloat16)
-    before = draw(len(query_lens), heads[1], heads[2], heads[3])
+    before = states_before(len(query_lens), heads)
     found = []
     for num_threads in (1, 2):
         native.set_num_threads(num_threads)
         found.append(run_rule(NATIVE_CPU_OPS, kind, given, query_lens, heads, before))
-    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
     rows = layout_of(query_lens).rows
     for span, own in enumerate(rows):
         part = [x[own] for x in given[:3]]
-        out, state = run_rule(
-            NATIVE_CPU_OPS, kind, (*part, given[3]), query_lens[span : span + 1], heads, before[span, None]
-        )
-        assert torch.equal(out, found[0][0][own]) and torch.equal(state[0], found[0][1][span])
+        of_span = [tensor[span, None] for tensor in before]
+        out, *states = run_rule(NATIVE_CPU_OPS, kind, (*part, given[3]), query_lens[span : span + 1], heads, of_span)
+        assert torch.equal(out, found[0][0][own])
+        assert all(torch.equal(state[0], kept[span]) for state, kept in zip(states, found[0][1:], strict=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])

@@ -7,6 +7,7 @@ from typing import Literal
 from lullm.config.experts import ExpertsConfig
 from lullm.config.rope import RopeConfig
 from lullm.types.arithmetic import Activation, AttentionFeature
+from lullm.units import cdiv
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,15 @@ class QueryStretch:
 
     beta: float
     trained_len: int
+
+
+FACTOR_COLUMNS = 64
+"""Of a head's matrix, that native code moves on at a time (`kStateColumns`)."""
+
+
+def head_states(num_heads: int, key_dim: int, value_dim: int) -> tuple[tuple[int, ...], ...]:
+    """A matrix per head; and what native code has still to multiply its columns by, so many at a time."""
+    return (num_heads, key_dim, value_dim), (num_heads, cdiv(value_dim, FACTOR_COLUMNS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +65,8 @@ class DeltaNetConfig:
     @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """What a sequence keeps: the rows that the convolution still sees, and a matrix per value head."""
-        heads = (self.num_value_heads, self.key_head_dim, self.value_head_dim)
-        return (self.kernel_size - 1, self.num_channels), heads
+        heads = head_states(self.num_value_heads, self.key_head_dim, self.value_head_dim)
+        return (self.kernel_size - 1, self.num_channels), *heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +117,8 @@ class StateSpaceConfig:
     @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """What a sequence keeps: the rows that the convolution still sees, and a matrix per head."""
-        return (self.kernel_size - 1, self.num_channels), (self.num_heads, self.state_size, self.head_dim)
+        heads = head_states(self.num_heads, self.state_size, self.head_dim)
+        return (self.kernel_size - 1, self.num_channels), *heads
 
 
 @dataclass(frozen=True, slots=True)

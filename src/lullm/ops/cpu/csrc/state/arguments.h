@@ -76,7 +76,7 @@ constexpr int kTokensAtOnce = 4;       // that move a state on while it is in re
 
 // See `Ops.gated_delta_rule` and `Ops.state_space`: the state of a head is [key_dim, value_dim].
 struct RecurrenceArgs {
-  StateArgs state;          // [num_heads, key_dim, value_dim]
+  StateArgs state;          // [num_heads, key_dim, value_dim], behind it factors [num_heads, num_column_blocks()]
   const void* queries;      // [T, num_groups, key_dim]
   const void* keys;         // the same
   const void* values;       // [T, num_heads, value_dim]
@@ -90,6 +90,10 @@ struct RecurrenceArgs {
   int64_t num_groups, num_heads, key_dim, value_dim;
   float least_step, most_step;
 
+  // Where the factor of an item stands, in floats from the states on.
+  int64_t factor_place(int64_t head, int64_t block) const {
+    return num_heads * key_dim * value_dim + head * num_column_blocks() + block;
+  }
   int64_t num_column_blocks() const { return (value_dim + kStateColumns - 1) / kStateColumns; }
   int64_t padded_key_dim() const { return (key_dim + 15) / 16 * 16; }
   int64_t scratch_bytes() const { return 4 * (key_dim * kStateColumns + kTokensAtOnce * 2 * padded_key_dim()); }

@@ -3,6 +3,10 @@
 // Tokens of a sequence come one after the other, in one step as in many, and all sums have one order. So the bits of a
 // token follow neither the batch nor the chunks of its prompt. A state stays in the first-level cache for all tokens of a
 // step: the columns of a head's matrix do not meet, and an item has 64 of them.
+//
+// Decay is not applied to the state but to a factor beside it, which what is written is divided by, and what is read
+// multiplied with: an operation less on each element. Once the factor is small the state takes it over, which follows from
+// the tokens so far alone. The factor is kept with the state.
 
 #include <cmath>
 #include <type_traits>
@@ -15,6 +19,7 @@ namespace LULLM_ISA {
 namespace {
 
 constexpr float kNormEps = 1e-6f;
+constexpr float kLeastFactor = 0x1p-64f;  // what is divided by it stays far below the largest float
 
 template <class T>
 const T* row_of(const void* base, int64_t row, int64_t stride) {
@@ -52,20 +57,23 @@ inline void multiply(const float* state, const float* keys, int64_t key_dim, int
   }
 }
 
-// One token: its query and key as floats, the factor on the state, and what is written; then what is read.
+// One token: its query and key as floats, and what is written; then what is read.
 struct Move {
   const float *query, *key;
-  float decay;
+  float before;  // the factor of the state before the token, this token's decay included
+  float taken;   // what the state is multiplied with first: 1, or that factor
+  float factor;  // of the state from now on
   float written[kStateColumns], read[kStateColumns];
 };
 
-// S <- decay S + k v^T; S^T q: for kTokens tokens, one after the other, on kVectors vectors of columns from `column` on.
+// S <- taken S + k v^T; S^T q: for kTokens tokens, one after the other, on kVectors vectors of columns from `column` on.
 // The state is loaded and stored once for all of them; each element sees the same operations as token by token.
-template <int kTokens, int kVectors>
+// kTakes: some `taken` is not 1.
+template <bool kTakes, int kTokens, int kVectors>
 void move_on(float* state, Move* moves, int64_t key_dim, int64_t column) {
   V values[kTokens][kVectors], out[kTokens][kVectors], factors[kTokens];
   LULLM_UNROLL for (int t = 0; t < kTokens; t++) {
-    factors[t] = set1(moves[t].decay);
+    factors[t] = set1(moves[t].taken);
     LULLM_UNROLL for (int j = 0; j < kVectors; j++)
       values[t][j] = load(moves[t].written + column + j * kLanes), out[t][j] = zero();
   }
@@ -76,7 +84,7 @@ void move_on(float* state, Move* moves, int64_t key_dim, int64_t column) {
     LULLM_UNROLL for (int t = 0; t < kTokens; t++) {
       const V key = set1(moves[t].key[i]), query = set1(moves[t].query[i]);
       LULLM_UNROLL for (int j = 0; j < kVectors; j++) {
-        moved[j] = fma(key, values[t][j], mul(factors[t], moved[j]));
+        moved[j] = fma(key, values[t][j], kTakes ? mul(factors[t], moved[j]) : moved[j]);
         out[t][j] = fma(query, moved[j], out[t][j]);
       }
     }
@@ -87,9 +95,9 @@ void move_on(float* state, Move* moves, int64_t key_dim, int64_t column) {
 }
 
 // `move_on` of one token, and on the way S^T k of the next, as `multiply` sums it: the state is read once, not twice.
-template <int kVectors>
+template <bool kTakes, int kVectors>
 void move_on_and_multiply(float* state, Move& move, const float* next_key, int64_t key_dim, int64_t column, float* held) {
-  const V factor = set1(move.decay);
+  const V factor = set1(move.taken);
   V values[kVectors], out[kVectors], even[kVectors], odd[kVectors];
   LULLM_UNROLL for (int j = 0; j < kVectors; j++)
     values[j] = load(move.written + column + j * kLanes), out[j] = even[j] = odd[j] = zero();
@@ -97,7 +105,8 @@ void move_on_and_multiply(float* state, Move& move, const float* next_key, int64
     float* row = state + i * kStateColumns + column;
     const V key = set1(move.key[i]), query = set1(move.query[i]), next = set1(next_key[i]);
     LULLM_UNROLL for (int j = 0; j < kVectors; j++) {
-      const V moved = fma(key, values[j], mul(factor, load(row + j * kLanes)));
+      const V held_so_far = load(row + j * kLanes);
+      const V moved = fma(key, values[j], kTakes ? mul(factor, held_so_far) : held_so_far);
       store(row + j * kLanes, moved);
       out[j] = fma(query, moved, out[j]);
       sums[j] = fma(next, moved, sums[j]);
@@ -121,6 +130,13 @@ void for_columns(int64_t num_vectors, Body&& body) {
   for (; j < num_vectors; j++) body(j * kLanes, std::integral_constant<int, 1>());
 }
 
+// body(whether, as a constant).
+template <class Body>
+void for_either(bool whether, Body&& body) {
+  if (whether) body(std::true_type());
+  else body(std::false_type());
+}
+
 template <class T>
 void recur(const RecurrenceArgs& a, int64_t span, int64_t head, int64_t block, void* scratch) {
   const int64_t column = block * kStateColumns, count = std::min(kStateColumns, a.value_dim - column);
@@ -135,11 +151,15 @@ void recur(const RecurrenceArgs& a, int64_t span, int64_t head, int64_t block, v
   }
   const bool is_delta = a.betas != nullptr;
   const float rate = -std::exp(a.a_log[head]);
+  float factor;
+  a.state.read(span, a.factor_place(head, block), 1, &factor);
+  if (a.state.begins(span)) factor = 1.0f;
   const int64_t first_row = a.state.first_row(span), end_row = first_row + a.state.num_rows(span);
   Move moves[kTokensAtOnce];
   float given[kTokensAtOnce][kStateColumns], betas[kTokensAtOnce], held[kStateColumns];
   for (int64_t token = first_row; token < end_row; token += kTokensAtOnce) {
     const int num_tokens = static_cast<int>(std::min<int64_t>(kTokensAtOnce, end_row - token));
+    bool takes = false;
     for (int t = 0; t < num_tokens; t++) {
       Move& move = moves[t];
       float *query = widened + t * 2 * padded, *key = query + padded;
@@ -148,13 +168,17 @@ void recur(const RecurrenceArgs& a, int64_t span, int64_t head, int64_t block, v
       widen(row_of<T>(a.values, token + t, a.value_stride) + head * a.value_dim + column, count, given[t]);
       float step = softplus(to_float(row_of<T>(a.steps, token + t, a.step_stride)[head]) + a.dt_bias[head]);
       if (!is_delta) step = std::min(std::max(step, a.least_step), a.most_step);
-      move.query = query, move.key = key, move.decay = std::exp(rate * step);
+      move.query = query, move.key = key, move.before = factor * std::exp(rate * step);
+      const bool is_small = !(move.before >= kLeastFactor);
+      takes |= is_small;
+      move.taken = is_small ? move.before : 1.0f;
+      factor = move.factor = is_small ? 1.0f : move.before;
       if (is_delta) {
         normalize(query, padded, 1.0f / std::sqrt(static_cast<float>(a.key_dim)));
         normalize(key, padded, 1.0f);
         betas[t] = 1.0f / (1.0f + std::exp(-to_float(row_of<T>(a.betas, token + t, a.step_stride)[head])));
       } else {
-        for (int64_t j = 0; j < count; j += kLanes) store(move.written + j, mul(set1(step), load(given[t] + j)));
+        for (int64_t j = 0; j < count; j += kLanes) store(move.written + j, mul(set1(step / factor), load(given[t] + j)));
       }
     }
     if (is_delta) {
@@ -162,32 +186,40 @@ void recur(const RecurrenceArgs& a, int64_t span, int64_t head, int64_t block, v
       for (int t = 0; t < num_tokens; t++) {
         Move& move = moves[t];
         for (int64_t j = 0; j < count; j += kLanes) {
-          const V error = fnma(set1(move.decay), load(held + j), load(given[t] + j));
-          store(move.written + j, mul(set1(betas[t]), error));
+          const V error = fnma(set1(move.before), load(held + j), load(given[t] + j));
+          store(move.written + j, mul(set1(betas[t] / move.factor), error));
         }
-        for_columns<4>(num_vectors, [&](int64_t at, auto size) {
-          if (t + 1 < num_tokens) move_on_and_multiply<size()>(state, move, moves[t + 1].key, a.key_dim, at, held);
-          else move_on<1, size()>(state, &move, a.key_dim, at);
+        for_either(move.taken != 1.0f, [&](auto taking) {
+          for_columns<4>(num_vectors, [&](int64_t at, auto size) {
+            if (t + 1 < num_tokens) move_on_and_multiply<taking(), size()>(state, move, moves[t + 1].key, a.key_dim, at, held);
+            else move_on<taking(), 1, size()>(state, &move, a.key_dim, at);
+          });
         });
       }
-    } else if (num_tokens == kTokensAtOnce) {
-      for_columns<2>(num_vectors, [&](int64_t at, auto size) {
-        move_on<kTokensAtOnce, size()>(state, moves, a.key_dim, at);
-      });
     } else {
-      for (int t = 0; t < num_tokens; t++)
-        for_columns<4>(num_vectors, [&](int64_t at, auto size) { move_on<1, size()>(state, moves + t, a.key_dim, at); });
+      for_either(takes, [&](auto taking) {
+        if (num_tokens == kTokensAtOnce) {
+          for_columns<2>(num_vectors, [&](int64_t at, auto size) {
+            move_on<taking(), kTokensAtOnce, size()>(state, moves, a.key_dim, at);
+          });
+          return;
+        }
+        for (int t = 0; t < num_tokens; t++)
+          for_columns<4>(num_vectors,
+                         [&](int64_t at, auto size) { move_on<taking(), 1, size()>(state, moves + t, a.key_dim, at); });
+      });
     }
     for (int t = 0; t < num_tokens; t++) {
       T* y = static_cast<T*>(a.y) + ((token + t) * a.num_heads + head) * a.value_dim + column;
       for (int64_t j = 0; j < count; j += kLanes) {
-        V out = load(moves[t].read + j);
+        V out = mul(set1(moves[t].factor), load(moves[t].read + j));
         if (!is_delta) out = fma(set1(a.skip[head]), load(given[t] + j), out);
         store_up_to(y + j, out, count - j);
       }
     }
   }
   for (int64_t i = 0; i < a.key_dim; i++) a.state.write(span, first + i * a.value_dim, count, state + i * kStateColumns);
+  a.state.write(span, a.factor_place(head, block), 1, &factor);
 }
 
 }  // namespace
