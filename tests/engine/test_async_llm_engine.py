@@ -128,7 +128,7 @@ def test_calls_behind_the_one_that_ended_the_engine_fail_and_so_do_all_streams(e
         began.set()
         assert release.wait(20)
 
-    def fail():
+    def fail(reset_running_requests):
         raise RuntimeError("a bug")
 
     async def main():

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from lullm.errors import ModelLoadError
 from lullm.text.tokenizer import Tokenizer
-from lullm.text.vocabulary.gguf import _REGEXES
+from lullm.text.vocabulary.gguf import _CUTS
 
 WORDS = [
     "the quick brown fox",
@@ -52,14 +52,14 @@ def write(path, tokenizer_model, tokens, kinds, **keys):
 
 def trained(pre):
     """A byte-level tokenizer with the rules that a model of this name has."""
-    backend = tokenizers.Tokenizer(models.BPE(ignore_merges=pre in ("llama-bpe", "tekken")))
-    regex = _REGEXES[pre]
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=regex is None)
-    steps = [byte_level] if regex is None else [pre_tokenizers.Split(Regex(regex), "isolated"), byte_level]
-    if pre == "smollm":
-        steps = [pre_tokenizers.Digits(individual_digits=True), byte_level]
+    cut = _CUTS[pre]
+    backend = tokenizers.Tokenizer(models.BPE(ignore_merges=cut.whole_words))
+    steps = [pre_tokenizers.Split(Regex(regex), "isolated") for regex in cut.regexes]
+    if cut.digit_by_digit:
+        steps.append(pre_tokenizers.Digits(individual_digits=True))
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not cut.regexes))
     backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
-    if pre == "qwen2":
+    if cut.composed:
         backend.normalizer = normalizers.NFC()
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -78,7 +78,7 @@ def parts_of(backend):
     return tokens, kinds, [" ".join(pair) for pair in json.loads(backend.to_str())["model"]["merges"]]
 
 
-@pytest.mark.parametrize("pre", _REGEXES)
+@pytest.mark.parametrize("pre", _CUTS)
 def test_byte_level(tmp_path, pre):
     backend = trained(pre)
     tokens, kinds, merges = parts_of(backend)

@@ -23,18 +23,13 @@ from lullm.units import format_bytes
 logger = get_logger(__name__)
 
 
-def _check_single(config: EngineConfig) -> None:
-    """Return if one engine is meant. Raises UnsupportedError: several are."""
+def check_options(config: EngineConfig, has_thread: bool) -> None:
+    """Return if an `LLMEngine` can have these options. Raises ConfigError, UnsupportedError."""
     if config.data_parallel_size > 1:
         raise UnsupportedError(
             f"data_parallel_size={config.data_parallel_size} is for LLM, AsyncLLMEngine and `lullm serve`, which start "
             "several engines; an LLMEngine is one"
         )
-
-
-def check_options(config: EngineConfig, has_thread: bool) -> None:
-    """Return if an `LLMEngine` can have these options. Raises ConfigError, UnsupportedError."""
-    _check_single(config)
     (_check_threaded if has_thread else check_threadless)(config)
     if config.sleep_dir is not None and not Path(config.sleep_dir).is_dir():
         raise ConfigError(f"sleep_dir: the folder {config.sleep_dir} does not exist")

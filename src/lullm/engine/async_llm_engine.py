@@ -4,16 +4,15 @@ Everything here runs on the callers' event loops and asks for work, which the `E
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, Unpack, cast
+from typing import Any, TypeVar, Unpack
 
 import torch
 
 from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.config.option.sleep_after import SleepRung
-from lullm.engine.caller.backlog import Reader
-from lullm.engine.caller.entry import Entry
+from lullm.engine.caller.entry import Entry, EntryCalls
 from lullm.engine.caller.named_calls import NamedCalls
 from lullm.engine.caller.reception import Reception
 from lullm.engine.client import SleepObserver
@@ -25,10 +24,7 @@ from lullm.engine.thread.engine_thread import EngineThread
 from lullm.engine.thread.mailbox import EngineCall, Mailbox
 from lullm.engine.thread.sleep_watch import SleepWatch
 from lullm.machine.memory_ahead import MemoryAhead
-from lullm.types.outputs import RequestOutput
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove
-from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
-from lullm.types.request import GenerateRequest
 from lullm.types.sleep import (
     ForecastArguments,
     SleepArguments,
@@ -44,7 +40,7 @@ from lullm.types.watch.stats import EngineStats
 T = TypeVar("T")
 
 
-class AsyncLLMEngine(Reception, NamedCalls):
+class AsyncLLMEngine(Reception, EntryCalls, NamedCalls):
     """Builds its engine in the constructor, which blocks until the model is loaded, and starts the thread.
 
     With a `data_parallel_size` above 1 the constructor gives a `ReplicaClient`, which has the same methods.
@@ -77,20 +73,6 @@ class AsyncLLMEngine(Reception, NamedCalls):
     def from_engine_args(cls, engine_args: EngineArguments) -> "AsyncLLMEngine":
         """With the options of an `EngineArgs`. Blocks, and raises, as the constructor does."""
         return cls(engine_args.create_engine_config())
-
-    def stream(self, request: GenerateRequest, keep_alive: float | None = None) -> AsyncGenerator[RequestOutput, None]:
-        """Outputs of one request that `prepare` has made, as they come; closing the generator aborts it."""
-        return cast(AsyncGenerator[RequestOutput, None], self._entry.outputs(request, keep_alive))
-
-    async def run(self, request: GenerateRequest, reader: Reader, keep_alive: float | None = None) -> None:
-        """Have `reader` take the outputs of a prepared request as they come; cancelling the call aborts it."""
-        await self._entry.run(request, reader, keep_alive)
-
-    async def pool(
-        self, request: GenerateRequest, keep_alive: float | None = None
-    ) -> PoolingRequestOutput[PoolingOutput]:
-        """The output of a request that `prepare` has made for `PoolingParams`; cancelling the call aborts it."""
-        return await self._entry.vector(request, keep_alive)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End a request, or several: each has a last output with the reason 'abort'. Unknown ids are ignored."""

@@ -18,7 +18,6 @@ from lullm.text.chat_template import ChatTemplate
 from lullm.text.guided.guides import GuideMaker
 from lullm.text.pair import PairReader
 from lullm.text.reply.replies import Replies
-from lullm.text.template.meter import deep_size
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.guided.params import Guide
 from lullm.types.pooling.params import PoolingParams
@@ -26,11 +25,8 @@ from lullm.types.reply.rules import ReplyRules
 from lullm.types.request import NO_TOKENS, Conversation, GenerateRequest, Input, Prompt, TextPair
 from lullm.types.sampling_params import OutputKind, SamplingParams, integers
 
-_MUCH = 1_000_000
 _GRAMMAR_PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
 _PROMPT_KEYS = ("prompt", "prompt_token_ids", "split_special_tokens", "cache_salt", "suffix")
-_MESSAGE_CHARS = 10
-"""Rendering a message takes 2 us beside its text: the time to tokenize so many characters."""
 
 
 class InputProcessor:
@@ -248,36 +244,6 @@ def _said_of_tools(message: str) -> str:
     first, _, _ = message.partition("\n")
     reason = _GRAMMAR_PLACE.sub("", first.removeprefix("structured_outputs: "))
     return f"tools: {reason}"
-
-
-def num_chars(prompt: Input) -> int:
-    """About how much work a prompt is, in characters to tokenize; a token id counts as one. Takes any object."""
-    if isinstance(prompt, TextPair):
-        return _len(prompt.query) + _len(prompt.document)
-    if isinstance(prompt, Conversation):
-        if not isinstance(prompt.messages, (list, tuple)):
-            return 0
-        num_option_chars = deep_size(prompt.options, _MUCH)[0] if prompt.options else 0
-        return num_option_chars + sum(_MESSAGE_CHARS + _num_chars(message) for message in prompt.messages)
-    if isinstance(prompt, dict):
-        return max(_len(prompt.get("prompt")), _len(prompt.get("prompt_token_ids")))
-    return _len(prompt)
-
-
-def _num_chars(message: object) -> int:
-    """Of a message's content, and of what it has beside role and content."""
-    if not isinstance(message, dict):
-        return 0
-    content = message.get("content")
-    others = {name: value for name, value in message.items() if name not in ("role", "content")}
-    num_other_chars = deep_size(others, _MUCH)[0] if others else 0
-    if isinstance(content, (list, tuple)):
-        return num_other_chars + sum(_len(part.get("text")) for part in content if isinstance(part, dict))
-    return num_other_chars + _len(content)
-
-
-def _len(value: object) -> int:
-    return len(value) if isinstance(value, (str, list, tuple)) else 0
 
 
 def _param(prompt: Input) -> str:

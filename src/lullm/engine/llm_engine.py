@@ -133,7 +133,7 @@ class LLMEngine(WorkerCalls):
         with deferred_interrupt() as interrupt:
             outputs = self._loop.step()
             if interrupt.is_set():
-                self._loop.pending = outputs + self._loop.pending
+                self._loop.keep(outputs)
         return outputs
 
     def abort_request(self, request_id: str | Iterable[str], wants_output: bool = True) -> None:
@@ -187,7 +187,7 @@ class LLMEngine(WorkerCalls):
         self.check_health()
         self.lifecycle.check(options)
         while options.mode == "wait" and self._scheduler.has_unfinished:
-            self._loop.pending = self.step()
+            self._loop.keep(self.step())
         self._loop.drain()
         if options.mode == "abort":
             for request_id in self._scheduler.unfinished_ids:

@@ -85,6 +85,10 @@ class StepLoop:
         if wants_output:
             self.pending.append(output)
 
+    def keep(self, outputs: list[EngineOutput]) -> None:
+        """Outputs of a step that its caller could not return: they come first with the next."""
+        self.pending = outputs + self.pending
+
     def take_pending(self) -> list[EngineOutput]:
         """What is pending, without a step."""
         outputs, self.pending = self.pending, []

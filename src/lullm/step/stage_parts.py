@@ -5,6 +5,7 @@ every time, as a recorded graph needs. The block tables come last, because only 
 decodes of one size.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -23,7 +24,6 @@ _NUMPY = {
     torch.float32: np.float32,
     torch.float64: np.float64,
 }
-_ITEM_BYTES = {dtype: dtype.itemsize for dtype in _NUMPY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,47 +80,47 @@ class StageBuffer(Generic[Array]):
     @staticmethod
     def of_tensor(buffer: Tensor, index_dtype: torch.dtype) -> "StageBuffer[Tensor]":
         """Over a uint8 tensor of `stage_bytes` of the largest shape."""
-        return StageBuffer({dtype: buffer.view(dtype) for dtype in _ITEM_BYTES}, index_dtype)
+        return StageBuffer({dtype: buffer.view(dtype) for dtype in _NUMPY}, index_dtype)
 
     @staticmethod
     def of_array(buffer: np.ndarray, index_dtype: torch.dtype) -> "StageBuffer[np.ndarray]":
         """The same over a uint8 array."""
-        return StageBuffer({dtype: buffer.view(_NUMPY[dtype]) for dtype in _ITEM_BYTES}, index_dtype)
+        return StageBuffer({dtype: buffer.view(_NUMPY[dtype]) for dtype in _NUMPY}, index_dtype)
 
     def cut(self, shape: StageShape) -> StageParts[Array]:
         """The parts of a step of this shape."""
-        parts, start = [], 0
-        for count, dtype in _sections(shape, self._index_dtype):
-            item_bytes = _ITEM_BYTES[dtype]
+        parts, start = {}, 0
+        for name, (sizes, dtype) in _sections(shape, self._index_dtype).items():
+            count, item_bytes = math.prod(sizes), dtype.itemsize
             first = start // item_bytes
-            parts.append(self._views[dtype][first : first + count])
+            part = self._views[dtype][first : first + count]
+            parts[name] = part if len(sizes) == 1 else part.reshape(sizes)
             start = round_up(start + count * item_bytes, _ALIGNMENT)
-        parts[2] = parts[2].reshape(shape.num_groups, shape.num_tokens)
-        parts[-1] = parts[-1].reshape(shape.num_groups, shape.num_spans, shape.width)
-        return StageParts(*parts)
+        return StageParts(**parts)
 
 
 def stage_bytes(shape: StageShape, index_dtype: torch.dtype) -> int:
     """Of the buffer that a step of this shape takes."""
-    return sum(round_up(count * _ITEM_BYTES[dtype], _ALIGNMENT) for count, dtype in _sections(shape, index_dtype))
+    sections = _sections(shape, index_dtype).values()
+    return sum(round_up(math.prod(sizes) * dtype.itemsize, _ALIGNMENT) for sizes, dtype in sections)
 
 
-def _sections(shape: StageShape, index_dtype: torch.dtype) -> tuple[tuple[int, torch.dtype], ...]:
-    """Number of items and type of each part, in the order of `StageParts`."""
+def _sections(shape: StageShape, index_dtype: torch.dtype) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Sizes and type of each of `StageParts`, in the order of the buffer."""
     tokens, draws, spans, groups = shape.num_tokens, shape.num_draws, shape.num_spans, shape.num_groups
-    return (
-        (tokens, torch.int64),
-        (tokens, torch.int64),
-        (groups * tokens, torch.int64),
-        (shape.num_sources, torch.int64),
-        (shape.num_rows, torch.int64),
-        (shape.num_indexed, torch.int64),
-        (draws, torch.float64),
-        (draws, torch.int64),
-        (draws, torch.float32),
-        (draws, torch.float32),
-        (draws, torch.int32),
-        (spans + 1, index_dtype),
-        (spans, index_dtype),
-        (groups * spans * shape.width, index_dtype),
-    )
+    return {
+        "token_ids": ((tokens,), torch.int64),
+        "positions": ((tokens,), torch.int64),
+        "slot_mapping": ((groups, tokens), torch.int64),
+        "sources": ((shape.num_sources,), torch.int64),
+        "wanted_rows": ((shape.num_rows,), torch.int64),
+        "draw_index": ((shape.num_indexed,), torch.int64),
+        "top_p": ((draws,), torch.float64),
+        "keys": ((draws,), torch.int64),
+        "temperatures": ((draws,), torch.float32),
+        "min_p_floors": ((draws,), torch.float32),
+        "top_k": ((draws,), torch.int32),
+        "query_starts": ((spans + 1,), index_dtype),
+        "context_lens": ((spans,), index_dtype),
+        "block_tables": ((groups, spans, shape.width), index_dtype),
+    }

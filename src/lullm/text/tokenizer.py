@@ -153,12 +153,10 @@ class Tokenizer:
         variables = template.variables(messages, options)
         tag = take_open_end(variables)
         quoted = self.verbatim.quote(variables, template.sources.values()) if split_special_tokens else None
-        if quoted is None:
-            text = template.render_variables(variables, may_block)
-            text = text if tag is None else cut_at(text, tag)
-            return text, self.encode(text, add_special_tokens=False)
-        text = template.render_variables(quoted.variables, may_block)
+        text = template.render_variables(variables if quoted is None else quoted.variables, may_block)
         text = text if tag is None else cut_at(text, tag)
+        if quoted is None:
+            return text, self.encode(text, add_special_tokens=False)
         return self.verbatim.shown(text, quoted.mark), self.encode_marked(text, quoted.mark)
 
     def apply_chat_template(

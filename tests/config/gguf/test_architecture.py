@@ -48,6 +48,8 @@ MORE = {
     "granitehybrid": EXPERTS | SPACE | {"attention.head_count_kv": array("i", [0, 2])},
     "nemotron_h": SPACE
     | {"attention.head_count_kv": array("i", [0, 2]), "feed_forward_length": array("i", [96, 0])},
+    "qwen35": SPACE | {"full_attention_interval": 2},
+    "qwen35moe": EXPERTS | SPACE | {"expert_shared_feed_forward_length": 32, "full_attention_interval": 2},
     "qwen3next": EXPERTS | SPACE | {"expert_shared_feed_forward_length": 32, "full_attention_interval": 2},
     "granitemoe": EXPERTS | {"attention.scale": 0.5, "expert_shared_feed_forward_length": 32},
     "lfm2": {"attention.head_count_kv": array("i", [0, 2]), "shortconv.l_cache": 3},

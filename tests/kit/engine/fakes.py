@@ -152,7 +152,7 @@ class FakeEngine:
         answers = {
             "sleep": lambda: SleepReport(1, TAGS, 1, 0, 0.0),
             "wake_up": lambda: WakeReport(TAGS, 1, 0.0),
-            "reset_prefix_cache": lambda reset_running_requests: True,
+            "reset_prefix_cache": lambda: True,
             "abort": self._abort,
         }
         if order.verb in ("sleep", "wake_up"):

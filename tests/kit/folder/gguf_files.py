@@ -7,7 +7,7 @@ import gguf
 import numpy as np
 import torch
 from kit.folder import mxfp4
-from kit.folder.gguf_keys import add_config, num_layers
+from kit.folder.gguf_keys import DELTA_NETS, add_config, num_layers
 from kit.model.golden import architecture_of
 from safetensors.torch import load_file
 from tokenizers import Tokenizer as Backend
@@ -23,6 +23,7 @@ ARCHITECTURES = {
     "Qwen2Moe": "qwen2moe", "SeedOss": "seed_oss", "SmolLM3": "smollm3", "StableLm": "stablelm",
     "Starcoder2": "starcoder2", "DeepseekV2": "deepseek2", "DeepseekV3": "deepseek2",
     "GraniteMoeHybrid": "granitehybrid", "NemotronH": "nemotron_h", "Qwen3Next": "qwen3next",
+    "Qwen3_5": "qwen35", "Qwen3_5Moe": "qwen35moe",
 }  # fmt: skip
 FORMATS = gguf.GGMLQuantizationType
 EXPERTS = {
@@ -56,7 +57,7 @@ def gguf_tensors(folder, family):
         ):
             key = "num_attention_heads" if ".q_proj" in name else "num_key_value_heads"
             values = permuted(values, config[key])
-        adds_one = "Gemma" in family or family in ("Nemotron", "Qwen3Next")
+        adds_one = "Gemma" in family or family in ("Nemotron", *DELTA_NETS)
         if adds_one and name.endswith("norm.weight") and "linear_attn" not in name:
             values = values + 1
         if family == "GPT2" and name.endswith(TRANSPOSED):
@@ -64,8 +65,10 @@ def gguf_tensors(folder, family):
         layer = f"blk.{name.split('.')[2]}" if name.count(".") > 2 else ""
         if "conv.conv" in name or name.endswith("conv1d.weight"):
             values = values.squeeze(1)
+        if family.startswith("Qwen3_5") and "linear_attn" in name:
+            values = with_values_in_turn(name, values, config)
         if (part := next((part for part in SPACE if name.endswith(part)), None)) is not None:
-            flat = values if family == "Qwen3Next" or part == "dt_bias" else values[:, None]
+            flat = values if family in DELTA_NETS or part == "dt_bias" else values[:, None]
             found[f"{layer}.{SPACE[part]}"] = -np.exp(flat) if part == "A_log" else flat
             continue
         if name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
@@ -104,6 +107,18 @@ def gguf_tensors(folder, family):
             name += ".weight" if name.endswith(".sinks") else ""
             found[names.get_name(name, try_suffixes=(".weight", ".bias"))] = values
     return found | {key: np.stack([parts[i] for i in sorted(parts)]) for key, parts in experts.items()}
+
+
+def with_values_in_turn(name, values, config):
+    """The first value head of each key head, then the second of each, and so on."""
+    num_keys, each = config["linear_num_key_heads"], config["linear_num_value_heads"] // config["linear_num_key_heads"]
+    if name.endswith("out_proj.weight"):
+        return with_values_in_turn("out", values.T, config).T
+    first = 2 * num_keys * config["linear_key_head_dim"] if "in_proj_qkv" in name or "conv1d" in name else 0
+    if name.endswith("linear_attn.norm.weight"):
+        return values
+    heads = values[first:].reshape(num_keys, each, -1, *values.shape[1:]).swapaxes(0, 1)
+    return np.concatenate([values[:first], heads.reshape(values[first:].shape)])
 
 
 SPACE = {"A_log": "ssm_a", ".D": "ssm_d", "dt_bias": "ssm_dt.bias"}

@@ -7,9 +7,12 @@ def num_layers(config):
     return len(config.get("layers_block_type") or ()) or config.get("num_hidden_layers") or config["n_layer"]
 
 
+DELTA_NETS = ("Qwen3Next", "Qwen3_5", "Qwen3_5Moe")
+
+
 def add_space(writer, config, family):
     """State spaces and delta nets."""
-    if family == "Qwen3Next":
+    if family in DELTA_NETS:
         heads = config["linear_num_value_heads"]
         sizes = (config["linear_conv_kernel_dim"], config["linear_key_head_dim"], config["linear_num_key_heads"])
         inner = config["linear_value_head_dim"] * heads
@@ -86,7 +89,7 @@ def add_config(writer, config, family):
     else:
         names = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
         writer.add_layer_norm_eps(next((config[name] for name in names if name in config), 1e-5))
-    if family in ("Qwen3Next", "NemotronH", "GraniteMoeHybrid"):
+    if family in (*DELTA_NETS, "NemotronH", "GraniteMoeHybrid"):
         add_space(writer, config, family)
     if family.startswith("Deepseek"):
         add_latent(writer, config, family)

@@ -7,6 +7,7 @@ import torch
 from kit.folder.gguf_files import ARCHITECTURES, FORMATS, as_tensor, write_gguf
 from kit.model.families import (
     CASES,
+    DELTA,
     DOTS,
     GROUPS,
     HALF,
@@ -22,8 +23,10 @@ from kit.model.golden import PagedRun, load_model, prompt, save_model
 
 from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
+from lullm.models.registry import build_model
 from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.weights.headers import check_headers
+from lullm.weights.reading.source import open_source
 
 GROUPED = {"hidden_size": 256, "intermediate_size": 512}
 EVEN_YARN = {"rope_parameters": YARN_ON_ALL["rope_parameters"] | {"mscale": 0.9}}
@@ -134,7 +137,7 @@ def test_half_precision_files(tmp_path, dtype):
 
 def test_blocks_with_a_code_book(tmp_path, monkeypatch):
     """The optional library decodes them. Without it the error says what to install, before anything is read."""
-    save_model(tmp_path, "Qwen3", {"hidden_size": 256, "intermediate_size": 512})
+    save_model(tmp_path, "Qwen3", GROUPED)
     path = tmp_path / "model.gguf"
     chosen = {"blk.1.ffn_up.weight": FORMATS.IQ2_XXS}
     write_gguf(path, tmp_path, "Qwen3", choose=chosen.get)
@@ -143,6 +146,20 @@ def test_blocks_with_a_code_book(tmp_path, monkeypatch):
     monkeypatch.setattr("lullm.weights.gguf.blocks.find_spec", lambda name: None)
     with pytest.raises(ModelLoadError, match=r"blk.1.ffn_up.weight .* IQ2_XXS, .*pip install 'lullm\[gguf\]'"):
         load_model(path)
+
+
+@pytest.mark.parametrize(("kind", "stays"), [(FORMATS.Q8_0, True), (FORMATS.Q4_K, False)], ids=["Q8_0", "Q4_K"])
+def test_inputs_of_value_heads_in_another_order(tmp_path, kind, stays):
+    """Blocks within a head move as they are; those over two heads are decoded."""
+    save_model(tmp_path, "Qwen3_5", DELTA | {"linear_value_head_dim": 64})
+    path, name = tmp_path / "model.gguf", "blk.0.ssm_out.weight"
+    write_gguf(path, tmp_path, "Qwen3_5", choose={name: kind}.get)
+    model = build_model(ModelConfig.from_folder(path), torch.float32, 128)
+    assert open_source(path).keep_blocks(model) == stays
+    stored = as_tensor(path, name)
+    expected = stored.unflatten(1, (2, 2, 64)).transpose(1, 2).flatten(1)
+    found = load_model(path).get_parameter("model.layers.0.linear_attn.out_proj.weight")
+    torch.testing.assert_close(found, expected, atol=0, rtol=0)
 
 
 def test_what_is_stored_says_the_type(tmp_path):

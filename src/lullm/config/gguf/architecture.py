@@ -79,6 +79,7 @@ def _common(keys: Keys, architecture: Architecture) -> Data:
     heads, hidden = keys.need("attention.head_count"), keys.need("embedding_length")
     kv_heads = "attention.head_count_kv"
     num_kv_heads = heads if keys.get(kv_heads) is None else keys.need(kv_heads, by_layer=architecture.is_hybrid)
+    inner_size = keys.number if keys.get("expert_count") else keys.need  # where all are experts it may be missing
     tokens = ("eos_token_id", "eot_token_id", "eom_token_id")
     ends = [keys.file.metadata.get(f"tokenizer.ggml.{name}") for name in tokens]
     return {
@@ -88,7 +89,7 @@ def _common(keys: Keys, architecture: Architecture) -> Data:
         "num_attention_heads": heads,
         "num_key_value_heads": num_kv_heads,
         "head_dim": keys.number("attention.key_length"),
-        "intermediate_size": keys.need("feed_forward_length", by_layer=architecture.is_hybrid),
+        "intermediate_size": inner_size("feed_forward_length", architecture.is_hybrid),
         "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
         "max_position_embeddings": keys.need("context_length"),
         "rope_theta": theta(keys),

@@ -105,10 +105,11 @@ def _nemotron_h(keys: Keys) -> Data:
     }
 
 
-def _qwen3_next(keys: Keys) -> Data:
+def _qwen3_5(keys: Keys) -> Data:
+    """Which pairs turn by a picture's height and width (rope.dimension_sections) changes nothing in text."""
     num_heads = keys.need("ssm.time_step_rank")
     return {
-        "architectures": ["Qwen3NextForCausalLM"],
+        "architectures": ["Qwen3_5ForCausalLM"],
         "rope_scaling": rope_scaling(keys),
         "partial_rotary_factor": turned_share(keys),
         "full_attention_interval": keys.number("full_attention_interval"),
@@ -117,17 +118,33 @@ def _qwen3_next(keys: Keys) -> Data:
         "linear_key_head_dim": keys.need("ssm.state_size"),
         "linear_value_head_dim": keys.need("ssm.inner_size") // num_heads,
         "linear_conv_kernel_dim": keys.need("ssm.conv_kernel"),
+    }
+
+
+def _with_experts(keys: Keys, architecture: str) -> Data:
+    return {
+        **_qwen3_5(keys),
+        "architectures": [architecture],
         "num_experts": keys.need("expert_count"),
         "num_experts_per_tok": keys.need("expert_used_count"),
         "moe_intermediate_size": keys.need("expert_feed_forward_length"),
         "shared_expert_intermediate_size": keys.need("expert_shared_feed_forward_length"),
-        "norm_topk_prob": True,
     }
+
+
+def _qwen3_next(keys: Keys) -> Data:
+    return {**_with_experts(keys, "Qwen3NextForCausalLM"), "norm_topk_prob": True}
+
+
+def _qwen3_5_moe(keys: Keys) -> Data:
+    return _with_experts(keys, "Qwen3_5MoeForCausalLM")
 
 
 HYBRID: dict[str, Architecture] = {
     "granitehybrid": Architecture(_granite_hybrid, GRANITE_SCALES, is_hybrid=True),
     "nemotron_h": Architecture(_nemotron_h, is_hybrid=True),
+    "qwen35": Architecture(_qwen3_5),
+    "qwen35moe": Architecture(_qwen3_5_moe),
     "qwen3next": Architecture(_qwen3_next),
     "lfm2": Architecture(_lfm2, is_hybrid=True),
     "lfm2moe": Architecture(_lfm2_moe, {"leading_dense_block_count"}, is_hybrid=True),

@@ -7,16 +7,16 @@ text: what ends a sequence must be known before its next step.
 import asyncio
 import dataclasses
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack, cast
+from types import NoneType
+from typing import Any, TypeVar, Unpack, cast
 
 import msgspec
 
 from lullm.config.engine import EngineConfig
 from lullm.config.option.sleep_after import SleepRung
-from lullm.engine.caller.backlog import Reader
-from lullm.engine.caller.entry import Entry
+from lullm.engine.caller.entry import Entry, EntryCalls
 from lullm.engine.caller.reception import Reception
 from lullm.engine.client import SleepObserver
 from lullm.engine.process.link import EngineLink
@@ -27,10 +27,7 @@ from lullm.engine.start.model import OpenedModel, open_model
 from lullm.errors import InvalidRequestError
 from lullm.executor.remote.codec import decode, encode
 from lullm.executor.remote.message import with_names
-from lullm.types.outputs import RequestOutput
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove
-from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
-from lullm.types.request import GenerateRequest
 from lullm.types.sleep import (
     ForecastArguments,
     SleepArguments,
@@ -44,10 +41,12 @@ from lullm.types.sleep import (
 from lullm.types.watch.occupancy import Occupancy
 from lullm.types.watch.stats import EngineStats
 
+T = TypeVar("T")
+
 _REPORTS = {"slept": SleepReport, "woke": WakeReport}
 
 
-class ProcessClient(Reception):
+class ProcessClient(Reception, EntryCalls):
     """Starts the process in the constructor, which blocks until the engine is there.
 
     Args:
@@ -88,35 +87,24 @@ class ProcessClient(Reception):
         self._link = EngineLink(self._process, ready.status, self.tokenizer.decode_token, self._hear)
         self._entry = Entry(self._link, self.idle)
 
-    def stream(self, request: GenerateRequest, keep_alive: float | None = None) -> AsyncGenerator[RequestOutput, None]:
-        return cast(AsyncGenerator[RequestOutput, None], self._entry.outputs(request, keep_alive))
-
-    async def run(self, request: GenerateRequest, reader: Reader, keep_alive: float | None = None) -> None:
-        await self._entry.run(request, reader, keep_alive)
-
-    async def pool(
-        self, request: GenerateRequest, keep_alive: float | None = None
-    ) -> PoolingRequestOutput[PoolingOutput]:
-        return await self._entry.vector(request, keep_alive)
-
     async def abort(self, request_ids: Sequence[str]) -> None:
         """End requests: each has a last output with the reason 'abort'. Unknown ids are ignored."""
-        await self._call("abort", None, request_id=list(request_ids))
+        await self._call("abort", NoneType, request_id=list(request_ids))
 
     async def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
         options = SleepOptions(level, **arguments)
-        return cast(SleepReport, await self._call("sleep", SleepReport, **dataclasses.asdict(options)))
+        return await self._call("sleep", SleepReport, **dataclasses.asdict(options))
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
         check_tags(tags)
-        return cast(WakeReport, await self._call("wake_up", WakeReport, tags=tags and list(tags)))
+        return await self._call("wake_up", WakeReport, tags=tags and list(tags))
 
     async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
         SleepOptions(level, **arguments)
-        return cast(SleepForecast, await self._call("explain_sleep", SleepForecast, level=level, **arguments))
+        return await self._call("explain_sleep", SleepForecast, level=level, **arguments)
 
     async def resume_generation(self) -> None:
-        await self._call("resume", None)
+        await self._call("resume", NoneType)
 
     async def collective_rpc(
         self,
@@ -133,7 +121,7 @@ class ProcessClient(Reception):
         found = await self._call("collective_rpc", bytes, given=b"".join(given))
         return cast(list[Any], decode(memoryview(found)))
 
-    async def _call(self, verb: str, kind: Any, **arguments: Any) -> Any:
+    async def _call(self, verb: str, kind: type[T], **arguments: Any) -> T:
         """A call on the engine, behind the requests that came before it."""
         self._entry.send_arrived()
         return await self._link.call(verb, kind, **arguments)
@@ -144,7 +132,7 @@ class ProcessClient(Reception):
 
     async def start_profile(self, folder: str | Path = "profile") -> None:
         """Record where the time goes, until `stop_profile`. Raises as `Profiler.start` does."""
-        await self._call("start_profile", None, folder=str(Path(folder).absolute()))
+        await self._call("start_profile", NoneType, folder=str(Path(folder).absolute()))
 
     async def stop_profile(self) -> Path:
         """End the recording; the trace in the folder. Raises as `Profiler.stop` does."""
@@ -174,20 +162,20 @@ class ProcessClient(Reception):
 
     async def expert_load(self, clear: bool = False) -> ExpertLoad:
         """How many tokens have used each expert. `clear`: it is counted anew from now on."""
-        return cast(ExpertLoad, await self._call("expert_load", ExpertLoad, clear=clear))
+        return await self._call("expert_load", ExpertLoad, clear=clear)
 
     async def rebalance_experts(self) -> ExpertMove:
         """See `LLMEngine`."""
-        return cast(ExpertMove, await self._call("rebalance_experts", ExpertMove))
+        return await self._call("rebalance_experts", ExpertMove)
 
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        return cast(bool, await self._call("reset_prefix_cache", bool, reset_running_requests=reset_running_requests))
+        return await self._call("reset_prefix_cache", bool, reset_running_requests=reset_running_requests)
 
     def stats(self) -> EngineStats:
         return self._link.status.stats
 
     async def occupancy(self, max_cells: int) -> Occupancy:
-        return cast(Occupancy, await self._call("occupancy", Occupancy, max_cells=max_cells))
+        return await self._call("occupancy", Occupancy, max_cells=max_cells)
 
     def check_running(self) -> None:
         self._link.check_running()

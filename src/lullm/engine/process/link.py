@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -35,6 +35,8 @@ from lullm.errors import EngineDeadError, InvalidRequestError, LullmError
 from lullm.machine.owner import check_owner
 from lullm.types.request import GenerateRequest
 from lullm.types.wire.plain_error import error_of, lullm_error_of
+
+T = TypeVar("T")
 
 _NEVER_SENT = EngineDeadError("the engine has been shut down")
 
@@ -112,7 +114,7 @@ class EngineLink:
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
-    async def call(self, verb: str, kind: Any, **arguments: Any) -> Any:
+    async def call(self, verb: str, kind: type[T], **arguments: Any) -> T:
         """The answer of the engine's process, a `kind`. Raises what the call raises there, and EngineDeadError."""
         self.check_running()
         serial = next(self._serials)

@@ -35,12 +35,13 @@ class Cut:
     """How a text becomes words.
 
     Attributes:
-        regex: of a word; None: GPT-2's, which the library has. digit_by_digit: with GPT-2's. composed: NFC before it.
+        regexes: each cuts what the ones before it have left; none: GPT-2's, which the library has.
+        digit_by_digit: with GPT-2's. composed: NFC before it.
         whole_words: a word of the vocabulary is one token, whatever the merges make of it. space_before: a text that
             begins without a space gets one.
     """
 
-    regex: str | None = None
+    regexes: tuple[str, ...] = ()
     digit_by_digit: bool = False
     composed: bool = False
     whole_words: bool = False
@@ -56,7 +57,7 @@ class _Class:
             stand around a text.
     """
 
-    regex: str | None = None
+    regexes: tuple[str, ...] = ()
     composed: bool = False
     roles: Mapping[str, str] = field(default_factory=dict)
     is_surrounded: bool = False
@@ -65,7 +66,7 @@ class _Class:
 _END = "<|endoftext|>"
 _CLASSES = {
     "GPT2Tokenizer": _Class(roles={"unk_token": _END, "bos_token": _END, "eos_token": _END}),
-    "Qwen2Tokenizer": _Class(CL100K % "", True, {"unk_token": _END, "eos_token": _END, "pad_token": _END}),
+    "Qwen2Tokenizer": _Class((CL100K % "",), True, {"unk_token": _END, "eos_token": _END, "pad_token": _END}),
     "RobertaTokenizer": _Class(
         roles={"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>", "unk_token": "<unk>",
                "pad_token": "<pad>", "mask_token": "<mask>"},
@@ -81,11 +82,10 @@ def byte_level(vocab: dict[str, int], merges: Sequence[tuple[str, str]], cut: Cu
     """A backend whose tokens are bytes, spelled as GPT-2 does. Raises Exception: a merge is not in the vocabulary."""
     backend = Backend(BPE(vocab=vocab, merges=list(merges), ignore_merges=cut.whole_words))
     steps: list[Any] = [
-        pre_tokenizers.ByteLevel(add_prefix_space=cut.space_before, use_regex=cut.regex is None),
+        *(pre_tokenizers.Split(Regex(regex), "isolated") for regex in cut.regexes),
+        pre_tokenizers.ByteLevel(add_prefix_space=cut.space_before, use_regex=not cut.regexes),
     ]
-    if cut.regex is not None:
-        steps.insert(0, pre_tokenizers.Split(Regex(cut.regex), "isolated"))
-    elif cut.digit_by_digit:
+    if cut.digit_by_digit:
         steps.insert(0, pre_tokenizers.Digits(individual_digits=True))
     backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
     if cut.composed:
@@ -112,7 +112,7 @@ def read_byte_pairs(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict
         ModelLoadError: a file is missing or damaged, or the class of the tokenizer is another.
     """
     known = _class_of(folder, config)
-    cut = Cut(known.regex, composed=known.composed, space_before=boolean(config, "add_prefix_space", False))
+    cut = Cut(known.regexes, composed=known.composed, space_before=boolean(config, "add_prefix_space", False))
     vocab = read_object(folder / FILE, _LARGEST)
     try:
         backend = byte_level(vocab, _read_merges(folder / _MERGES), cut)

@@ -29,25 +29,35 @@ _O200K = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%(end)s|"
     r"\p{N}%(digits)s| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_WITH_MARKS = (
+    CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_SEED = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+_DEEPSEEK = (
+    r"\p{N}{1,3}",
+    "[一-龥\u3040-ゟ゠-ヿ]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|"
+    r"\s*[\r\n]+|\s+(?!\S)|\s+",
+)
 _LLAMA3 = CL100K % "{1,3}"
-_REGEXES: dict[str, str | None] = {
-    "default": None,
-    "gpt-2": None,
-    "smollm": None,
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "llama-v3": _LLAMA3,
-    "dbrx": _LLAMA3,
-    "qwen2": CL100K % "",
-    "gpt-4o": _O200K % {"end": CONTRACTIONS + "?", "digits": "{1,3}"},
-    "tekken": _O200K % {"end": "", "digits": ""},
+_STARTS_WITH_BOS = dict.fromkeys(
+    ("falcon-h1", "falcon3", "lfm2", "llama-bpe", "llama-v3", "llama3", "pixtral"),
+    Cut((_LLAMA3,), whole_words=True),
+) | {"tekken": Cut((_O200K % {"end": "", "digits": ""},), whole_words=True)}
+_CUTS: dict[str, Cut] = {
+    **dict.fromkeys(("default", "gpt-2", "phi-2"), Cut()),
+    "olmo": Cut(composed=True),
+    **dict.fromkeys(("codeshell", "refact", "smollm", "starcoder"), Cut(digit_by_digit=True)),
+    "command-r": Cut(digit_by_digit=True, composed=True),
+    **dict.fromkeys(("chatglm-bpe", "dbrx", "glm4", "smaug-bpe"), Cut((_LLAMA3,))),
+    **_STARTS_WITH_BOS,
+    **dict.fromkeys(("deepseek-r1-qwen", "qwen2"), Cut((CL100K % "",), composed=True)),
+    "qwen35": Cut((_WITH_MARKS,), composed=True),
+    **dict.fromkeys(("gpt-4o", "minimax-m2"), Cut((_O200K % {"end": CONTRACTIONS + "?", "digits": "{1,3}"},))),
+    "deepseek-v3": Cut(_DEEPSEEK),
+    "seed-coder": Cut((_SEED,)),
 }
-"""By `tokenizer.ggml.pre`; None: GPT-2's, which the library has."""
-_WHOLE_WORDS = {"llama-bpe", "llama3", "llama-v3", "tekken"}
-"""A word of the vocabulary is one token, whatever the merges make of it."""
-_STARTS_WITH_BOS = {"llama-bpe", "llama3", "llama-v3", "tekken"}
-_NORMALIZED = {"qwen2"}
-_DIGIT_BY_DIGIT = {"smollm"}
+"""By `tokenizer.ggml.pre`."""
 _SPACE = "▁"
 
 
@@ -100,15 +110,14 @@ def _as_long(file: GGUFFile, key: str, values: Any, tokens: list[str]) -> Sequen
 
 def _byte_level(file: GGUFFile, tokens: list[str]) -> Backend:
     pre = file.metadata.get(_PREFIX + "pre", "default")
-    if not isinstance(pre, str) or pre not in _REGEXES:
+    if not isinstance(pre, str) or pre not in _CUTS:
         raise ModelLoadError(
-            f"{file.path}: tokenizer.ggml.pre {pre!r} is not supported, only {', '.join(_REGEXES)}; pass the folder of "
+            f"{file.path}: tokenizer.ggml.pre {pre!r} is not supported, only {', '.join(_CUTS)}; pass the folder of "
             "the model's own tokenizer (tokenizer=...)"
         )
     stored = file.metadata.get(_PREFIX + "merges", ())
     merges = [pair(merge, _PREFIX + "merges") for merge in stored] if not isinstance(stored, str) else []
-    cut = Cut(_REGEXES[pre], pre in _DIGIT_BY_DIGIT, pre in _NORMALIZED, pre in _WHOLE_WORDS)
-    return byte_level({token: number for number, token in enumerate(tokens)}, merges, cut)
+    return byte_level({token: number for number, token in enumerate(tokens)}, merges, _CUTS[pre])
 
 
 def _sentence_piece(file: GGUFFile, tokens: list[str]) -> Backend:

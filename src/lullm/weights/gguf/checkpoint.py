@@ -12,17 +12,21 @@ from torch import Tensor
 from lullm.config.field import MOST_EXPERTS
 from lullm.config.gguf.file import GGUFFile, read_gguf
 from lullm.config.gguf.header import TensorPlace
+from lullm.config.gguf.keys import Keys
 from lullm.errors import ModelLoadError
 from lullm.weights.gguf.blocks import check_library
 from lullm.weights.gguf.latent import KEY_PART, VALUE_PART, LatentParts
 from lullm.weights.gguf.names import checkpoint_name, checkpoint_shape
 from lullm.weights.gguf.plan import keep_blocks
 from lullm.weights.gguf.tensor import GGUFTensor
+from lullm.weights.gguf.value_heads import ValueHeads
 from lullm.weights.rule import Fusion, WeightRules
 from lullm.weights.target import Loadable
 
 _PAIRS_TURN = frozenset({"arcee", "granite", "granitehybrid", "granitemoe", "llama", "mistral3", "olmo", "smollm3"})
 """Architectures whose files hold rows of queries and keys in the order of pairs of neighbours."""
+_VALUES_TAKE_TURNS = frozenset({"qwen35", "qwen35moe"})
+"""Those with value heads in another order."""
 _GATES_APART = frozenset({"granitehybrid", "granitemoe"})
 """Those whose checkpoints hold gate and up as one matrix, and files as two."""
 _GATE_UP = Fusion(("gate_proj", "up_proj"), "gate_up_proj")
@@ -35,10 +39,13 @@ class GGUFSource:
 
     def __init__(self, path: Path):
         self._file = read_gguf(path)
-        for place in self._file.tensors.values():
+        keys = Keys(self._file)
+        self._heads = ValueHeads.of(keys) if self._file.architecture in _VALUES_TAKE_TURNS else None
+        self._places = [place for place in self._file.tensors.values() if not _drafts(place.name, keys.num_layers)]
+        for place in self._places:
             _check_stack(self._file.architecture, place)
             check_library(f"{place.name} of {path}", place.format)
-        self.num_bytes = sum(place.num_bytes for place in self._file.tensors.values())
+        self.num_bytes = sum(place.num_bytes for place in self._places)
 
     def rules(self, rules: WeightRules) -> WeightRules:
         """A file holds Gemma's 1 + w as they are, all matrices as [out, in], and those of experts one by one."""
@@ -53,18 +60,20 @@ class GGUFSource:
         return frozenset(self.shapes())
 
     def shapes(self) -> dict[str, list[int]]:
-        places = self._file.tensors.values()
-        return {name: list(shape) for place in places for name, shape in _named_shapes(self._file.architecture, place)}
+        return {
+            name: list(shape) for place in self._places for name, shape in _named_shapes(self._file.architecture, place)
+        }
 
     def keep_blocks(self, model: Loadable) -> int:
         formats: dict[str, str] = {}
-        for place in self._file.tensors.values():
+        for place in self._places:
+            is_whole = self._heads is None or self._heads.keeps_blocks(place.name, place.format)
             for name, _ in _named_shapes(self._file.architecture, place):
-                formats[name] = place.format.name
+                formats[name] = place.format.name if is_whole else "F32"
         return keep_blocks(model, self.rules(model.rules), formats)
 
     def tensors(self) -> Iterator[tuple[str, Tensor | GGUFTensor, int]]:
-        reorder, places = _reorder(self._file), self._file.tensors.values()
+        reorder, places = self._reorder(), self._places
         latents = LatentParts()
         contents = {path: _mapped(place) for path, place in {place.path: place for place in places}.items()}
         for place in places:
@@ -80,11 +89,20 @@ class GGUFSource:
                 continue
             parts = tensor.slices() if "*" in name else [tensor]
             for number, part in enumerate(parts):
-                values = part if place.format.is_quantized else part.decode()
+                values = part if part.block.is_quantized else part.decode()
                 if name.endswith(".A_log"):  # a file holds -exp of it
                     values = part.decode().neg().log()
                 yield name.replace("*", str(number)), values, part.raw.nbytes
         latents.finish()
+
+    def _reorder(self) -> Callable[[str, GGUFTensor], GGUFTensor]:
+        return _halves_apart(self._file) if self._heads is None else self._heads.in_order
+
+
+def _drafts(name: str, num_layers: int) -> bool:
+    """Whether the tensor belongs to a layer behind all, which only drafts tokens."""
+    parts = name.split(".")
+    return len(parts) > 1 and parts[0] == "blk" and parts[1].isdecimal() and int(parts[1][:9]) >= num_layers
 
 
 def _check_stack(architecture: str, place: TensorPlace) -> None:
@@ -119,7 +137,7 @@ def _mapped(place: TensorPlace) -> Tensor:
         return torch.frombuffer(content, dtype=torch.uint8)
 
 
-def _reorder(file: GGUFFile) -> Callable[[str, GGUFTensor], GGUFTensor]:
+def _halves_apart(file: GGUFFile) -> Callable[[str, GGUFTensor], GGUFTensor]:
     """Queries and keys in the order of their checkpoint."""
     if file.architecture not in _PAIRS_TURN:
         return lambda name, tensor: tensor

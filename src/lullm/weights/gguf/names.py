@@ -52,7 +52,9 @@ _DELTA_NET = {
     "post_attention_norm": "post_attention_layernorm",
     "attn_qkv": "linear_attn.in_proj_qkv",
     "attn_gate": "linear_attn.in_proj_z",
+    "ssm_alpha": "linear_attn.in_proj_a",
     "ssm_ba": "linear_attn.in_proj_ba",
+    "ssm_beta": "linear_attn.in_proj_b",
     "ssm_conv1d": "linear_attn.conv1d",
     "ssm_norm": "linear_attn.norm",
     "ssm_out": "linear_attn.out_proj",
@@ -86,6 +88,8 @@ _OF_ARCHITECTURE: dict[str, Mapping[str, str]] = {
     "nemotron_h": {**_SPACE, "ffn_up": "feed_forward.fc1", "ffn_down": "feed_forward.fc2"},
     "phi2": _TWO_LAYERS,
     "phi3": {"ffn_up": "mlp.gate_up_proj"},
+    "qwen35": _DELTA_NET,
+    "qwen35moe": _DELTA_NET,
     "qwen3next": _DELTA_NET,
     "starcoder2": _TWO_LAYERS,
 }
@@ -111,7 +115,9 @@ def checkpoint_name(architecture: str, name: str) -> str | None:
     rest = layer[2] if layer else name
     prefix = f"model.layers.{layer[1]}." if layer else ""
     if layer and rest in _WHOLE:
-        return prefix + _WHOLE[rest].replace("*", _DELTA if architecture == "qwen3next" else _MAMBA)
+        return prefix + _WHOLE[rest].replace(
+            "*", _DELTA if _OF_ARCHITECTURE.get(architecture) is _DELTA_NET else _MAMBA
+        )
     stem, _, last = rest.rpartition(".")
     known = own.get(stem) or (_IN_LAYER if layer else _TOP).get(stem)
     return name if known is None else f"{prefix}{known}.{last}"
