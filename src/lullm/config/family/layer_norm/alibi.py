@@ -73,9 +73,10 @@ def _read_mpt(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int)
     stated = optional_object(data, "attn_config") or {}
     wrong = [name for name, value in _MPT_ATTENTION.items() if stated.get(name, value) not in (value, None)]
     if wrong:
+        named = ", ".join(f"{name} {shown(stated[name])}" for name in wrong)
         raise ModelLoadError(
-            f"config.json: attn_config: {', '.join(f'{name} {shown(stated[name])}' for name in wrong)}: not implemented "
-            "for MptForCausalLM, and it changes what the model computes"
+            f"config.json: attn_config: {named}: not implemented for MptForCausalLM, and it changes what the model "
+            "computes; take a checkpoint without it"
         )
     return replace(_read_bloom(data, kinds, head_dim), activation="gelu", attention_bias=False, mlp_bias=False)
 
