@@ -8,7 +8,8 @@ processes. A worker has a core of its own as far as there are cores.
 
 `steps`: milliseconds of a step by executor, in turns, some steps of one, then of the next: the whole engine's, greedy
 unless `--top-p` says otherwise, with all cores of this process. With a pipeline, whose steps draw for a share of the
-streams: until all of them have a token. And microseconds of the shortest call to all workers and back.
+streams: until all of them have a token. And microseconds of the shortest call to all workers and back. Processes of
+torchrun are measured by themselves, behind the others, and by their first one.
 """
 
 import argparse
@@ -42,8 +43,11 @@ EXECUTORS: dict[str, dict] = {
     "mp, tensor parallel 2": {"tensor_parallel_size": 2},
     "mp, pipeline of 2": {"pipeline_parallel_size": 2},
     "ray, tensor parallel 2": {"distributed_executor_backend": "ray", "tensor_parallel_size": 2},
+    "torchrun, tensor parallel 2": {"distributed_executor_backend": "external_launcher", "tensor_parallel_size": 2},
 }
 NAMES = [name for name in EXECUTORS if "ray" not in name]  # an extra, which reserves all cores of the machine
+MEMBER = "LULLM_BENCH_MEMBER"
+"""In the environment of processes that torchrun has started: where the first one writes its figures."""
 BURST = 20
 
 
@@ -151,6 +155,28 @@ def microseconds_of_sum(group, size: int, seconds: float) -> float:
 
 
 def measure_steps(args: argparse.Namespace) -> None:
+    names = args.executor or NAMES
+    if MEMBER in os.environ:
+        Path(os.environ[MEMBER], os.environ["RANK"]).write_text(json.dumps(measured(names, args)))
+        return
+    is_launched = {name: EXECUTORS[name].get("distributed_executor_backend") == "external_launcher" for name in names}
+    rows = measured([name for name in names if not is_launched[name]], args)
+    for name in names:
+        if is_launched[name]:
+            by_torchrun = measured_by_torchrun(name)
+            rows = {label: found | by_torchrun[label] for label, found in rows.items()}
+    print(f"{args.shape or 'demo'}: medians (tenth and ninetieth percentile), and the first of the row / each\n")
+    print(f"| | {' | '.join(names)} |\n|---|{'---|' * len(names)}")
+    for label, found in rows.items():
+        first = statistics.median(found[names[0]])
+        cells = (f"{with_spread(found[name])}, {first / statistics.median(found[name]):.2f}" for name in names)
+        print(f"| {label} | {' | '.join(cells)} |")
+    if args.json:
+        args.json.write_text(json.dumps({"shape": args.shape or "demo", "rows": rows}, indent=1))
+
+
+def measured(names: list[str], args: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    """Row -> executor -> figures, of executors that take turns."""
     from lullm import EngineConfig
     from lullm.engine.llm_engine import LLMEngine
 
@@ -161,21 +187,23 @@ def measure_steps(args: argparse.Namespace) -> None:
             options |= {"model": folder, "tokenizer": "demo", "load_format": "dummy"}
         else:
             options |= {"model": "demo"}
-        engines = {name: LLMEngine(EngineConfig(**options, **EXECUTORS[name])) for name in args.executor or NAMES}
-    rows = [(f"prefill, {args.input_len} tokens, ms", prefill_times(engines, args.input_len))]
+        engines = {name: LLMEngine(EngineConfig(**options, **EXECUTORS[name])) for name in names}
+    rows = {f"prefill, {args.input_len} tokens, ms": prefill_times(engines, args.input_len)}
     for streams in map(int, args.streams.split(",")):
-        rows.append((f"decode, {streams} streams, ms", decode_times(engines, streams, args)))
-    rows.append(("a call and back, us", {name: call_times(engine) for name, engine in engines.items()}))
-    print(f"{args.shape or 'demo'}: medians (tenth and ninetieth percentile), and the first of the row / each\n")
-    print(f"| | {' | '.join(engines)} |\n|---|{'---|' * len(engines)}")
-    for label, found in rows:
-        first = statistics.median(next(iter(found.values())))
-        cells = (f"{with_spread(times)}, {first / statistics.median(times):.2f}" for times in found.values())
-        print(f"| {label} | {' | '.join(cells)} |")
-    if args.json:
-        args.json.write_text(json.dumps({"shape": args.shape or "demo", "rows": rows}, indent=1))
+        rows[f"decode, {streams} streams, ms"] = decode_times(engines, streams, args)
+    rows["a call and back, us"] = {name: call_times(engine) for name, engine in engines.items()}
     for engine in engines.values():
         engine.shutdown()
+    return rows
+
+
+def measured_by_torchrun(name: str) -> dict[str, dict[str, list[float]]]:
+    """`measured` of one executor, by the first of its processes, which are given this command's other arguments."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    own = [word for word in sys.argv if word not in EXECUTORS and word != "--executor"]
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([*command, *own, "--executor", name], env=os.environ | {MEMBER: folder}, check=True)
+        return json.loads(Path(folder, "0").read_text())
 
 
 def with_spread(times: list[float]) -> str:

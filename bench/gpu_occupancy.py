@@ -25,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kind", choices=["decode", "prefill", "split"], action="append")
     parser.add_argument("--capability", type=int, choices=MULTIPROCESSORS, action="append")
-    parser.add_argument("--head-size", type=int, choices=[64, 128, 256], default=128)
+    parser.add_argument("--head-size", type=int, choices=[64, 128, 256, 512], default=128)
     parser.add_argument("--cache", choices=CACHES, default="bf16")
     parser.add_argument("--shipped", action="store_true", help="no other candidates")
     args = parser.parse_args()
@@ -41,8 +41,8 @@ def tiles_of(kind: str, head_size: int, cache: str, only_shipped: bool = False) 
     from lullm.ops.triton import tile
 
     item_bytes = 1 if cache == "fp8" else 2
-    table = tile._DECODE if kind == "decode" else tile._PREFILL
-    shipped = table["sm90", item_bytes, head_size]
+    table, small = (tile._DECODE, tile._SMALL_DECODE) if kind == "decode" else (tile._PREFILL, tile._SMALL_PREFILL)
+    shipped = table.get(("sm90", item_bytes, head_size), small)
     if kind == "split":
         shipped = tile.split_tile(shipped)
     candidates = tile.DECODE_CANDIDATES if kind == "decode" else tile.PREFILL_CANDIDATES

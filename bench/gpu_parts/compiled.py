@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-INTEGERS = ("query_starts", "context_lens", "block_tables", "semaphores", "top_k")
-LONGS = ("slots", "positions", "tokens", "table", "keys")
+INTEGERS = ("starts", "context_lens", "block_tables", "semaphores", "top_k", "counts", "order")
+LONGS = ("slots", "positions", "tokens", "table", "keys", "load", "expert")
 DOUBLES = ("top_p",)
-FLOATS = ("scales", "partial", "cos_sin", "logits", "scratch", "temperatures", "floors")
+FLOATS = ("scales", "sinks", "partial", "cos_sin", "logits", "scratch", "temperatures", "floors",
+          "shares")  # fmt: skip
 UNALIGNED = (
     "query_starts_ptr", "context_lens_ptr", "block_tables_ptr", "num_spans", "num_pairs", "num_caches", "table_stride",
 )  # fmt: skip
@@ -127,8 +128,11 @@ def assembled(ptx: str, capability: int) -> tuple[int, int]:
     return int(registers), sum(map(int, re.findall(r"(\d+) bytes spill stores", found)))
 
 
-def attention_constants(kind: str, tile: Any, head_size: int, cache: str, block_size: int = 16) -> dict[str, Any]:
-    """Of 32 query heads and 8 key/value heads. `kind`: 'decode', 'prefill', 'split' or 'invariant'."""
+def attention_constants(
+    kind: str, tile: Any, head_size: int, cache: str, block_size: int = 16, soft_cap: float = 0.0, window: int = 0
+) -> dict[str, Any]:
+    """Of 32 query heads and 8 key/value heads. `kind`: 'decode', 'prefill', 'split' or 'invariant'. With sinks, if
+    there is a soft cap."""
     constants: dict[str, Any] = {
         "NUM_KV_HEADS": 8,
         "GROUP": 4,
@@ -136,8 +140,10 @@ def attention_constants(kind: str, tile: Any, head_size: int, cache: str, block_
         "BLOCK_D": head_size,
         "BLOCK_SIZE": block_size,
         "BLOCK_KEYS": tile.block_keys,
-        "WINDOW": 0,
+        "WINDOW": window,
         "HAS_SCALES": cache == "fp8e4nv",
+        "HAS_SINKS": bool(soft_cap),
+        "SOFT_CAP": soft_cap,
         "PRECISION": "ieee" if cache == "fp32" else "tf32",
         "MIN_SPLIT_KEYS": tile.min_split_keys,
     }
@@ -148,7 +154,7 @@ def attention_constants(kind: str, tile: Any, head_size: int, cache: str, block_
 
 
 def compile_attention(
-    kind: str, tile: Any, head_size: int, cache: str, capability: int = 90, block_size: int = 16
+    kind: str, tile: Any, head_size: int, cache: str, capability: int = 90, **options: Any
 ) -> Compiled:
     """`cache`: the type of its values, as Triton names it; activations are bf16 over fp8."""
     from lullm.ops.triton.decode_attention import _decode_kernel
@@ -156,7 +162,7 @@ def compile_attention(
 
     return compile_kernel(
         _decode_kernel if kind == "decode" else _prefill_kernel,
-        attention_constants(kind, tile, head_size, cache, block_size),
+        attention_constants(kind, tile, head_size, cache, **options),
         tile.num_warps,
         tile.num_stages,
         "bf16" if cache == "fp8e4nv" else cache,

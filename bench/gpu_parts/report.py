@@ -40,7 +40,7 @@ GOALS = (
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a row. `state`: 'passed', 'failed', 'skipped' or 'not run'."""
+    """What came of a row. `state`: 'passed', 'failed', 'not measured' (all was skipped) or 'not run'."""
 
     row: str
     state: str
@@ -65,15 +65,15 @@ def outcome_of(row: str, lines: Sequence[Line]) -> Outcome:
     if not begun:
         state = "not run"
     elif ended.get("why"):
-        state = "skipped"
+        state = "not measured"
         skipped[row] = ended["why"]
     elif not ended:
         state, missed = "failed", missed or ["its end"]
     else:
-        is_fine = ended["code"] == 0 and not failed and not missed and (passed or skipped)
-        state = "passed" if is_fine else "failed"
         if ended["code"] != 0 and not failed:
             failed[row] = ended["last_words"]
+        ended_well = "passed" if passed else "not measured"
+        state = "failed" if failed or missed or not reached else ended_well
     return Outcome(row, state, ended.get("seconds", 0.0), begun.get("commit", ""), passed, failed, skipped, missed)
 
 

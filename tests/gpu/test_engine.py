@@ -18,7 +18,7 @@ GPU = {
     "device": "cuda",
     "dtype": "float32",
     "max_model_len": 128,
-    "max_num_seqs": 16,
+    "max_num_seqs": 8,
     "num_gpu_blocks_override": 400,
     "swap_space": 0.01,
 }
@@ -42,6 +42,14 @@ def answers(folder, prompts, params, **options):
         block_space_of(llm).check_conservation()
         stats = llm.llm_engine.stats()
     return [[(c.token_ids, c.finish_reason) for c in output.outputs] for output in outputs], stats
+
+
+def answers_one_by_one(folder, prompts, params, **options):
+    """One prompt at a time, so that every step has the same batch, whatever the options are; bits included."""
+    with LLM(str(folder), **{**GPU, "max_num_seqs": 2, **options}) as llm:  # two of `n`: no size of a graph goes unused
+        outputs = [llm.generate([p], [q], use_tqdm=False)[0] for p, q in zip(prompts, params, strict=True)]
+        block_space_of(llm).check_conservation()
+    return [[(c.token_ids, c.cumulative_logprob, c.finish_reason) for c in output.outputs] for output in outputs]
 
 
 @pytest.fixture(scope="module")
@@ -77,14 +85,12 @@ FP8 = {"kv_cache_dtype": "fp8", "calculate_kv_scales": True}
     ids=str,
 )
 def test_graphs_change_no_bit(qwen3_folder, options):
-    """One prompt at a time, so that every step has the same batch with and without."""
     prompts, params = random_prompts(6, 60, seed=2), mixed_params(6)
-    found = []
-    for enforce_eager in (False, True):
-        with LLM(str(qwen3_folder), **{**GPU, **options, "enforce_eager": enforce_eager}) as llm:
-            outputs = [llm.generate([p], [q], use_tqdm=False)[0] for p, q in zip(prompts, params, strict=True)]
-            found.append([[(c.token_ids, c.cumulative_logprob) for c in output.outputs] for output in outputs])
-    assert found[0] == found[1]
+    recorded, eager = (
+        answers_one_by_one(qwen3_folder, prompts, params, **options, enforce_eager=is_eager)
+        for is_eager in (False, True)
+    )
+    assert recorded == eager
 
 
 def test_an_fp8_cache_says_what_it_says_on_a_cpu(qwen3_folder):
@@ -97,15 +103,11 @@ def test_an_fp8_cache_says_what_it_says_on_a_cpu(qwen3_folder):
 
 
 def test_overlap_changes_nothing(qwen3_folder):
-    prompts, params = random_prompts(12, 60, seed=3), mixed_params(12)
-    found = [
-        [
-            answers(qwen3_folder, [p], [q], async_scheduling=ahead)[0]
-            for p, q in zip(prompts[:6], params[:6], strict=True)
-        ]
-        for ahead in (False, True)
-    ]
-    assert found[0] == found[1]
+    prompts, params = random_prompts(12, 60, seed=3)[:6], mixed_params(6)
+    ahead, not_ahead = (
+        answers_one_by_one(qwen3_folder, prompts, params, async_scheduling=is_ahead) for is_ahead in (True, False)
+    )
+    assert ahead == not_ahead
 
 
 @pytest.mark.parametrize("mode", ["recompute", "swap"])

@@ -156,17 +156,27 @@ def test_a_row_ends_with_the_command(tmp_path, number):
     assert is_gone(int(log.read_text()))
 
 
-def test_a_tool_that_is_not_there_or_refuses_is_skipped(check, tmp_path, monkeypatch):
+def test_a_row_of_which_all_was_skipped_is_not_measured(check, tmp_path, monkeypatch):
+    lines = tmp_path / "lines"
+    row = check.Row("peer", 60, "another's fault", "a:b")
+    command = [sys.executable, "-c", LINES + "lines.skipped('mix-peer', 'no module')", str(lines), row.name]
+    monkeypatch.setattr(check, "command_of", lambda row, lines: command)
+    check.run_row(row, tmp_path, lines, "abc")
+    [outcome] = [o for o in check.outcomes_of(check.read_lines(lines)) if o.row == "peer"]
+    assert outcome.state == "not measured" and outcome.skipped == {"mix-peer": "no module"}
+
+
+def test_a_tool_that_is_not_there_or_refuses_measures_nothing(check, tmp_path, monkeypatch):
     row, lines = check.ROWS["memcheck"], tmp_path / "lines"
     monkeypatch.setattr("shutil.which", lambda name: None)
     check.run_row(row, tmp_path, lines, "abc")
     [outcome] = [o for o in check.outcomes_of(check.read_lines(lines)) if o.row == "memcheck"]
-    assert outcome.state == "skipped" and outcome.skipped == {"memcheck": "compute-sanitizer is not installed"}
+    assert outcome.state == "not measured" and outcome.skipped == {"memcheck": "compute-sanitizer is not installed"}
     lines.unlink()
     refuses = [sys.executable, "-c", "print('Error: Device not supported'); raise SystemExit(1)"]
     monkeypatch.setattr(check, "command_of", lambda row, lines: refuses)
     check.run_row(row, tmp_path, lines, "abc")
-    assert [o.state for o in check.outcomes_of(check.read_lines(lines)) if o.row == "memcheck"] == ["skipped"]
+    assert [o.state for o in check.outcomes_of(check.read_lines(lines)) if o.row == "memcheck"] == ["not measured"]
 
 
 def test_commands(check, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Models of other kinds than plain heads on the fake GPU: the tokens of the CPU, with sleep of both levels."""
+"""Models of other kinds than plain heads on the fake GPU: the CPU's tokens, replayed, with sleep of both levels."""
 
 import pytest
 import torch
@@ -17,8 +17,9 @@ PARAMS = [
     SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True),
     SamplingParams(temperature=0.8, seed=3, max_tokens=3, ignore_eos=True, logprobs=1),
 ]
-SLOW = ("Qwen3Moe", "Qwen3Next", "NemotronH", "GptOss", "Gemma2", "Gemma4", "Bloom")
-"""Experts, recurrent states, state spaces, sinks, soft caps, heads of two sizes, ALiBi; DeepSeek has latents."""
+SLOW = ("Qwen3Moe", "Qwen3Next", "NemotronH", "Mamba", "GptOss", "Gemma2", "Gemma3n", "Gemma4", "Bloom")
+"""Experts, recurrent states, state spaces, no attention, sinks, soft caps, several streams, heads of two sizes, ALiBi.
+DeepSeek has latents, whose attention is torch's: it is not recorded."""
 
 
 @pytest.mark.parametrize("family", ["DeepseekV3", *(pytest.param(family, marks=pytest.mark.slow) for family in SLOW)])
@@ -34,3 +35,4 @@ def test_a_family_says_what_it_says_on_a_cpu(tmp_path, gpu, family):
             assert [o.outputs[0].token_ids for o in llm.generate(PROMPTS, PARAMS, use_tqdm=False)] == expected
             llm.sleep(level)
             llm.wake_up()
+    assert (gpu.num_replays > 0) == (family != "DeepseekV3")

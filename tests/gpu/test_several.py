@@ -63,7 +63,7 @@ def test_workers_give_the_tokens_of_one(tmp_path, monkeypatch, family, tensor, p
     ("fate", "options", "words"),
     [
         pytest.param("dies", {"tensor_parallel_size": 2}, "worker 1 .* SIGKILL", marks=pytest.mark.slow),
-        ("hangs", {"pipeline_parallel_size": 2, "step_timeout": 3.0}, "has not finished a step within step_timeout=3"),
+        ("hangs", {"pipeline_parallel_size": 2, "step_timeout": 10.0}, "has not finished a step within step_timeout"),
     ],
 )
 def test_a_worker_that_is_lost_within_a_step(tmp_path, monkeypatch, fate, options, words):
@@ -78,7 +78,7 @@ def test_a_worker_that_is_lost_within_a_step(tmp_path, monkeypatch, fate, option
     began = time.monotonic()
     with pytest.raises(WorkerLostError, match=words):
         llm.generate(PROMPTS, PARAMS, use_tqdm=False)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     llm.shutdown()
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 

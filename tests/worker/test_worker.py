@@ -120,28 +120,13 @@ def test_one_size_of_a_block(build):
     worker.shutdown()
 
 
-@pytest.mark.parametrize(("records_experts", "has_experts"), [(True, True), (False, True), (False, False)])
-def test_steps_with_experts_are_recorded_by_ops_that_can(records_experts, has_experts):
-    """On a GPU the numbers of rows per expert are waited for, which no graph can do."""
-    ops = replace(FAKE_OPS, records_experts=records_experts)
-    model_config = SimpleNamespace(
-        family=SimpleNamespace(experts="some" if has_experts else None, recurrent=None, latent=None),
-        is_all_ops=True,
-        generates=True,
-        foreign=None,
-    )
+@pytest.mark.parametrize("lacks", [None, "ops", "model", "tokens"])
+def test_what_records_decodes(lacks):
+    """Ops that never wait, and layers of lullm's own that draw tokens."""
+    ops = replace(FAKE_OPS, is_recordable=lacks != "ops")
+    model_config = SimpleNamespace(generates=lacks != "tokens", foreign={} if lacks == "model" else None)
     setup = WorkerSetup(SimpleNamespace(enforce_eager=False), model_config, FakeDevice(), ops, None, Seat())
-    assert setup.records_graphs == (records_experts or not has_experts)
-
-
-@pytest.mark.parametrize(("has_kernels", "recurrent"), [(True, "some"), (False, "some"), (False, None)])
-def test_steps_with_states_are_recorded_by_ops_that_have_kernels(has_kernels, recurrent):
-    """On a GPU torch computes them, and waits for the lengths of the step's spans."""
-    ops = replace(FAKE_OPS, has_state_kernels=has_kernels)
-    family = SimpleNamespace(experts=None, recurrent=recurrent, latent=None)
-    model_config = SimpleNamespace(family=family, is_all_ops=True, generates=True, foreign=None)
-    setup = WorkerSetup(SimpleNamespace(enforce_eager=False), model_config, FakeDevice(), ops, None, Seat())
-    assert setup.records_graphs == (has_kernels or recurrent is None)
+    assert setup.records_graphs == (lacks is None)
 
 
 def test_a_device_that_has_failed_keeps_no_memory_and_hides_no_error(build, caplog):

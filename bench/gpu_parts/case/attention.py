@@ -29,6 +29,8 @@ LEAST_WINDOW = 64
 """Of a small case: some turns of 16 keys that all rows see."""
 GARBAGE = 10**8
 """An id of no block."""
+SOFT_CAP = 3.0
+"""Scores are about 2 in size."""
 MAX_SCORES = 1 << 26
 """The most scores at once that the reference holds: 256 MiB."""
 
@@ -47,7 +49,7 @@ SPANS: dict[str, Spans] = {
 class AttentionCase:
     """`spans` is a key of `SPANS`; `num_spare_blocks` stand before all that are used, so that ids are high.
 
-    `cache` is 'model' (the dtype of the queries) or 'fp8', with a scale per head.
+    `cache` is 'model' (the dtype of the queries) or 'fp8', with a scale per head. `has_extras`: a soft cap and sinks.
     """
 
     spans: str
@@ -57,6 +59,7 @@ class AttentionCase:
     heads: tuple[int, int] = (32, 8)
     window: int | None = None
     block_size: int = 16
+    has_extras: bool = False
     is_invariant: bool = False
     num_spare_blocks: int = 0
     shrink: int = 1
@@ -68,6 +71,7 @@ class AttentionCase:
         words += ["fp8 cache"] if self.cache == "fp8" else []
         words += [f"window {self.window}"] if self.window else []
         words += [f"blocks of {self.block_size}"] if self.block_size != 16 else []
+        words += ["soft cap and sinks"] if self.has_extras else []
         words += ["batch-invariant"] if self.is_invariant else []
         words += ["beyond 2^31"] if self.num_spare_blocks else []
         return ", ".join(words)
@@ -75,7 +79,8 @@ class AttentionCase:
     @property
     def group(self) -> str:
         """Cases of one group share compiled kernels, so they run in one process."""
-        return f"{self.dtype} {self.cache} {self.head_size} {self.heads} {self.window} {self.block_size}"
+        kind = f"{self.dtype} {self.cache} {self.head_size} {self.heads} {self.window} {self.block_size}"
+        return f"{kind} {self.has_extras}"
 
     @property
     def shape(self) -> list[tuple[int, int]]:
@@ -119,6 +124,10 @@ def all_cases() -> list[AttentionCase]:
     cases += [AttentionCase(kind, head_size=64) for kind in kinds]
     cases += [AttentionCase("mixed", is_invariant=True), AttentionCase("mixed", head_size=64, is_invariant=True)]
     cases += [AttentionCase(kind, head_size=256, **of) for of in types for kind in ("decode", "prefill", "short chunk")]
+    cases += [AttentionCase(kind, head_size=512, heads=(16, 8)) for kind in ("decode", "prefill")]
+    capped = {"has_extras": True, "window": 1024, "head_size": 64}
+    cases += [AttentionCase(kind, **capped) for kind in ("decode", "prefill", "short chunk")]
+    cases += [AttentionCase("mixed", is_invariant=True, **capped)]
     cases += [AttentionCase(kind, block_size=size) for size in (64, 128) for kind in ("decode", "chunk")]
     return list(dict.fromkeys(cases))
 
@@ -132,6 +141,8 @@ class AttentionStep:
     layout: AttentionLayout
     slots: list[Tensor]  # per span: of the keys from its first visible one on
     scale: float
+    soft_cap: float | None = None
+    sinks: Tensor | None = None  # [Hq] float32
 
     def prepared(self, semaphores_per_span: int) -> DeviceLayout:
         return DeviceLayout.of(self.layout, self.q.device, torch.int32, semaphores_per_span)
@@ -170,7 +181,9 @@ def new_step(case: AttentionCase, device: torch.device, seed: int = 0) -> Attent
     lens = [list(found) for found in zip(*shape, strict=True)]
     layout = AttentionLayout(*lens, tables, torch.cat(written).to(device), case.block_size, case.window)
     q = 2 * torch.randn(layout.num_tokens, num_q, case.head_size, device=device, generator=generator)
-    return AttentionStep(q.to(case.dtype), LayerCache(*sides, *scales), layout, slots, case.head_size**-0.5)
+    cap, sinks = (SOFT_CAP, torch.linspace(-2.0, 4.0, num_q, device=device)) if case.has_extras else (None, None)
+    cache, scale = LayerCache(*sides, *scales), case.head_size**-0.5
+    return AttentionStep(q.to(case.dtype), cache, layout, slots, scale, cap, sinks)
 
 
 def expected_of(step: AttentionStep) -> Tensor:
@@ -192,9 +205,20 @@ def expected_of(step: AttentionStep) -> Tensor:
                 if layout.window is not None:
                     seen &= positions > at[:, None] - layout.window
                 scores = step.q[rows, heads].float() @ keys.T * step.scale  # [n, group, keys]
-                out[rows, heads] = scores.masked_fill(~seen[:, None], -torch.inf).softmax(-1) @ values
+                out[rows, heads] = weights_of(step, scores, seen, heads) @ values
         first_row += query_len
     return out
+
+
+def weights_of(step: AttentionStep, scores: Tensor, seen: Tensor, heads: slice) -> Tensor:
+    """Scores `[n, group, keys]` -> weights."""
+    if step.soft_cap is not None:
+        scores = step.soft_cap * torch.tanh(scores / step.soft_cap)
+    scores = scores.masked_fill(~seen[:, None], -torch.inf)
+    if step.sinks is None:
+        return scores.softmax(-1)
+    sinks = step.sinks[heads].view(1, -1, 1).expand(len(scores), -1, 1)
+    return torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
 
 
 def sides_of(cache: LayerCache) -> tuple[tuple[Tensor, Tensor | None], ...]:

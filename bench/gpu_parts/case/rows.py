@@ -12,6 +12,8 @@ from lullm.ops.reference import rope_and_cache as plain_rope_and_cache
 HIDDEN, INNER = 4096, 12288
 HEADS, HEAD_SIZE, BLOCK_SIZE = (32, 8), 128, 16
 NUM_ROWS = (1, 33, 8192)
+NUM_EXPERTS, NUM_USED, EXPERT_DIMS = 32, 8, (2048, 768)  # hidden, inner
+EXPERT_ROWS = (1, 33, 2048)
 
 
 def relative(actual: Tensor, expected: Tensor) -> float:
@@ -24,6 +26,8 @@ def row_cases(device: torch.device, shrink: int = 1) -> dict[str, Callable[[], f
     for num_rows in NUM_ROWS if shrink == 1 else (1, 5):
         for name, check in (("norm", norm_error), ("activation", activation_error), ("rope and cache", rope_error)):
             found[f"{name}, {num_rows} rows"] = lambda check=check, n=num_rows: check(n, device, shrink)
+    for num_rows in EXPERT_ROWS if shrink == 1 else (5,):
+        found[f"experts, {num_rows} rows"] = lambda n=num_rows: experts_error(n, device, shrink)
     found["block copy"] = lambda: copy_error(device, shrink)
     found["writes and copies beyond 2^31"] = lambda: far_error(device, shrink)
     return found
@@ -73,6 +77,35 @@ def rope_error(num_rows: int, device: torch.device, shrink: int) -> float:
     plain_q = plain_rope_and_cache(qkv.float(), plain_norm, positions, table, expected, slots)
     pairs = [(q, plain_q), *zip(actual.tensors, expected.tensors, strict=True)]
     return max(relative(a, e) for a, e in pairs if e.any())
+
+
+def experts_error(num_rows: int, device: torch.device, shrink: int) -> float:
+    """Few rows of each expert, none of some, and many."""
+    from lullm.ops.experts.routing import Routes
+    from lullm.ops.experts.weights import ExpertSlots, ExpertWeights, Matrices
+    from lullm.ops.triton.layer.experts import experts
+
+    (hidden, inner), options = (dim // shrink for dim in EXPERT_DIMS), {"device": device, "shrink": shrink}
+    gate_ups = random(NUM_EXPERTS, 2 * inner, hidden, **options) * hidden**-0.5
+    downs = random(NUM_EXPERTS, hidden, inner, **options) * inner**-0.5
+    x = random(num_rows, hidden, **options)
+    scores = random(num_rows, NUM_EXPERTS, **options).float().softmax(-1)
+    chosen = scores.topk(NUM_USED).indices.sort(-1).values
+    shares = scores.gather(1, chosen)
+    expected = torch.zeros(num_rows, hidden, device=device)
+    for expert in range(NUM_EXPERTS):
+        gate, up = (x.float() @ gate_ups[expert].float().T).chunk(2, -1)
+        part = (gate * gate.sigmoid() * up) @ downs[expert].float().T
+        expected += part * (shares * (chosen == expert)).sum(-1, keepdim=True)
+    numbers = torch.arange(NUM_EXPERTS, device=device)
+    slots = ExpertSlots(numbers, torch.zeros_like(numbers))
+    layouts = [None] * NUM_EXPERTS
+    weights = ExpertWeights(
+        Matrices(gate_ups.unbind(), None, layouts), Matrices(downs.unbind(), None, layouts), "silu", slots
+    )
+    actual = experts(x, Routes(chosen, shares), weights, None, None)
+    is_counted = torch.equal(slots.load, chosen.flatten().bincount(minlength=NUM_EXPERTS))
+    return relative(actual, expected) if is_counted else float("inf")
 
 
 def copy_error(device: torch.device, shrink: int) -> float:

@@ -14,7 +14,7 @@ from lullm.executor.protocol import Executor
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.kv.layout import block_bytes, cache_layout_of, max_len_within, num_blocks_for_len
 from lullm.log import get_logger
-from lullm.sched.draft import SchedulerLimits
+from lullm.sched.plan_builder import SchedulerLimits
 from lullm.sched.preemption import PreemptionPolicy, Speeds
 from lullm.sched.scheduler import Scheduler
 from lullm.types.parallel.placement import Axis

@@ -138,7 +138,6 @@ NATIVE_CPU_OPS = Ops(
     draw_allowed=native_draw.draw_allowed,
     new_digest=NativeDigest,
     is_recordable=True,
-    records_experts=True,
     has_state_kernels=True,
     is_batch_invariant=_native_keeps_bits,
 )

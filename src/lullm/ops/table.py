@@ -37,6 +37,7 @@ _Maybe = Tensor | None
 _Parts = Sequence[tuple[Tensor, Tensor]]
 _Scan = Callable[[Tensor, Tensor, Tensor, DecayWeights, LayerState], Tensor]
 _BlockPairs = list[tuple[int, int]]
+_Experts = Callable[[Tensor, Routes, ExpertWeights, _Maybe, _Maybe], Tensor]
 
 
 def _never(dtype: str, cache_dtype: str, head_size: int) -> bool:
@@ -111,7 +112,7 @@ class Ops:
     The contents of both arguments are undefined afterwards.
     """
 
-    experts: Callable[[Tensor, Routes, ExpertWeights, _Maybe, _Maybe], Tensor]
+    experts: _Experts
     """x `[T, H]`, routes, weights, shared `[T, H]` or None, shared_gate `[T, 1]` or None -> `[T, H]`.
 
     The sum of the results of a row's experts, each times its share, and of the shared result, times the sigmoid of its
@@ -314,6 +315,9 @@ class Ops:
     """As `attention`, by every kernel that it may choose for such a cache, one after the other. None: there is nothing
     to compile, in the whole table."""
 
+    compile_experts: _Experts | None = None
+    """As `experts`, likewise. None: what the warm-up's own steps compile is all."""
+
     compiling_ahead: Callable[[], AbstractContextManager[None]] = nullcontext
     """Inside its `with`, on the calling thread, functions compile their kernels on several threads at a time and run
     none: what they return is undefined, and must be no index of anything. At the end all are compiled."""
@@ -322,16 +326,13 @@ class Ops:
     """-> a checksum of bytes in host memory, without any yet. Versions agree on its guarantees, not on its values."""
 
     is_recordable: bool = False
-    """Whether a graph may record attention: no function waits for the device, and launches follow from bounds.
+    """Whether a graph may record decodes: no function waits for the device, and launches follow from bounds.
 
     On a CPU: whether it is worth trying (`ops.cpu.recording`).
     """
 
-    records_experts: bool = False
-    """Whether a graph may record `experts` as well."""
-
     has_state_kernels: bool = False
-    """Whether the ops of recurrent layers are kernels: a graph may record them, and their bits follow no chunks."""
+    """Whether the ops of recurrent layers are kernels, whose bits follow no chunks."""
 
     is_batch_invariant: Callable[[str, str, int], bool] = _never
     """Names of the types of activations and of the KV cache, head size -> whether a row's bits follow no batch.

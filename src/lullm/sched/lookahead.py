@@ -83,7 +83,7 @@ class Lookahead:
         self._unmarked = None
 
     def add(self, plan: StepPlan, reads_draws: bool, is_blocked: bool) -> None:
-        """After a plan: it will run, unless it is empty. For the rest see `Draft`."""
+        """After a plan: it will run, unless it is empty. For the rest see `PlanBuilder`."""
         self._holds_up = is_blocked or (reads_draws and self._feeds_back)
         if not plan.is_empty:
             self._plans.append(plan)

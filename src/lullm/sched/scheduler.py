@@ -28,9 +28,9 @@ from lullm.config.engine_option import SchedulingPolicy
 from lullm.kv.admission import AllocStatus
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.sched.delay import PromptDelay
-from lullm.sched.draft import Draft, SchedulerLimits
 from lullm.sched.intake import Intake, SequenceUpdate
 from lullm.sched.lookahead import Lookahead
+from lullm.sched.plan_builder import PlanBuilder, SchedulerLimits
 from lullm.sched.preemption import PreemptionPolicy, Room
 from lullm.sched.queue import GroupQueue, Order, first_in_order
 from lullm.sched.roster import Roster
@@ -132,14 +132,14 @@ class Scheduler:
         self.block_space.merge_duplicates()
         self._lookahead.begin(self._roster.find_member)
         share = self._lookahead.share(self._num_candidates)
-        draft = Draft(self.limits, self.block_space, self._roster, self._num_spare_draws, share)
-        self._make_way(draft)
+        builder = PlanBuilder(self.limits, self.block_space, self._roster, self._num_spare_draws, share)
+        self._make_way(builder)
         if not self._is_chunked:
-            self._plan_prefill_first(draft)
-        elif self._plan_running(draft):
-            self._admit(draft)
-        plan = draft.complete()
-        self._lookahead.add(plan, draft.reads_draws, draft.is_blocked)
+            self._plan_prefill_first(builder)
+        elif self._plan_running(builder):
+            self._admit(builder)
+        plan = builder.complete()
+        self._lookahead.add(plan, builder.reads_draws, builder.is_blocked)
         return plan
 
     def apply(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:
@@ -171,44 +171,44 @@ class Scheduler:
                 for seq in group.unfinished:
                     self.block_space.slide(seq)
 
-    def _plan_running(self, draft: Draft) -> bool:
+    def _plan_running(self, builder: PlanBuilder) -> bool:
         """Give the running groups their tokens; False if blocks were short, so that no group may be admitted."""
         num_preemptions = self.preemption.num_preemptions
         # Every running sequence moves in every step: its token is reserved before a long prompt takes the budget.
         live = [group.unfinished for group in self.running]
         reserved = sum(map(len, live))
         is_roomy = self.block_space.has_slots(reserved)
-        if not is_roomy and draft.share is not None and not self._lookahead.is_ahead:
+        if not is_roomy and builder.share is not None and not self._lookahead.is_ahead:
             # The plans behind this one, for those that it passes over, may preempt none.
             while len(self.running) > 1 and not self.block_space.can_append_slots(list(chain(*live))):
-                self._preempt(self.running[-1], draft)
+                self._preempt(self.running[-1], builder)
                 live.pop()
         num_planned = 0
         while num_planned < len(self.running):  # groups leave at the end, so that `live` stays in step
             group, seqs = self.running[num_planned], live[num_planned]
-            if not is_roomy and not draft.passes_over(seqs):
-                room = self._make_room(group, seqs, draft)
+            if not is_roomy and not builder.passes_over(seqs):
+                room = self._make_room(group, seqs, builder)
                 if room is Room.BLOCKED:
-                    draft.is_blocked = True
+                    builder.is_blocked = True
                     return False
                 if room is Room.GONE:
                     continue
             reserved -= len(seqs)
-            draft.add(group, seqs, reserved)
+            builder.add(group, seqs, reserved)
             num_planned += 1
         return self.preemption.num_preemptions == num_preemptions
 
-    def _plan_prefill_first(self, draft: Draft) -> None:
+    def _plan_prefill_first(self, builder: PlanBuilder) -> None:
         """Whole prompts, or decodes. A group that is swapped in has its prompt, so it joins the decodes."""
         now = self._clock()
         if self._delay.is_over(self.waiting.peek(), now) or not self.running:
-            self._admit(draft, only=self.waiting)
-        if draft.spans:
+            self._admit(builder, only=self.waiting)
+        if builder.spans:
             self._delay.begin(now)
-        elif self._plan_running(draft):
-            self._admit(draft, only=self.swapped)
+        elif self._plan_running(builder):
+            self._admit(builder, only=self.swapped)
 
-    def _make_room(self, group: SequenceGroup, seqs: list[Sequence], draft: Draft) -> Room:
+    def _make_room(self, group: SequenceGroup, seqs: list[Sequence], builder: PlanBuilder) -> Room:
         """Make room for the next token of each of the group's sequences, preempting groups from the end."""
         while not self.block_space.can_append_slots(seqs):
             if self._lookahead.is_ahead:
@@ -219,7 +219,7 @@ class Scheduler:
                 self.running.pop()
                 self._intake.end_outgrown(group)
             else:
-                self._preempt(victim, draft)
+                self._preempt(victim, builder)
             if victim is group:
                 return Room.GONE
         return Room.OK
@@ -243,32 +243,32 @@ class Scheduler:
             return AllocStatus.LATER
         return status
 
-    def _admit(self, draft: Draft, only: GroupQueue | None = None) -> None:
+    def _admit(self, builder: PlanBuilder, only: GroupQueue | None = None) -> None:
         """Move groups from the queues to running, in order, while budget, seats and blocks last.
 
         Nothing is prefilled past an older group that is swapped out. `only`: stop where the other queue is next.
         """
-        while draft.budget > 0 and (first := first_in_order(self.waiting, self.swapped, self.order)) is not None:
+        while builder.budget > 0 and (first := first_in_order(self.waiting, self.swapped, self.order)) is not None:
             queue, group = first
             if only is not None and queue is not only:
                 return
             status = self._admission(queue, group)
             # Without chunking a prompt goes in one piece; the first one of a step always fits (config).
-            is_too_long = only is self.waiting and draft.spans and len(group.unfinished[0]) > draft.budget
-            if status is AllocStatus.LATER or is_too_long or draft.passes_over(group.unfinished):
+            is_too_long = only is self.waiting and builder.spans and len(group.unfinished[0]) > builder.budget
+            if status is AllocStatus.LATER or is_too_long or builder.passes_over(group.unfinished):
                 return
             queue.pop()
             if status is AllocStatus.NEVER:
                 self._intake.end_outgrown(group)
                 continue
             if queue is self.swapped:
-                draft.swap_in.extend(self.block_space.swap_in(group))
+                builder.swap_in.extend(self.block_space.swap_in(group))
             else:
                 self._allocate(group)
             for seq in group.unfinished:
                 seq.status = SequenceStatus.RUNNING
             bisect.insort(self.running, group, key=self.order.key)
-            draft.add(group, group.unfinished)
+            builder.add(group, group.unfinished)
 
     def _allocate(self, group: SequenceGroup) -> None:
         num_cached = self.block_space.allocate(group)
@@ -279,7 +279,7 @@ class Scheduler:
 
     # -- preemption and ends -------------------------------------------------------------------------------------
 
-    def _make_way(self, draft: Draft) -> None:
+    def _make_way(self, builder: PlanBuilder) -> None:
         """Preempt running groups of lower priority while the first in order cannot be admitted."""
         first = first_in_order(self.waiting, self.swapped, self.order)
         if first is None:
@@ -289,11 +289,11 @@ class Scheduler:
             if self._admission(*first) is not AllocStatus.LATER:
                 return
             if self._lookahead.is_ahead:
-                draft.is_blocked = True
+                builder.is_blocked = True
                 return
-            self._preempt(self.running[-1], draft)
+            self._preempt(self.running[-1], builder)
 
-    def _preempt(self, group: SequenceGroup, draft: Draft) -> None:
+    def _preempt(self, group: SequenceGroup, builder: PlanBuilder) -> None:
         """Take all of the group's device blocks and queue it again, in its old place in the order."""
         self.running.remove(group)
         action = self.preemption.choose(
@@ -302,7 +302,7 @@ class Scheduler:
             sum(seq.num_computed_tokens for seq in group.unfinished),
         )
         if action == "swap":
-            draft.swap_out.extend(self.block_space.swap_out(group))
+            builder.swap_out.extend(self.block_space.swap_out(group))
             for seq in group.unfinished:
                 seq.status = SequenceStatus.SWAPPED
             self.swapped.push(group)

@@ -66,12 +66,7 @@ class WorkerSetup:
     def records_graphs(self) -> bool:
         """Whether decodes are recorded once and replayed. A model that only pools has none."""
         model = self.model_config
-        has_experts = model.family.experts is not None
-        is_recordable = self.ops.is_recordable and (self.ops.records_experts or not has_experts)
-        is_recordable = is_recordable and (self.ops.has_state_kernels or model.family.recurrent is None)
-        # With torch in between: a device that records sizes as they occur finds out by itself if it cannot.
-        can_try = model.foreign is None and not self.device.records_ahead
-        is_recordable = is_recordable and model.generates and (model.is_all_ops or can_try)
+        is_recordable = self.ops.is_recordable and model.generates and model.foreign is None
         return is_recordable and not self.config.enforce_eager
 
     def new_model_runner(

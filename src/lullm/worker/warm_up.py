@@ -37,8 +37,8 @@ def compile_ahead(setup: WorkerSetup, model: Model) -> None:
 def compile_kernels(setup: WorkerSetup, model: Model, pools: KVPools) -> None:
     """Launch them in some tiny steps over the first two blocks, which must be free. Blocking.
 
-    Every layer runs, so every shape of a norm, a product, a window occurs. `Ops.compile_attention` launches what
-    `attention` would choose for other lengths. Nothing, if no ops are compiled.
+    Every layer runs, so every shape of a norm, a product, a window occurs. `Ops.compile_attention` and
+    `compile_experts` launch what would be chosen for other lengths. Nothing, if no ops are compiled.
     """
     if setup.ops.compile_attention is not None:
         started = time.perf_counter()
@@ -55,9 +55,10 @@ def _run(
     plans: Sequence[StepPlan],
     scope: AbstractContextManager[None],
 ) -> None:
-    """Steps, each to its end, whose attention goes through all its kernels."""
-    assert setup.ops.compile_attention is not None
-    ops = replace(setup.ops, attention=setup.ops.compile_attention)
+    """Steps, each to its end, whose attention and experts go through all their kernels."""
+    ops = setup.ops
+    assert ops.compile_attention is not None
+    ops = replace(ops, attention=ops.compile_attention, experts=ops.compile_experts or ops.experts)
     runner = replace(setup, ops=ops).new_model_runner(model, blocks, host_blocks)
     with scope:
         for plan in plans:

@@ -25,8 +25,8 @@ from lullm.errors import (
     WorkerLostError,
 )
 from lullm.executor.merged import MergedExecutor
-from lullm.executor.mp.order import WorkerOrder
 from lullm.executor.mp.transport import RingTransport
+from lullm.executor.remote.order import WorkerOrder
 from lullm.executor.remote.workers import RemoteWorkers
 from lullm.types.sleep import SleepOrder, UsedBlocks
 from lullm.types.step import StepPlan
@@ -39,7 +39,7 @@ def open_workers(ways=("well", "well"), worker_timeout=30.0, step_timeout=30.0, 
         WorkerOrder(rank, FAKE, [rank, way], rank == result_rank, min(BEAT_S, worker_timeout / 10), logging.INFO)
         for rank, way in enumerate(ways)
     ]
-    return RemoteWorkers(RingTransport(orders, worker_timeout), result_rank, step_timeout)
+    return RemoteWorkers(RingTransport(orders, worker_timeout), orders, step_timeout)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_each_is_a_process_of_its_own(workers):
 
 def test_what_is_given_and_what_comes_back(workers):
     given = ("text", (1, [2.5, None]), {"a": b"b"}, torch.arange(6.0).view(2, 3))
-    for rank, answer in enumerate(workers.run("echo", 5, given, {"key": {1, 2}})):
+    for rank, answer in enumerate(workers.run("echo", 60, given, {"key": {1, 2}})):
         found_rank, args, kwargs = answer.value
         assert found_rank == rank and kwargs == {"key": {1, 2}}
         assert args[:3] == given[:3] and torch.equal(args[3], given[3])

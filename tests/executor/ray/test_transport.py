@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from lullm.errors import WorkerLostError
-from lullm.executor.mp.order import WorkerOrder
 from lullm.executor.ray import actor
 from lullm.executor.ray.actor import ActorOrder, Hello, WorkerActor
 from lullm.executor.ray.actors import _hello
 from lullm.executor.ray.frame import FrameSocket
 from lullm.executor.ray.transport import SocketTransport
 from lullm.executor.remote.codec import encode
+from lullm.executor.remote.order import WorkerOrder
 from lullm.executor.remote.workers import RemoteWorkers
 
 BEAT_S = 0.05
@@ -81,11 +81,12 @@ def open_echo(rank):
 def started(monkeypatch):
     """[(workers, processes)] of two actors in threads; `os._exit` ends their threads only."""
     monkeypatch.setattr(actor.os, "_exit", lambda code: None)
-    monkeypatch.setattr(actor, "_log_over", lambda end, level: None)
+    monkeypatch.setattr(actor, "log_over", lambda send, level: None)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        ends, processes = [None, None], Threads([])
+        ends, orders, processes = [None, None], [], Threads([])
         for rank in range(2):
             order = WorkerOrder(rank, f"{__name__}:open_echo", [rank], rank == 0, BEAT_S, logging.INFO)
+            orders.append(order)
             whole = ActorOrder(order, *server.getsockname()[:2], b"secret")
             data = b"".join(encode(whole))
             thread = threading.Thread(target=_run, args=(data,), daemon=True)
@@ -97,7 +98,7 @@ def started(monkeypatch):
             ends[rank] = end
         processes.ends = ends
         transport = SocketTransport(ends, processes, timeout_s=1.0)
-        workers = RemoteWorkers(transport, 0, 5.0)
+        workers = RemoteWorkers(transport, orders, 5.0)
         yield workers, processes
         workers.close()
         processes.wait(5)

@@ -88,7 +88,7 @@ def main(folder: Path, out: Path, store: str, tensor: str = "2", pipeline: str =
         torch.cuda.set_device(rank)
     options = OPTIONS | {"distributed_executor_backend": "external_launcher"}
     options |= {"tensor_parallel_size": int(tensor), "pipeline_parallel_size": int(pipeline)}
-    options |= {"step_timeout": 3.0} if fate == "hangs" else {}
+    options |= {"step_timeout": 10.0} if fate == "hangs" else {}
     with LLM(str(folder), device="cuda", **options) as llm:
         if fate:
             (out / f"{rank}.json").write_text(json.dumps(error_of_step(llm, size - 1, fate)))

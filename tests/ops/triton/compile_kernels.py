@@ -1,8 +1,9 @@
 """Compiles kernels for a compute capability without a GPU, as `launch_*` would. Run by test_compile.py.
 
-Usage: compile_kernels.py NAME ...: 'rope', 'norm', 'silu', 'copy', 'draw', 'linear', or 'decode', 'prefill', 'split' (a
-prefill whose keys are) and 'invariant' with a type of values in the cache, a head size and a compute capability (90),
-as in decode-bf16-128-80. One line of JSON per kernel: its name, and what `gpu_parts.compiled.Compiled` says of it.
+Usage: compile_kernels.py NAME ...: 'rope', 'norm', 'silu', 'copy', 'draw', 'linear', 'sort', 'few', 'many' (products of
+experts), 'sum', or 'decode', 'prefill', 'split' (a prefill whose keys are) and 'invariant' with a type of values in the
+cache, a head size and a compute capability (90), as in decode-bf16-128-80. 'capped decode-...': with a soft cap, sinks
+and a window. One line of JSON per kernel: its name, and what `gpu_parts.compiled.Compiled` says of it.
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ from gpu_parts.compiled import compile_attention, compile_kernel
 from lullm.ops.triton import tile
 from lullm.ops.triton.block_copy import _copy_kernel
 from lullm.ops.triton.elementwise import _rms_norm_kernel, _silu_mul_kernel
+from lullm.ops.triton.layer import experts
 from lullm.ops.triton.linear import _linear_kernel
 from lullm.ops.triton.rope_cache import _rope_and_cache_kernel
 from lullm.ops.triton.sampling import _draw_kernel
@@ -22,15 +24,41 @@ from lullm.ops.triton.sampling import _draw_kernel
 ITEM_BYTES = {"bf16": 2, "fp16": 2, "fp8e4nv": 1, "fp32": 4}
 
 
-def compile_shipped(kind, cache, head_size, capability="90"):
+def compile_shipped(kind, cache, head_size, capability="90", **options):
     tiles = tile._DECODE if kind == "decode" else tile._PREFILL
     chosen = tiles[f"sm{capability}", ITEM_BYTES[cache], int(head_size)]
     if kind == "split" or (kind == "invariant" and chosen.block_rows > 64):
         chosen = tile.split_tile(chosen)
-    return compile_attention(kind, chosen, int(head_size), cache, int(capability))
+    return compile_attention(kind, chosen, int(head_size), cache, int(capability), **options)
+
+
+def compile_experts(name):
+    """Of Qwen3-30B-A3B."""
+    shared = {"NUM_USED": 8, "NUM_HERE": 128}
+    if name == "sort":
+        return compile_kernel(experts._sort_kernel, {"NUM_HERE": 128, "FIRST": 0, "BLOCK": 1024}, 4, 3)
+    if name == "sum":
+        flags = {"SIZE": 2048, "FIRST": 0, "HAS_SHARED": True, "HAS_GATE": True, "BLOCK": 1024}
+        return compile_kernel(experts._sum_kernel, shared | flags, 4, 3)
+    chosen = tile.expert_tiles(torch.bfloat16)[name == "many"]
+    sizes = {"BLOCK_HERE": 128, "OUTPUTS": 1536, "INPUTS": 2048, "GATHERS": True, "HAS_BIAS": True}
+    return compile_kernel(
+        experts._product_kernel, shared | sizes | blocks_of(chosen), chosen.num_warps, chosen.num_stages
+    )
+
+
+def blocks_of(chosen):
+    return {
+        "BLOCK_ROWS": chosen.block_rows, "BLOCK_OUTPUTS": chosen.block_outputs, "BLOCK_INPUTS": chosen.block_inputs,
+        "PRECISION": "tf32",
+    }  # fmt: skip
 
 
 def compile_named(name):
+    if name.startswith("capped "):
+        return compile_shipped(*name.removeprefix("capped ").split("-"), soft_cap=50.0, window=4096)
+    if name in ("sort", "few", "many", "sum"):
+        return compile_experts(name)
     if "-" in name:
         return compile_shipped(*name.split("-"))
     if name == "rope":
@@ -46,9 +74,8 @@ def compile_named(name):
         return compile_kernel(_copy_kernel, constants, 8, 3)
     if name == "linear":
         chosen = tile.linear_tile(torch.bfloat16)
-        sizes = {"OUTPUTS": 3072, "INPUTS": 1024, "HAS_BIAS": True, "BLOCK_ROWS": chosen.block_rows}
-        blocks = {"BLOCK_OUTPUTS": chosen.block_outputs, "BLOCK_INPUTS": chosen.block_inputs, "PRECISION": "tf32"}
-        return compile_kernel(_linear_kernel, sizes | blocks, chosen.num_warps, chosen.num_stages)
+        sizes = {"OUTPUTS": 3072, "INPUTS": 1024, "HAS_BIAS": True}
+        return compile_kernel(_linear_kernel, sizes | blocks_of(chosen), chosen.num_warps, chosen.num_stages)
     sizes = {"VOCAB_SIZE": 151936, "CHUNK": 512, "NUM_CHUNKS": 297, "BLOCK_CHUNKS": 512}
     room = {"ROOM": tile.SAMPLING_ROOM, "BLOCK": tile.SAMPLING_BLOCK, "WRITES_LOGITS": True}
     return compile_kernel(_draw_kernel, sizes | room, tile.SAMPLING_WARPS, 3)

@@ -12,8 +12,8 @@ from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout, new_semaphores
 from lullm.ops.selection import REFERENCE_OPS, with_features
-from lullm.ops.triton import prefill_attention
-from lullm.ops.triton.attention import attention, gathered_attention
+from lullm.ops.triton import decode_attention, prefill_attention
+from lullm.ops.triton.attention import attention, gathered_attention, invariant_attention
 from lullm.ops.triton.decode_attention import MAX_NUM_KV_HEADS, MAX_SPLITS, launch_decode, num_splits
 from lullm.ops.triton.device import IS_INTERPRETED, launch_device
 from lullm.ops.triton.prefill_attention import launch_prefill, num_prefill_splits
@@ -254,13 +254,37 @@ def test_int8_cache_is_refused():
         attention(q.to(DEVICE), cache, prepare_attention(layout), 0.25)
 
 
-def test_what_the_kernels_lack_is_refused_and_torch_serves():
-    layout, q, caches = make_step([(1, 5), (9, 21)])
-    prepared, extras = prepare_attention(layout), (0.8, None)
-    with pytest.raises(UnsupportedError, match="soft cap"):
-        attention(q.to(DEVICE), on_device(caches), prepared, 0.25, *extras)
-    ops = with_features(TRITON_OPS, frozenset({"soft_cap"}))
-    actual = ops.attention(q.to(DEVICE), on_device(caches), ops.prepare_attention(prepared), 0.25, *extras)
-    expected = REFERENCE_OPS.attention(q, LayerCache(*caches), layout, 0.25, *extras)
-    torch.testing.assert_close(actual.cpu(), expected, atol=5e-6, rtol=5e-6)
-    assert not ops.is_recordable
+EXTRAS = {
+    "cap": (0.8, None),
+    "sinks": (None, torch.tensor([0.3, -200.0, 1.5, 200.0])),  # one that outweighs all keys, and one that nothing does
+    "both": (0.8, torch.tensor([0.3, -2.0, 1.5, 4.0])),
+}
+
+
+@pytest.mark.parametrize("window", [None, 7], ids=lambda w: f"window {w}")
+@pytest.mark.parametrize("name", EXTRAS)
+def test_soft_cap_and_sinks(name, window, monkeypatch):
+    """Whole, with split keys, and in the launch for decodes and prompts alike."""
+    cap, sinks = EXTRAS[name]
+    layout, q, caches = make_step([(1, 5), (20, 20), (1, 300), (3, 250), (1, 1)], window=window)
+    expected = REFERENCE_OPS.attention(q, LayerCache(*caches), layout, 0.25, cap, sinks)
+    given, extras = (q.to(DEVICE), on_device(caches)), (cap, None if sinks is None else sinks.to(DEVICE))
+    for num_multiprocessors in (4, 1000):
+        for module in (prefill_attention, decode_attention):
+            monkeypatch.setattr(module, "num_multiprocessors", lambda num=num_multiprocessors: num)
+        for version in (attention, invariant_attention, gathered_attention):
+            actual = version(*given, prepare_attention(layout), 0.25, *extras)
+            torch.testing.assert_close(actual.cpu(), expected, atol=5e-6, rtol=5e-6)
+
+
+def test_sinks_of_rows_that_fill_up_a_graph_give_zeros():
+    layout, q, caches = make_step([(1, 30)])
+    prepared = dataclasses.replace(prepare_attention(layout), context_lens=torch.zeros(1, dtype=torch.int32).to(DEVICE))
+    for version in (attention, invariant_attention):
+        found = version(q.to(DEVICE), on_device(caches, 7.0), prepared, 0.25, None, EXTRAS["both"][1].to(DEVICE))
+        assert not found.any()
+
+
+def test_torch_serves_what_the_kernels_lack():
+    assert with_features(TRITON_OPS, frozenset({"soft_cap", "sinks"})) is TRITON_OPS
+    assert with_features(TRITON_OPS, frozenset({"latents"})).attention is gathered_attention

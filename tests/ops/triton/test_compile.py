@@ -56,7 +56,8 @@ def assert_compiles(names, tmp_path):
 
 def test_usual_kernels(tmp_path):
     attention = ["decode-bf16-128", "prefill-bf16-128", "split-bf16-128", "invariant-bf16-128", "decode-bf16-128-80"]
-    found = assert_compiles([*attention, "rope", "norm", "silu", "copy", "draw", "linear"], tmp_path)
+    experts = ["sort", "few", "many", "sum"]
+    found = assert_compiles([*attention, *experts, "rope", "norm", "silu", "copy", "draw", "linear"], tmp_path)
     chosen = tile._DECODE["sm90", 2, 128]
     assert found["decode-bf16-128"].shared_bytes > 2 * 2 * chosen.block_keys * 128 * 2, "keys and values in two buffers"
     assert found["decode-bf16-128"].programs_at_once >= 3
@@ -65,6 +66,11 @@ def test_usual_kernels(tmp_path):
 @pytest.mark.slow
 def test_all_shipped_tiles(tmp_path):
     assert_compiles(SHIPPED, tmp_path)
+
+
+@pytest.mark.slow
+def test_all_shipped_tiles_with_soft_caps_sinks_and_windows(tmp_path):
+    assert_compiles([f"capped {name}" for name in SHIPPED], tmp_path)
 
 
 @pytest.mark.parametrize("arguments", [("--kind", "decode", "--shipped")], ids=str)

@@ -24,6 +24,7 @@ QUICK = {
     "decode alone, bfloat16, heads 28/4, D 128",
     "short chunk, bfloat16, heads 28/4, D 128",
     "decode alone, float16, heads 32/8, D 64",
+    "decode, bfloat16, heads 32/8, D 64, window 1024, soft cap and sinks",
     "drawing, peaked rows of 151936",
     "drawing, flat rows of 151936",
     *(name for name in CHECKS if "rows" in name and "drawing" not in name),

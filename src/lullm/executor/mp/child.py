@@ -4,7 +4,6 @@
 """
 
 import ctypes
-import logging
 import os
 import select
 import signal
@@ -13,19 +12,16 @@ import sys
 import threading
 from typing import NoReturn
 
-import msgspec
-
 from lullm.executor.mp.bell import Bell
-from lullm.executor.mp.order import Descriptors, WorkerOrder
+from lullm.executor.mp.descriptors import Descriptors
 from lullm.executor.mp.ring import RingMemory, RingReader, RingWriter
 from lullm.executor.remote.message import Command, Reply
+from lullm.executor.remote.order import WorkerOrder
+from lullm.executor.remote.records import log_over
 from lullm.executor.remote.service import Service
 from lullm.types.wire.importable import find_importable
 
 _PR_SET_PDEATHSIG = 1
-_MOST_LOG_CHARS = 16_000
-"""Of one record: a datagram holds it whatever its characters are."""
-
 FAILED = 1
 """Exit code of a process whose worker could not be opened; the engine has its error."""
 
@@ -42,7 +38,7 @@ def main(text: str) -> NoReturn:
     answers = RingMemory(descriptors.answers)
     beating = threading.Thread(target=_beat, args=(answers, lifeline, order.beat_s), name="lullm-beat", daemon=True)
     beating.start()
-    _log_over(lifeline, order.log_level)
+    log_over(lifeline.send, order.log_level)
     link = _RingLink(
         bell,
         RingReader(RingMemory(descriptors.commands), order.rank, engine_bell),
@@ -87,25 +83,3 @@ def _beat(memory: RingMemory, lifeline: socket.socket, beat_s: float) -> None:
     while not poll.poll(beat_s * 1000):
         memory.beat()
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-class _Forwarding(logging.Handler):
-    """Sends records to the engine's process, which logs them with the rank."""
-
-    def __init__(self, lifeline: socket.socket):
-        super().__init__()
-        self._lifeline = lifeline
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            text = self.format(record)[:_MOST_LOG_CHARS]
-            self._lifeline.send(msgspec.msgpack.encode([record.levelno, record.name, text]))
-        except (OSError, ValueError):  # the engine's process is gone, and soon this one
-            pass
-
-
-def _log_over(lifeline: socket.socket, level: int) -> None:
-    root = logging.getLogger("lullm")
-    root.handlers[:] = [_Forwarding(lifeline)]
-    root.propagate = False
-    root.setLevel(level)

@@ -6,13 +6,10 @@ from pathlib import Path
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.device.choice import SEVERAL_UNTRIED, gpu_environments
-from lullm.errors import UnsupportedError
-from lullm.executor.merged import MergedExecutor
-from lullm.executor.mp.order import WorkerOrder
 from lullm.executor.mp.transport import RingTransport
 from lullm.executor.remote.opening import OPENER, config_of_ranks
-from lullm.executor.remote.pulse import BEATS_PER_TIMEOUT
-from lullm.executor.remote.workers import RemoteWorkers
+from lullm.executor.remote.order import WorkerOrder
+from lullm.executor.remote.workers import RemoteExecutor, RemoteWorkers
 from lullm.log import get_logger
 from lullm.machine.cores import cpus_of_workers, read_cores
 from lullm.types.parallel.placement import placements
@@ -21,7 +18,7 @@ from lullm.worker.meeting import Meeting
 logger = get_logger(__name__)
 
 
-class MultiprocExecutor(MergedExecutor):
+class MultiprocExecutor(RemoteExecutor):
     """Starts a process per rank and returns once all have loaded their part of the model.
 
     Attributes:
@@ -63,16 +60,13 @@ class MultiprocExecutor(MergedExecutor):
         environments = [{} for _ in places] if is_cpu else gpu_environments(len(places))
         if not is_cpu and len(places) > 1:
             logger.warning(SEVERAL_UNTRIED)
-        result_rank = next(place.rank for place in places if place.pipeline.is_last)
         with Meeting.on_this_host(config.step_timeout, None if is_cpu else "nccl") as meeting:
             orders = [
-                WorkerOrder(
-                    rank=place.rank,
-                    opener=OPENER,
-                    arguments=[place, of_ranks, model_config, folder, meeting.rendezvous],
-                    gives_results=place.rank == result_rank,
-                    beat_s=config.worker_timeout / BEATS_PER_TIMEOUT,
-                    log_level=logger.getEffectiveLevel(),
+                WorkerOrder.of_place(
+                    config,
+                    place,
+                    OPENER,
+                    [of_ranks, model_config, folder, meeting.rendezvous],
                     descriptors=list(meeting.descriptors),
                     cpus=sorted(shares[place.rank]) if shares else None,
                     environment=environments[place.rank],
@@ -81,12 +75,4 @@ class MultiprocExecutor(MergedExecutor):
             ]
             transport = RingTransport(orders, config.worker_timeout)
             self.pids = transport.pids
-            return RemoteWorkers(transport, result_rank, config.step_timeout)
-
-    @property
-    def driver_worker(self) -> None:
-        """In-process only. Raises UnsupportedError."""
-        raise UnsupportedError(
-            "driver_worker is in another process; change weights by update_weights, or call collective_rpc, or use "
-            "distributed_executor_backend='uni'"
-        )
+            return RemoteWorkers(transport, orders, config.step_timeout)

@@ -5,7 +5,6 @@ The same thread starts and watches them: the kernel kills a child with the threa
 
 import contextlib
 import json
-import logging
 import os
 import select
 import signal
@@ -14,19 +13,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-import msgspec
-
-from lullm.errors import WorkerLostError
 from lullm.executor.mp.bell import Bell
-from lullm.executor.mp.order import Descriptors, WorkerOrder
+from lullm.executor.mp.descriptors import Descriptors
 from lullm.executor.mp.ring import RingMemory
+from lullm.executor.remote.loss import Loss
+from lullm.executor.remote.order import WorkerOrder
 from lullm.executor.remote.pulse import BEATS_PER_TIMEOUT, Silence
-from lullm.log import get_logger
-
-logger = get_logger(__name__)
+from lullm.executor.remote.records import log_record_of
 
 _CODE = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); \
 from lullm.executor.mp.child import main; main(sys.argv[1])"
@@ -57,6 +53,9 @@ class WorkerProcesses:
         orders: by rank. commands: the ring that all read. engine_bell: rung when one is lost.
         timeout_s: a process without a sign of life for so long is lost.
 
+    Attributes:
+        loss: see `Loss`. The processes are killed with it.
+
     Raises:
         OSError: one cannot be started; none is left.
     """
@@ -66,11 +65,8 @@ class WorkerProcesses:
         self._commands = commands
         self._engine_bell = engine_bell
         self._timeout_s = timeout_s
-        self._loss: WorkerLostError | None = None
-        self._observers: list[Callable[[], None]] = []
-        self._lock = threading.Lock()  # of the loss and its observers
+        self.loss = Loss(self._end_all)
         self._stop = Bell()  # wakes the thread
-        self._is_stopping = False
         self._grace_s = 0.0
         self._start_error: BaseException | None = None
         self._started = threading.Event()
@@ -83,43 +79,15 @@ class WorkerProcesses:
             self._release()
             raise self._start_error
 
-    @property
-    def is_lost(self) -> bool:
-        """Whether one is lost, and all are killed."""
-        return self._loss is not None
-
-    def check(self) -> None:
-        """Return if none is lost. Raises WorkerLostError."""
-        if self._loss is not None:
-            raise WorkerLostError(str(self._loss))
-
     def lose(self, rank: int, reason: str) -> None:
-        """Count a process as lost, and kill all. The first call has the word."""
-        with self._lock:
-            if self._loss is not None or self._is_stopping:
-                return
-            process = self.all[rank].process
-            self._loss = WorkerLostError(f"worker {rank} (process {process.pid}) {reason}")
-            observers, self._observers = self._observers, []
-        logger.error("%s", self._loss)
-        self._kill()
-        self._engine_bell.ring()
-        for observer in observers:
-            observer()
-
-    def observe_loss(self, observer: Callable[[], None]) -> None:
-        """Have it called once, when a process is lost; at once if one is already."""
-        with self._lock:
-            if self._loss is None:
-                self._observers.append(observer)
-                return
-        observer()
+        """Count a process as lost."""
+        if rank < len(self.all):  # else all have ended, as they were told to
+            self.loss.declare(f"worker {rank} (process {self.all[rank].process.pid}) {reason}")
 
     def close(self, grace_s: float = 0.0) -> None:
         """Wait until all have ended: those that do not by themselves within `grace_s` are killed. Idempotent."""
-        with self._lock:
-            self._is_stopping = True
-            self._grace_s = grace_s
+        self._grace_s = grace_s
+        self.loss.expect()
         self._stop.ring()
         self._thread.join()
         self._release()
@@ -154,7 +122,7 @@ class WorkerProcesses:
         """Until all have ended, or are to stop."""
         poll, owners = self._open_poll()
         tick_s = self._timeout_s / BEATS_PER_TIMEOUT
-        while not self._is_stopping and owners:
+        while not self.loss.is_expected and owners:
             ready = poll.poll(tick_s * 1000)
             self._lose_the_silent()
             for fd, _ in ready:
@@ -190,7 +158,7 @@ class WorkerProcesses:
 
     def _end(self) -> None:
         """Wait for processes that were told to stop."""
-        deadline = time.monotonic() + (self._grace_s if self._loss is None else 0.0)
+        deadline = time.monotonic() + (0.0 if self.loss.is_there else self._grace_s)
         for each in self.all:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 each.process.wait(max(deadline - time.monotonic(), 0.0))
@@ -198,6 +166,10 @@ class WorkerProcesses:
                 pass
         self._kill()
         self._reap()
+
+    def _end_all(self) -> None:
+        self._kill()
+        self._engine_bell.ring()
 
     def _kill(self) -> None:
         for each in self.all:
@@ -240,8 +212,7 @@ def _pass_log_on(worker: WorkerProcess) -> bool:
         return False
     if not data:
         return False
-    level, name, text = msgspec.msgpack.decode(data)
-    logging.getLogger(name).log(level, "[rank %d] %s", worker.rank, text)
+    log_record_of(worker.rank, data)
     return True
 
 

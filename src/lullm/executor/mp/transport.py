@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 
 from lullm.errors import WorkerLostError
 from lullm.executor.mp.bell import Bell
-from lullm.executor.mp.order import WorkerOrder
 from lullm.executor.mp.processes import WorkerProcesses
 from lullm.executor.mp.ring import RingMemory, RingReader, RingWriter
 from lullm.executor.remote.message import Command, Reply
+from lullm.executor.remote.order import WorkerOrder
 from lullm.machine.owner import check_owner
 
 _CLOSE_S = 50e-6
@@ -40,6 +40,7 @@ class RingTransport:
             self._commands.close()
             self._bell.close()
             raise
+        self._loss = self._processes.loss
         workers = self._processes.all
         self._writer = RingWriter(self._commands, [each.bell for each in workers])
         self._readers = [RingReader(each.answers, 0, each.bell) for each in workers]
@@ -63,7 +64,7 @@ class RingTransport:
     def receive(self, timeout_s: float | None) -> list[tuple[int, Reply]]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            is_lost = self._processes.is_lost  # before the reading: a worker that is lost may have answered before
+            is_lost = self._loss.is_there  # before the reading: a worker that is lost may have answered before
             self._take()
             if self._come:
                 found, self._come = self._come, []
@@ -76,13 +77,13 @@ class RingTransport:
                 return []
 
     def check(self) -> None:
-        self._processes.check()
+        self._loss.check()
 
     def lose(self, rank: int, reason: str) -> None:
         self._processes.lose(rank, reason)
 
     def observe_loss(self, observer: Callable[[], None]) -> None:
-        self._processes.observe_loss(observer)
+        self._loss.observe(observer)
 
     def close(self, grace_s: float) -> None:
         if self._close.alive:

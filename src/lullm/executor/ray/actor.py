@@ -3,8 +3,6 @@
 No torch is loaded before the worker is.
 """
 
-import contextlib
-import logging
 import os
 import select
 import socket
@@ -13,10 +11,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from lullm.executor.mp.order import WorkerOrder
 from lullm.executor.ray.frame import FrameSocket
 from lullm.executor.remote.codec import decode
 from lullm.executor.remote.message import Command, Reply
+from lullm.executor.remote.order import WorkerOrder
+from lullm.executor.remote.records import log_over
 from lullm.executor.remote.service import Service
 from lullm.types.wire.importable import find_importable
 
@@ -60,7 +59,7 @@ class WorkerActor:
         end.send("hello", [msgspec.msgpack.encode(Hello(order.secret, worker.rank, os.getpid()))])
         beating = threading.Thread(target=_beat, args=(end, worker.beat_s, is_over), name="lullm-beat", daemon=True)
         beating.start()
-        _log_over(end, worker.log_level)
+        log_over(lambda record: end.send("log", [record]), worker.log_level)
         opener = find_importable(worker.opener)
         try:
             Service(lambda: opener(*worker.arguments), _Link(end), worker.rank, worker.gives_results).run()
@@ -98,22 +97,3 @@ def _beat(end: FrameSocket, beat_s: float, is_over: threading.Event) -> None:
         pass
     if not is_over.is_set():
         os._exit(1)
-
-
-class _Forwarding(logging.Handler):
-    """Sends records to the engine, which logs them with the rank."""
-
-    def __init__(self, end: FrameSocket):
-        super().__init__()
-        self._end = end
-
-    def emit(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(OSError):  # the engine is gone, and soon this process
-            self._end.send("log", [msgspec.msgpack.encode([record.levelno, record.name, self.format(record)])])
-
-
-def _log_over(end: FrameSocket, level: int) -> None:
-    root = logging.getLogger("lullm")
-    root.handlers[:] = [_Forwarding(end)]
-    root.propagate = False
-    root.setLevel(level)

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 
 from lullm.errors import WorkerLostError
-from lullm.executor.mp.order import WorkerOrder
 from lullm.executor.ray.actor import ActorOrder, Hello, WorkerActor
 from lullm.executor.ray.cluster import Seats, remove
 from lullm.executor.ray.frame import FrameSocket
 from lullm.executor.remote.codec import encode
+from lullm.executor.remote.order import WorkerOrder
 
 START_S = 120.0
 """For Ray to start all processes, and for them to connect: a node imports lullm from a slow disk in some seconds."""

@@ -7,15 +7,13 @@ from pathlib import Path
 
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
-from lullm.errors import ModelLoadError, UnsupportedError
-from lullm.executor.merged import MergedExecutor
-from lullm.executor.mp.order import WorkerOrder
+from lullm.errors import ModelLoadError
 from lullm.executor.ray.actors import Actors
 from lullm.executor.ray.cluster import Seats, Wish, connect, release, reserve
 from lullm.executor.ray.transport import SocketTransport
 from lullm.executor.remote.opening import config_of_ranks, open_ranked_worker
-from lullm.executor.remote.pulse import BEATS_PER_TIMEOUT
-from lullm.executor.remote.workers import RemoteWorkers
+from lullm.executor.remote.order import WorkerOrder
+from lullm.executor.remote.workers import RemoteExecutor, RemoteWorkers
 from lullm.log import get_logger
 from lullm.types.parallel.placement import Placement, placements
 from lullm.types.parallel.rendezvous import LocalFile, Rendezvous
@@ -27,7 +25,7 @@ from lullm.worker.worker import Worker
 logger = get_logger(__name__)
 
 
-class RayExecutor(MergedExecutor):
+class RayExecutor(RemoteExecutor):
     """Starts an actor per rank and returns once all have loaded their part of the model.
 
     Raises:
@@ -43,7 +41,6 @@ class RayExecutor(MergedExecutor):
         cores = None if config.threads is None else max(1, config.threads // len(places))
         resource = "GPU" if on_gpu else "CPU"
         wish = Wish(config.pipeline_parallel_size, config.tensor_parallel_size, resource, cores)
-        result_rank = next(place.rank for place in places if place.pipeline.is_last)
         with ExitStack() as undo:
             seats = reserve(ray, wish)
             undo.callback(release, ray, seats, resource)
@@ -56,28 +53,18 @@ class RayExecutor(MergedExecutor):
                 Meeting.on_this_host(timeout) if is_local else Meeting.at(host, timeout, "nccl" if on_gpu else "gloo")
             )
             orders = [
-                WorkerOrder(
-                    rank=place.rank,
-                    opener=importable_name(open_on_node),
-                    arguments=[place, of_ranks[place.rank], model_config, folder, meeting.rendezvous, os.getpid()],
-                    gives_results=place.rank == result_rank,
-                    beat_s=config.worker_timeout / BEATS_PER_TIMEOUT,
-                    log_level=logger.getEffectiveLevel(),
+                WorkerOrder.of_place(
+                    config,
+                    place,
+                    importable_name(open_on_node),
+                    [of_ranks[place.rank], model_config, folder, meeting.rendezvous, os.getpid()],
                 )
                 for place in places
             ]
             actors = Actors(ray, seats, orders, host, resource)
             transport = SocketTransport(actors.ends, actors, config.worker_timeout)
-            super().__init__(RemoteWorkers(transport, result_rank, config.step_timeout))
+            super().__init__(RemoteWorkers(transport, orders, config.step_timeout))
             self._undo = undo.pop_all()  # the meeting, since a store is asked while workers live, and the seats
-
-    @property
-    def driver_worker(self) -> None:
-        """In-process only. Raises UnsupportedError."""
-        raise UnsupportedError(
-            "driver_worker is in another process; change weights by update_weights, or call collective_rpc, or use "
-            "distributed_executor_backend='uni'"
-        )
 
     def shutdown(self) -> None:
         super().shutdown()

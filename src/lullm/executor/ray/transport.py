@@ -1,7 +1,6 @@
 """SocketTransport: workers at the other ends of sockets, wherever they are. Implements `Transport`; knows no Ray."""
 
 import contextlib
-import logging
 import queue
 import threading
 import weakref
@@ -10,12 +9,10 @@ from typing import Protocol
 
 import msgspec
 
-from lullm.errors import WorkerLostError
 from lullm.executor.ray.frame import FrameSocket
+from lullm.executor.remote.loss import Loss
 from lullm.executor.remote.message import Command, Reply
-from lullm.log import get_logger
-
-logger = get_logger(__name__)
+from lullm.executor.remote.records import log_record_of
 
 
 class Processes(Protocol):
@@ -89,19 +86,18 @@ class SocketTransport:
         return found
 
     def check(self) -> None:
-        if self._state.loss is not None:
-            raise WorkerLostError(str(self._state.loss))
+        self._state.loss.check()
 
     def lose(self, rank: int, reason: str) -> None:
         self._state.lose(rank, reason)
 
     def observe_loss(self, observer: Callable[[], None]) -> None:
-        self._state.observe(observer)
+        self._state.loss.observe(observer)
 
     def close(self, grace_s: float) -> None:
         if self._close.alive:
-            if grace_s and self._state.loss is None:
-                self._state.is_stopping = True
+            if grace_s and not self._state.loss.is_there:
+                self._state.loss.expect()
                 for end in self._ends:
                     with contextlib.suppress(OSError):
                         end.send("command", Command(0, "stop").parts())
@@ -116,32 +112,16 @@ class _State:
         self.ends = ends
         self.processes = processes
         self.come: queue.SimpleQueue[tuple[int, Reply] | None] = queue.SimpleQueue()  # None: one is lost
-        self.loss: WorkerLostError | None = None
-        self.is_stopping = False
-        self._lock = threading.Lock()  # of the loss and its observers
-        self._observers: list[Callable[[], None]] = []
+        self.loss = Loss(self._end_all)
 
     def lose(self, rank: int, reason: str) -> None:
-        """The first call has the word. All workers are killed: each waits for the others in every layer."""
-        with self._lock:
-            if self.loss is not None or self.is_stopping:
-                return
-            self.loss = WorkerLostError(f"{self.processes.name(rank)} {reason}; build a new engine")
-            observers, self._observers = self._observers, []
-        logger.error("%s", self.loss)
+        self.loss.declare(f"{self.processes.name(rank)} {reason}; build a new engine")
+
+    def _end_all(self) -> None:
         for end in self.ends:
             end.end()
         self.processes.kill()
         self.come.put(None)
-        for observer in observers:
-            observer()
-
-    def observe(self, observer: Callable[[], None]) -> None:
-        with self._lock:
-            if self.loss is None:
-                self._observers.append(observer)
-                return
-        observer()
 
 
 def _read(state: _State, rank: int, end: FrameSocket, timeout_s: float) -> None:
@@ -153,17 +133,16 @@ def _read(state: _State, rank: int, end: FrameSocket, timeout_s: float) -> None:
             if kind == "answer":
                 state.come.put((rank, Reply.from_message(data)))
             elif kind == "log":
-                level, name, text = msgspec.msgpack.decode(data)
-                logging.getLogger(name).log(level, "[rank %d] %s", rank, text)
+                log_record_of(rank, data)
     except TimeoutError:
         state.lose(rank, f"has given no sign of life for worker_timeout={timeout_s:g} s: its node is gone, or it hangs")
     except (EOFError, OSError, ValueError, msgspec.DecodeError) as error:
-        if state.loss is None and not state.is_stopping:
+        if not (state.loss.is_there or state.loss.is_expected):
             state.lose(rank, f"has died: {state.processes.last_words(rank) or error}")
 
 
 def _release(state: _State, threads: Sequence[threading.Thread]) -> None:
-    state.is_stopping = True
+    state.loss.expect()
     for end in state.ends:
         end.end()
     state.processes.kill()

@@ -5,9 +5,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lullm.errors import EngineDeadError, InvalidRequestError, WorkerLostError
+from lullm.errors import EngineDeadError, InvalidRequestError, UnsupportedError, WorkerLostError
+from lullm.executor.merged import MergedExecutor
 from lullm.executor.protocol import Answer, WorkerVerb
 from lullm.executor.remote.message import OPENING, Command, CommandKind, FunctionName, Reply, Transport, with_names
+from lullm.executor.remote.order import WorkerOrder
 from lullm.types.step import Running, StepPlan, StepResult
 from lullm.types.wire.plain_error import error_of
 
@@ -21,16 +23,16 @@ class RemoteWorkers:
     """The constructor returns once every worker has loaded its model.
 
     Args:
-        result_rank: whose results of steps count; all sample alike.
+        orders: of the workers, one of which gives the results of steps; all of a stage sample alike.
         step_timeout_s: a step that takes longer is a worker that hangs.
 
     Raises:
         LullmError and others: the error of the first worker by rank that could not load; all workers are stopped.
     """
 
-    def __init__(self, transport: Transport, result_rank: int, step_timeout_s: float):
+    def __init__(self, transport: Transport, orders: Sequence[WorkerOrder], step_timeout_s: float):
         self._transport = transport
-        self._result_rank = result_rank
+        [self._result_rank] = [order.rank for order in orders if order.gives_results]
         self._step_timeout_s = step_timeout_s
         self._ranks = range(transport.num_workers)
         self._number = OPENING
@@ -162,6 +164,18 @@ class RemoteWorkers:
                 del self._abandoned[reply.number]
         else:
             self._late_failure = self._late_failure or _error_in(reply)
+
+
+class RemoteExecutor(MergedExecutor):
+    """An executor whose workers are in other processes."""
+
+    @property
+    def driver_worker(self) -> None:
+        """In-process only. Raises UnsupportedError."""
+        raise UnsupportedError(
+            "driver_worker is in another process; change weights by update_weights, or call collective_rpc, or use "
+            "distributed_executor_backend='uni'"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lullm.errors import UnsupportedError
 from lullm.ops import grouped_attention
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.triton.decode_attention import launch_decode
-from lullm.ops.triton.prefill_attention import launch_invariant, launch_prefill, launch_tiles
+from lullm.ops.triton.prefill_attention import launch_prefill, launch_tiles
 from lullm.ops.triton.rope_cache import check_cache
 from lullm.ops.triton.tile import decode_tile, invariant_tile, prefill_tile, split_tile
 
@@ -32,12 +31,12 @@ def attention(
 
     A batch of decodes is one launch, whose grid depends on the number of spans only; longer spans are a second launch.
     """
-    out = _new_result(q, cache, soft_cap, sinks)
+    out = _new_result(q, cache)
     kind = cache.key.dtype, q.shape[2]
     if prepared.max_query_len > 1:
-        launch_prefill(out, q, cache, prepared, scale, prefill_tile(*kind))
+        launch_prefill(out, q, cache, prepared, scale, prefill_tile(*kind), soft_cap, sinks)
     if prepared.num_prefill_spans < prepared.num_spans:  # a launch for none took the host 20 us per layer
-        launch_decode(out, q, cache, prepared, scale, decode_tile(*kind))
+        launch_decode(out, q, cache, prepared, scale, decode_tile(*kind), soft_cap, sinks)
     return out
 
 
@@ -50,11 +49,11 @@ def every_attention(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """See `Ops.compile_attention`: the prefill kernel whole, with smaller tiles, and with split keys."""
-    out = _new_result(q, cache, soft_cap, sinks)
+    out = _new_result(q, cache)
     tile = prefill_tile(cache.key.dtype, q.shape[2])
     for chosen, splits in ((tile, 1), (split_tile(tile), 1), (split_tile(tile), 2)):
-        launch_tiles(out, q, cache, prepared, scale, chosen, splits, takes_decodes=False)
-    launch_decode(out, q, cache, prepared, scale, decode_tile(cache.key.dtype, q.shape[2]))
+        launch_tiles(out, q, cache, prepared, scale, chosen, splits, False, soft_cap, sinks)
+    launch_decode(out, q, cache, prepared, scale, decode_tile(cache.key.dtype, q.shape[2]), soft_cap, sinks)
     return out
 
 
@@ -67,8 +66,9 @@ def invariant_attention(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """The same in one launch of one tile, so that a row's bits depend on its own sequence alone."""
-    out = _new_result(q, cache, soft_cap, sinks)
-    launch_invariant(out, q, cache, prepared, scale, invariant_tile(cache.key.dtype, q.shape[2]))
+    out = _new_result(q, cache)
+    tile = invariant_tile(cache.key.dtype, q.shape[2])
+    launch_tiles(out, q, cache, prepared, scale, tile, 1, True, soft_cap, sinks)
     return out
 
 
@@ -100,9 +100,7 @@ def gathered_attention(
     return out
 
 
-def _new_result(q: Tensor, cache: LayerCache, soft_cap: float | None, sinks: Tensor | None) -> Tensor:
-    if soft_cap is not None or sinks is not None:
-        raise UnsupportedError("the attention kernels have no soft cap and no sinks; use attention_backend='torch'")
+def _new_result(q: Tensor, cache: LayerCache) -> Tensor:
     check_cache(cache, q.dtype, q.shape[2])
     assert q.stride(2) == 1 and q.stride(1) == q.shape[2], "the heads of a row are in one piece"
     return torch.empty(q.shape, dtype=q.dtype, device=q.device)

@@ -26,6 +26,8 @@ from lullm.units import cdiv, next_power_of_2
 MAX_SPLITS = 32
 MAX_NUM_KV_HEADS = 128
 LOG2_E = 1.4426950408889634
+LOG2_OF_E = tl.constexpr(LOG2_E)
+"""For the kernels."""
 
 
 def num_splits(num_seqs: int, num_kv_heads: int, max_context_len: int, tile: DecodeTile) -> int:
@@ -39,6 +41,13 @@ def num_splits(num_seqs: int, num_kv_heads: int, max_context_len: int, tile: Dec
     num_programs = next_power_of_2(num_seqs) * num_kv_heads
     wanted = cdiv(num_multiprocessors() * PROGRAMS_PER_MULTIPROCESSOR, num_programs)
     return min(next_power_of_2(wanted), MAX_SPLITS)
+
+
+@triton.jit
+def cap_softly(scores, cap):
+    """`cap * tanh(score / cap)` of scores in base 2, as all here are; the cap is one of natural scores."""
+    grown = tl.math.exp2(scores * (2.0 / cap))  # infinity, if need be: then tanh is 1
+    return (1.0 - 2.0 / (grown + 1.0)) * (cap * LOG2_OF_E)
 
 
 @triton.jit
@@ -67,6 +76,7 @@ def _decode_kernel(
     value_ptr,
     key_scales_ptr,
     value_scales_ptr,
+    sinks_ptr,  # [Hq] float32
     query_starts_ptr,
     context_lens_ptr,
     block_tables_ptr,
@@ -88,6 +98,8 @@ def _decode_kernel(
     MIN_SPLIT_KEYS: tl.constexpr,
     MAX_HEADS: tl.constexpr,
     HAS_SCALES: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    SOFT_CAP: tl.constexpr,  # 0: none
     PRECISION: tl.constexpr,
 ):
     kv_head = tl.program_id(0)
@@ -126,6 +138,10 @@ def _decode_kernel(
     best = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, BLOCK_D], tl.float32)
+    if HAS_SINKS:  # a score beside those of the keys, without a value, in the first part
+        sinks = tl.load(sinks_ptr + kv_head * GROUP + rows, mask=row_mask, other=0.0) * LOG2_OF_E
+        best = tl.where(split == 0, sinks, best)
+        total = tl.where(split == 0, 1.0, total)
     for turn in range(begin, end, BLOCK_KEYS):
         keys = turn + tl.arange(0, BLOCK_KEYS)
         seen = keys < end
@@ -137,6 +153,8 @@ def _decode_kernel(
         key_places, value_places = places[None, :] + columns[:, None], places[:, None] + columns[None, :]
         k = tl.load(key_ptr + key_places, mask=seen[None, :] & column_mask[:, None], other=0.0)
         scores = tl.dot(q, k.to(q.dtype), input_precision=PRECISION) * scale_log2
+        if SOFT_CAP > 0.0:
+            scores = cap_softly(scores, SOFT_CAP)
         scores = tl.where(seen[None, :], scores, float("-inf"))
         new_best = tl.maximum(best, tl.max(scores, 1))  # finite: every turn has a key that is seen
         weights = tl.math.exp2(scores - new_best[:, None])
@@ -178,6 +196,8 @@ def launch_decode(
     layout: DeviceLayout,
     scale: float,
     tile: DecodeTile,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> None:
     """Fill the rows of `out` that belong to spans of one token; other rows are not changed."""
     num_q_heads, head_size = q.shape[1:]
@@ -194,6 +214,7 @@ def launch_decode(
         cache.value,
         scratch if cache.key_scales is None else cache.key_scales,
         scratch if cache.value_scales is None else cache.value_scales,
+        scratch if sinks is None else sinks,
         layout.query_starts,
         layout.context_lens,
         layout.block_tables,
@@ -215,6 +236,8 @@ def launch_decode(
         MIN_SPLIT_KEYS=tile.min_split_keys,
         MAX_HEADS=MAX_NUM_KV_HEADS,
         HAS_SCALES=cache.key_scales is not None,
+        HAS_SINKS=sinks is not None,
+        SOFT_CAP=soft_cap or 0.0,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,

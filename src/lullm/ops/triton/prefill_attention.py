@@ -11,7 +11,7 @@ of its tiles, and a program finds its span by bisection.
 If the tiles are too few to fill the device (a short chunk on a long prefix), each tile's keys are split among several
 programs, as in `decode_attention`: parts go to scratch memory, and the program that ends last adds them up in order.
 
-`launch_invariant` serves all spans with one tile and without splits. So a row's turns begin at multiples of the tile's
+`launch_tiles` can serve all spans with one tile and without splits. Then a row's turns begin at multiples of the tile's
 keys, and its bits depend on its own sequence alone: turns in which a row sees nothing change nothing of it.
 """
 
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
-from lullm.ops.triton.decode_attention import LOG2_E, MAX_SPLITS
+from lullm.ops.triton.decode_attention import LOG2_E, LOG2_OF_E, MAX_SPLITS, cap_softly
 from lullm.ops.triton.device import num_multiprocessors
 from lullm.ops.triton.launch import Kernel
 from lullm.ops.triton.tile import PrefillTile, split_tile
@@ -53,30 +53,11 @@ def num_prefill_splits(
 
 @triton.jit
 def _attend(
-    acc,
-    best,
-    total,
-    q,
-    begin,
-    end,
-    positions,
-    last_position,
-    table_ptr,
-    key_ptr,
-    value_ptr,
-    kv_head,
-    scale_log2,
-    NUM_KV_HEADS: tl.constexpr,
-    HEAD_SIZE: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    BLOCK_KEYS: tl.constexpr,
-    WINDOW: tl.constexpr,
-    IS_MASKED: tl.constexpr,
-    first_key,
-    IS_SPLIT: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    acc, best, total, q, begin, end, positions, last_position, table_ptr, key_ptr, value_ptr, kv_head, scale_log2,
+    NUM_KV_HEADS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr, WINDOW: tl.constexpr, IS_MASKED: tl.constexpr, first_key, IS_SPLIT: tl.constexpr,
+    SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """The keys `begin`..`end` - 1. Both are multiples of BLOCK_KEYS, except the end of the last turn."""
     columns = tl.arange(0, BLOCK_D)
     column_mask = columns < HEAD_SIZE
@@ -100,16 +81,20 @@ def _attend(
             k = tl.load(key_places)
             v = tl.load(value_places)
         scores = tl.dot(q, k.to(q.dtype), input_precision=PRECISION)
+        factor = scale_log2  # on what the softmax sees
+        if SOFT_CAP > 0.0:
+            scores = cap_softly(scores * scale_log2, SOFT_CAP)
+            factor = 1.0
         if IS_MASKED:
             seen = keys[None, :] <= positions[:, None]
             if WINDOW:
                 seen = seen & (keys[None, :] > positions[:, None] - WINDOW)
             scores = tl.where(seen, scores, float("-inf"))
-        new_best = tl.maximum(best, tl.max(scores, 1) * scale_log2)
+        new_best = tl.maximum(best, tl.max(scores, 1) * factor)
         shift = new_best
         if IS_MASKED and (WINDOW or IS_SPLIT):
             shift = tl.where(new_best == float("-inf"), 0.0, new_best)  # a row that sees none of these keys
-        weights = tl.math.exp2(scores * scale_log2 - shift[:, None])
+        weights = tl.math.exp2(scores * factor - shift[:, None])
         rescale = tl.math.exp2(best - shift)
         total = total * rescale + tl.sum(weights, 1)
         acc = tl.dot(weights.to(q.dtype), v.to(q.dtype), acc * rescale[:, None], input_precision=PRECISION)
@@ -128,6 +113,7 @@ def _prefill_kernel(
     value_ptr,
     key_scales_ptr,
     value_scales_ptr,
+    sinks_ptr,  # [Hq] float32
     query_starts_ptr,
     context_lens_ptr,
     block_tables_ptr,
@@ -148,6 +134,8 @@ def _prefill_kernel(
     BLOCK_KEYS: tl.constexpr,
     WINDOW: tl.constexpr,
     HAS_SCALES: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    SOFT_CAP: tl.constexpr,  # 0: none
     IS_SPLIT: tl.constexpr,
     TAKES_DECODES: tl.constexpr,  # spans of one token too
     MIN_SPLIT_KEYS: tl.constexpr,
@@ -206,6 +194,10 @@ def _prefill_kernel(
     best = tl.full([BLOCK_ROWS], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_ROWS], tl.float32)
     acc = tl.zeros([BLOCK_ROWS, BLOCK_D], tl.float32)
+    if HAS_SINKS:  # as in the decode kernel
+        sinks = tl.load(sinks_ptr + kv_head * GROUP + rows % GROUP) * LOG2_OF_E
+        best = tl.where(begin == first_turn, sinks, best)
+        total = tl.where(begin == first_turn, 1.0, total)
     open_begin = begin
     open_end = (first_position + 1) // BLOCK_KEYS * BLOCK_KEYS  # keys before it are seen by all rows, without a window
     if IS_SPLIT:
@@ -216,17 +208,17 @@ def _prefill_kernel(
         acc, best, total = _attend(
             acc, best, total, q, begin, open_begin, positions, last_position, table_ptr, key_ptr, value_ptr, kv_head,
             scale_log2, NUM_KV_HEADS, HEAD_SIZE, BLOCK_D, BLOCK_SIZE, BLOCK_KEYS, WINDOW, True, first_key, IS_SPLIT,
-            PRECISION,
+            SOFT_CAP, PRECISION,
         )  # fmt: skip
     acc, best, total = _attend(
         acc, best, total, q, open_begin, open_end, positions, last_position, table_ptr, key_ptr, value_ptr, kv_head,
         scale_log2, NUM_KV_HEADS, HEAD_SIZE, BLOCK_D, BLOCK_SIZE, BLOCK_KEYS, WINDOW, False, first_key, IS_SPLIT,
-        PRECISION,
+        SOFT_CAP, PRECISION,
     )  # fmt: skip
     acc, best, total = _attend(
         acc, best, total, q, open_end, end, positions, last_position, table_ptr, key_ptr, value_ptr, kv_head,
         scale_log2, NUM_KV_HEADS, HEAD_SIZE, BLOCK_D, BLOCK_SIZE, BLOCK_KEYS, WINDOW, True, first_key, IS_SPLIT,
-        PRECISION,
+        SOFT_CAP, PRECISION,
     )  # fmt: skip
 
     divisor = total
@@ -278,6 +270,8 @@ def launch_prefill(
     layout: DeviceLayout,
     scale: float,
     tile: PrefillTile,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> None:
     """Fill the rows of `out` that belong to spans of more than one token; other rows are not changed."""
     num_q_heads, head_size = q.shape[1:]
@@ -286,14 +280,7 @@ def launch_prefill(
     if splits > 1:
         tile = split_tile(tile)
         splits = num_prefill_splits(layout, num_q_heads, num_kv_heads, head_size, tile)
-    launch_tiles(out, q, cache, layout, scale, tile, splits, takes_decodes=False)
-
-
-def launch_invariant(
-    out: Tensor, q: Tensor, cache: LayerCache, layout: DeviceLayout, scale: float, tile: PrefillTile
-) -> None:
-    """Fill all rows of `out`, each with bits that depend on its own sequence alone."""
-    launch_tiles(out, q, cache, layout, scale, tile, 1, takes_decodes=True)
+    launch_tiles(out, q, cache, layout, scale, tile, splits, False, soft_cap, sinks)
 
 
 def launch_tiles(
@@ -305,7 +292,10 @@ def launch_tiles(
     tile: PrefillTile,
     splits: int,
     takes_decodes: bool,
+    soft_cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> None:
+    """With `takes_decodes` and without splits all rows of `out`, whose bits depend on their own sequence alone."""
     num_tokens, num_q_heads, head_size = q.shape
     num_kv_heads = cache.num_kv_heads
     group = num_q_heads // num_kv_heads
@@ -321,6 +311,7 @@ def launch_tiles(
         cache.value,
         q if cache.key_scales is None else cache.key_scales,
         q if cache.value_scales is None else cache.value_scales,
+        q if sinks is None else sinks,
         layout.query_starts,
         layout.context_lens,
         layout.block_tables,
@@ -341,6 +332,8 @@ def launch_tiles(
         BLOCK_KEYS=tile.block_keys,
         WINDOW=layout.window or 0,
         HAS_SCALES=cache.key_scales is not None,
+        HAS_SINKS=sinks is not None,
+        SOFT_CAP=soft_cap or 0.0,
         IS_SPLIT=splits > 1,
         TAKES_DECODES=takes_decodes,
         MIN_SPLIT_KEYS=tile.min_split_keys,

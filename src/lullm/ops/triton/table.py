@@ -5,11 +5,11 @@ import dataclasses
 import torch
 
 from lullm.ops.activation import activate
-from lullm.ops.experts.grouped import experts_over
 from lullm.ops.table import ATTENTION_FEATURES, Ops
 from lullm.ops.triton import attention, block_copy, elementwise, linear, rope_cache, sampling
 from lullm.ops.triton.decode_attention import MAX_NUM_KV_HEADS
 from lullm.ops.triton.launch import compiling_ahead
+from lullm.ops.triton.layer import experts, state
 
 TRITON_OPS = Ops(
     name="triton",
@@ -22,18 +22,24 @@ TRITON_OPS = Ops(
     rms_norm=elementwise.rms_norm,
     rms_norm_=elementwise.rms_norm_,
     add_rms_norm=elementwise.add_rms_norm,
-    experts=experts_over(elementwise.linear),
+    experts=experts.experts,
+    causal_convolution=state.causal_convolution,
+    gated_delta_rule=state.gated_delta_rule,
+    state_space=state.state_space,
+    selective_scan=state.selective_scan,
     rope_and_cache=rope_cache.rope_and_cache,
     write_cache=rope_cache.write_cache,
     prepare_attention=attention.prepare_attention,
     attention=attention.attention,
     compile_attention=attention.every_attention,
+    compile_experts=experts.every_experts,
     compiling_ahead=compiling_ahead,
     copy_blocks=block_copy.copy_blocks,
     swap_blocks=block_copy.swap_blocks,
     draw_tokens=sampling.draw_tokens,
     is_recordable=True,
-    attention_features=frozenset(),  # a row of latents has 576 elements, which 128 heads read: no tile holds them
+    # A row of latents has 576 elements, which 128 heads read: no tile holds them.
+    attention_features=ATTENTION_FEATURES - {"latents"},
     index_dtype=torch.int32,
     semaphores_per_span=MAX_NUM_KV_HEADS,
 )
@@ -45,7 +51,8 @@ INVARIANT_OPS = dataclasses.replace(
     linear=linear.linear,
     logits=linear.logits,
     gated_linear=linear.gated_linear,
-    experts=experts_over(linear.linear),
+    experts=experts.invariant_experts,
+    compile_experts=experts.invariant_experts,
     attention=attention.invariant_attention,
     compile_attention=attention.invariant_attention,
     is_batch_invariant=lambda dtype, cache_dtype, head_size: True,

@@ -85,6 +85,7 @@ _DECODE = {
     ("sm90", 2, 64): DecodeTile(128, 4, 5),
     ("sm90", 2, 128): DecodeTile(64, 4, 5),
     ("sm90", 2, 256): DecodeTile(32, 4, 5),
+    ("sm90", 2, 512): DecodeTile(16, 4, 5),
     ("sm90", 1, 64): DecodeTile(128, 4, 5),
     ("sm90", 1, 128): DecodeTile(128, 4, 5),
     ("sm90", 1, 256): DecodeTile(64, 4, 5),
@@ -99,6 +100,7 @@ _DECODE = {
     ("sm100", 2, 64): DecodeTile(128, 4, 5),
     ("sm100", 2, 128): DecodeTile(64, 4, 5),
     ("sm100", 2, 256): DecodeTile(32, 4, 5),
+    ("sm100", 2, 512): DecodeTile(16, 4, 5),
     ("sm100", 1, 64): DecodeTile(128, 4, 5),
     ("sm100", 1, 128): DecodeTile(128, 4, 5),
     ("sm100", 1, 256): DecodeTile(64, 4, 5),
@@ -107,6 +109,7 @@ _PREFILL = {
     ("sm90", 2, 64): PrefillTile(128, 128, 8, 3),
     ("sm90", 2, 128): PrefillTile(128, 128, 8, 3),
     ("sm90", 2, 256): PrefillTile(128, 32, 8, 2),
+    ("sm90", 2, 512): PrefillTile(32, 32, 8, 2),
     ("sm90", 1, 64): PrefillTile(128, 64, 8, 3),
     ("sm90", 1, 128): PrefillTile(128, 64, 8, 3),
     ("sm90", 1, 256): PrefillTile(64, 32, 8, 2),
@@ -119,6 +122,7 @@ _PREFILL = {
     ("sm100", 2, 64): PrefillTile(128, 128, 8, 3),
     ("sm100", 2, 128): PrefillTile(128, 128, 8, 3),
     ("sm100", 2, 256): PrefillTile(128, 32, 8, 2),
+    ("sm100", 2, 512): PrefillTile(32, 32, 8, 2),
     ("sm100", 1, 64): PrefillTile(128, 64, 8, 3),
     ("sm100", 1, 128): PrefillTile(128, 64, 8, 3),
     ("sm100", 1, 256): PrefillTile(64, 32, 8, 2),
@@ -176,6 +180,15 @@ def linear_tile(dtype: torch.dtype) -> LinearTile:
     if dtype == torch.float32:
         return LinearTile(32, 64, 32, 4, 2)
     return LinearTile(64, 128, 64, 4, 3)  # 72 KiB of shared memory
+
+
+def expert_tiles(dtype: torch.dtype) -> tuple[LinearTile, LinearTile]:
+    """Of the products of experts: for few rows each, whose weights are read once and that is all, and for many."""
+    if IS_INTERPRETED:
+        return LinearTile(16, 32, 32, 1, 1), LinearTile(32, 32, 64, 1, 1)
+    if dtype == torch.float32:
+        return LinearTile(16, 32, 32, 4, 2), linear_tile(dtype)
+    return LinearTile(16, 64, 128, 4, 4), linear_tile(dtype)  # 60 KiB of shared memory: three programs at a time
 
 
 def _key(cache_dtype: torch.dtype, head_size: int) -> tuple[str, int, int]:

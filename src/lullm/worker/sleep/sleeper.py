@@ -27,8 +27,8 @@ from lullm.types.sleep import KV_CACHE, WEIGHTS, Action, Released, SleepForecast
 from lullm.weights.store import WeightStore
 from lullm.worker.kv_pools import KVPools
 from lullm.worker.setup import WorkerSetup
+from lullm.worker.sleep.arena_mapping import ArenaMapping
 from lullm.worker.sleep.backups import Backups
-from lullm.worker.sleep.mapping import Mapping
 from lullm.worker.sleep.saving import NOTHING, Saved, Saving, check_room, plan_saving
 from lullm.worker.sleep.speed import SleepSpeeds
 
@@ -84,7 +84,7 @@ class Sleeper:
         self._all_arenas = arenas
         self._backups = Backups(setup, store, pools, self._backend)
         self._prepared: _Prepared | None = None
-        self._mapping: Mapping | None = None
+        self._mapping: ArenaMapping | None = None
         self._speeds = SleepSpeeds(self._device, self._backups.new_digest, self._backups.directory)
 
     def pin_ahead(self) -> None:
@@ -270,7 +270,7 @@ class Sleeper:
             self._store.is_resident = False
         _release(self._arenas(tag))
 
-    def _mapping_of(self, tag: str, ahead: Sequence[str]) -> Mapping:
+    def _mapping_of(self, tag: str, ahead: Sequence[str]) -> ArenaMapping:
         """Under way for the tag's arenas, and for those of the tags behind it.
 
         Only what a backup holds whole lets others be mapped beside it: reading a checkpoint may take memory of the
@@ -281,7 +281,7 @@ class Sleeper:
             saved = self._backups.saved.get(tag)
             is_whole = tag != WEIGHTS or (saved is not None and saved.contents == self._store.names)
             tags = [tag, *ahead] if is_whole else [tag]
-            self._mapping = Mapping([arena for each in tags for arena in self._arenas(each)])
+            self._mapping = ArenaMapping([arena for each in tags for arena in self._arenas(each)])
         return self._mapping
 
     def _end_mapping(self) -> None:

@@ -14,7 +14,7 @@ from lullm.arena.host import HostArena
 from lullm.arena.pinned import PinnedArena
 from lullm.errors import WakeUpError
 from lullm.units import MIB
-from lullm.worker.sleep.mapping import Mapping
+from lullm.worker.sleep.arena_mapping import ArenaMapping
 
 CHUNK, NUM_CHUNKS = 2 * MIB, 4
 
@@ -54,7 +54,7 @@ def test_a_chunk_is_filled_while_the_next_one_is_mapped(fake):
     """Contents arrive, and a copy is on its way before the driver has made the memory behind it."""
     with sleeping(fake) as (gate, arena, tensors, backup):
         gate.turns.release()
-        mapping = Mapping([arena])
+        mapping = ArenaMapping([arena])
 
         def places():
             for tensor in tensors:
@@ -74,7 +74,7 @@ def test_a_refusal_reaches_whoever_waits(fake):
     with sleeping(fake) as (gate, arena, tensors, _):
         gate.is_open = True
         fake.fail("cuMemCreate", 3, 2)
-        mapping = Mapping([arena])
+        mapping = ArenaMapping([arena])
         assert mapping.awaited(tensors[1]) is tensors[1]
         with pytest.raises(WakeUpError, match=r"'weights' stays released: 4.0 MiB of 8.0 MiB came back, .*OUT_OF_MEM"):
             mapping.awaited(tensors[2])
@@ -91,7 +91,7 @@ def test_a_refusal_is_told_to_its_own_arena_alone(fake):
         other = Arena(arena.backend, "kv_cache", 2 * CHUNK, CHUNK)
         other.release()
         fake.fail("cuMemCreate", NUM_CHUNKS + 2, 2)
-        mapping = Mapping([arena, other])
+        mapping = ArenaMapping([arena, other])
         mapping.finish([arena])
         assert mapping.covers([other]) and not mapping.covers([HostArena("x", CHUNK)])
         with pytest.raises(WakeUpError, match="'kv_cache' stays released: 2.0 MiB of 4.0 MiB came back"):
@@ -103,7 +103,7 @@ def test_a_refusal_is_told_to_its_own_arena_alone(fake):
 def test_at_the_end_nothing_more_is_mapped(fake):
     with sleeping(fake) as (gate, arena, tensors, _):
         gate.turns.release()
-        mapping = Mapping([arena])
+        mapping = ArenaMapping([arena])
         mapping.awaited(tensors[0])
         mapping._is_wanted = False  # what `end` says, before the next turn
         gate.turns.release()
@@ -117,7 +117,7 @@ def test_arenas_in_their_order_and_memory_of_others(fake):
         pinned = PinnedArena(arena.backend, "kv_swap", CHUNK)
         pinned.release()
         gate.is_open = True
-        mapping = Mapping([arena, pinned])
+        mapping = ArenaMapping([arena, pinned])
         stranger = torch.zeros(3)
         assert mapping.awaited(stranger) is stranger
         mapping.finish([arena, pinned])

@@ -1,35 +1,16 @@
-"""What a worker process is started with: numbers of inherited descriptors, and an order in one of them."""
+"""WorkerOrder: what a process is to become, as plain data that it is started with."""
 
-import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
+from lullm.config.resolved import ResolvedConfig
 from lullm.executor.remote.codec import decode, encode
+from lullm.executor.remote.pulse import BEATS_PER_TIMEOUT
+from lullm.log import get_logger
+from lullm.types.parallel.placement import Placement
 
-
-@dataclass(frozen=True, slots=True)
-class Descriptors:
-    """Numbers of descriptors, the same in both processes.
-
-    Attributes:
-        order: memory with the `WorkerOrder`. lifeline: a socket that ends with either process; log records go over it.
-        commands, answers: memory of rings. own_bell, engine_bell: of the process, and of the engine's.
-    """
-
-    order: int
-    lifeline: int
-    commands: int
-    answers: int
-    own_bell: int
-    engine_bell: int
-
-    def text(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_text(cls, text: str) -> "Descriptors":
-        return cls(**json.loads(text))
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +35,21 @@ class WorkerOrder:
     descriptors: list[int] = field(default_factory=list)
     cpus: list[int] | None = None
     environment: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_place(
+        cls, config: ResolvedConfig, place: Placement, opener: str, arguments: list[Any], **own: Any
+    ) -> "WorkerOrder":
+        """The opener is called with the place and these arguments. `own`: other attributes of the process."""
+        return cls(
+            rank=place.rank,
+            opener=opener,
+            arguments=[place, *arguments],
+            gives_results=place.pipeline.is_last and place.tensor.is_first,
+            beat_s=config.worker_timeout / BEATS_PER_TIMEOUT,
+            log_level=logger.getEffectiveLevel(),
+            **own,
+        )
 
     def to_memory(self) -> int:
         """The descriptor of new memory that holds it. Raises TypeError: an argument is no plain data."""

@@ -1,6 +1,6 @@
-"""Draft: a plan that is being made. It gives sequences their shares of the token budget and writes their spans.
+"""PlanBuilder: makes a plan. It gives sequences their shares of the token budget and writes their spans.
 
-The scheduler chooses the next group, and reserves some budget for the groups behind it. The draft computes the tokens
+The scheduler chooses the next group, and reserves some budget for the groups behind it. The builder computes the tokens
 of one group in a step. Its bounds are the budget, the free slots (with a sliding window), and two rules for groups of
 several sequences: the leader comes first, since the others share its prompt blocks, and beams draw together.
 
@@ -31,7 +31,7 @@ class SchedulerLimits:
     max_model_len: int
 
 
-class Draft:
+class PlanBuilder:
     """The remaining token budget and the plan's contents so far.
 
     `swap_out` and `swap_in` take the moves of whole groups; those of cached content are added by `complete`.

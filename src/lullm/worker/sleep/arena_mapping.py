@@ -1,4 +1,4 @@
-"""Mapping: arenas get their memory back chunk by chunk, on a thread of its own, while the first chunks are filled.
+"""ArenaMapping: arenas get their memory back chunk by chunk, on a thread of its own, while the first chunks are filled.
 
 A driver takes 0.5 to 3 ms for a chunk of 256 MiB, and the bus 5 ms to fill it: what is mapped beside a copy costs
 nothing. Host memory comes when it is touched, so there is nothing to wait for.
@@ -13,7 +13,7 @@ import torch
 from lullm.arena.arena import Arena
 
 
-class Mapping:
+class ArenaMapping:
     """Starts at once, and ends with `end`, whatever happens. Nothing else may call the arenas before.
 
     Args:

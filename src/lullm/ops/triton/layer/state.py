@@ -1,0 +1,71 @@
+"""The ops of recurrent layers: a step of decodes without a word to the host, so that a graph can record it, in torch.
+
+Its rows that only fill up stand for the first row's sequence: they read its state and write back what it has become. So
+they write nowhere else, and their number need not be known. Other steps are torch's own, which wait for the lengths of
+their spans.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from lullm.ops.state import mixing, recurrence
+from lullm.ops.state.layout import LayerState, StateLayout
+
+
+@dataclass(eq=False)
+class _Decodes(StateLayout):
+    """Of a batch of decodes, rows that fill it up included."""
+
+    @cached_property
+    def is_real(self) -> Tensor:  # [S] bool
+        return self.layout.context_lens > 0
+
+    @cached_property
+    def is_first(self) -> Tensor:  # [S] bool
+        lens = self.layout.context_lens
+        return torch.where(self.is_real, lens, lens[:1]) == 1
+
+    @cached_property
+    def block_tables(self) -> Tensor:  # [S, M]
+        tables = self.layout.block_tables
+        return torch.where(self.is_real.unsqueeze(1), tables, tables[:1])
+
+    @property
+    def num_spans(self) -> int:
+        return self.layout.num_spans
+
+
+class _DecodesState(LayerState):
+    def write(self, index: int, states: Tensor) -> None:
+        assert isinstance(self.layout, _Decodes)
+        is_real = self.layout.is_real.view(-1, *[1] * (states.dim() - 1))
+        super().write(index, torch.where(is_real, states, states[:1]))
+
+
+_decodes: WeakKeyDictionary[StateLayout, _Decodes] = WeakKeyDictionary()
+"""All layers of a step share one."""
+
+
+def _of_decodes(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The op, whose last argument is a `LayerState`; in a step of decodes it does not wait."""
+
+    def op_of_decodes(*arguments: Any) -> Tensor:
+        *given, state = arguments
+        if state.layout.is_decode:
+            layout = _decodes.setdefault(state.layout, _Decodes(state.layout.layout))
+            state = _DecodesState(state.cache, layout, state.part, state.shapes)
+        return op(*given, state)
+
+    return op_of_decodes
+
+
+causal_convolution = _of_decodes(mixing.causal_convolution_over(recurrence.convolve))
+gated_delta_rule = _of_decodes(mixing.gated_delta_rule_over(recurrence.scan))
+state_space = _of_decodes(mixing.state_space_over(recurrence.scan))
+selective_scan = _of_decodes(mixing.selective_scan_over(recurrence.select))
