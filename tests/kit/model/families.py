@@ -679,6 +679,7 @@ CASES = {
         GLM | GROUPS | {"head_dim": 12},
         GLM | GROUPS,
         "as GLM-4.5, with experts in every layer and heads that turn as a whole",
+        loss=0.1,
         is_rare=True,
     ),
     "ExaoneMoe": Cases(
@@ -694,6 +695,7 @@ CASES = {
         EXAONE_MOE | GROUPS | {"num_experts": 6, "sliding_window": 7, "sliding_window_pattern": 2},
         EXAONE_MOE | {"num_hidden_layers": 5, "sliding_window": 32},
         "head norms; layers without a window do not rotate; sigmoid router with correction and groups, shared experts",
+        loss=0.1,
         is_rare=True,
     ),
     "Glm4MoeLite": Cases(
