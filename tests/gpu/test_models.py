@@ -17,9 +17,9 @@ PARAMS = [
     SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True),
     SamplingParams(temperature=0.8, seed=3, max_tokens=3, ignore_eos=True, logprobs=1),
 ]
-SLOW = ("Qwen3Moe", "Qwen3Next", "NemotronH", "GptOss", "Gemma2", "Gemma3n", "Gemma4", "Bloom")
-"""Experts, recurrent states, state spaces, sinks, soft caps, several streams, heads of two sizes, ALiBi. DeepSeek has
-latents, whose attention is torch's: it is not recorded."""
+SLOW = ("Qwen3Moe", "Qwen3Next", "NemotronH", "Mamba", "GptOss", "Gemma2", "Gemma3n", "Gemma4", "Bloom")
+"""Experts, recurrent states, state spaces, no attention, sinks, soft caps, several streams, heads of two sizes, ALiBi.
+DeepSeek has latents, whose attention is torch's: it is not recorded."""
 
 
 @pytest.mark.parametrize("family", ["DeepseekV3", *(pytest.param(family, marks=pytest.mark.slow) for family in SLOW)])

@@ -11,6 +11,7 @@ import pytest
 
 from lullm.errors import ConfigError, EngineDeadError
 from lullm.server import http_server, sse
+from lullm.server.gate.queue_bound import QueueBound
 from lullm.server.listen.listener import Listener
 from lullm.server.openai import event_stream
 from lullm.server.options import ServerOptions
@@ -80,6 +81,11 @@ def test_a_stream_that_fails_before_its_headers_has_a_status(start, scripted):
 
 def running(engine, num_requests, num_tokens):
     engine.stats = lambda: EngineStats(num_running=num_requests, num_running_prompt_tokens=num_tokens)
+
+
+def test_a_queue_without_bounds_costs_no_look_at_the_engine():
+    """Which counts the tokens of all running prompts."""
+    QueueBound(None, None, None).check()
 
 
 def test_the_queue_is_bounded(start, scripted):

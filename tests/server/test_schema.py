@@ -82,11 +82,6 @@ def test_what_newer_fields_of_responses_ask_for(ignored):
             parse_body(ResponsesBody, json.dumps({"input": "x"} | fields).encode(), ignored)
 
 
-def test_a_thread_that_is_kept_elsewhere_is_refused():
-    with pytest.raises(ApiError, match="thread is not supported"):
-        ignoring(MessagesBody, model="m", max_tokens=3, thread={"id": "t"})
-
-
 def test_null_is_left_out_where_it_is_no_value():
     body = parse(OllamaChatBody, model="m", stream=None, think=None, options=None)
     assert body.stream is True and body.think is None

@@ -4,7 +4,9 @@ import dataclasses
 import enum
 import math
 import numbers
+import operator
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -127,13 +129,12 @@ class SamplingParams:
                 )
 
     def _check_numbers(self) -> None:
-        for name, least, most in _INT_RANGES:
-            setattr(self, name, _check_int(name, getattr(self, name), least, most))
-        for name, low, high in _FLOAT_RANGES:
-            setattr(self, name, _check_float(name, getattr(self, name), low, high))
-        for name in _BOOLS:
-            if not isinstance(getattr(self, name), bool) and (name, getattr(self, name)) != _NO_CHOICE:
-                raise InvalidRequestError(f"{name} must be true or false, not {getattr(self, name)!r}", name)
+        for (name, check, low, high), value in zip(_NUMBERS, _numbers_of(self), strict=True):
+            if value is not _DEFAULTS[name]:
+                setattr(self, name, check(name, value, low, high))
+        for name, value in zip(_BOOLS, _bools_of(self), strict=True):
+            if not isinstance(value, bool) and (name, value) != _NO_CHOICE:
+                raise InvalidRequestError(f"{name} must be true or false, not {value!r}", name)
         if self.stop and not self.detokenize:
             raise InvalidRequestError("stop strings are looked for in the text, so they need detokenize=True", "stop")
         for name in ("seed", "thinking_token_budget"):
@@ -192,16 +193,19 @@ class SamplingParams:
 
     def replace(self, **changes: Any) -> "SamplingParams":
         """A copy with some fields changed, checked like a new one."""
-        return dataclasses.replace(self, **changes)
+        return type(self)(**dict(zip(_NAMES, _values_of(self), strict=True), **changes))
 
     def clone(self) -> "SamplingParams":
         """A copy, checked like a new one."""
-        return self.replace()
+        return type(self)(*_values_of(self))
 
 
 # The dataclass makes `__init__` of its fields, and the arguments that vLLM has besides are no fields.
 SamplingParams.__init__ = takes_vllms(VLLM_SAMPLING)(SamplingParams.__init__)  # type: ignore[method-assign]
 
+_NAMES = tuple(field.name for field in dataclasses.fields(SamplingParams))
+_values_of = operator.attrgetter(*_NAMES)
+"""All values at once: two checked copies of a request's parameters took a tenth of what a server does for it."""
 _INT_RANGES: tuple[tuple[str, int, int | None], ...] = (
     ("n", 1, MAX_N),
     ("best_of", 1, MAX_N),
@@ -216,6 +220,7 @@ _INT_RANGES: tuple[tuple[str, int, int | None], ...] = (
     ("truncate_prompt_tokens", -1, None),
 )
 _BOOLS = ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output", "detokenize", "skip_reading_prefix_cache")
+_bools_of = operator.attrgetter(*_BOOLS)
 _NO_CHOICE = ("skip_reading_prefix_cache", None)
 _OPTIONAL = frozenset(
     {
@@ -254,7 +259,7 @@ def integers(value: Any) -> list[int] | None:
     value = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(value, (list, tuple)):
         return None
-    if all(type(item) is int for item in value):
+    if set(map(type, value)) <= {int}:
         return list(value)
     if not all(isinstance(item, numbers.Integral) and not isinstance(item, bool) for item in value):
         return None
@@ -281,6 +286,13 @@ def _check_float(name: str, value: Any, low: float, high: float) -> float:
         bound = f"a finite number of at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
         raise InvalidRequestError(f"{name} must be {bound}, got {value}", name)
     return float(number)
+
+
+_NUMBERS: tuple[tuple[str, Callable[[str, Any, Any, Any], Any], Any, Any], ...] = (
+    *((name, _check_int, least, most) for name, least, most in _INT_RANGES),
+    *((name, _check_float, low, high) for name, low, high in _FLOAT_RANGES),
+)
+_numbers_of = operator.attrgetter(*(name for name, *_ in _NUMBERS))
 
 
 def _strings(name: str, value: Any, max_num: int) -> tuple[str, ...]:

@@ -73,6 +73,20 @@ def test_agent(start, replying, connect, stream):
     assert call("add", x=3, y=4) in last and '"description": "Adds."' in last
 
 
+@anthropic.beta_tool
+def add(x: int, y: int) -> str:
+    """Adds."""
+    return str(x + y)
+
+
+def test_the_clients_own_loop(start, replying, connect):
+    """It asks for a thread that the server keeps; ignored, its second request would have the results alone."""
+    engine = replying(QWEN_TOOLS, call("add", x=1, y=2), "It is 3.")
+    *_, last = connect(start(engine)).beta.messages.tool_runner(**ASK, tools=[add])
+    assert last.content[0].text == "It is 3."
+    assert "hello" in engine.prompts[-1] and "<tool_response>\n3\n</tool_response>" in engine.prompts[-1]
+
+
 def test_whole_and_streamed_are_one(start, replying, connect):
     raw = REPLIES[0] + " and " + call("add", x=9)
     client = connect(start(replying(QWEN_TOOLS, raw, raw)))

@@ -84,11 +84,10 @@ def select(x: Tensor, b: Tensor, c: Tensor, dt: Tensor, rates: Tensor, states: T
         out = S^T c
     """
     out = torch.zeros_like(x)
-    together = torch.tensor([rows.start for rows in layout.rows], device=x.device)
-    steps = [(slice(None), together)]  # (sequences, a row of each)
+    steps = [(slice(None), slice(layout.num_spans))]  # (sequences, a row of each)
     if not layout.is_decode:
         spans = [(slice(span, span + 1), rows) for span, rows in enumerate(layout.rows)]
-        steps = [(span, together.new_tensor([row])) for span, rows in spans for row in range(rows.start, rows.stop)]
+        steps = [(span, slice(row, row + 1)) for span, rows in spans for row in range(rows.start, rows.stop)]
     for span, at in steps:
         step = dt[at].unsqueeze(1)  # [S, 1, I]
         states[span] = (step * rates).exp() * states[span] + b[at].unsqueeze(-1) * (step * x[at].unsqueeze(1))

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lullm.server.anthropic.block_stream import BlockStream, content_blocks
+from lullm.server.anthropic.body import MessagesBody
 from lullm.server.anthropic.error import envelope
 from lullm.server.error import ApiError
 from lullm.server.openai.reply import Reply
@@ -16,6 +17,7 @@ class MessageAnswer:
     """A reply as one message, or as the events of its blocks."""
 
     reply: Reply
+    body: MessagesBody
     media_type: str = EVENTS
     _blocks: BlockStream = field(default_factory=BlockStream)
     _has_begun: bool = False

@@ -3,6 +3,7 @@
 from typing import Annotated, Any, ClassVar
 
 from lullm.engine.client import EngineClient
+from lullm.server.anthropic.error import THREAD_UNSUPPORTED
 from lullm.server.anthropic.schema import Message, OutputConfig, TextBlocks, Thinking, Tool, ToolChoice
 from lullm.server.anthropic.translation import openai_messages, openai_thinking, openai_tools
 from lullm.server.error import ApiError
@@ -10,21 +11,15 @@ from lullm.server.openai.reply import reply_form_of
 from lullm.server.openai.schema import ChatBody, DialectBody
 from lullm.server.wire import BOUNDED, FAIL_FAST, Strings, parse_body
 
-_FIELDS = {
-    "stop": "stop_sequences",
-    "response_format": "output_config",
-    "reasoning_effort": "output_config",
-    "enable_thinking": "thinking",
-    "thinking_token_budget": "thinking",
-    "include_reasoning": "thinking",
-    "parallel_tool_calls": "tool_choice",
-}
-_SAME_NAME = ("max_tokens", "stream", "temperature", "top_k", "top_p")
-
 
 class CountBody(DialectBody):
     """POST /v1/messages/count_tokens: what says the prompt."""
 
+    blamed: ClassVar = {
+        **dict.fromkeys(("response_format", "reasoning_effort"), "output_config"),
+        **dict.fromkeys(("enable_thinking", "thinking_token_budget", "include_reasoning"), "thinking"),
+        "parallel_tool_calls": "tool_choice",
+    }
     model: str
     messages: Annotated[list[Message], FAIL_FAST, BOUNDED]
     system: TextBlocks | None = None
@@ -33,12 +28,12 @@ class CountBody(DialectBody):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     cache_control: dict[str, Any] | None = None
+    thread: Any = None
     missing: ClassVar = {
         "container": (None,),
         "mcp_servers": (None, []),
         "service_tier": (None, "auto", "standard_only"),
         "speed": (None, "standard"),
-        "thread": (None,),
     }
 
     def translated(self, engine: EngineClient) -> ChatBody:
@@ -47,11 +42,11 @@ class CountBody(DialectBody):
             del fields["thinking_token_budget"]  # a model that does not think keeps within every budget
         return parse_body(ChatBody, fields)
 
-    def field_of(self, param: str | None) -> str | None:
-        return _FIELDS.get(param or "", param)
-
     def _fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"messages": openai_messages(self.system, self.messages)}
+        if self.thread is not None:
+            message = "thread: conversations are not kept here; send all messages"
+            raise ApiError(400, message, param="thread", code=THREAD_UNSUPPORTED)
+        fields = self._carried() | {"messages": openai_messages(self.system, self.messages)}
         if self.messages and self.messages[-1].role == "assistant":
             fields |= {"continue_final_message": True, "add_generation_prompt": False}
         if self.tools:
@@ -71,16 +66,13 @@ class CountBody(DialectBody):
 class MessagesBody(CountBody):
     """POST /v1/messages."""
 
+    carried: ClassVar = {
+        **{name: name for name in ("max_tokens", "stream", "temperature", "top_k", "top_p")},
+        "stop_sequences": "stop",
+    }
     max_tokens: int
     stop_sequences: Strings | None = None
     stream: bool | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
-
-    def _fields(self) -> dict[str, Any]:
-        fields = super()._fields()
-        fields |= {name: getattr(self, name) for name in _SAME_NAME if getattr(self, name) is not None}
-        if self.stop_sequences is not None:
-            fields["stop"] = self.stop_sequences
-        return fields

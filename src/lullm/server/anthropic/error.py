@@ -15,7 +15,14 @@ _KINDS = {
 }
 
 
+THREAD_UNSUPPORTED = "thread_unsupported_request"
+"""Anthropic's code by which its clients know that they must send the whole conversation each time."""
+
+
 def envelope(error: ApiError) -> dict[str, Any]:
     """{"type": "error", "error": {"type": ..., "message": ...}}"""
     kind = _KINDS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message}}
+    told: dict[str, Any] = {"type": kind, "message": error.message}
+    if error.code == THREAD_UNSUPPORTED:
+        told["details"] = {"error_code": error.code, "unsupported": ["thread"]}
+    return {"type": "error", "error": told}

@@ -31,6 +31,8 @@ class QueueBound:
 
     def check(self) -> None:
         """Return if a request may be sent. Raises ApiError 429: as much as may wait waits already."""
+        if self._max_requests is None and self._max_tokens is None:
+            return
         stats = self._engine.stats()
         for waiting, limit, what, flag in (
             (self._num_requests - stats.num_running, self._max_requests, "requests", "--max-queued-requests"),

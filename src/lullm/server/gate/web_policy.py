@@ -7,6 +7,7 @@ A page in a local browser reaches loopback addresses. Two headers that the brows
 - `Origin`: any page can send a simple POST, of which only the answer is kept from it.
 """
 
+import functools
 import ipaddress
 import re
 import socket
@@ -93,6 +94,7 @@ class WebPolicy:
         return _is_address(name) and ipaddress.ip_address(name).is_loopback
 
 
+@functools.lru_cache(maxsize=64)
 def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)

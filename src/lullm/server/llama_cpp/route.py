@@ -10,15 +10,9 @@ import lullm
 from lullm.server.context import ServerContext
 from lullm.server.llama_cpp.answer import CompletionAnswer, settings
 from lullm.server.llama_cpp.error import envelope
-from lullm.server.llama_cpp.schema import ApplyTemplateBody, GenerationFields, InfillBody, LlamaCompletionBody
+from lullm.server.llama_cpp.schema import ApplyTemplateBody, InfillBody, LlamaCompletionBody
 from lullm.server.openai.chat.conversation import conversation
-from lullm.server.openai.endpoint import Endpoint
-from lullm.server.openai.generation import Generation
-from lullm.server.openai.reply import Reply
-
-
-async def _completion(generation: Generation, body: GenerationFields) -> CompletionAnswer:
-    return CompletionAnswer(Reply.of(generation), body)
+from lullm.server.openai.endpoint import Endpoint, reply_form
 
 
 def router(context: ServerContext) -> APIRouter:
@@ -37,10 +31,11 @@ def router(context: ServerContext) -> APIRouter:
 
     for path in ("/completion", "/infill", "/props", "/apply-template"):
         context.envelopes[path] = envelope
-    completion = Endpoint(context, LlamaCompletionBody, _completion, "cmpl")
+    completion = Endpoint(context, LlamaCompletionBody, reply_form(CompletionAnswer), "cmpl")
     for path in ("/completion", "/completions"):
         routes.add_api_route(path, completion, methods=["POST"])
-    routes.add_api_route("/infill", Endpoint(context, InfillBody, _completion, "infill"), methods=["POST"])
+    infill = Endpoint(context, InfillBody, reply_form(CompletionAnswer), "infill")
+    routes.add_api_route("/infill", infill, methods=["POST"])
     routes.add_api_route("/props", props, methods=["GET"])
     routes.add_api_route("/apply-template", apply_template, methods=["POST"])
     return routes

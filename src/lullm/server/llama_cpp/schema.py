@@ -10,11 +10,6 @@ from lullm.server.openai.chat.conversation import Messages, PromptedBody
 from lullm.server.openai.schema import CompletionBody, DialectBody
 from lullm.server.wire import Strings, parse_body
 
-_NAMES = {
-    "n_predict": "max_tokens",
-    "repeat_penalty": "repetition_penalty",
-    "n_probs": "logprobs",
-}
 _SAME_NAME = (
     *("stream", "stop", "seed", "temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty"),
     *("ignore_eos", "keep_alive"),
@@ -31,6 +26,10 @@ def _check_prompt(value: Any) -> Any:
 class GenerationFields(DialectBody):
     """What completion and infill have in common. None: not given, the model's default applies."""
 
+    carried: ClassVar = {
+        **{name: name for name in _SAME_NAME},
+        **{"n_predict": "max_tokens", "repeat_penalty": "repetition_penalty", "n_probs": "logprobs"},
+    }
     n_predict: int | None = None
     stream: bool = False
     stop: str | Strings | None = None
@@ -63,8 +62,7 @@ class GenerationFields(DialectBody):
     }
 
     def translated(self, engine: EngineClient) -> CompletionBody:
-        fields = {name: getattr(self, name) for name in _SAME_NAME if getattr(self, name) is not None}
-        fields |= {_NAMES[name]: getattr(self, name) for name in _NAMES if getattr(self, name) is not None}
+        fields = self._carried()
         if fields.get("max_tokens", -1) < 0:
             fields["max_tokens"] = engine.config.max_model_len
         if not fields.get("logprobs"):
@@ -82,7 +80,7 @@ class GenerationFields(DialectBody):
     def field_of(self, param: str | None) -> str | None:
         if param == "structured_outputs":
             return "json_schema" if self.json_schema is not None else "grammar"
-        return next((name for name, other in _NAMES.items() if other == param), param)
+        return super().field_of(param)
 
     def _prompt(self) -> dict[str, Any]:
         """OpenAI's fields for what is to be completed."""

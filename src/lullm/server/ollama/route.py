@@ -13,10 +13,8 @@ from lullm.server.ollama.answer import LINES, LinesAnswer
 from lullm.server.ollama.embedding import EmbedBody, Embeddings, OldEmbedBody
 from lullm.server.ollama.error import envelope
 from lullm.server.ollama.model_card import ModelCard, check_name
-from lullm.server.ollama.schema import GenerateBody, OllamaBody, OllamaChatBody
-from lullm.server.openai.endpoint import Endpoint
-from lullm.server.openai.generation import Generation
-from lullm.server.openai.reply import Reply
+from lullm.server.ollama.schema import GenerateBody, OllamaChatBody
+from lullm.server.openai.endpoint import Endpoint, reply_form
 from lullm.server.sse import encode
 from lullm.server.wire import WireModel
 
@@ -35,16 +33,12 @@ class NamedBody(WireModel):
     insecure: bool | None = None
 
 
-async def _lines(generation: Generation, body: OllamaBody) -> LinesAnswer:
-    return LinesAnswer(Reply.of(generation), body)
-
-
 def router(context: ServerContext) -> APIRouter:
     """The endpoints over `context`'s engine."""
     card, routes = Cards(context), APIRouter()
     context.envelopes["/api/"] = envelope
-    chat = Endpoint(context, OllamaChatBody, _lines, "chat", check_name)
-    generate = Endpoint(context, GenerateBody, _lines, "gen", check_name)
+    chat = Endpoint(context, OllamaChatBody, reply_form(LinesAnswer), "chat", check_name)
+    generate = Endpoint(context, GenerateBody, reply_form(LinesAnswer), "gen", check_name)
     handlers: tuple[tuple[str, str, Callable[..., Any]], ...] = (
         ("POST", "/api/chat", chat),
         ("POST", "/api/generate", generate),

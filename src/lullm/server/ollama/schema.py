@@ -11,12 +11,6 @@ from lullm.server.openai.schema import ChatBody, CompletionBody, DialectBody, Qu
 from lullm.server.openai.validation import keep_alive_s
 from lullm.server.wire import BOUNDED, FAIL_FAST, Strings, WireModel, parse_body
 
-_FIELDS = {
-    "response_format": "format",
-    "structured_outputs": "format",
-    "enable_thinking": "think",
-    "reasoning_effort": "think",
-}
 _OPTIONS = {"max_tokens": "num_predict", "repetition_penalty": "repeat_penalty"}
 
 
@@ -54,6 +48,10 @@ class Options(WireModel):
 class OllamaBody(DialectBody):
     """What chat and generate have in common."""
 
+    blamed: ClassVar = {
+        **dict.fromkeys(("response_format", "structured_outputs"), "format"),
+        **dict.fromkeys(("enable_thinking", "reasoning_effort"), "think"),
+    }
     model: str
     stream: bool = True
     format: Annotated[Any, AfterValidator(_check_format)] = None
@@ -85,7 +83,7 @@ class OllamaBody(DialectBody):
     def field_of(self, param: str | None) -> str | None:
         if param in Options.model_fields or param in _OPTIONS:
             return f"options.{_OPTIONS.get(param, param)}"
-        return _FIELDS.get(param or "", param)
+        return super().field_of(param)
 
     def _asked(self, engine: EngineClient, fields: dict[str, Any]) -> ChatBody | CompletionBody:
         """The body in OpenAI's words, with `fields`."""

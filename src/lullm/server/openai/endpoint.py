@@ -6,12 +6,12 @@ whatever client asks. A form writes the answer.
 
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from fastapi import Request
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from lullm.errors import InvalidRequestError
@@ -20,6 +20,7 @@ from lullm.server.error import ApiError
 from lullm.server.gate.request_log import begun, log_prompts
 from lullm.server.openai.event_stream import EventStream
 from lullm.server.openai.generation import Generation, prepare_all, public_id
+from lullm.server.openai.reply import Reply
 from lullm.server.openai.schema import ChatBody, CompletionBody, DialectBody
 from lullm.server.openai.validation import (
     check_num_logprobs,
@@ -92,6 +93,33 @@ class Endpoint(Generic[Body]):
         if asked.stream:
             return EventStream(generation, form, timeout_s)
         return JsonPieces(await until_disconnect(request.receive, form.whole(), timeout_s))
+
+
+def reply_form(kind: Callable[[Reply, Body], AnswerForm]) -> Callable[[Generation, Body], Awaitable[AnswerForm]]:
+    """An `open_form` for answers that are one reply each."""
+
+    async def opened(generation: Generation, body: Body) -> AnswerForm:
+        return kind(Reply.of(generation), body)
+
+    return opened
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCount:
+    """The handler that says how many tokens of a prompt a body would be. `answer`: what the answer says besides."""
+
+    context: ServerContext
+    body_type: type[DialectBody]
+    answer: Mapping[str, str] = field(default_factory=dict)
+
+    async def __call__(self, request: Request) -> Response:
+        """Raises ApiError, InvalidRequestError: with the name of the body's field."""
+        body = await self.context.read(self.body_type, request)
+        self.context.check_model(body.model)
+        with fields_named(body):
+            [prompt] = body.translated(self.context.engine).prompts()
+            token_ids = await self.context.engine.tokenize(prompt)
+        return JSONResponse({**self.answer, "input_tokens": len(token_ids)})
 
 
 async def _prepared(

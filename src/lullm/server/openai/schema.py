@@ -1,7 +1,8 @@
 """The wire forms of requests for text: OpenAI's fields, vLLM's extensions, Ollama's `keep_alive`."""
 
 import dataclasses
-from typing import Annotated, Any, Literal, cast
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -63,8 +64,15 @@ class QueuedBody(WireModel):
 
 
 class DialectBody(WireModel):
-    """A request for text in whatever dialect: what the one handler asks of it."""
+    """A request for text in whatever dialect: what the one handler asks of it.
 
+    Attributes:
+        carried: a field here -> OpenAI's with the same meaning and values.
+        blamed: OpenAI's or the engine's parameter -> the field here that an error about it names; beside `carried`.
+    """
+
+    carried: ClassVar[Mapping[str, str]] = {}
+    blamed: ClassVar[Mapping[str, str]] = {}
     model: str | None = None
 
     def translated(self, engine: EngineClient) -> "CompletionBody | ChatBody":
@@ -73,7 +81,13 @@ class DialectBody(WireModel):
 
     def field_of(self, param: str | None) -> str | None:
         """The body's field for OpenAI's or the engine's parameter of that name."""
-        raise NotImplementedError
+        names = {theirs: own for own, theirs in self.carried.items()} | dict(self.blamed)
+        return names.get(param or "", param)
+
+    def _carried(self) -> dict[str, Any]:
+        """OpenAI's fields for those that are given and mean the same."""
+        pairs = ((theirs, getattr(self, own)) for own, theirs in self.carried.items())
+        return {theirs: value for theirs, value in pairs if value is not None}
 
 
 class GenerationBody(StructuredBody, QueuedBody, DialectBody):

@@ -68,3 +68,4 @@ def _of_decodes(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
 causal_convolution = _of_decodes(mixing.causal_convolution_over(recurrence.convolve))
 gated_delta_rule = _of_decodes(mixing.gated_delta_rule_over(recurrence.scan))
 state_space = _of_decodes(mixing.state_space_over(recurrence.scan))
+selective_scan = _of_decodes(mixing.selective_scan_over(recurrence.select))

@@ -11,21 +11,18 @@ from lullm.server.wire import BOUNDED, FAIL_FAST, Strings, parse_body
 
 LOGPROBS = "message.output_text.logprobs"
 _EXTRAS = (LOGPROBS, "reasoning.encrypted_content")  # thoughts are in the answer as they are
-_FIELDS = {
-    "messages": "input",
-    "max_tokens": "max_output_tokens",
-    "response_format": "text",
-    "structured_outputs": "text",
-    "reasoning_effort": "reasoning",
-    "enable_thinking": "reasoning",
-    "logprobs": "top_logprobs",
-}
-_SAME_NAME = ("stream", "temperature", "top_p", "parallel_tool_calls", "keep_alive")
 
 
 class InputTokensBody(DialectBody):
     """POST /v1/responses/input_tokens: what says the prompt."""
 
+    carried: ClassVar = {"parallel_tool_calls": "parallel_tool_calls"}
+    blamed: ClassVar = {
+        "messages": "input",
+        **dict.fromkeys(("response_format", "structured_outputs"), "text"),
+        **dict.fromkeys(("reasoning_effort", "enable_thinking"), "reasoning"),
+        "logprobs": "top_logprobs",
+    }
     input: Input
     instructions: str | None = None
     tools: Annotated[list[FunctionTool], FAIL_FAST, BOUNDED] | None = None
@@ -46,21 +43,16 @@ class InputTokensBody(DialectBody):
     def translated(self, engine: EngineClient) -> ChatBody:
         return parse_body(ChatBody, self._fields())
 
-    def field_of(self, param: str | None) -> str | None:
-        return _FIELDS.get(param or "", param)
-
     def _fields(self) -> dict[str, Any]:
         for name in ("previous_response_id", "conversation"):
             if getattr(self, name) is not None:
                 message = f"{name}: responses are not kept here; send the whole conversation as input"
                 raise ApiError(400, message, param=name, code="unsupported_field")
-        fields: dict[str, Any] = {"messages": openai_messages(self.instructions, self.input)}
+        fields = self._carried() | {"messages": openai_messages(self.instructions, self.input)}
         if self.tools:
             fields |= openai_tools(self.tools, self.tool_choice)
         elif self.tool_choice not in (None, "none", "auto"):
             raise ApiError(400, "tool_choice needs tools", param="tool_choice")
-        if self.parallel_tool_calls is not None:
-            fields["parallel_tool_calls"] = self.parallel_tool_calls
         if self.reasoning is not None and self.reasoning.effort is not None:
             fields["reasoning_effort"] = self.reasoning.effort
         return fields
@@ -69,6 +61,11 @@ class InputTokensBody(DialectBody):
 class ResponsesBody(InputTokensBody):
     """POST /v1/responses. `store`: nothing is kept, and the answer says so."""
 
+    carried: ClassVar = {
+        **InputTokensBody.carried,
+        **{name: name for name in ("stream", "temperature", "top_p", "keep_alive")},
+        "max_output_tokens": "max_tokens",
+    }
     max_output_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -92,9 +89,6 @@ class ResponsesBody(InputTokensBody):
         if unknown:
             raise ApiError(400, f"include: {sorted(unknown)[0]!r} is not supported by this server", param="include")
         fields = super()._fields()
-        fields |= {name: getattr(self, name) for name in _SAME_NAME if getattr(self, name) is not None}
-        if self.max_output_tokens is not None:
-            fields["max_tokens"] = self.max_output_tokens
         if self.wants_logprobs:
             fields |= {"logprobs": True, "top_logprobs": self.top_logprobs or 0}
         if self.text is not None and self.text.format is not None and self.text.format.type != "text":
