@@ -57,7 +57,7 @@ def test_workers_give_the_tokens_of_one(tmp_path, monkeypatch, family, tensor, p
             assert llm.sleep(level).tags == ("weights", "kv_cache")
             llm.wake_up()
         for num_replays, faults, device, own in llm.collective_rpc(gpu_facts):
-            assert (num_replays, faults, device, own) == (15 * pipeline, [], "cuda:0", "x"), "each step in as many as stages"
+            assert (num_replays, faults, device, own) == (15 * pipeline, [], "cuda:0", "x")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the real thing is here")
