@@ -28,7 +28,6 @@ REFUSED = {
     "baichuan-inc/Baichuan2-7B-Chat": NO_CODE,
     "internlm/internlm2-chat-7b": NO_CODE,
     "internlm/internlm3-8b-instruct": NO_CODE,
-    "mosaicml/mpt-7b-instruct": NO_CODE,
     "microsoft/Phi-3.5-MoE-instruct": "has no causal language model 'PhiMoEForCausalLM'.*take a checkpoint",
     "moonshotai/Kimi-K2.5": "reads more than text.*choose a checkpoint of the text model alone",
 }

@@ -46,6 +46,11 @@ GLM = {
 }  # fmt: skip
 GLM_MOE = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 CASES = {
+    "Exaone4_5_": (
+        {"model_type": "exaone4", "sliding_window": 20, "num_hidden_layers": 5},
+        QWEN_VISION | {"num_key_value_heads": 1},
+        {"image_token_id": 140, "video_token_id": 141},
+    ),
     "Glm4v": (GLM, GLM_VISION, {}),
     "Glm46V": (GLM | {"model_type": "glm4v_text"}, GLM_VISION | {"model_type": "glm4v_vision"}, {}),
     "Glm4vMoe": (GLM | GLM_MOE, GLM_VISION, {}),

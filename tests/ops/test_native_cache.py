@@ -98,6 +98,23 @@ def test_head_and_block_sizes(dtype, kind, head_size, block_size):
 
 
 @DTYPES
+@pytest.mark.parametrize("head_size", [80, 128])
+@pytest.mark.parametrize("num_rows", [1, 40])
+def test_each_integer_is_exact(dtype, head_size, num_rows):
+    """Where all keys and all values are equal, a result is the value. Integers of 7 bits survive its rounding."""
+    layout, q, _ = make_step([(num_rows, 70)], 2, 1, head_size, 16, dtype)
+    side = torch.zeros(len(layout.block_tables[0]) + 2, 16, 1, head_size + 2, dtype=torch.int8)
+    side[..., head_size:] = torch.tensor([1.0], dtype=torch.float16).view(torch.int8)
+    for first in range(-127, 128, head_size):
+        value = torch.arange(first, first + head_size).clamp(max=127)
+        own = side.clone()
+        own[..., :head_size] = value
+        for key in (side, own):
+            found = native_attention.attention(q, LayerCache(key, own), prepare(native_attention, layout), 1.0)
+            assert torch.equal(found.bfloat16(), value.bfloat16().expand_as(found))
+
+
+@DTYPES
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("extras", [(0.8, None), (None, SINKS), (0.8, SINKS)], ids=["cap", "sinks", "both"])
 @pytest.mark.parametrize("window", [None, 100])

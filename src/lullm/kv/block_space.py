@@ -33,6 +33,11 @@ class BlockSpaceManager:
     where all groups have windows, a prompt may be longer than the whole pool.
 
     Every method only plans: blocks are copied, moved and written by the step whose plan is being made.
+
+    Methods of its parts are bound once, since a call in between costs at every step and sequence. See `BlockAdmission`
+    for `num_required_blocks`, `can_allocate`, `allocate` and `share_prompt`; `Growth` for `has_slots`,
+    `can_append_slots`, `num_appendable` and `num_draft_slots`; `StateSnapshots.num_until_next` for
+    `num_until_snapshot`.
     """
 
     def __init__(

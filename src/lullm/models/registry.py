@@ -46,7 +46,7 @@ from lullm.models.family.hybrid.state_space import (
     build_mamba,
     build_nemotron_h,
 )
-from lullm.models.family.layer_norm.bloom import build_bloom
+from lullm.models.family.layer_norm.bloom import build_bloom, build_mpt
 from lullm.models.family.layer_norm.cohere import build_cohere
 from lullm.models.family.layer_norm.falcon import build_falcon
 from lullm.models.family.layer_norm.gpt_neox import build_codegen, build_gpt_neox, build_gptj, build_phi
@@ -82,6 +82,7 @@ BUILDERS: dict[str, Builder] = {
     "FalconForCausalLM": build_falcon,
     "FalconH1ForCausalLM": build_falcon_h1,
     "FalconMambaForCausalLM": build_mamba,
+    "FlexOlmoForCausalLM": build_olmo,
     "GPT2LMHeadModel": build_gpt2,
     "GPTJForCausalLM": build_gptj,
     "GPTNeoXForCausalLM": build_gpt_neox,
@@ -112,6 +113,7 @@ BUILDERS: dict[str, Builder] = {
     "Ministral3ForCausalLM": build_mistral,
     "MistralForCausalLM": build_mistral,
     "MixtralForCausalLM": build_mixtral,
+    "MptForCausalLM": build_mpt,
     "NemotronForCausalLM": build_nemotron,
     "NemotronHForCausalLM": build_nemotron_h,
     "OlmoForCausalLM": build_olmo1,

@@ -16,7 +16,7 @@ from lullm.errors import ModelLoadError
 from lullm.weights.reading.source import open_source
 from lullm.weights.rule import TOWER
 
-_LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d{1,9})\.")
+_LAYER = re.compile(r"(?:(?:^|\.)(?:layers|h)|^(?:transformer\.)?blocks)\.(\d{1,9})\.")
 
 
 def check_headers(config: ModelConfig, folder: Path) -> None:

@@ -55,6 +55,11 @@ MORE = {
     "lfm2": {"attention.head_count_kv": array("i", [0, 2]), "shortconv.l_cache": 3},
     "lfm2moe": EXPERTS | {"attention.head_count_kv": array("i", [0, 2]), "shortconv.l_cache": 3},
     "mistral3": {"attention.temperature_scale": 0.1, "rope.scaling.yarn_log_multiplier": 1.0},
+    "gemma4": EXPERTS | {
+        "attention.key_length": 32, "attention.key_length_swa": 16, "attention.shared_kv_layers": 0,
+        "attention.sliding_window_pattern": array("B", [1, 0]), "embedding_length_per_layer_input": 0,
+        "rope.freq_base_swa": 1000.0, "rope.dimension_count_swa": 16, "rope.scaling.type": "none",
+    },
     "olmo2": {"attention.sliding_window_pattern": array("B", [1, 0])},
     "qwen2moe": EXPERTS | {"expert_shared_feed_forward_length": 32},
 }  # fmt: skip
@@ -72,10 +77,17 @@ def keys_of(architecture):
     return keys
 
 
+@pytest.fixture(autouse=True)
+def frequencies(monkeypatch):
+    """Of the tensor `rope_freqs`, which no file here holds."""
+    monkeypatch.setattr("lullm.config.gguf.keys.read_floats", lambda place: [1.0, 1.0, 1e30, 1e30])
+
+
 def file_of(architecture, **changes):
     metadata = {"general.architecture": architecture, "tokenizer.ggml.eos_token_id": 1}
     metadata |= {f"{architecture}.{key}": value for key, value in (keys_of(architecture) | changes).items()}
     shapes = {"token_embd.weight": (320, 64), "position_embd.weight": (128, 64)}
+    shapes |= {"rope_freqs.weight": (4,)} if architecture == "gemma4" else {}
     return GGUFFile(
         PATH, metadata, {name: TensorPlace(name, shape, FORMATS[0], PATH, 0) for name, shape in shapes.items()}
     )

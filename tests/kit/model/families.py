@@ -151,6 +151,9 @@ NEO = {
     "attention_types": [[["global"], 1], [["local", "global"], 1]],
 }  # fmt: skip
 BLOOM = {"num_hidden_layers": ..., "num_attention_heads": ..., "n_layer": 3, "n_head": 4}
+MPT = HEADLESS | {
+    "hidden_size": ..., "num_hidden_layers": ..., "d_model": 48, "n_layers": 3, "n_heads": 4, "max_seq_len": 128,
+}  # fmt: skip
 UNGIVEN = {"head_dim": ...}  # it follows from other sizes
 FALCON_GROUPS = UNGIVEN | {"new_decoder_architecture": True, "num_kv_heads": 2}
 PARALLEL = {"use_parallel_residual": True}
@@ -501,6 +504,14 @@ CASES = {
         UNGIVEN | BLOOM | {"tie_word_embeddings": False},
         "scores that fall with distance, a norm behind the embedding",
     ),
+    "Mpt": Cases(
+        "MPT 7B, 30B, Replit Code",
+        {"plain": MPT, "six heads": MPT | {"n_heads": 6}},
+        MPT | {"n_layers": 2, "n_heads": 4},
+        MPT | {"max_seq_len": 256, "tie_word_embeddings": False},
+        "scores that fall with distance, no biases",
+        is_rare=True,
+    ),
     "CodeGen": Cases(
         "CodeGen 350M to 16B",
         {"plain": {"rotary_dim": 8}, "other sizes, heads turn as a whole": {"n_inner": 40, "rotary_dim": 12}},
@@ -825,6 +836,18 @@ CASES = {
         {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"]},
         {"sliding_window": 32, "num_hidden_layers": 5},
         "as OLMo 2, with windows in three of four layers",
+    ),
+    "FlexOlmo": Cases(
+        "FlexOlmo 7x7B",
+        {
+            "plain": {"num_experts": 5, "num_experts_per_tok": 2},
+            "normalized, biases, tied": TIED
+            | {"num_experts": 4, "num_experts_per_tok": 3, "norm_topk_prob": True, "attention_bias": True},
+        },
+        {"num_experts": 5, "num_experts_per_tok": 2, "head_dim": 12},
+        {"num_experts": 5, "num_experts_per_tok": 2},
+        "as OLMo 2, with experts",
+        is_rare=True,
     ),
     "OPT": Cases(
         "OPT",

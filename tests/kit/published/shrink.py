@@ -9,7 +9,7 @@ SIZES = {
     "block_multiple_of": 16, "vocab_size": VOCAB, "vocab_size_per_layer_input": VOCAB, "sliding_window": 8,
     "kv_lora_rank": 24, "q_lora_rank": 12, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
     "num_experts": 8, "num_local_experts": 8, "n_routed_experts": 8, "n_group": 2, "topk_group": 1,
-    "num_experts_per_tok": 2, "rotary_dim": 8, "n_positions": 128, "n_ctx": 128,
+    "num_experts_per_tok": 2, "rotary_dim": 8, "n_positions": 128, "n_ctx": 128, "max_seq_len": 128,
     "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
     "mamba_d_state": 16, "ssm_state_size": 16, "mamba_d_head": 16, "mamba_head_dim": 16, "mamba_n_heads": 8,
     "mamba_num_heads": 8, "mamba_d_ssm": 128, "shared_expert_intermediate_size": 32, "n_groups": 2,
@@ -21,8 +21,8 @@ TOWER = {
     "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 16,
     "image_size": 28,
 }  # fmt: skip
-LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
-HEADS = ("num_attention_heads", "n_head", "num_heads")
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 
 
 def shrink(data, num_layers=None):

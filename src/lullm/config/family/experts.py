@@ -217,6 +217,14 @@ OLMOE = Family(
     fixed=NO_WINDOW | {"clip_qkv": None},
     ignores=TRAINING | UNUSED_WINDOW,
 )
+FLEX_OLMO = Family(
+    _read_olmoe,
+    defaults={"num_experts": 7, "num_experts_per_tok": 5, "norm_topk_prob": False, "rope_theta": 500000.0},
+    aliases={"num_local_experts": "num_experts"},
+    reads=DENSE_READS | {"attention_bias"},
+    fixed=NO_WINDOW,
+    ignores=TRAINING | UNUSED_WINDOW,
+)
 GLM4_MOE = Family(
     _read_glm4_moe,
     defaults={"rms_norm_eps": 1e-5},

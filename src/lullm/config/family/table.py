@@ -4,6 +4,7 @@ from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
 from lullm.config.family.experts import (
     DOTS1,
     ERNIE4_5_MOE,
+    FLEX_OLMO,
     GLM4_MOE,
     GPT_OSS,
     GRANITE_MOE,
@@ -25,7 +26,7 @@ from lullm.config.family.hybrid.nemotron_h import NEMOTRON_H
 from lullm.config.family.hybrid.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from lullm.config.family.hybrid.state_space import BAMBA, FALCON_H1, GRANITE_HYBRID
 from lullm.config.family.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
-from lullm.config.family.layer_norm.alibi import BLOOM
+from lullm.config.family.layer_norm.alibi import BLOOM, MPT
 from lullm.config.family.layer_norm.falcon import FALCON
 from lullm.config.family.layer_norm.families import (
     CODEGEN,
@@ -75,6 +76,7 @@ FAMILIES: dict[str, Family] = {
     "FalconForCausalLM": FALCON,
     "FalconH1ForCausalLM": FALCON_H1,
     "FalconMambaForCausalLM": FALCON_MAMBA,
+    "FlexOlmoForCausalLM": FLEX_OLMO,
     "GPT2LMHeadModel": GPT2,
     "GPTJForCausalLM": GPTJ,
     "GPTNeoXForCausalLM": GPT_NEOX,
@@ -105,6 +107,7 @@ FAMILIES: dict[str, Family] = {
     "Ministral3ForCausalLM": MINISTRAL3,
     "MistralForCausalLM": MISTRAL,
     "MixtralForCausalLM": MIXTRAL,
+    "MptForCausalLM": MPT,
     "NemotronForCausalLM": NEMOTRON,
     "NemotronHForCausalLM": NEMOTRON_H,
     "OlmoForCausalLM": OLMO,

@@ -39,6 +39,7 @@ _GLM4V_MOE = {"num_key_value_heads": 8, "attention_bias": True}
 TEXT_MODELS: dict[str, TextModel] = {
     "AyaVisionForConditionalGeneration": TextModel(None),
     "Cohere2VisionForConditionalGeneration": TextModel(None),
+    "Exaone4_5_ForConditionalGeneration": TextModel("Exaone4ForCausalLM"),
     "Gemma3ForConditionalGeneration": TextModel("Gemma3ForCausalLM"),
     "Gemma3nForConditionalGeneration": TextModel("Gemma3nForCausalLM"),
     "Gemma4ForConditionalGeneration": TextModel("Gemma4ForCausalLM"),

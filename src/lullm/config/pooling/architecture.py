@@ -8,6 +8,10 @@ _FAMILIES = frozenset(
 """Those whose `...ForSequenceClassification` transformers has, over the shared decoder."""
 
 
+_OLDER_NAMES = {"MPTForCausalLM": "MptForCausalLM"}
+"""Of checkpoints from before transformers had the model."""
+
+
 class Architecture(NamedTuple):
     """`base`: the same with a head for next tokens, whose family reads and builds the rest."""
 
@@ -22,4 +26,4 @@ def split_architecture(name: str) -> Architecture:
         family = name.removesuffix(suffix)
         if family != name and family in _FAMILIES:
             return Architecture(f"{family}ForCausalLM", False, has_labels)
-    return Architecture(name)
+    return Architecture(_OLDER_NAMES.get(name, name))

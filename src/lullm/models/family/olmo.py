@@ -1,5 +1,5 @@
-"""OLMo 2 (https://arxiv.org/abs/2501.00656), OLMo 3 (https://arxiv.org/abs/2512.13961) and EXAONE 4
-(https://arxiv.org/abs/2507.11407).
+"""OLMo 2 (https://arxiv.org/abs/2501.00656), OLMo 3 (https://arxiv.org/abs/2512.13961), FlexOlmo, which has experts
+(https://arxiv.org/abs/2507.07024), and EXAONE 4 (https://arxiv.org/abs/2507.11407).
 
 Attention and MLP are normed behind, not in front. Queries and keys of a row are normed over all heads. OLMo 3 has
 windows in three of four layers, which keep the plain rope. EXAONE 4 norms every head by itself.
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, new_norm, rules_of
+from lullm.models.family.experts import experts_or_mlp
 from lullm.nn.context import StepContext
 
 
@@ -45,6 +46,7 @@ def build_olmo(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> C
         row_norms=True,
         qkv_bias=config.family.attention_bias,
         o_bias=config.family.attention_bias,
+        make_mlp=experts_or_mlp,
         make_layer=OlmoLayer,
     )
     return CausalLM(config, style, dtype, max_model_len)

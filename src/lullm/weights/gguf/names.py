@@ -61,6 +61,9 @@ _DELTA_NET = {
 }
 _WHOLE = {
     "attn_sinks.weight": "self_attn.sinks",
+    "ffn_down_exps.scale": "router.per_expert_scale",
+    "ffn_gate_inp.scale": "router.scale",
+    "layer_output_scale.weight": "layer_scalar",
     "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
     "ssm_a": "*.A_log",
     "ssm_d": "*.D",
@@ -68,12 +71,30 @@ _WHOLE = {
 }
 """Of which the last word is not that of a checkpoint; '*': the layer's recurrent part."""
 _GEMMA = {"ffn_norm": "pre_feedforward_layernorm"}
+_GEMMA4 = {
+    **_GEMMA,
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
+    "post_ffw_norm_1": "post_feedforward_layernorm_1",
+    "post_ffw_norm_2": "post_feedforward_layernorm_2",
+    "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+    "ffn_gate_inp": "router.proj",
+    "ffn_gate_exps": "experts.*.gate_proj",
+    "ffn_up_exps": "experts.*.up_proj",
+    "ffn_gate_up_exps": "experts.*.gate_up_proj",
+    "ffn_down_exps": "experts.*.down_proj",
+}
 _TWO_LAYERS = {"ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"}
 _OF_ARCHITECTURE: dict[str, Mapping[str, str]] = {
     "arcee": _TWO_LAYERS,
     "deepseek2": _LATENT,
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
+    "gemma4": _GEMMA4,
     "glm4": {
         "ffn_up": "mlp.gate_up_proj",
         "post_attention_norm": "post_self_attn_layernorm",

@@ -1,4 +1,4 @@
-"""Families whose scores fall with the distance of keys (ALiBi, https://arxiv.org/abs/2108.12409): BLOOM."""
+"""Families whose scores fall with the distance of keys (ALiBi, https://arxiv.org/abs/2108.12409): BLOOM and MPT."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,7 +8,7 @@ from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW
 from lullm.config.family.family import Data, Family
 from lullm.config.family.layer_kinds import full_attention
 from lullm.config.family.layer_norm.families import DROPOUTS, whole_heads
-from lullm.config.field import MOST_HEADS, MOST_INTERMEDIATE, positive_float, positive_int
+from lullm.config.field import MOST_HEADS, MOST_INTERMEDIATE, optional_object, positive_float, positive_int, shown
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import FullAttention, KVHeads, LayerKind
 from lullm.units import round_up
@@ -16,7 +16,7 @@ from lullm.units import round_up
 _ADDED, _WHOLE = 2, 16
 """Elements behind a key that hold its position, and what sizes of heads are multiples of for fast kernels."""
 _TRAINED = 2048
-"""Positions that BLOOM has been trained with."""
+"""Positions that BLOOM and MPT have been trained with."""
 _MOST_POSITIONS = 1 << 16
 """That two numbers of bfloat16 hold exactly."""
 
@@ -62,6 +62,25 @@ def _read_bloom(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: in
     )
 
 
+_MPT_ATTENTION = {
+    "alibi": True, "alibi_bias_max": 8, "attn_type": "multihead_attention", "clip_qkv": None, "prefix_lm": False,
+    "qk_ln": False, "softmax_scale": None, "attn_uses_sequence_id": False,
+}  # fmt: skip
+"""What `attn_config` may say; its other keys choose how the same is computed."""
+
+
+def _read_mpt(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    stated = optional_object(data, "attn_config") or {}
+    wrong = [name for name, value in _MPT_ATTENTION.items() if stated.get(name, value) not in (value, None)]
+    if wrong:
+        named = ", ".join(f"{name} {shown(stated[name])}" for name in wrong)
+        raise ModelLoadError(
+            f"config.json: attn_config: {named}: not implemented for MptForCausalLM, and it changes what the model "
+            "computes; take a checkpoint without it"
+        )
+    return replace(_read_bloom(data, kinds, head_dim), activation="gelu", attention_bias=False, mlp_bias=False)
+
+
 def with_slopes(config: DecoderConfig, num_heads: int, factor: float) -> DecoderConfig:
     """Of a family that may have biases in place of a rotation; `factor` on all slopes."""
     slopes = tuple(factor * slope for slope in alibi_slopes(num_heads))
@@ -86,6 +105,28 @@ BLOOM = Family(
         "num_key_value_heads", "intermediate_size", "hidden_act", "n_inner", "attention_softmax_in_fp32",
         "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi", "skip_bias_add", "skip_bias_add_qkv",
         "unk_token_id", "rope_theta", "rope_scaling", "rope_parameters",
+    },
+    layer_kinds=with_places,
+    derive=_derive,
+)  # fmt: skip
+MPT = Family(
+    _read_mpt,
+    aliases={
+        "n_layers": "num_hidden_layers",
+        "n_heads": "num_attention_heads",
+        "d_model": "hidden_size",
+        "layer_norm_epsilon": "rms_norm_eps",
+        "max_seq_len": "max_position_embeddings",
+    },
+    defaults={"layer_norm_epsilon": 1e-5, "tie_word_embeddings": True},
+    reads=frozenset({"attn_config"}),
+    fixed=NO_WINDOW | {"expansion_ratio": 4, "no_bias": True, "logit_scale": None},
+    ignores=UNUSED_WINDOW
+    | DROPOUTS
+    | {
+        "num_key_value_heads", "intermediate_size", "hidden_act", "emb_pdrop", "embedding_fraction", "init_device",
+        "learned_pos_emb", "norm_type", "tokenizer_name", "verbose", "rope_theta", "rope_scaling", "rope_parameters",
+        "init_config", "fc_type", "ffn_config",
     },
     layer_kinds=with_places,
     derive=_derive,

@@ -1,4 +1,5 @@
-"""BLOOM (https://arxiv.org/abs/2211.05100): scores fall with distance (`nn.alibi`), a norm follows the embedding."""
+"""BLOOM (https://arxiv.org/abs/2211.05100) and MPT (https://www.databricks.com/blog/mpt-7b): scores fall with distance
+(`nn.alibi`). BLOOM has a norm behind the embedding, MPT no biases."""
 
 from dataclasses import replace
 
@@ -10,8 +11,23 @@ from lullm.models.decoder import CausalLM, Decoder, DecoderStyle, plain_mlp, rul
 from lullm.models.family.layer_norm.falcon import RENAMES, of_each_group
 from lullm.models.family.layer_norm.parallel import layer_norm, renames
 from lullm.nn.context import StepContext
+from lullm.nn.norm import LayerNorm
 
 EMBED_NORM = renames((r"^(transformer\.)?word_embeddings_layernorm\.", "model.embed_norm."))
+
+
+MPT_RENAMES = renames(
+    (r"^transformer\.", ""),
+    (r"^wte\.", "model.embed_tokens."),
+    (r"^norm_f\.", "model.norm."),
+    (r"^blocks\.", "model.layers."),
+    (r"\.norm_1\.", ".input_layernorm."),
+    (r"\.norm_2\.", ".post_attention_layernorm."),
+    (r"\.attn\.Wqkv\.", ".self_attn.qkv_proj."),
+    (r"\.attn\.out_proj\.", ".self_attn.o_proj."),
+    (r"\.ffn\.up_proj\.", ".mlp.fc1."),
+    (r"\.ffn\.down_proj\.", ".mlp.fc2."),
+)
 
 
 class BloomDecoder(Decoder):
@@ -39,3 +55,13 @@ def build_bloom(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
         rules, qkv_bias=True, o_bias=True, make_norm=layer_norm, make_mlp=plain_mlp, make_decoder=BloomDecoder
     )
     return CausalLM(config, style, dtype, max_model_len)
+
+
+def _norm(config: ModelConfig, dtype: torch.dtype) -> LayerNorm:
+    return LayerNorm(config.hidden_size, config.family.rms_norm_eps, dtype, has_bias=False)
+
+
+def build_mpt(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules = rules_of(config)
+    rules = replace(rules, renames=(*MPT_RENAMES, *rules.renames), fusions=())
+    return CausalLM(config, DecoderStyle(rules, make_norm=_norm, make_mlp=plain_mlp), dtype, max_model_len)

@@ -28,8 +28,9 @@ bool has_avx512_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf
 bool has_amx() {
   unsigned eax, ebx, ecx, edx;
   if (!has_avx512_bf16() || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
-  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAmxInt8 = 1u << 25;
-  if ((edx & kAmxBf16) == 0 || (edx & kAmxTile) == 0 || (edx & kAmxInt8) == 0) return false;
+  constexpr unsigned kVbmi = 1u << 1, kFp16 = 1u << 23, kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAmxInt8 = 1u << 25;
+  constexpr unsigned kAll = kFp16 | kAmxBf16 | kAmxTile | kAmxInt8;
+  if ((ecx & kVbmi) == 0 || (edx & kAll) != kAll) return false;
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }

@@ -40,6 +40,9 @@ constexpr int kLanes = 16;
 //   pair_even, pair_odd: elements 0, 2, ... (or 1, 3, ...) of both, side by side; pair_first: the first sixteen of both
 //   interleave: what `even` and `odd` took apart
 //   both_or: a & b | c; floats_of: the bits as they are
+//   kInt8Unit: what 1 stands for in pairs of Int8
+// and, where it makes pairs of bytes without detours (LULLM_PAIRS_BYTES),
+//   pair_bytes: of 64 elements of two rows those of the first half that `pair_even` gives, and `pair_odd`, then the second's
 #if defined(__AVX512F__)
 #include "simd/avx512.h"
 #include "simd/x86.h"
@@ -116,7 +119,8 @@ static inline V load(const Int8* p) { return to_floats(load_signed_bytes(&p->val
 static inline V load(const Half* p) { return load_halves(p); }
 static inline void store(Half* p, V v) { store_halves(p, v); }
 
-#if defined(LULLM_HAS_DOTS)
+#if defined(LULLM_HAS_DOTS) && !defined(LULLM_PAIRS_BYTES)
+constexpr float kInt8Unit = 1;
 static inline V load_pairs(const Int8* p, int64_t left) {
   return round_to_pairs(load(p), left >= 32 ? load(p + kLanes) : zero());
 }

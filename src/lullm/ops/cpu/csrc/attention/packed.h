@@ -143,6 +143,15 @@ inline void pack_unit(int64_t head_size, const CacheRows& values, int64_t unit, 
   else {
     const C *first = values.row<C>(2 * unit), *second = values.row<C>(2 * unit + 1);
     int64_t d = 0;
+#if defined(LULLM_PAIRS_BYTES)
+    if constexpr (std::is_same_v<C, Int8>) {
+      for (; d + 64 <= head_size; d += 64, to += 4 * kNextBytes) {
+        V columns[4];
+        pair_bytes(first + d, second + d, columns);
+        LULLM_UNROLL for (int i = 0; i < 4; i++) store(reinterpret_cast<float*>(to + i * kNextBytes), columns[i]);
+      }
+    }
+#endif
     for (; d + 32 <= head_size; d += 32, to += 2 * kNextBytes) {
       V even, odd;
       pair(first + d, second + d, even, odd);

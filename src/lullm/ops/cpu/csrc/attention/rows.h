@@ -214,5 +214,51 @@ class RowsAhead {
   const char* head_rows;
 };
 
+// The same for rows of which most share their lines, integers and a scale: token after token, all heads of the item in one
+// go. Head after head, every such line would be fetched twice, and 4 x 1600 take a twentieth longer. Plain rows read 10 %
+// less that way.
+class TokensAhead {
+ public:
+  TokensAhead(const AttentionArgs& a, const StepsAhead& steps, const char* cache, int64_t num_keys, int64_t step)
+      : steps(steps), cache(cache), num_keys(num_keys), row_bytes(a.row_bytes), step(step), found(&steps.keys(step)) {
+    next_part();
+    enter_token();
+  }
+
+  void fetch(int64_t num_rows) {
+    for (until += num_rows * row_bytes;; next_token()) {
+      const char *own = line, *const stop = std::min(until, end);
+      for (; own < stop; own += 64) fetch_far(own);
+      line = own;
+      if (until <= end) return;
+    }
+  }
+
+ private:
+  void next_part() {
+    first_key += num_keys;
+    if (first_key >= found->last) found = &steps.keys(++step), first_key = 0;
+    key = first_key;
+  }
+  void enter_token() {
+    const AttentionItem& item = steps.item_of(step);
+    until = line = cache + found->offset[key] + item.first_head * row_bytes;
+    end = line + (item.last_head - item.first_head) * row_bytes;
+  }
+  __attribute__((noinline)) void next_token() {  // seldom, as above
+    const int64_t beyond = until - end;
+    if (++key == first_key + num_keys) next_part();
+    enter_token();
+    until += beyond;
+  }
+
+  const StepsAhead& steps;
+  const char* const cache;
+  const int64_t num_keys, row_bytes;
+  int64_t step, first_key = 0, key;
+  const StepKeys* found;
+  const char *line, *until, *end;
+};
+
 }  // namespace
 }  // namespace lullm

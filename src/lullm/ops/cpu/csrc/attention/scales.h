@@ -20,21 +20,29 @@ bool has_scales(const AttentionArgs& a) {
   return std::is_same_v<C, Int8> || (std::is_same_v<C, Float8> && a.key_scales != nullptr);
 }
 
-inline void load_row_scales(const char* first, const StepKeys& found, float* scales) {
+inline void load_row_scales(const char* first, const StepKeys& found, float unit, float* scales) {
   alignas(64) uint16_t halves[kStepKeys];
-  for (int64_t i = 0; i < kStepKeys; i++) std::memcpy(halves + i, first + found.offset[i], kScaleBytes);
-  for (int64_t i = 0; i < kStepKeys; i += kLanes)
-    store(scales + i, load_halves(halves + i));
+  LULLM_UNROLL for (int64_t i = 0; i < kStepKeys; i++) std::memcpy(halves + i, first + found.offset[i], kScaleBytes);
+  for (int64_t i = 0; i < kStepKeys; i += kLanes) store(scales + i, mul(load_halves(halves + i), set1(unit)));
 }
 
-// Those of one head; null if all are 1. `place`: where they are written.
-template <class C>
+// What 1 stands for in operands of type E that are made of integers.
+template <class E>
+inline float unit_of() {
+#if defined(LULLM_HAS_DOTS)
+  if (std::is_same_v<E, Bf16>) return kInt8Unit;
+#endif
+  return 1;
+}
+
+// Those of one head, for operands of type E; null if all are 1. `place`: where they are written.
+template <class E, class C>
 inline const StepScales* find_scales(const AttentionArgs& a, int64_t head, const StepKeys& found, StepScales* place) {
   if (!has_scales<C>(a)) return nullptr;
   if constexpr (std::is_same_v<C, Int8>) {
     const int64_t at = head * a.row_bytes + a.head_size;
-    load_row_scales(a.key_cache + at, found, place->keys);
-    load_row_scales(a.value_cache + at, found, place->values);
+    load_row_scales(a.key_cache + at, found, unit_of<E>(), place->keys);
+    load_row_scales(a.value_cache + at, found, unit_of<E>(), place->values);
   } else {
     std::fill_n(place->keys, kStepKeys, a.key_scales[head]);
     std::fill_n(place->values, kStepKeys, a.value_scales[head]);

@@ -124,7 +124,7 @@ class TileAttention {
     find_keys(a, item, std::min(step + 1, item.last_step() - 1), next);
     Ahead ahead(a, next, item.first_head, item.last_head);
     const int64_t head_at = item.first_head * a.row_bytes, num_lines = ahead.num_lines() / (4 * depth) + 1;
-    find_scales<C>(a, item.first_head, own, m.scales + step % kPieceSteps);
+    find_scales<Bf16, C>(a, item.first_head, own, m.scales + step % kPieceSteps);
     pack_keys<Bf16, C>(a.head_size, {a.key_cache + head_at, own.offset}, keys_of(step), [&] { ahead.fetch(num_lines); });
     pack_values<Bf16, C>(a.head_size, {a.value_cache + head_at, own.offset}, 0, kStepUnits<Bf16>, values_of(step));
   }

@@ -25,6 +25,8 @@ namespace {
 // C: of the cache. Heads count from the item's first.
 template <class C>
 class FewRows {
+  using AheadOf = std::conditional_t<std::is_same_v<C, Int8>, TokensAhead, RowsAhead>;
+
  public:
   FewRows(const AttentionArgs& args, const AttentionItem& item, const AttentionItem* after, void* scratch)
       : a(args), item(item), after(after), rows(args, item), scoring(scoring_of(args)), size(args.head_size),
@@ -57,8 +59,8 @@ class FewRows {
     std::memset(sums, 0, num_heads * rows.count * size * 4);
     std::fill_n(base, num_heads * rows.count, -INFINITY);
     StepsAhead steps(a, item, after);
-    RowsAhead keys_ahead(a, steps, a.key_cache, kHalfKeys, item.first_step());
-    RowsAhead values_ahead(a, steps, a.value_cache, kHalfKeys, item.first_step());
+    AheadOf keys_ahead(a, steps, a.key_cache, kHalfKeys, item.first_step());
+    AheadOf values_ahead(a, steps, a.value_cache, kHalfKeys, item.first_step());
     KeyProducts first(*this, item.first_step(), steps, keys_ahead);
     first.run(first.count());
     ValueProducts packed;
@@ -76,9 +78,10 @@ class FewRows {
   // step there are none.
   class KeyProducts {
    public:
-    KeyProducts(const FewRows& all, int64_t step, const StepsAhead& steps, RowsAhead& ahead)
+    KeyProducts(const FewRows& all, int64_t step, const StepsAhead& steps, AheadOf& ahead)
         : all(all), own(steps.keys(step)), ahead(ahead), step(step),
-          num_halves(step < all.item.last_step() ? (own.last + kHalfKeys - 1) / kHalfKeys : 0) {
+          num_halves(step < all.item.last_step() ? (own.last + kHalfKeys - 1) / kHalfKeys : 0),
+          share(kHalfKeys / all.depth) {
       if (num_halves > 0) enter_half();
     }
 
@@ -109,13 +112,14 @@ class FewRows {
         TILE_ZERO(0);
         TILE_ZERO(1);
       }
+      const char *first = operand(0), *second = operand(1);
+      const int64_t stride = all.is_in_place ? all.slot_bytes : 64;
       TILE_LOAD(2, queries, all.num_columns * 4);
-      TILE_LOAD(3, operand(0), all.is_in_place ? all.slot_bytes : 64);
+      TILE_LOAD(3, first, stride);
       TILE_MULTIPLY(0, 3, 2);
-      TILE_LOAD(4, operand(1), all.is_in_place ? all.slot_bytes : 64);
+      TILE_LOAD(4, second, stride);
       TILE_MULTIPLY(1, 4, 2);
       queries += kTileUnits * all.num_columns;
-      const int64_t share = kHalfKeys / all.depth;
       ahead.fetch(++d < all.depth ? share : kHalfKeys - share * (all.depth - 1));
       if (d < all.depth) return;
       float* to = all.across_of(step, head) + half * kHalfKeys * all.num_columns;
@@ -129,18 +133,25 @@ class FewRows {
     // A copy where keys do not lie 16 in a row, or are not bf16, or the head's elements are no whole tiles.
     const char* operand(int64_t group) const {
       if (all.is_in_place) return cache[group] + d * 64;
-      const CacheRows of_head = {cache[group], own.offset + half * kHalfKeys + group * kGroupKeys};
-      char* to = all.keys + group * kTileBytes;
-      for (int64_t i = 0; i < kGroupKeys; i++)
-        store(reinterpret_cast<float*>(to + 64 * i),
-              load_units<Bf16>(of_head.row<C>(i) + d * kTileDepth, all.size - d * kTileDepth));
-      return to;
+      const int64_t left = all.size - d * kTileDepth;
+      const char* first = cache[group] + d * kTileDepth * sizeof(C);
+      const int64_t* offset = own.offset + half * kHalfKeys + group * kGroupKeys;
+      float* to = reinterpret_cast<float*>(all.keys + group * kTileBytes);
+      if (left >= kTileDepth) copy<kTileDepth>(first, offset, to);
+      else copy<kTileDepth / 2>(first, offset, to);
+      return reinterpret_cast<const char*>(to);
+    }
+
+    template <int64_t kLeft>
+    static void copy(const char* first, const int64_t* offset, float* to) {
+      LULLM_UNROLL for (int64_t i = 0; i < kGroupKeys; i++)
+        store(to + kLanes * i, load_units<Bf16>(reinterpret_cast<const C*>(first + offset[i]), kLeft));
     }
 
     const FewRows& all;
     const StepKeys& own;
-    RowsAhead& ahead;
-    const int64_t step, num_halves;
+    AheadOf& ahead;
+    const int64_t step, num_halves, share;  // of a half's rows, fetched beside a product
     int64_t half = 0, head = 0, d = 0;
     const float* queries = nullptr;
     const char* cache[2];  // of both groups
@@ -171,7 +182,7 @@ class FewRows {
   }
 
   // A step whose key products are done. `coming`: those of the next one; `packed`: what was packed last, not multiplied yet.
-  void attend(int64_t step, const StepKeys& own, ValueProducts& packed, KeyProducts& coming, RowsAhead& values_ahead) {
+  void attend(int64_t step, const StepKeys& own, ValueProducts& packed, KeyProducts& coming, AheadOf& values_ahead) {
     const int64_t num_halves = (own.last + kHalfKeys - 1) / kHalfKeys, num_columns16 = size / 16;
     const int64_t num_coming = coming.count(), num_units = num_halves * num_heads * kTileUnits;
     int64_t keys_due = 0;
@@ -211,7 +222,7 @@ class FewRows {
       for (int64_t row = 0; row < rows.count; row += 4)
         transpose_columns(from + row, num_columns, scores + row * kStepKeys + group * kGroupKeys);
     }
-    const Scoring head_scoring = scoring.with(find_scales<C>(a, item.first_head + head, own, scales));
+    const Scoring head_scoring = scoring.with(find_scales<Bf16, C>(a, item.first_head + head, own, scales));
     if (std::is_same_v<C, Int8> && head + 1 < num_heads) fetch_scales(own, item.first_head + head + 1);
     for (int64_t row = 0; row < rows.count; row++) {
       weigh(head_scoring, step, head, row);

@@ -130,7 +130,7 @@ class VectorAttention {
     for (int64_t head = item.first_head; head < item.last_head; head++) {
       const int64_t head_at = head * a.row_bytes, state = state_of(head, 0);
       const CacheRows own_keys = {a.key_cache + head_at, own.offset}, own_values = {a.value_cache + head_at, own.offset};
-      const Scoring head_scoring = scoring.with(find_scales<C>(a, head, own, scales));
+      const Scoring head_scoring = scoring.with(find_scales<E, C>(a, head, own, scales));
       Near values_ahead(own_values.first, own, a.row_bytes);
       multiply_keys<E, C>(size, own_keys, count, Scores<E>{q + state * padded, padded, products}, rows.count,
                           [&](int64_t num_lines) { values_ahead.fetch(kLinesPerRead * num_lines); });
@@ -148,7 +148,7 @@ class VectorAttention {
       const AttentionItem& coming = find_next(step);
       Ahead ahead(a, found[(step + 1) % 2], coming.first_head, coming.last_head);
       const int64_t num_lines = ahead.num_lines() / num_blocks + 1;
-      find_scales<C>(a, item.first_head, found[step % 2], scales + step - first);
+      find_scales<E, C>(a, item.first_head, found[step % 2], scales + step - first);
       pack(step, item.first_head, step - first, [&] { ahead.fetch(num_lines); });
     }
     for (int64_t row = 0; row < rows.count; row += kRowsAtOnce) {

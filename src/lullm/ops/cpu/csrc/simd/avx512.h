@@ -178,6 +178,36 @@ static inline V load_pairs(const Bf16* p, int64_t left) {
   return _mm512_castsi512_ps(left >= 32 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16(0xffff, p));
 }
 static inline V round_to_pairs(V low, V high) { return _mm512_castsi512_ps((__m512i)_mm512_cvtne2ps_pbh(high, low)); }
+#if defined(__AVX512FP16__) && defined(__AVX512VBMI__)
+#define LULLM_PAIRS_BYTES
+// Bytes in the upper halves of words are 256 times as much, as half precision exactly, and but for zero have the exponents
+// 23 to 29. The topmost of their five bits, one as well in bf16's eight, stays in its place and the others move by three.
+constexpr float kInt8Unit = 0x1p-8f;
+template <int kHalf>
+static inline V pairs_of(__m512i bytes) {
+  const __m512i count = _mm512_set_epi16(31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11,
+                                         10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const __m512i places = _mm512_slli_epi16(_mm512_add_epi16(count, _mm512_set1_epi16(32 * kHalf)), 8);
+  const __m512i words = _mm512_maskz_permutexvar_epi8(0xaaaaaaaaaaaaaaaa, places, bytes);
+  const __m512i halves = _mm512_castph_si512(_mm512_cvtepi16_ph(words));
+  const __m512i moved = _mm512_and_si512(_mm512_srli_epi16(halves, 3), _mm512_set1_epi16(0x07ff));
+  const __m512i kept = _mm512_set1_epi16(static_cast<short>(0xc000));
+  return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(halves, kept, moved, 0xea));  // halves & kept | moved
+}
+static inline V load_pairs(const Int8* p, int64_t left) {
+  const __m256i* bytes = reinterpret_cast<const __m256i*>(p);
+  return pairs_of<0>(_mm512_castsi256_si512(left >= 32 ? _mm256_loadu_si256(bytes) : _mm256_maskz_loadu_epi8(0xffff, bytes)));
+}
+static inline void pair_bytes(const Int8* a, const Int8* b, V* columns) {
+  constexpr __mmask64 kHigh = 0xaaaaaaaaaaaaaaaa;
+  const __m512i first = _mm512_loadu_si512(a), second = _mm512_loadu_si512(b);
+  const __m512i even = _mm512_mask_blend_epi8(kHigh, first, _mm512_slli_epi16(second, 8));
+  const __m512i odd = _mm512_mask_blend_epi8(kHigh, _mm512_srli_epi16(first, 8), second);
+  columns[0] = pairs_of<0>(even), columns[1] = pairs_of<0>(odd);
+  columns[2] = pairs_of<1>(even), columns[3] = pairs_of<1>(odd);
+}
+#endif
+
 // The exponent counts from 127 instead of 7. Numbers below 2**-6 are 0 to 7 times 2**-9, by a table.
 static inline V load_pairs(const Float8* p, int64_t left) {
   const __m512i small = _mm512_castsi128_si512(
