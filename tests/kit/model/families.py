@@ -388,6 +388,7 @@ CASES = {
             "biases, untied, other sizes": HEADLESS
             | {"use_bias": True, "use_conv_bias": False, "time_step_rank": 7, "state_size": 9, "expand": 3}
             | {"conv_kernel": 3, "tie_word_embeddings": False},
+            "a width of its own": HEADLESS | {"intermediate_size": 80},
         },
         HEADLESS | {"state_size": 6},
         HEADLESS | {"tie_word_embeddings": False},
