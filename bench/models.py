@@ -199,7 +199,7 @@ class Family:
             Path(folder, "config.json").write_text(json.dumps(config_of(name, is_tiny)))
             self.llm = LLM(
                 model=folder, tokenizer="demo", load_format="dummy", max_model_len=2048, max_num_seqs=2,
-                enable_prefix_caching=False, num_gpu_blocks_override=2000,
+                enable_prefix_caching=False, kv_cache_memory_bytes=1 << 30,
             )  # fmt: skip
         self.model = model_of(self.llm)
 
