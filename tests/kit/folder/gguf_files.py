@@ -35,6 +35,11 @@ PAIRS_TURN = ("llama", "arcee", "granite", "granitehybrid", "granitemoe", "mistr
 TRANSPOSED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
 
 
+def architecture_in_file(config, family):
+    """Nemotron-H with experts has one of its own."""
+    return ARCHITECTURES[family] + "_moe" * (family == "NemotronH" and "moe" in config["layers_block_type"])
+
+
 def permuted(weight, num_heads):
     """As llama.cpp converts Llama's queries and keys: the two halves of a head take turns."""
     return weight.reshape(num_heads, 2, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
@@ -43,7 +48,7 @@ def permuted(weight, num_heads):
 def gguf_tensors(folder, family):
     """Name -> float32 array, as llama.cpp converts a checkpoint."""
     config = json.loads((folder / "config.json").read_text())
-    architecture = ARCHITECTURES[family]
+    architecture = architecture_in_file(config, family)
     names = gguf.get_tensor_name_map(
         {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[architecture], num_layers(config)
     )
@@ -99,7 +104,10 @@ def gguf_tensors(folder, family):
         if name.endswith(("layer_scalar", "experts.down_proj", "experts.gate_up_proj")) and family == "Gemma4":
             name += ".weight"
         prefix, is_expert, rest = (
-            name.replace("block_sparse_moe", "mlp").replace("feed_forward", "mlp").partition(".mlp.experts.")
+            name.replace("block_sparse_moe", "mlp")
+            .replace("feed_forward", "mlp")
+            .replace("mixer.experts", "mlp.experts")
+            .partition(".mlp.experts.")
         )
         if is_expert and family == "GptOss":
             layer = prefix.split(".")[2]
@@ -179,7 +187,7 @@ def write_gguf(path, folder, family, block=FORMATS.F32, choose=None, pre="qwen2"
     """
     config = json.loads((Path(folder) / "config.json").read_text())
     assert config["architectures"] == [architecture_of(family)]
-    writer = gguf.GGUFWriter(path, ARCHITECTURES[family], **options)
+    writer = gguf.GGUFWriter(path, architecture_in_file(config, family), **options)
     add_config(writer, config, family)
     if (Path(folder) / "tokenizer.json").exists():
         add_tokenizer(writer, Path(folder), config["vocab_size"], pre)

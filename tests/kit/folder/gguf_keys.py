@@ -166,20 +166,23 @@ def inner_size(config, family):
         first = config["num_hidden_layers"] - config["num_kv_shared_layers"]
         return [config["intermediate_size"] * (1 + (n >= first)) for n in range(config["num_hidden_layers"])]
     if family == "NemotronH":
-        return [config["intermediate_size"] * (each == "mlp") for each in config["layers_block_type"]]
+        sizes = {"mlp": config["intermediate_size"], "moe": config["moe_intermediate_size"]}
+        return [sizes.get(each, 0) for each in config["layers_block_type"]]
     return config["intermediate_size"]
 
 
 def add_experts(writer, config, family):
     names = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
     experts = next((config[name] for name in names if config.get(name)), None)
-    if not experts or family == "NemotronH":
+    if not experts or family == "NemotronH" and "moe" not in config["layers_block_type"]:
         return
     writer.add_expert_count(experts)
     writer.add_expert_used_count(config.get("num_experts_per_tok") or config.get("top_k_experts") or config["moe_k"])
     writer.add_expert_feed_forward_length(config.get("moe_intermediate_size") or config["intermediate_size"])
     for key, add in (
         ("shared_expert_intermediate_size", writer.add_expert_shared_feed_forward_length),
+        ("moe_shared_expert_intermediate_size", writer.add_expert_shared_feed_forward_length),
+        ("moe_latent_size", writer.add_moe_latent_size),
         ("shared_intermediate_size", writer.add_expert_shared_feed_forward_length),
         ("n_shared_experts", writer.add_expert_shared_count),
         ("moe_num_shared_experts", writer.add_expert_shared_count),

@@ -88,6 +88,7 @@ _GEMMA4 = {
     "ffn_gate_up_exps": "experts.*.gate_up_proj",
     "ffn_down_exps": "experts.*.down_proj",
 }
+_NEMOTRON_H = {**_SPACE, "ffn_up": "feed_forward.fc1", "ffn_down": "feed_forward.fc2"}
 _TWO_LAYERS = {"ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"}
 _OF_ARCHITECTURE: dict[str, Mapping[str, str]] = {
     "arcee": _TWO_LAYERS,
@@ -106,7 +107,18 @@ _OF_ARCHITECTURE: dict[str, Mapping[str, str]] = {
     "lfm2": {"token_embd_norm": "model.norm"},
     "lfm2moe": {"token_embd_norm": "model.norm"},
     "nemotron": _TWO_LAYERS,
-    "nemotron_h": {**_SPACE, "ffn_up": "feed_forward.fc1", "ffn_down": "feed_forward.fc2"},
+    "nemotron_h": _NEMOTRON_H,
+    "nemotron_h_moe": {
+        **_NEMOTRON_H,
+        "exp_probs_b.bias": "mixer.gate.e_score_correction_bias",
+        "ffn_gate_inp": "mixer.gate",
+        "ffn_up_exps": "mixer.experts.*.up_proj",
+        "ffn_down_exps": "mixer.experts.*.down_proj",
+        "ffn_up_shexp": "mixer.shared_experts.up_proj",
+        "ffn_down_shexp": "mixer.shared_experts.down_proj",
+        "ffn_latent_down": "mixer.fc1_latent_proj",
+        "ffn_latent_up": "mixer.fc2_latent_proj",
+    },
     "phi2": _TWO_LAYERS,
     "phi3": {"ffn_up": "mlp.gate_up_proj"},
     "qwen35": _DELTA_NET,
@@ -136,7 +148,7 @@ def checkpoint_name(architecture: str, name: str) -> str | None:
     rest = layer[2] if layer else name
     prefix = f"model.layers.{layer[1]}." if layer else ""
     if layer and rest in _WHOLE:
-        return prefix + _WHOLE[rest].replace(
+        return prefix + (own.get(rest) or _WHOLE[rest]).replace(
             "*", _DELTA if _OF_ARCHITECTURE.get(architecture) is _DELTA_NET else _MAMBA
         )
     stem, _, last = rest.rpartition(".")
