@@ -101,6 +101,8 @@ FAMILIES: dict[str, Options] = {
     | {"attn_layer_indices": [2], "mamba_n_heads": 64, "mamba_d_state": 128},
     "FalconH1": decoder(2048, 4096, 10, 8, 2, 128)
     | {"mamba_d_ssm": 3072, "mamba_n_heads": 48, "mamba_n_groups": 1, "mamba_d_state": 256},
+    "Mamba": {"hidden_size": 1536, "num_hidden_layers": 16},
+    "Mamba2": {"hidden_size": 2048, "num_hidden_layers": 12, "num_heads": 64, "head_dim": 64, "n_groups": 1},
     "NemotronH": decoder(4480, 15680, 4, 40, 8, 128)
     | {"layers_block_type": ["mamba", "mlp", "mamba", "attention"], "ssm_state_size": 128, "mamba_head_dim": 80}
     | {"mamba_num_heads": 128, "n_groups": 8}
@@ -125,7 +127,7 @@ FAMILIES: dict[str, Options] = {
 SMALLER = {
     "hidden_size": 64, "n_embd": 64, "intermediate_size": 64, "ffn_dim": 64, "moe_intermediate_size": 32,
     "shared_expert_intermediate_size": 64, "num_hidden_layers": 2, "n_layer": 2, "num_attention_heads": 2, "n_head": 2,
-    "num_key_value_heads": 2, "head_dim": 32, "word_embed_proj_dim": 64, "no_rope_layers": [1, 0],
+    "num_key_value_heads": 2, "num_heads": 4, "head_dim": 32, "word_embed_proj_dim": 64, "no_rope_layers": [1, 0],
     "linear_num_value_heads": 2, "mamba_n_heads": 4, "mamba_d_head": "auto", "mamba_d_ssm": 128, "mamba_num_heads": 8,
     "mamba_d_state": 16, "shared_intermediate_size": 64, "layer_types": ["full_attention", "full_attention"],
     "layers_block_type": ["mamba", "attention"], "attn_layer_indices": [1], "linear_num_key_heads": 2,
@@ -197,7 +199,7 @@ class Family:
             Path(folder, "config.json").write_text(json.dumps(config_of(name, is_tiny)))
             self.llm = LLM(
                 model=folder, tokenizer="demo", load_format="dummy", max_model_len=2048, max_num_seqs=2,
-                enable_prefix_caching=False, num_gpu_blocks_override=2000,
+                enable_prefix_caching=False, kv_cache_memory_bytes=1 << 30,
             )  # fmt: skip
         self.model = model_of(self.llm)
 

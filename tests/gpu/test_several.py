@@ -19,6 +19,7 @@ pytest.importorskip("triton")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 PARAMS = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
 PROMPTS = [[5, 6, 7], [9, 10, 11, 12]]
+MORE_SIZES = {"Olmo2": {}, "Qwen3Moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}}
 OPTIONS = {"dtype": "float32", "max_model_len": 64, "max_num_seqs": 2}
 
 
@@ -30,16 +31,17 @@ OPTIONS = {"dtype": "float32", "max_model_len": 64, "max_num_seqs": 2}
         ("qwen3", 1, 2),
         pytest.param("qwen3", 2, 2, marks=pytest.mark.slow),
         pytest.param("Olmo2", 2, 1, marks=pytest.mark.slow),
+        pytest.param("Qwen3Moe", 2, 1, marks=pytest.mark.slow),
     ],
 )
 def test_workers_give_the_tokens_of_one(tmp_path, monkeypatch, family, tensor, pipeline):
-    """Olmo2: norms over all workers' heads, whose sums are in the graphs as well. Stages take turns with the rows."""
+    """Olmo2: norms over all workers' heads, whose sums are in the graphs as well. Qwen3Moe: whole experts are dealt."""
     sizes = {"num_hidden_layers": pipeline, "num_attention_heads": 2, "num_key_value_heads": 1}
     folder = str(tmp_path)
     if family == "qwen3":
         write_checkpoint(tmp_path, family, **sizes)
     else:
-        random_model(family, SIZES | sizes | {"num_key_value_heads": 2}).save_pretrained(tmp_path)
+        random_model(family, SIZES | sizes | {"num_key_value_heads": 2} | MORE_SIZES[family]).save_pretrained(tmp_path)
         write_tokenizer(tmp_path)
     with LLM(folder, device="cpu", **OPTIONS) as llm:
         expected = [o.outputs[0].token_ids for o in llm.generate(PROMPTS, PARAMS, use_tqdm=False)]
@@ -47,15 +49,15 @@ def test_workers_give_the_tokens_of_one(tmp_path, monkeypatch, family, tensor, p
     monkeypatch.setattr("lullm.executor.mp.executor.gpu_environments", lambda count: [{"A_GPU": "x"}] * count)
     options = OPTIONS | {"num_gpu_blocks_override": 12, "swap_space": 0, "enable_sleep_mode": True}
     options |= {"tensor_parallel_size": tensor, "pipeline_parallel_size": pipeline}
+    options |= {"enable_expert_parallel": family == "Qwen3Moe"}
     with LLM(folder, device="cuda", **options) as llm:
         for level in (1, 2, 1):
             found = [o.outputs[0].token_ids for o in llm.generate(PROMPTS, PARAMS, use_tqdm=False)]
             assert found == expected
             assert llm.sleep(level).tags == ("weights", "kv_cache")
             llm.wake_up()
-        num_steps = 15 if pipeline == 1 else 30  # each sequence by itself
         for num_replays, faults, device, own in llm.collective_rpc(gpu_facts):
-            assert (num_replays, faults, device, own) == (num_steps, [], "cuda:0", "x")
+            assert (num_replays, faults, device, own) == (15 * pipeline, [], "cuda:0", "x")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the real thing is here")

@@ -108,6 +108,25 @@ def sentence_piece():
     return tokens, kinds, [0.0] * 259 + [-float(rank) for rank in range(len(pieces))]
 
 
+def test_pieces_with_merges_in_the_file(tmp_path):
+    """Gemma 4's: the rules of Gemma's tokenizer.json."""
+    from transformers.tokenization_utils_base import generate_merges
+
+    tokens, kinds, scores = sentence_piece()
+    vocab = {token: number for number, token in enumerate(tokens)}
+    merges = generate_merges(vocab, dict(zip(tokens, scores, strict=True)))
+    expected = tokenizers.Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    expected.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    expected.normalizer = normalizers.Replace(" ", "▁")
+    expected.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    lines = [" ".join(merge) for merge in merges]
+    ours = write(tmp_path / "model.gguf", "gemma4", tokens, kinds, token_merges=lines, bos_token_id=1)
+    for text in texts():
+        if not any(special in text for special in tokens[:3]):
+            assert ours.encode(text) == [1, *expected.encode(text).ids], text
+            assert ours.decode(ours.encode(text)[1:]) == expected.decode(expected.encode(text).ids), text
+
+
 def llama2(vocab, merges):
     """Llama 2's tokenizer.json, with another vocabulary."""
     file = {
@@ -163,7 +182,7 @@ def test_what_cannot_be_read_is_named(tmp_path):
     path = tmp_path / "model.gguf"
     with pytest.raises(ModelLoadError, match=r"tokenizer.ggml.pre 'chameleon' is not supported, only .*qwen2"):
         write(path, "gpt2", tokens, kinds, tokenizer_pre="chameleon", token_merges=merges)
-    with pytest.raises(ModelLoadError, match="tokenizer.ggml.model 't5' is not supported, only gpt2 and llama"):
+    with pytest.raises(ModelLoadError, match="tokenizer.ggml.model 't5' is not supported, only gpt2, llama, gemma4"):
         write(path, "t5", tokens, kinds)
     with pytest.raises(ModelLoadError, match="merges are no tokenizer"):
         write(path, "gpt2", tokens, kinds, token_merges=["no such", *merges])

@@ -47,6 +47,44 @@ def test_shards_and_dtypes(tmp_path, make_model, checkpoint, save_shards, stored
     assert_loaded(model, checkpoint)
 
 
+def test_shards_without_an_index(tmp_path, make_model, checkpoint):
+    """As some tools leave them: all that the name of one counts."""
+    names = sorted(checkpoint)
+    for number in range(2):
+        part = {name: checkpoint[name] for name in names[number::2]}
+        save_file(part, tmp_path / f"model-{number + 1:05}-of-00002.safetensors")
+    model = make_model()
+    load_weights(model, tmp_path, TORCH_CPU_OPS)
+    assert_loaded(model, checkpoint)
+    save_file(checkpoint, tmp_path / "model-00001-of-00002.safetensors")
+    with pytest.raises(ModelLoadError, match="00002-of-00002.safetensors is damaged .* another file holds .*, too"):
+        load_weights(make_model(), tmp_path, TORCH_CPU_OPS)
+    (tmp_path / "model-00001-of-00002.safetensors").unlink()
+    with pytest.raises(ModelLoadError, match="lacks the weight files model-00001-of-00002.safetensors"):
+        load_weights(make_model(), tmp_path, TORCH_CPU_OPS)
+    save_file({}, tmp_path / "model-00001-of-00003.safetensors")
+    with pytest.raises(ModelLoadError, match="shards of several checkpoints"):
+        load_weights(make_model(), tmp_path, TORCH_CPU_OPS)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("consolidated.safetensors", "Mistral's own layout; take the copy that holds model.safetensors"),
+        ("adapter_model.safetensors", r"an adapter \(PEFT\) without its model; merge it"),
+        (
+            "weights.safetensors",
+            "holds weights.safetensors and no model.safetensors; if it is the whole model, rename it",
+        ),
+        ("pytorch_model.bin", "pickled weights only"),
+    ],
+)
+def test_other_files_are_named_with_what_to_do(tmp_path, make_model, checkpoint, name, said):
+    save_file(checkpoint, tmp_path / name)
+    with pytest.raises(ModelLoadError, match=said):
+        load_weights(make_model(), tmp_path, TORCH_CPU_OPS)
+
+
 def test_a_tied_head_may_be_stored_or_not(tmp_path, make_model, checkpoint):
     head = checkpoint.pop("lm_head.weight")
     for extra in ({}, {"lm_head.weight": head}):

@@ -16,6 +16,7 @@ from lullm.models.family.deepseek import build_deepseek
 from lullm.models.family.experts import (
     build_dots1,
     build_ernie4_5_moe,
+    build_exaone_moe,
     build_glm4_moe,
     build_minimax_m2,
     build_mixtral,
@@ -79,6 +80,7 @@ BUILDERS: dict[str, Builder] = {
     "Ernie4_5ForCausalLM": build_ernie4_5,
     "Ernie4_5_MoeForCausalLM": build_ernie4_5_moe,
     "Exaone4ForCausalLM": build_exaone4,
+    "ExaoneMoeForCausalLM": build_exaone_moe,
     "FalconForCausalLM": build_falcon,
     "FalconH1ForCausalLM": build_falcon_h1,
     "FalconMambaForCausalLM": build_mamba,
@@ -132,6 +134,7 @@ BUILDERS: dict[str, Builder] = {
     "Qwen3_5ForCausalLM": build_qwen3_5,
     "Qwen3_5MoeForCausalLM": build_qwen3_5,
     "SeedOssForCausalLM": build_seed_oss,
+    "SolarOpenForCausalLM": build_glm4_moe,
     "StableLmForCausalLM": build_stablelm,
     "Starcoder2ForCausalLM": build_starcoder2,
     "SmolLM3ForCausalLM": build_llama,

@@ -44,6 +44,9 @@ MISSING: dict[str, tuple[Any, ...]] = {
     "service_tier": (None, "auto", "default"),
     "use_beam_search": (None, False),
     "guided_decoding_backend": (None,),
+    "return_tokens_as_token_ids": (None, False),
+    "logits_processors": (None, []),
+    "kv_transfer_params": (None,),
 }
 """Field of a body -> the values of it that ask for nothing. A body that declares the field has the machinery."""
 

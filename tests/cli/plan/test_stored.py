@@ -31,7 +31,7 @@ def planned(path, quantization=None):
 def engine_bytes(path, **options):
     with LLM(str(path), **OPTIONS, **options) as llm:
         executor = llm.llm_engine.model_executor
-        workers = executor.workers if options.get("tensor_parallel_size") else [executor.driver_worker]
+        workers = getattr(executor, "workers", None) or [executor.driver_worker]
         return max(worker.loaded.arena.used_bytes for worker in workers)
 
 
@@ -112,6 +112,37 @@ def test_shares(tmp_path, monkeypatch, name):
     found = Planner(read_model(str(folder)), None, "auto").plan(Layout(2, 1, 1), devices, 64, 4)
     use_threads(monkeypatch)
     assert found.weights_bytes == engine_bytes(folder, tensor_parallel_size=2)
+
+
+LAYOUTS = pytest.mark.parametrize("layout", [Layout(2, 1, 1), Layout(1, 2, 1), Layout(2, 2, 1)], ids=str)
+
+
+def check_layout(path, layout, monkeypatch, **options):
+    """Of the fullest worker."""
+    sizes = {"tensor_parallel_size": layout.tensor, "pipeline_parallel_size": layout.pipeline}
+    found = Planner(read_model(str(path)), None, "auto").plan(layout, Devices(4, MACHINE, 10e9, 1e-5), 64, 4)
+    use_threads(monkeypatch)
+    assert found.weights_bytes == pytest.approx(engine_bytes(path, **sizes, **options), rel=0.02)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("block", [BLOCKS.Q8_0, BLOCKS.Q4_K], ids=lambda block: block.name)
+def test_shares_and_stages_of_a_gguf_file(tmp_path, monkeypatch, layout, block):
+    sizes = {"vocab_size": 320, "hidden_size": 512, "intermediate_size": 1024, "head_dim": 128, "num_hidden_layers": 3}
+    random_model("Qwen3", SIZES | {"max_position_embeddings": 256} | sizes).save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    write_gguf(tmp_path / "model.gguf", tmp_path, "Qwen3", block, pre="gpt-2")
+    check_layout(tmp_path / "model.gguf", layout, monkeypatch)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("is_whole", [False, True], ids=["parts", "whole"])
+def test_shares_and_stages_of_experts(tmp_path, monkeypatch, layout, is_whole):
+    """Parts of every expert, or half as many whole ones."""
+    sizes = {"vocab_size": 320, "num_hidden_layers": 3, "max_position_embeddings": 256, "num_experts": 8}
+    random_model("Qwen3Moe", SIZES | sizes | {"moe_intermediate_size": 64}).save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    check_layout(tmp_path, layout, monkeypatch, enable_expert_parallel=is_whole and layout.tensor > 1)
 
 
 def test_on_gpus_all_is_decoded(tmp_path, capsys):

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as Backend
 ARCHITECTURES = {
     "Llama": "llama", "Qwen2": "qwen2", "Qwen3": "qwen3", "Qwen3Moe": "qwen3moe", "Gemma2": "gemma2",
     "Gemma3": "gemma3", "Phi3": "phi3", "GptOss": "gpt-oss", "Arcee": "arcee", "Cohere": "command-r",
+    "Gemma4": "gemma4",
     "Cohere2": "cohere2", "Dots1": "dots1", "Ernie4_5": "ernie4_5", "Ernie4_5_Moe": "ernie4_5-moe",
     "Exaone4": "exaone4", "GPT2": "gpt2", "Gemma": "gemma", "Glm4": "glm4", "Glm4Moe": "glm4moe",
     "Granite": "granite", "GraniteMoe": "granitemoe", "GraniteMoeShared": "granitemoe", "Lfm2": "lfm2",
@@ -34,6 +35,11 @@ PAIRS_TURN = ("llama", "arcee", "granite", "granitehybrid", "granitemoe", "mistr
 TRANSPOSED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
 
 
+def architecture_in_file(config, family):
+    """Nemotron-H with experts has one of its own."""
+    return ARCHITECTURES[family] + "_moe" * (family == "NemotronH" and "moe" in config["layers_block_type"])
+
+
 def permuted(weight, num_heads):
     """As llama.cpp converts Llama's queries and keys: the two halves of a head take turns."""
     return weight.reshape(num_heads, 2, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
@@ -42,7 +48,7 @@ def permuted(weight, num_heads):
 def gguf_tensors(folder, family):
     """Name -> float32 array, as llama.cpp converts a checkpoint."""
     config = json.loads((folder / "config.json").read_text())
-    architecture = ARCHITECTURES[family]
+    architecture = architecture_in_file(config, family)
     names = gguf.get_tensor_name_map(
         {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[architecture], num_layers(config)
     )
@@ -57,7 +63,7 @@ def gguf_tensors(folder, family):
         ):
             key = "num_attention_heads" if ".q_proj" in name else "num_key_value_heads"
             values = permuted(values, config[key])
-        adds_one = "Gemma" in family or family in ("Nemotron", *DELTA_NETS)
+        adds_one = "Gemma" in family and family != "Gemma4" or family in ("Nemotron", *DELTA_NETS)
         if adds_one and name.endswith("norm.weight") and "linear_attn" not in name:
             values = values + 1
         if family == "GPT2" and name.endswith(TRANSPOSED):
@@ -92,8 +98,16 @@ def gguf_tensors(folder, family):
         if name.endswith("shared_mlp.output_linear.weight") and not config.get("num_local_experts"):
             found[f"{layer}.ffn_down.weight"] = values
             continue
+        if name.endswith((".router.scale", ".per_expert_scale")):
+            found[f"{layer}.ffn_{'down_exps' if 'per_expert' in name else 'gate_inp'}.scale"] = values
+            continue
+        if name.endswith(("layer_scalar", "experts.down_proj", "experts.gate_up_proj")) and family == "Gemma4":
+            name += ".weight"
         prefix, is_expert, rest = (
-            name.replace("block_sparse_moe", "mlp").replace("feed_forward", "mlp").partition(".mlp.experts.")
+            name.replace("block_sparse_moe", "mlp")
+            .replace("feed_forward", "mlp")
+            .replace("mixer.experts", "mlp.experts")
+            .partition(".mlp.experts.")
         )
         if is_expert and family == "GptOss":
             layer = prefix.split(".")[2]
@@ -173,7 +187,7 @@ def write_gguf(path, folder, family, block=FORMATS.F32, choose=None, pre="qwen2"
     """
     config = json.loads((Path(folder) / "config.json").read_text())
     assert config["architectures"] == [architecture_of(family)]
-    writer = gguf.GGUFWriter(path, ARCHITECTURES[family], **options)
+    writer = gguf.GGUFWriter(path, architecture_in_file(config, family), **options)
     add_config(writer, config, family)
     if (Path(folder) / "tokenizer.json").exists():
         add_tokenizer(writer, Path(folder), config["vocab_size"], pre)

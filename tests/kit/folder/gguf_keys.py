@@ -1,6 +1,7 @@
 """The keys of a GGUF file, as llama.cpp's converter writes them from a config.json."""
 
 import gguf
+import numpy as np
 
 
 def num_layers(config):
@@ -47,6 +48,27 @@ def add_latent(writer, config, family):
         writer.add_rope_scaling_yarn_log_mul(0.1 * scale)
 
 
+def add_gemma4(writer, config):
+    """What differs between layers with windows and others."""
+    own, layers = config["per_layer_config"], range(config["num_hidden_layers"])
+    heads = [own.get(str(n), {}).get("num_key_value_heads", config["num_key_value_heads"]) for n in layers]
+    wide = next(iter(own.values()))["head_dim"]
+    factor = config["rope_parameters"]["full_attention"]["partial_rotary_factor"]
+    turning = int(wide * factor / 2)
+    writer.add_tensor("rope_freqs.weight", np.array([1.0] * turning + [1e30] * (wide // 2 - turning), np.float32))
+    writer.add_head_count_kv(heads)
+    writer.add_key_length(wide)
+    writer.add_value_length(wide)
+    writer.add_key_length_swa(config["head_dim"])
+    writer.add_value_length_swa(config["head_dim"])
+    writer.add_rope_dimension_count(wide)
+    writer.add_rope_dimension_count_swa(config["head_dim"])
+    writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
+    writer.add_sliding_window_pattern([each == "sliding_attention" for each in config["layer_types"]])
+    writer.add_shared_kv_layers(config["num_kv_shared_layers"])
+    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+
+
 def heads_by_layer(config, family):
     """Of keys: an array where some layers have none."""
     if family.startswith("Deepseek"):
@@ -58,7 +80,7 @@ def heads_by_layer(config, family):
 
 def rope_of(config, family):
     parameters = config.get("rope_parameters") or {}
-    return parameters.get("full_attention", parameters) if family in ("Gemma3", "Olmo3") else parameters
+    return parameters.get("full_attention", parameters) if family in ("Gemma3", "Gemma4", "Olmo3") else parameters
 
 
 def add_config(writer, config, family):
@@ -77,7 +99,10 @@ def add_config(writer, config, family):
         writer.add_nextn_predict_layers(num_drafting)
     writer.add_feed_forward_length(inner_size(config, family))
     writer.add_head_count(heads)
-    if family != "GPT2":
+    if family == "Gemma4":
+        add_gemma4(writer, config)
+        writer.add_rope_freq_base(rope["rope_theta"])
+    elif family != "GPT2":
         writer.add_head_count_kv(heads_by_layer(config, family))
         writer.add_rope_freq_base(rope.get("rope_theta") or config.get("rope_theta", 10000.0))
         writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
@@ -93,7 +118,7 @@ def add_config(writer, config, family):
         add_space(writer, config, family)
     if family.startswith("Deepseek"):
         add_latent(writer, config, family)
-    elif config.get("head_dim") and family != "GPT2":
+    elif config.get("head_dim") and family not in ("GPT2", "Gemma4"):
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
     if config.get("sliding_window") and family != "Dots1":
@@ -137,21 +162,27 @@ def inner_size(config, family):
             config["block_multiple_of"],
         )
         return -(-size // multiple) * multiple
+    if config.get("use_double_wide_mlp"):
+        first = config["num_hidden_layers"] - config["num_kv_shared_layers"]
+        return [config["intermediate_size"] * (1 + (n >= first)) for n in range(config["num_hidden_layers"])]
     if family == "NemotronH":
-        return [config["intermediate_size"] * (each == "mlp") for each in config["layers_block_type"]]
+        sizes = {"mlp": config["intermediate_size"], "moe": config["moe_intermediate_size"]}
+        return [sizes.get(each, 0) for each in config["layers_block_type"]]
     return config["intermediate_size"]
 
 
 def add_experts(writer, config, family):
     names = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
     experts = next((config[name] for name in names if config.get(name)), None)
-    if not experts or family == "NemotronH":
+    if not experts or family == "NemotronH" and "moe" not in config["layers_block_type"]:
         return
     writer.add_expert_count(experts)
-    writer.add_expert_used_count(config.get("num_experts_per_tok") or config["moe_k"])
+    writer.add_expert_used_count(config.get("num_experts_per_tok") or config.get("top_k_experts") or config["moe_k"])
     writer.add_expert_feed_forward_length(config.get("moe_intermediate_size") or config["intermediate_size"])
     for key, add in (
         ("shared_expert_intermediate_size", writer.add_expert_shared_feed_forward_length),
+        ("moe_shared_expert_intermediate_size", writer.add_expert_shared_feed_forward_length),
+        ("moe_latent_size", writer.add_moe_latent_size),
         ("shared_intermediate_size", writer.add_expert_shared_feed_forward_length),
         ("n_shared_experts", writer.add_expert_shared_count),
         ("moe_num_shared_experts", writer.add_expert_shared_count),

@@ -92,6 +92,7 @@ OLMO3_ROPES = {
 }
 MOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_experts": 5}
 GLM = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_routed_experts": 6}
+EXAONE_MOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_experts": 6}
 DOTS = GLM | {"n_shared_experts": 1}
 GROUPS = {"n_group": 3, "topk_group": 2, "norm_topk_prob": False, "routed_scaling_factor": 1.7}
 LATENT = {
@@ -387,6 +388,7 @@ CASES = {
             "biases, untied, other sizes": HEADLESS
             | {"use_bias": True, "use_conv_bias": False, "time_step_rank": 7, "state_size": 9, "expand": 3}
             | {"conv_kernel": 3, "tie_word_embeddings": False},
+            "a width of its own": HEADLESS | {"intermediate_size": 80},
         },
         HEADLESS | {"state_size": 6},
         HEADLESS | {"tie_word_embeddings": False},
@@ -671,6 +673,31 @@ CASES = {
         GLM | GROUPS | {"use_qk_norm": True},
         GLM | GROUPS | {"use_qk_norm": True},
         "sigmoid router with correction and groups, shared experts, heads that turn in part",
+    ),
+    "SolarOpen": Cases(
+        "Solar Open 100B",
+        {"plain": GLM, "groups, biases, tied": GLM | GROUPS | TIED | {"attention_bias": True, "n_shared_experts": 2}},
+        GLM | GROUPS | {"head_dim": 12},
+        GLM | GROUPS,
+        "as GLM-4.5, with experts in every layer and heads that turn as a whole",
+        loss=0.1,
+        is_rare=True,
+    ),
+    "ExaoneMoe": Cases(
+        "K-EXAONE 236B-A23B",
+        {
+            "plain": EXAONE_MOE | {"num_hidden_layers": 5, "sliding_window": 20},
+            "groups, no rotation, tied": EXAONE_MOE
+            | GROUPS
+            | TIED
+            | {"layer_types": ["full_attention"] * 3}
+            | {"mlp_layer_types": ["sparse", "dense", "sparse"], "num_shared_experts": 2},
+        },
+        EXAONE_MOE | GROUPS | {"num_experts": 6, "sliding_window": 7, "sliding_window_pattern": 2},
+        EXAONE_MOE | {"num_hidden_layers": 5, "sliding_window": 32},
+        "head norms; layers without a window do not rotate; sigmoid router with correction and groups, shared experts",
+        loss=0.1,
+        is_rare=True,
     ),
     "Glm4MoeLite": Cases(
         "GLM-4.7-Flash",

@@ -78,6 +78,23 @@ def test_logits(tmp_path, family):
     torch.testing.assert_close(logits(path), expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("name", [name for name in CASES["Gemma4"].variants if "plain" not in name])
+def test_kinds_of_gemma_4(tmp_path, name):
+    save_model(tmp_path, "Gemma4", CASES["Gemma4"].variants[name])
+    path = tmp_path / "model.gguf"
+    write_gguf(path, tmp_path, "Gemma4")
+    check_headers(ModelConfig.from_folder(path), path)
+    torch.testing.assert_close(logits(path), logits(tmp_path), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES["NemotronH"].variants if "experts" in name])
+def test_nemotron_h_with_experts(tmp_path, name):
+    save_model(tmp_path, "NemotronH", CASES["NemotronH"].variants[name] | {"intermediate_size": 24})
+    path = tmp_path / "model.gguf"
+    write_gguf(path, tmp_path, "NemotronH")
+    torch.testing.assert_close(logits(path), logits(tmp_path), atol=1e-4, rtol=0)
+
+
 def test_phi_with_factors_for_every_frequency(tmp_path):
     """They are tensors in a file."""
     options = longrope(6, 64)

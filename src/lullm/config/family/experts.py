@@ -53,6 +53,17 @@ def sparse_layers(data: dict[str, Any]) -> tuple[bool, ...]:
     return tuple(layer not in dense and (layer + 1) % step == 0 for layer in range(num_layers(data)))
 
 
+def layers_by_name(data: dict[str, Any], num_dense: int) -> tuple[bool, ...]:
+    """By `mlp_layer_types`, whether a layer has experts; without them the first `num_dense` have none."""
+    count, stated = num_layers(data), data.get("mlp_layer_types")
+    types = ["dense" if layer < num_dense else "sparse" for layer in range(count)] if stated is None else stated
+    if not isinstance(types, list) or len(types) != count or not all(kind in ("dense", "sparse") for kind in types):
+        raise ModelLoadError(
+            f"config.json: mlp_layer_types must name dense or sparse for each of {count} layers, not {shown(stated)}"
+        )
+    return tuple(kind == "sparse" for kind in types)
+
+
 def _read_mixtral(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     experts = read_experts(data, "num_local_experts", "intermediate_size", (True,) * len(kinds))
     return replace(read_dense(data, kinds, head_dim), experts=experts)
@@ -122,6 +133,13 @@ def _read_glm4_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim:
     )
 
 
+def _read_solar(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    """No layer has an MLP alone."""
+    experts = read_grouped_experts(data, (True,) * len(kinds))
+    data = {**data, "intermediate_size": experts.intermediate_size}
+    return replace(read_partial(data, kinds, head_dim, default=1.0), experts=experts)
+
+
 def _read_dots1(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     first = integer(data, "first_k_dense_replace", 0)
     experts = read_grouped_experts(data, tuple(layer >= first for layer in range(len(kinds))))
@@ -175,16 +193,9 @@ _QWEN = _READS | {
     "sliding_window",
 }
 _GROUPED = _READS | {
-    "attention_bias",
-    "moe_intermediate_size",
-    "n_routed_experts",
-    "n_shared_experts",
-    "routed_scaling_factor",
-    "n_group",
-    "topk_group",
-    "first_k_dense_replace",
-    "norm_topk_prob",
-}
+    "attention_bias", "moe_intermediate_size", "n_routed_experts", "n_shared_experts", "routed_scaling_factor",
+    "n_group", "topk_group", "first_k_dense_replace", "norm_topk_prob",
+}  # fmt: skip
 """Of DeepSeek's router: experts in groups, shared ones, and dense layers first."""
 _TO_MANY = {"norm_topk_prob": False}
 
@@ -234,6 +245,14 @@ GLM4_MOE = Family(
     ignores=TRAINING | UNUSED_WINDOW | {"num_mtp_layers", "num_nextn_predict_layers"},
 )
 
+SOLAR_OPEN = Family(
+    _read_solar,
+    defaults={"rms_norm_eps": 1e-5, "rope_theta": 1e6, "head_dim": 128, "n_routed_experts": 128},
+    aliases={"num_local_experts": "n_routed_experts"},
+    reads=_GROUPED - {"first_k_dense_replace"} | {"partial_rotary_factor"},
+    fixed=NO_WINDOW | {"use_qk_norm": False, "first_k_dense_replace": 0},
+    ignores=TRAINING | UNUSED_WINDOW | {"intermediate_size", "num_mtp_layers", "num_nextn_predict_layers"},
+)
 DOTS1 = Family(
     _read_dots1,
     defaults={"sliding_window": 4096, "norm_topk_prob": False},

@@ -7,9 +7,15 @@ from typing import Any
 from lullm.config.decoder import DecoderConfig, LatentConfig
 from lullm.config.experts import ExpertsConfig
 from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense
-from lullm.config.family.experts import TRAINING, read_experts, read_grouped_experts, read_groups, read_shared
+from lullm.config.family.experts import (
+    TRAINING,
+    layers_by_name,
+    read_experts,
+    read_grouped_experts,
+    read_groups,
+    read_shared,
+)
 from lullm.config.family.family import Family
-from lullm.config.family.layer_kinds import num_layers
 from lullm.config.field import MOST_HEAD_DIM, boolean, integer, positive_float, positive_int, shown
 from lullm.config.rope import RopeConfig
 from lullm.errors import ModelLoadError
@@ -98,13 +104,7 @@ def _read_third(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: in
 
 
 def _read_glm4_lite(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    count, stated = num_layers(data), data.get("mlp_layer_types")
-    types = ["dense"] + ["sparse"] * (count - 1) if stated is None else stated
-    if not isinstance(types, list) or len(types) != count or not all(kind in ("dense", "sparse") for kind in types):
-        raise ModelLoadError(
-            f"config.json: mlp_layer_types must name dense or sparse for each of {count} layers, not {shown(stated)}"
-        )
-    return _read(data, kinds, head_dim, read_grouped_experts(data, tuple(kind == "sparse" for kind in types)))
+    return _read(data, kinds, head_dim, read_grouped_experts(data, layers_by_name(data, num_dense=1)))
 
 
 _READS = DENSE_READS | {

@@ -6,6 +6,7 @@ from typing import Any
 
 from lullm.config.decoder import DecoderConfig, QueryStretch
 from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense, read_partial, ropes_of
+from lullm.config.family.experts import TRAINING, layers_by_name, read_grouped_experts
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import (
     full_attention,
@@ -15,7 +16,7 @@ from lullm.config.family.layer_kinds import (
     window_where_named,
     window_without_rope,
 )
-from lullm.config.field import MOST_LAYERS, boolean, optional_object, positive_float, positive_int, shown
+from lullm.config.field import MOST_LAYERS, boolean, integer, optional_object, positive_float, positive_int, shown
 from lullm.config.rope import MOST_POSITIONS, read_flat_rope, read_ropes_by_kind, read_theta
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind, SlidingWindow
@@ -123,6 +124,12 @@ def _read_exaone4(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: 
     return replace(config, ropes=tuple(rope if isinstance(kind, SlidingWindow) else None for rope, kind in ropes))
 
 
+def _read_exaone_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    """Behind DeepSeek-V3's router."""
+    layers = layers_by_name(data, integer(data, "first_k_dense_replace", 1))
+    return replace(_read_exaone4(data, kinds, head_dim), experts=read_grouped_experts(data, layers))
+
+
 PHI3 = Family(
     _read_phi3,
     defaults={"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},
@@ -212,3 +219,15 @@ EXAONE4 = Family(
     reads=DENSE_READS | {"sliding_window", "sliding_window_pattern"},
     layer_kinds=_exaone4_kinds,
 )
+EXAONE_MOE = Family(
+    _read_exaone_moe,
+    defaults={
+        "rms_norm_eps": 1e-5, "sliding_window": 4096, "num_experts": 64, "num_experts_per_tok": 8,
+        "moe_intermediate_size": 1024, "routed_scaling_factor": 2.5, "num_key_value_heads": 32,
+    },
+    aliases={"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"},
+    reads=EXAONE4.reads
+    | {"mlp_layer_types", "first_k_dense_replace", "norm_topk_prob", "n_group", "topk_group"},
+    ignores=TRAINING | {"num_nextn_predict_layers", "mtp_loss_scaling_factor"},
+    layer_kinds=_exaone4_kinds,
+)  # fmt: skip

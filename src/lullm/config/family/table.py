@@ -13,6 +13,7 @@ from lullm.config.family.experts import (
     OLMOE,
     QWEN2_MOE,
     QWEN3_MOE,
+    SOLAR_OPEN,
 )
 from lullm.config.family.family import Family
 from lullm.config.family.gemma.gemma3 import GEMMA, GEMMA2, GEMMA3
@@ -44,6 +45,7 @@ from lullm.config.family.llama_like import (
     ARCEE,
     ERNIE4_5,
     EXAONE4,
+    EXAONE_MOE,
     GLM4,
     HELIUM,
     MINISTRAL,
@@ -73,6 +75,7 @@ FAMILIES: dict[str, Family] = {
     "Ernie4_5ForCausalLM": ERNIE4_5,
     "Ernie4_5_MoeForCausalLM": ERNIE4_5_MOE,
     "Exaone4ForCausalLM": EXAONE4,
+    "ExaoneMoeForCausalLM": EXAONE_MOE,
     "FalconForCausalLM": FALCON,
     "FalconH1ForCausalLM": FALCON_H1,
     "FalconMambaForCausalLM": FALCON_MAMBA,
@@ -126,6 +129,7 @@ FAMILIES: dict[str, Family] = {
     "Qwen3_5ForCausalLM": QWEN3_5,
     "Qwen3_5MoeForCausalLM": QWEN3_5_MOE,
     "SeedOssForCausalLM": SEED_OSS,
+    "SolarOpenForCausalLM": SOLAR_OPEN,
     "StableLmForCausalLM": STABLELM,
     "Starcoder2ForCausalLM": STARCODER2,
     "SmolLM3ForCausalLM": SMOLLM3,

@@ -78,8 +78,11 @@ def _common(keys: Keys, architecture: Architecture) -> Data:
         raise ModelLoadError(f"{keys.file.path} has no tensor token_embd.weight")
     heads, hidden = keys.need("attention.head_count"), keys.need("embedding_length")
     kv_heads = "attention.head_count_kv"
-    num_kv_heads = heads if keys.get(kv_heads) is None else keys.need(kv_heads, by_layer=architecture.is_hybrid)
-    inner_size = keys.number if keys.get("expert_count") else keys.need  # where all are experts it may be missing
+    num_kv_heads = inner_size = None
+    if not architecture.reads_layers:
+        num_kv_heads = heads if keys.get(kv_heads) is None else keys.need(kv_heads, by_layer=architecture.is_hybrid)
+        read = keys.number if keys.get("expert_count") else keys.need  # where all are experts it may be missing
+        inner_size = read("feed_forward_length", architecture.is_hybrid)
     tokens = ("eos_token_id", "eot_token_id", "eom_token_id")
     ends = [keys.file.metadata.get(f"tokenizer.ggml.{name}") for name in tokens]
     return {
@@ -89,7 +92,7 @@ def _common(keys: Keys, architecture: Architecture) -> Data:
         "num_attention_heads": heads,
         "num_key_value_heads": num_kv_heads,
         "head_dim": keys.number("attention.key_length"),
-        "intermediate_size": inner_size("feed_forward_length", architecture.is_hybrid),
+        "intermediate_size": inner_size,
         "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
         "max_position_embeddings": keys.need("context_length"),
         "rope_theta": theta(keys),

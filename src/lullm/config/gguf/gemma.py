@@ -1,7 +1,11 @@
-"""Gemma 2 and 3. Where they have windows, and what divides their scores, is in the programs that run a file."""
+"""Gemma 2, 3 and 4. Where they have windows, and what divides their scores, is in the programs that run a file."""
+
+from array import array
+from typing import Any
 
 from lullm.config.gguf.keys import Architecture, Data, Keys, short
-from lullm.config.gguf.rope import rope_scaling, whole_heads
+from lullm.config.gguf.rope import rope_scaling, theta, whole_heads
+from lullm.config.gguf.window import FULL, layer_types
 
 _SECOND_LARGEST, _THIRD_LARGEST = 46, 62
 """Layers of Gemma 2 27B and of Gemma 3 27B, which divide scores by the root of hidden_size / heads."""
@@ -37,4 +41,91 @@ def _gemma3(keys: Keys) -> Data:
     return data
 
 
-GEMMA: dict[str, Architecture] = {"gemma2": Architecture(_gemma2), "gemma3": Architecture(_gemma3)}
+def _gemma4(keys: Keys) -> Data:
+    """Layers with full attention have wider heads, perhaps fewer of them, whose values may be their keys."""
+    types = layer_types(keys, 6)
+    narrow, wide = keys.need("attention.key_length_swa"), keys.need("attention.key_length")
+    full = [layer for layer, kind in enumerate(types) if kind == FULL]
+    kv_heads, sizes = _by_layer(keys, "attention.head_count_kv"), _by_layer(keys, "feed_forward_length")
+    usual = next((heads for heads, kind in zip(kv_heads, types, strict=True) if kind != FULL), kv_heads[0])
+    num_shared = keys.get("attention.shared_kv_layers") or 0
+    is_wide = sizes[-1] == 2 * sizes[0]
+    expected = [sizes[0] * (1 + (is_wide and layer >= keys.num_layers - num_shared)) for layer in range(len(sizes))]
+    if sizes != expected:
+        raise keys.fault("feed_forward_length differs from layer to layer, which is not supported")
+    embedding = keys.file.tensors.get("per_layer_token_embd.weight")
+    return {
+        "architectures": ["Gemma4ForCausalLM"],
+        "head_dim": narrow,
+        "num_key_value_heads": usual,
+        "per_layer_config": {str(n): {"head_dim": wide, "num_key_value_heads": kv_heads[n]} for n in full},
+        "layer_types": types,
+        "sliding_window": keys.need("attention.sliding_window"),
+        "num_kv_shared_layers": num_shared,
+        "intermediate_size": sizes[0],
+        "use_double_wide_mlp": is_wide,
+        "attention_k_eq_v": bool(full) and not keys.has(f"blk.{full[0]}.attn_v.weight"),
+        "attention_bias": keys.has("blk.0.attn_q.bias"),
+        "hidden_size_per_layer_input": keys.get("embedding_length_per_layer_input") or 0,
+        "vocab_size_per_layer_input": None if embedding is None else embedding.shape[0],
+        "final_logit_softcapping": keys.number("final_logit_softcapping"),
+        "rope_theta": None,
+        "rope_parameters": _gemma4_ropes(keys, narrow),
+        **_gemma4_experts(keys),
+    }
+
+
+def _gemma4_experts(keys: Keys) -> Data:
+    if not keys.get("expert_count"):
+        return {}
+    return {
+        "enable_moe_block": True,
+        "num_experts": keys.need("expert_count"),
+        "top_k_experts": keys.need("expert_used_count"),
+        "moe_intermediate_size": keys.need("expert_feed_forward_length"),
+    }
+
+
+def _gemma4_ropes(keys: Keys, narrow: int) -> Data:
+    """Pairs of wide heads that do not turn have a factor that stops them, behind those that do."""
+    factors = keys.floats("rope_freqs.weight")
+    turning = [factor for factor in factors or () if factor < _STOPPED]
+    is_known = factors is not None and factors[: len(turning)] == [1.0] * len(turning) and turning
+    if not is_known or keys.get("rope.scaling.type", "none") != "none":
+        raise keys.fault(
+            "rope_freqs.weight must hold 1 for the first pairs and 1e30 for others, without another stretch"
+        )
+    assert factors is not None
+    if keys.number("rope.dimension_count_swa") not in (None, narrow):
+        raise keys.fault("heads of layers with windows that turn in part are not supported")
+    full = {
+        "rope_type": "proportional",
+        "partial_rotary_factor": len(turning) / len(factors),
+        "rope_theta": theta(keys),
+    }
+    local = {"rope_type": "default", "rope_theta": theta(keys, "rope.freq_base_swa")}
+    named: dict[str, Data] = {"full_attention": full, "sliding_attention": local}
+    return {kind: {key: value for key, value in each.items() if value is not None} for kind, each in named.items()}
+
+
+_STOPPED = 1e29
+
+
+def _by_layer(keys: Keys, key: str) -> list[Any]:
+    """Of all layers, where the file has a list or one number for all. Raises ModelLoadError."""
+    stated = keys.get(key)
+    if not isinstance(stated, array):
+        return [keys.need(key)] * keys.num_layers
+    values = stated.tolist()[: keys.num_layers]
+    if len(values) < keys.num_layers or not all(isinstance(value, int) and 0 < value < 1 << 32 for value in values):
+        raise keys.fault(f"{key} must be a list of positive numbers, one for each layer")
+    return values
+
+
+GEMMA: dict[str, Architecture] = {
+    "gemma2": Architecture(_gemma2),
+    "gemma3": Architecture(_gemma3),
+    "gemma4": Architecture(
+        _gemma4, {"attention.shared_kv_layers", "embedding_length_per_layer_input"}, reads_layers=True
+    ),
+}

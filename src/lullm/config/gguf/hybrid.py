@@ -3,6 +3,7 @@
 from array import array
 
 from lullm.config.gguf.dense import GRANITE_SCALES, granite_scales
+from lullm.config.gguf.experts import GROUPED
 from lullm.config.gguf.keys import Architecture, Data, Keys
 from lullm.config.gguf.rope import rope_scaling, turned_share, whole_heads
 
@@ -105,6 +106,28 @@ def _nemotron_h(keys: Keys) -> Data:
     }
 
 
+def _nemotron_h_moe(keys: Keys) -> Data:
+    """Nemotron 3: experts in layers of their own."""
+    data = _nemotron_h(keys)
+    kinds = [
+        "moe" if kind == "mlp" and keys.has(f"blk.{layer}.ffn_gate_inp.weight") else kind
+        for layer, kind in enumerate(data["layers_block_type"])
+    ]
+    return {
+        **data,
+        "layers_block_type": kinds,
+        "n_routed_experts": keys.need("expert_count"),
+        "num_experts_per_tok": keys.need("expert_used_count"),
+        "moe_intermediate_size": keys.need("expert_feed_forward_length"),
+        "moe_shared_expert_intermediate_size": keys.need("expert_shared_feed_forward_length"),
+        "moe_latent_size": keys.number("moe_latent_size"),
+        "norm_topk_prob": bool(keys.get("expert_weights_norm")),
+        "routed_scaling_factor": keys.number("expert_weights_scale"),
+        "n_group": keys.number("expert_group_count") or 1,
+        "topk_group": keys.number("expert_group_used_count") or 1,
+    }
+
+
 def _qwen3_5(keys: Keys) -> Data:
     """Which pairs turn by a picture's height and width (rope.dimension_sections) changes nothing in text."""
     num_heads = keys.need("ssm.time_step_rank")
@@ -143,6 +166,7 @@ def _qwen3_5_moe(keys: Keys) -> Data:
 HYBRID: dict[str, Architecture] = {
     "granitehybrid": Architecture(_granite_hybrid, GRANITE_SCALES, is_hybrid=True),
     "nemotron_h": Architecture(_nemotron_h, is_hybrid=True),
+    "nemotron_h_moe": Architecture(_nemotron_h_moe, GROUPED - {"leading_dense_block_count"}, is_hybrid=True),
     "qwen35": Architecture(_qwen3_5),
     "qwen35moe": Architecture(_qwen3_5_moe),
     "qwen3next": Architecture(_qwen3_next),

@@ -78,8 +78,10 @@ class Architecture:
         read: what its config says beside the common keys. Raises ModelLoadError.
         implements: keys that change the arithmetic, and that it reads.
         is_hybrid: layers of several kinds, of which some have no heads of keys (an array with zeros).
+        reads_layers: whether it reads itself what differs from layer to layer (heads of keys, sizes of MLPs).
     """
 
     read: Callable[[Keys], Data]
     implements: Set[str] = frozenset()
     is_hybrid: bool = False
+    reads_layers: bool = False

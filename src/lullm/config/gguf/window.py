@@ -4,16 +4,16 @@ from array import array
 
 from lullm.config.gguf.keys import Keys
 
-_FULL, _WINDOW = "full_attention", "sliding_attention"
+FULL, _WINDOW = "full_attention", "sliding_attention"
 
 
 def layer_types(keys: Keys, interval: int) -> list[str]:
     """Of each layer: as the file says, else a window in all but every so many."""
     stated, count = keys.get("attention.sliding_window_pattern"), keys.num_layers
     if isinstance(stated, array) and len(stated) >= count:
-        return [_WINDOW if has_window else _FULL for has_window in stated[:count]]
+        return [_WINDOW if has_window else FULL for has_window in stated[:count]]
     if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0:
         interval = stated
     elif stated is not None:
         raise keys.fault(f"attention.sliding_window_pattern {stated!r:.60} does not say which layers have windows")
-    return [_FULL if (layer + 1) % interval == 0 else _WINDOW for layer in range(count)]
+    return [FULL if (layer + 1) % interval == 0 else _WINDOW for layer in range(count)]

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 
 from lullm.collective.seat import Seat
@@ -17,7 +17,7 @@ from lullm.executor.external.launch import (
     open_launched_seat,
     open_seat_of_gpus,
 )
-from lullm.executor.external.watch import OverStep, Watch
+from lullm.executor.external.watch import Guard, Watch, unguarded
 from lullm.executor.external.workers import ExternalWorkers
 from lullm.executor.merge import values
 from lullm.executor.merged import MergedExecutor
@@ -48,7 +48,7 @@ class ExternalExecutor(MergedExecutor):
         with ExitStack() as undo:
             undo.callback(words.close)
             is_cpu = config.device == "cpu"
-            seat, over_step = (words, nullcontext) if is_cpu else _on_gpus(words, config.step_timeout)
+            seat, guard = (words, unguarded) if is_cpu else _on_gpus(words, config.step_timeout)
             undo.callback(seat.close)
             start = Answer()
             try:
@@ -58,11 +58,11 @@ class ExternalExecutor(MergedExecutor):
                 start = Answer(error=error)
             values(exchange(words, start))
             undo.pop_all()
-        super().__init__(ExternalWorkers(self.driver_worker, words, over_step))
+        super().__init__(ExternalWorkers(self.driver_worker, words, guard))
 
 
-def _on_gpus(words: Seat, timeout: float) -> tuple[Seat, OverStep]:
-    """(the seat for tensors of GPUs, what is entered around steps), once every process has a GPU of its own.
+def _on_gpus(words: Seat, timeout: float) -> tuple[Seat, Guard]:
+    """(the seat for tensors of GPUs, what is entered around work with them), once every process has a GPU of its own.
 
     Answers go by `words`, since NCCL carries no bytes of a CPU.
 
@@ -75,13 +75,13 @@ def _on_gpus(words: Seat, timeout: float) -> tuple[Seat, OverStep]:
         own = Answer(error=error)
     gpus = values(exchange(words, own))
     if len(gpus) == 1:
-        return words, nullcontext
+        return words, unguarded
     check_different(gpus)
     logger.warning(SEVERAL_UNTRIED)
     seat = open_seat_of_gpus(words, timeout)
     watch = Watch(open_group_of_all(words, timeout), seat.abort, timeout)
     words.undo.callback(watch.close)
-    return seat, watch.over_step
+    return seat, watch.over
 
 
 def _with_own_threads(config: ResolvedConfig) -> ResolvedConfig:

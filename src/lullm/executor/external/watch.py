@@ -10,6 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import torch
 
@@ -19,10 +20,18 @@ from lullm.log import get_logger
 
 logger = get_logger(__name__)
 
-OverStep = Callable[[], contextlib.AbstractContextManager[None]]
-"""Opens what is entered around waiting for other processes' GPUs."""
+Work = Literal["step", "call"]
+Guard = Callable[[Work], contextlib.AbstractContextManager[None]]
+"""Opens what is entered around work that may wait for other processes' GPUs."""
 BEAT_S = 0.25
+GONE_S = 10.0
+"""One that has ended its engine has done its part of the others' work by then."""
 _LEAVE_S = 2.0
+
+
+def unguarded(work: Work) -> contextlib.AbstractContextManager[None]:
+    """Between CPUs, whose groups notice a lost process themselves."""
+    return contextlib.nullcontext()
 
 
 class Watch:
@@ -38,16 +47,18 @@ class Watch:
         self._group = group
         self._abort = abort
         self._step_timeout_s = step_timeout_s
-        self._deadline = math.inf
+        self._since = math.inf  # when the work began that is under way
+        self._limit_s = math.inf
         self._loss: str | None = None
         self._is_leaving = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lullm-watch", daemon=True)
         self._thread.start()
 
     @contextlib.contextmanager
-    def over_step(self) -> Iterator[None]:
-        """Around what waits for GPUs. Raises WorkerLostError, whatever has come out: the others are gone."""
-        self._deadline = time.monotonic() + self._step_timeout_s
+    def over(self, work: Work) -> Iterator[None]:
+        """A `Guard`. Raises WorkerLostError, whatever has come out: others are gone. A call may take any time."""
+        self._limit_s = self._step_timeout_s if work == "step" else math.inf
+        self._since = time.monotonic()
         try:
             yield
         except Exception as error:
@@ -55,7 +66,7 @@ class Watch:
                 raise WorkerLostError(self._loss) from error
             raise
         finally:
-            self._deadline = math.inf
+            self._since = math.inf
         self.check()
 
     def check(self) -> None:
@@ -73,17 +84,24 @@ class Watch:
         is_together = True
         try:
             while not self._is_leaving.wait(BEAT_S):
-                if time.monotonic() > self._deadline:
-                    raise WorkerLostError(
-                        f"a step has not ended within step_timeout={self._step_timeout_s:g} s: a GPU, or the process "
-                        "of another, hangs"
-                    )
+                self._check_time(is_together)
                 is_together = is_together and self._all_stay(True)
             if is_together:
                 self._all_stay(False)
         except WorkerLostError as error:
             if not self._is_leaving.is_set():
                 self._lose(str(error))
+
+    def _check_time(self, is_together: bool) -> None:
+        """Raises WorkerLostError: the work under way will not end."""
+        passed_s = time.monotonic() - self._since
+        if passed_s > self._limit_s:
+            raise WorkerLostError(
+                f"a step has not ended within step_timeout={self._step_timeout_s:g} s: a GPU, or the process of "
+                "another, hangs"
+            )
+        if passed_s > GONE_S and not is_together:
+            raise WorkerLostError("a process that shares the model has ended its engine, and this one waits for it")
 
     def _all_stay(self, stays: bool) -> bool:
         """A beat of all. Raises WorkerLostError: one has died, or does not answer."""

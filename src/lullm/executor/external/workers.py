@@ -6,7 +6,6 @@ stage of a pipeline, which draws, tells them to those before it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from lullm.collective.message import gather_bytes
 from lullm.collective.seat import Seat
 from lullm.errors import ModelLoadError
 from lullm.executor.external.exchange import exchange
-from lullm.executor.external.watch import OverStep
+from lullm.executor.external.watch import Guard, unguarded
 from lullm.executor.protocol import Answer, WorkerVerb
 from lullm.executor.uniproc import LocalWorkers
 from lullm.types.step import Running, StepPlan, StepResult
@@ -30,13 +29,13 @@ class ExternalWorkers:
 
     Args:
         words: the worker's seat, or one beside it if its own carries nothing but tensors of GPUs. It is closed here.
-        over_step: entered around what waits for other processes' GPUs.
+        guard: entered around what may wait for other processes' GPUs.
     """
 
-    def __init__(self, worker: Worker, words: Seat, over_step: OverStep = nullcontext):
+    def __init__(self, worker: Worker, words: Seat, guard: Guard = unguarded):
         self._worker = worker
         self._words = words
-        self._over_step = over_step
+        self._guard = guard
         self._local = LocalWorkers([worker])
 
     @property
@@ -46,12 +45,14 @@ class ExternalWorkers:
     def call(self, verb: WorkerVerb, *args: Any) -> list[Answer]:
         if verb == "write_weight":
             return self._update(*args)
-        return self._told(*self._local.call(verb, *args))
+        with self._guard("call"):
+            own = self._local.call(verb, *args)
+        return self._told(*own)
 
     def launch(self, plan: StepPlan) -> list[Running[StepResult]]:
-        with self._over_step():
+        with self._guard("step"):
             [step] = self._local.launch(plan)
-        return [_ToldStep(step, self._words.pipeline, self._over_step)]
+        return [_ToldStep(step, self._words.pipeline, self._guard)]
 
     def run(
         self, method: str | Callable[..., Any], timeout: float | None, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -104,11 +105,11 @@ class _ToldStep:
 
     step: Running[StepResult]
     pipeline: Collective
-    over_step: OverStep
+    guard: Guard
 
     def result(self) -> StepResult:
         """Stages take turns: one that went ahead would send rows where another waits for a result."""
-        with self.over_step():
+        with self.guard("step"):
             own = self.step.result()
         if self.pipeline.size == 1:
             return own

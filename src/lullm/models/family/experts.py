@@ -2,7 +2,7 @@
 
 Mixtral (https://arxiv.org/abs/2401.04088), Qwen2 MoE (https://arxiv.org/abs/2407.10671), Qwen3 MoE
 (https://arxiv.org/abs/2505.09388), OLMoE (https://arxiv.org/abs/2409.02060), GLM-4.5
-(https://arxiv.org/abs/2508.06471), dots.llm1 (https://arxiv.org/abs/2506.05767), MiniMax-M2
+(https://arxiv.org/abs/2508.06471), Solar Open, K-EXAONE, dots.llm1 (https://arxiv.org/abs/2506.05767), MiniMax-M2
 (https://huggingface.co/MiniMaxAI/MiniMax-M2), ERNIE 4.5 (https://ernie.baidu.com/blog/publication/ERNIE_Technical_Report.pdf).
 They differ in the router, the shared expert and the attention, all of which are data.
 """
@@ -27,6 +27,7 @@ MIXTRAL_RENAMES = (
 )
 MINIMAX_CORRECTION = Rename(re.compile(r"\.mlp\.(?=e_score_correction_bias$)"), ".mlp.gate.")
 ERNIE_CORRECTION = Rename(re.compile(r"\.mlp\.(gate\.)?moe_statics\."), ".mlp.gate.")
+EXAONE_DRAFTS = re.compile(r"^mtp\.")
 ERNIE_DRAFTS = re.compile(r"^model\.mtp_")
 GLM_RENAMES = (Rename(re.compile(r"\.shared_experts\."), ".shared_expert."),)
 
@@ -107,6 +108,13 @@ def build_ernie4_5_moe(config: ModelConfig, dtype: torch.dtype, max_model_len: i
         flattens=(re.compile(r"\.e_score_correction_bias$"),),
     )
     return CausalLM(config, DecoderStyle(rules, make_mlp=experts_or_mlp), dtype, max_model_len)
+
+
+def build_exaone_moe(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules = rules_of(config)
+    renames = (*rules.renames, *GLM_RENAMES, MINIMAX_CORRECTION)
+    rules = replace(rules, renames=renames, drops=(*rules.drops, EXAONE_DRAFTS))
+    return CausalLM(config, DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp), dtype, max_model_len)
 
 
 def build_glm4_moe(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:

@@ -1,7 +1,8 @@
 """The tokenizer that a GGUF file describes: its vocabulary, special tokens and chat template, as a backend.
 
-Two kinds: `gpt2`, byte-level BPE with a regular expression that the file names, and `llama`, SentencePiece's BPE whose
-merges follow from the scores of the tokens. The rules are those of the model's own `tokenizer.json`.
+Three kinds: `gpt2`, byte-level BPE with a regular expression that the file names; `llama`, SentencePiece's BPE whose
+merges follow from the scores of the tokens; `gemma4`, the same with merges in the file. The rules are those of the
+model's own `tokenizer.json`.
 """
 
 from collections.abc import Sequence
@@ -73,7 +74,7 @@ def read_tokenizer_gguf(path: Path) -> tuple[Backend, dict[str, str], dict[str, 
     kind, tokens = file.text(_PREFIX + "model"), _tokens(file)
     if kind not in _BACKENDS:
         raise ModelLoadError(
-            f"{path}: tokenizer.ggml.model {kind!r} is not supported, only {' and '.join(_BACKENDS)}; pass the folder "
+            f"{path}: tokenizer.ggml.model {kind!r} is not supported, only {', '.join(_BACKENDS)}; pass the folder "
             "of the model's own tokenizer (tokenizer=...)"
         )
     try:
@@ -115,28 +116,41 @@ def _byte_level(file: GGUFFile, tokens: list[str]) -> Backend:
             f"{file.path}: tokenizer.ggml.pre {pre!r} is not supported, only {', '.join(_CUTS)}; pass the folder of "
             "the model's own tokenizer (tokenizer=...)"
         )
-    stored = file.metadata.get(_PREFIX + "merges", ())
-    merges = [pair(merge, _PREFIX + "merges") for merge in stored] if not isinstance(stored, str) else []
-    return byte_level({token: number for number, token in enumerate(tokens)}, merges, _CUTS[pre])
+    return byte_level({token: number for number, token in enumerate(tokens)}, _stored_merges(file), _CUTS[pre])
 
 
 def _sentence_piece(file: GGUFFile, tokens: list[str]) -> Backend:
     scores = _as_long(file, "scores", file.metadata.get(_PREFIX + "scores"), tokens)
-    types = _types(file, tokens)
     check_lengths(tokens, str(file.path))
+    vocab = {token: number for number, token in enumerate(tokens)}
+    has_prefix = bool(file.metadata.get(_PREFIX + "add_space_prefix", True))
+    return _pieces(file, tokens, _merges(vocab, tokens, scores), has_prefix)
+
+
+def _gemma4(file: GGUFFile, tokens: list[str]) -> Backend:
+    return _pieces(file, tokens, _stored_merges(file), has_prefix=False)
+
+
+def _stored_merges(file: GGUFFile) -> list[tuple[str, str]]:
+    stored = file.metadata.get(_PREFIX + "merges", ())
+    return [pair(merge, _PREFIX + "merges") for merge in stored] if not isinstance(stored, str) else []
+
+
+def _pieces(file: GGUFFile, tokens: list[str], merges: list[tuple[str, str]], has_prefix: bool) -> Backend:
+    """has_prefix: whether a space stands before every text."""
+    types = _types(file, tokens)
     vocab = {token: number for number, token in enumerate(tokens)}
     unknown = next((token for token, kind in zip(tokens, types, strict=True) if kind == _UNKNOWN), None)
     has_bytes = all(f"<0x{byte:02X}>" in vocab for byte in range(256))
     backend = Backend(
         BPE(
             vocab=vocab,
-            merges=_merges(vocab, tokens, scores),
+            merges=merges,
             unk_token=unknown,
             fuse_unk=True,
             byte_fallback=has_bytes,
         )
     )
-    has_prefix = bool(file.metadata.get(_PREFIX + "add_space_prefix", True))
     replaced = normalizers.Replace(" ", _SPACE)
     backend.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), replaced]) if has_prefix else replaced
     steps: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -183,7 +197,7 @@ def _surround(backend: Backend, file: GGUFFile, kind: str, tokens: list[str]) ->
     """Put the tokens around a text that the file asks for."""
     pre = file.metadata.get(_PREFIX + "pre", "default")
     bos, eos = _token_of(file, tokens, "bos"), _token_of(file, tokens, "eos")
-    starts = file.metadata.get(_PREFIX + "add_bos_token", kind == "llama" or pre in _STARTS_WITH_BOS)
+    starts = file.metadata.get(_PREFIX + "add_bos_token", kind != "gpt2" or pre in _STARTS_WITH_BOS)
     ends = file.metadata.get(_PREFIX + "add_eos_token", False)
     before, after = [bos] if starts and bos else [], [eos] if ends and eos else []
     steps: list[Any] = [processors.ByteLevel(trim_offsets=False)] if kind == "gpt2" else []
@@ -205,5 +219,5 @@ def _templates(file: GGUFFile) -> dict[str, str]:
     return sources
 
 
-_BACKENDS = {"gpt2": _byte_level, "llama": _sentence_piece}
+_BACKENDS = {"gpt2": _byte_level, "llama": _sentence_piece, "gemma4": _gemma4}
 """By `tokenizer.ggml.model`."""

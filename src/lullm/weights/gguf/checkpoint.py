@@ -14,6 +14,7 @@ from lullm.config.gguf.file import GGUFFile, read_gguf
 from lullm.config.gguf.header import TensorPlace
 from lullm.config.gguf.keys import Keys
 from lullm.errors import ModelLoadError
+from lullm.units import cdiv
 from lullm.weights.gguf.blocks import check_library
 from lullm.weights.gguf.latent import KEY_PART, VALUE_PART, LatentParts
 from lullm.weights.gguf.names import checkpoint_name, checkpoint_shape
@@ -89,10 +90,11 @@ class GGUFSource:
                 continue
             parts = tensor.slices() if "*" in name else [tensor]
             for number, part in enumerate(parts):
-                values = part if part.block.is_quantized else part.decode()
-                if name.endswith(".A_log"):  # a file holds -exp of it
-                    values = part.decode().neg().log()
-                yield name.replace("*", str(number)), values, part.raw.nbytes
+                for own, rows in _gate_and_up(name.replace("*", str(number)), part):
+                    values = rows if rows.block.is_quantized else rows.decode()
+                    if own.endswith(".A_log"):  # a file holds -exp of it
+                        values = rows.decode().neg().log()
+                    yield own, values, rows.raw.nbytes
         latents.finish()
 
     def _reorder(self) -> Callable[[str, GGUFTensor], GGUFTensor]:
@@ -118,9 +120,22 @@ def _check_stack(architecture: str, place: TensorPlace) -> None:
 def _named_shapes(architecture: str, place: TensorPlace) -> Iterator[tuple[str, tuple[int, ...]]]:
     name = checkpoint_name(architecture, place.name)
     if name is not None and "*" in name:
-        yield from ((name.replace("*", str(number)), place.shape[1:]) for number in range(place.shape[0]))
+        rows = place.shape[1:]
+        if _GATE_UP.into in name:
+            rows = (rows[0] // 2, *rows[1:])
+        names = [name.replace(_GATE_UP.into, part) for part in (_GATE_UP.parts if _GATE_UP.into in name else ("",))]
+        yield from ((own.replace("*", str(number)), rows) for number in range(place.shape[0]) for own in names)
     elif name is not None:
         yield name, checkpoint_shape(place.name, place.shape)
+
+
+def _gate_and_up(name: str, rows: GGUFTensor) -> Iterator[tuple[str, GGUFTensor]]:
+    """The matrix of one expert, or the two that a file may hold as one."""
+    if ".experts." not in name or _GATE_UP.into not in name:
+        yield name, rows
+        return
+    for part, half in zip(_GATE_UP.parts, rows.split(cdiv(len(rows), 2)), strict=False):
+        yield name.replace(_GATE_UP.into, part), half
 
 
 def _mapped(place: TensorPlace) -> Tensor:

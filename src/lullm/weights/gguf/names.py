@@ -61,6 +61,9 @@ _DELTA_NET = {
 }
 _WHOLE = {
     "attn_sinks.weight": "self_attn.sinks",
+    "ffn_down_exps.scale": "router.per_expert_scale",
+    "ffn_gate_inp.scale": "router.scale",
+    "layer_output_scale.weight": "layer_scalar",
     "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
     "ssm_a": "*.A_log",
     "ssm_d": "*.D",
@@ -68,12 +71,31 @@ _WHOLE = {
 }
 """Of which the last word is not that of a checkpoint; '*': the layer's recurrent part."""
 _GEMMA = {"ffn_norm": "pre_feedforward_layernorm"}
+_GEMMA4 = {
+    **_GEMMA,
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
+    "post_ffw_norm_1": "post_feedforward_layernorm_1",
+    "post_ffw_norm_2": "post_feedforward_layernorm_2",
+    "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+    "ffn_gate_inp": "router.proj",
+    "ffn_gate_exps": "experts.*.gate_proj",
+    "ffn_up_exps": "experts.*.up_proj",
+    "ffn_gate_up_exps": "experts.*.gate_up_proj",
+    "ffn_down_exps": "experts.*.down_proj",
+}
+_NEMOTRON_H = {**_SPACE, "ffn_up": "feed_forward.fc1", "ffn_down": "feed_forward.fc2"}
 _TWO_LAYERS = {"ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"}
 _OF_ARCHITECTURE: dict[str, Mapping[str, str]] = {
     "arcee": _TWO_LAYERS,
     "deepseek2": _LATENT,
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
+    "gemma4": _GEMMA4,
     "glm4": {
         "ffn_up": "mlp.gate_up_proj",
         "post_attention_norm": "post_self_attn_layernorm",
@@ -85,7 +107,18 @@ _OF_ARCHITECTURE: dict[str, Mapping[str, str]] = {
     "lfm2": {"token_embd_norm": "model.norm"},
     "lfm2moe": {"token_embd_norm": "model.norm"},
     "nemotron": _TWO_LAYERS,
-    "nemotron_h": {**_SPACE, "ffn_up": "feed_forward.fc1", "ffn_down": "feed_forward.fc2"},
+    "nemotron_h": _NEMOTRON_H,
+    "nemotron_h_moe": {
+        **_NEMOTRON_H,
+        "exp_probs_b.bias": "mixer.gate.e_score_correction_bias",
+        "ffn_gate_inp": "mixer.gate",
+        "ffn_up_exps": "mixer.experts.*.up_proj",
+        "ffn_down_exps": "mixer.experts.*.down_proj",
+        "ffn_up_shexp": "mixer.shared_experts.up_proj",
+        "ffn_down_shexp": "mixer.shared_experts.down_proj",
+        "ffn_latent_down": "mixer.fc1_latent_proj",
+        "ffn_latent_up": "mixer.fc2_latent_proj",
+    },
     "phi2": _TWO_LAYERS,
     "phi3": {"ffn_up": "mlp.gate_up_proj"},
     "qwen35": _DELTA_NET,
@@ -115,7 +148,7 @@ def checkpoint_name(architecture: str, name: str) -> str | None:
     rest = layer[2] if layer else name
     prefix = f"model.layers.{layer[1]}." if layer else ""
     if layer and rest in _WHOLE:
-        return prefix + _WHOLE[rest].replace(
+        return prefix + (own.get(rest) or _WHOLE[rest]).replace(
             "*", _DELTA if _OF_ARCHITECTURE.get(architecture) is _DELTA_NET else _MAMBA
         )
     stem, _, last = rest.rpartition(".")

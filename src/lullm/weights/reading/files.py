@@ -1,5 +1,6 @@
 """The files of a checkpoint: which there are, which tensors each holds, and what is missing."""
 
+import re
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -10,6 +11,8 @@ from lullm.units import MIB
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+_SHARD = re.compile(r"model-(\d{5})-of-(\d{5})\.safetensors")
+_MOST_SHARDS = 4096
 _LARGEST_INDEX = 64 * MIB  # 90,000 tensors of a mixture of experts take 9 MB
 
 
@@ -21,7 +24,7 @@ def missing_files(folder: Path) -> list[str]:
     """
     if (folder / INDEX_FILE).exists():
         return sorted(name for name in set(_read_index(folder).values()) if not (folder / name).is_file())
-    return [] if (folder / SINGLE_FILE).is_file() else [SINGLE_FILE]
+    return [name for name in _without_index(folder) if not (folder / name).is_file()]
 
 
 def weight_files(folder: Path) -> dict[Path, set[str] | None]:
@@ -33,13 +36,26 @@ def weight_files(folder: Path) -> dict[Path, set[str] | None]:
     if missing := missing_files(folder):
         raise ModelLoadError(_explain_missing(folder, missing))
     if not (folder / INDEX_FILE).exists():
-        return {folder / SINGLE_FILE: None}
+        return {folder / name: None for name in _without_index(folder)}
     files: dict[Path, set[str] | None] = {}
     for name, file_name in _read_index(folder).items():
         names = files.setdefault(folder / file_name, set())
         assert names is not None
         names.add(name)
     return files
+
+
+def _without_index(folder: Path) -> list[str]:
+    """One file, or all the shards that a shard names. Raises ModelLoadError: shards of several sets."""
+    if (folder / SINGLE_FILE).is_file() or not folder.is_dir():
+        return [SINGLE_FILE]
+    counts = {int(match[2]) for path in folder.iterdir() if (match := _SHARD.fullmatch(path.name))}
+    if len(counts) > 1 or max(counts, default=0) > _MOST_SHARDS:
+        raise ModelLoadError(
+            f"{folder} holds shards of several checkpoints, and no {INDEX_FILE}; fetch the folder again"
+        )
+    count = counts.pop() if counts else 0
+    return [f"model-{number + 1:05}-of-{count:05}.safetensors" for number in range(count)] or [SINGLE_FILE]
 
 
 def _read_index(folder: Path) -> dict[str, str]:
@@ -56,6 +72,13 @@ def _read_index(folder: Path) -> dict[str, str]:
 def _explain_missing(folder: Path, missing: list[str]) -> str:
     if not folder.is_dir():
         return f"there is no model folder {folder}"
+    others = sorted(path.name for path in folder.glob("*.safetensors"))
+    if missing == [SINGLE_FILE] and "adapter_model.safetensors" in others:
+        return f"{folder} holds an adapter (PEFT) without its model; merge it (merge_and_unload) and give that folder"
+    if missing == [SINGLE_FILE] and any(name.startswith("consolidated") for name in others):
+        return f"{folder} holds {others[0]}, in Mistral's own layout; take the copy that holds {SINGLE_FILE}"
+    if missing == [SINGLE_FILE] and others:
+        return f"{folder} holds {', '.join(others[:4])} and no {SINGLE_FILE}; if it is the whole model, rename it so"
     if missing == [SINGLE_FILE] and (list(folder.glob("*.bin")) or list(folder.glob("*.pt*"))):
         return f"{folder} holds pickled weights only; lullm reads safetensors only (convert them, or take a newer copy)"
     return f"{folder} lacks the weight files {', '.join(missing)}; fetch the folder again"
@@ -76,6 +99,6 @@ def stored_names(folder: Path) -> frozenset[str]:
     return frozenset(names)
 
 
-def damaged(path: Path, error: Exception) -> ModelLoadError:
+def damaged(path: Path, error: Exception | str) -> ModelLoadError:
     """The error of a file that cannot be read."""
     return ModelLoadError(f"{path} is damaged or incomplete: {error}; fetch it again")

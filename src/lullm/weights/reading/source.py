@@ -71,9 +71,14 @@ class SafetensorsSource:
         return quantize_as_stored(model, tensors, self.names()) if model.rules.joins else 0
 
     def tensors(self) -> Iterator[tuple[str, Tensor, int]]:
+        seen: set[str] = set()
         for path, wanted in self._files.items():
             with _opened(path) as file:
-                for name in _names_in(file, wanted):
+                names = _names_in(file, wanted)
+                if twice := seen.intersection(names):
+                    raise damaged(path, f"another file holds {min(twice)}, too")
+                seen.update(names)
+                for name in names:
                     tensor = file.get_tensor(name)
                     yield name, tensor, tensor.nbytes
 

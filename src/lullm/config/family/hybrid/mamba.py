@@ -69,7 +69,7 @@ def _state_space(data: dict[str, Any]) -> StateSpaceConfig:
 def _selective(data: dict[str, Any]) -> SelectiveConfig:
     eps = data.get("mixer_rms_eps")
     return SelectiveConfig(
-        num_channels=_inner_size(data, "expand"),
+        num_channels=positive_int(data, "intermediate_size", _inner_size(data, "expand"), MOST_INTERMEDIATE),
         state_size=positive_int(data, "state_size", most=MOST_HEAD_DIM),
         kernel_size=positive_int(data, "conv_kernel", most=MOST_KERNEL),
         step_rank=_step_rank(data, "time_step_rank"),
@@ -114,6 +114,7 @@ def _alone(read_state: Callable[[dict[str, Any]], RecurrentConfig], own: Mapping
         defaults=defaults | dict(own),
         reads=frozenset(
             {"hidden_act", "layer_norm_epsilon", "use_bias", "use_conv_bias", "time_step_rank", "time_step_limit"}
+            | {"intermediate_size"}  # of Mamba 2 it is a repetition
         ),
         ignores=_INITIAL | _REPEATED,
         layer_kinds=layer_kinds,
@@ -160,7 +161,7 @@ _INITIAL = frozenset(
 """What only matters for first values, or for how something is computed; in what type sums are kept between layers."""
 
 _REPEATED = frozenset(
-    {"d_inner", "d_model", "n_layer", "intermediate_size", "norm_before_gate", "rms_norm", "fused_add_norm"}
+    {"d_inner", "d_model", "n_layer", "norm_before_gate", "rms_norm", "fused_add_norm"}
     | {"pad_vocab_size_multiple", "ssm_cfg"}
 )
 """Keys of the first files, which say the same as others; and of Mamba 2, whose gates come before the norm."""
