@@ -125,13 +125,13 @@ def test_with_sleep_in_between(qwen3_folder, requests, expected):
 
 def test_with_aborts(qwen3_folder, requests, expected):
     rng = random.Random(2)
-    aborted = set()
+    chosen = []  # in order: a set of strings has another one in each process
 
     def disturb(llm, step):
         ids = llm.llm_engine.unfinished_request_ids()
         if ids and rng.random() < 0.3:
-            aborted.add(rng.choice(ids))
-            llm.llm_engine.abort_request(rng.choice(list(aborted)))
+            chosen.append(rng.choice(ids))
+            llm.llm_engine.abort_request(rng.choice(chosen))
 
     tokens, _, stats = run(qwen3_folder, requests, disturb, async_scheduling=True)
     assert stats.finished_total["abort"] > 3

@@ -177,7 +177,7 @@ ARGUMENTS = (
     ("backup=disk&keep_prefix_cache=0", None, (1, "keep", None, "disk", False)),
     ("", {"level": 2, "mode": "abort", "tags": ["kv_cache"]}, (2, "abort", ["kv_cache"], "auto", False)),
     ("", {"backup": "ram", "keep_prefix_cache": True}, (1, "keep", None, "ram", True)),
-    ("", {"tags": None}, (1, "keep", None, "auto", False)),
+    ("", {"level": None, "mode": None, "tags": None}, (1, "keep", None, "auto", False)),
 )
 
 
@@ -205,7 +205,6 @@ MISUSE = (
     ("/sleep", "level=1", {"level": 1}, None),
     ("/sleep", "", {"level": "1"}, "level"),
     ("/sleep", "", {"level": True}, "level"),
-    ("/sleep", "", {"level": None}, "level"),
     ("/sleep", "", {"mode": ["keep"]}, "mode"),
     ("/sleep", "", {"tags": "weights"}, "tags"),
     ("/sleep", "", {"tags": []}, "tags"),

@@ -9,6 +9,7 @@ from torch import Tensor
 from lullm.ops.quantized.integer_rows import IntegerRows
 from lullm.ops.quantized.weight import GROUP_INPUTS, LARGEST_GROUP_SCALE
 from lullm.units import cdiv
+from lullm.weights.encoding.encoded import EncodedTensor
 from lullm.weights.encoding.integer import check, stated_shape
 from lullm.weights.encoding.unpacking import unpack_bytes
 
@@ -16,8 +17,8 @@ SUFFIXES = (".weight_digits", ".weight_group_scale", ".weight_scale")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DigitTensor:
-    """A matrix `[out, in]`, in float32: (digit - 8) x group scale x row scale. See `EncodedTensor`.
+class DigitTensor(EncodedTensor):
+    """A matrix `[out, in]`, in float32: (digit - 8) x group scale x row scale.
 
     Args:
         digits: uint8 `[n, ceil(in / 2)]`, the first of two in the low bits.
@@ -32,17 +33,6 @@ class DigitTensor:
     @property
     def shape(self) -> torch.Size:
         return torch.Size((len(self.digits), self.num_inputs))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.float32
-
-    @property
-    def nbytes(self) -> int:
-        return self.shape.numel() * self.dtype.itemsize
-
-    def __len__(self) -> int:
-        return len(self.digits)
 
     def split(self, num_rows: int) -> "list[DigitTensor]":
         pieces = (each.split(num_rows) for each in (self.digits, self.group_scales, self.row_scales))

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lullm.config.encoding.scheme import Float4Scheme
 from lullm.ops.quantized.narrow import BLOCK_INPUTS, NarrowRows, narrow_format, unpack_e2m1
+from lullm.weights.encoding.encoded import EncodedTensor
 from lullm.weights.encoding.integer import check
 from lullm.weights.encoding.mxfp4 import narrow_rows
 
@@ -18,8 +19,8 @@ _NAN_EXPONENT = 255
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Float4Tensor:
-    """A matrix `[out, in]`: number x scale of its group x `factor`, in float32. See `EncodedTensor`.
+class Float4Tensor(EncodedTensor):
+    """A matrix `[out, in]`: number x scale of its group x `factor`, in float32.
 
     Args:
         codes: uint8 `[n, in / 2]`, the first of two numbers in the low bits.
@@ -34,17 +35,6 @@ class Float4Tensor:
     @property
     def shape(self) -> torch.Size:
         return torch.Size((len(self.codes), 2 * self.codes.shape[1]))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.float32
-
-    @property
-    def nbytes(self) -> int:
-        return self.shape.numel() * self.dtype.itemsize
-
-    def __len__(self) -> int:
-        return len(self.codes)
 
     def split(self, num_rows: int) -> "list[Float4Tensor]":
         pieces = zip(self.codes.split(num_rows), self.scales.split(num_rows), strict=True)

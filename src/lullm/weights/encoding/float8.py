@@ -9,13 +9,14 @@ from torch import Tensor
 from lullm.config.encoding.scheme import Float8Scheme
 from lullm.ops.quantized.narrow import BLOCK_INPUTS, NarrowRows, narrow_format, narrow_layout
 from lullm.units import cdiv
+from lullm.weights.encoding.encoded import EncodedTensor
 from lullm.weights.encoding.float4 import exponents
 from lullm.weights.encoding.integer import check
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Float8Tensor:
-    """A matrix `[out, in]`: number x scale of its block, in float32. See `EncodedTensor`.
+class Float8Tensor(EncodedTensor):
+    """A matrix `[out, in]`: number x scale of its block, in float32.
 
     Args:
         values: float8_e4m3fn `[n, in]`, the rows from `first` on.
@@ -30,17 +31,6 @@ class Float8Tensor:
     @property
     def shape(self) -> torch.Size:
         return self.values.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.float32
-
-    @property
-    def nbytes(self) -> int:
-        return self.values.numel() * self.dtype.itemsize
-
-    def __len__(self) -> int:
-        return len(self.values)
 
     def split(self, num_rows: int) -> "list[Float8Tensor]":
         starts = range(0, len(self), num_rows)

@@ -11,11 +11,12 @@ from lullm.errors import ModelLoadError
 from lullm.ops.quantized import grid
 from lullm.ops.quantized.grid import GridRows
 from lullm.ops.quantized.integer_rows import IntegerRows
+from lullm.weights.encoding.encoded import EncodedTensor
 
 
 @dataclass(frozen=True, eq=False)
-class IntegerTensor:
-    """A matrix `[out, in]`: (integer - zero point) x scale, in float32. See `EncodedTensor`.
+class IntegerTensor(EncodedTensor):
+    """A matrix `[out, in]`: (integer - zero point) x scale, in float32.
 
     Args:
         name: for errors.
@@ -39,20 +40,9 @@ class IntegerTensor:
     first: int
     last: int
 
-    @cached_property
+    @property
     def shape(self) -> torch.Size:
         return torch.Size((self.last - self.first, self.num_inputs))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.float32
-
-    @property
-    def nbytes(self) -> int:
-        return self.shape.numel() * self.dtype.itemsize
-
-    def __len__(self) -> int:
-        return self.last - self.first
 
     def split(self, num_rows: int) -> "list[IntegerTensor]":
         starts = range(self.first, self.last, num_rows)

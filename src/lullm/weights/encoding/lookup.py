@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lullm.errors import ModelLoadError
 from lullm.units import cdiv
+from lullm.weights.encoding.encoded import EncodedTensor
 from lullm.weights.encoding.integer import check
 
 _STATES = (".weight.quant_state.bitsandbytes__nf4", ".weight.quant_state.bitsandbytes__fp4")
@@ -25,8 +26,8 @@ _LONGEST_RUN = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LookupTensor:
-    """A matrix `[out, in]`: the number of the table x the scale of its run, in float32. See `EncodedTensor`.
+class LookupTensor(EncodedTensor):
+    """A matrix `[out, in]`: the number of the table x the scale of its run, in float32.
 
     Runs go over the rows: the weights lie one row behind the other.
 
@@ -46,17 +47,6 @@ class LookupTensor:
     @property
     def shape(self) -> torch.Size:
         return torch.Size((self.last - self.first, self.num_inputs))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.float32
-
-    @property
-    def nbytes(self) -> int:
-        return self.shape.numel() * self.dtype.itemsize
-
-    def __len__(self) -> int:
-        return self.last - self.first
 
     def split(self, num_rows: int) -> "list[LookupTensor]":
         starts = range(self.first, self.last, num_rows)

@@ -20,6 +20,7 @@ from lullm.ops.quantized.narrow import (
     NarrowRows,
     narrow_format,
 )
+from lullm.weights.encoding.encoded import EncodedTensor
 
 GROUP_BYTES = 16
 """Of 32 inputs; the first of two is in the low bits."""
@@ -45,10 +46,10 @@ def _on_cpu(values: Sequence[object]) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MXFP4Tensor:
+class MXFP4Tensor(EncodedTensor):
     """Matrices `[N, in, out]` of bfloat16, held as `parts`: blocks `[N, out, G, 16]`, scales `[N, out, G]`, both uint8.
 
-    G is in / 32. See `EncodedTensor`.
+    G is in / 32.
 
     Raises:
         ModelLoadError: the two tensors do not belong together.
@@ -74,13 +75,6 @@ class MXFP4Tensor:
     @property
     def dtype(self) -> torch.dtype:
         return torch.bfloat16
-
-    @property
-    def nbytes(self) -> int:
-        return self.shape.numel() * self.dtype.itemsize
-
-    def __len__(self) -> int:
-        return self.shape[0]
 
     def split(self, num_rows: int) -> "list[MXFP4Tensor]":
         return [

@@ -9,46 +9,39 @@ from lullm.config.gguf.format import BlockFormat
 from lullm.ops.quantized.grid import GRIDS
 from lullm.ops.quantized.narrow import BLOCK_INPUTS, narrow_format
 from lullm.ops.quantized.stored import StoredRows
+from lullm.weights.encoding.encoded import EncodedTensor
 from lullm.weights.encoding.mxfp4 import narrow_rows
 from lullm.weights.gguf.blocks import decode_rows, narrow_blocks, take_apart
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GGUFTensor:
-    """Rows `raw [rows, row_bytes]` uint8 of a tensor of this shape. See `EncodedTensor`.
+class GGUFTensor(EncodedTensor):
+    """Rows `raw [rows, row_bytes]` uint8 of a tensor of this shape.
 
     Args:
-        shape: of what is decoded; the first dimension is what is split.
+        sizes: of what is decoded, by dimension; the first is what is split.
     """
 
     raw: Tensor
     block: BlockFormat
-    shape: torch.Size
+    sizes: torch.Size
 
     @property
-    def dtype(self) -> torch.dtype:
-        """Of what is decoded, as far as anyone asks: it is floating point."""
-        return torch.float32
-
-    @property
-    def nbytes(self) -> int:
-        return self.shape.numel() * self.dtype.itemsize
-
-    def __len__(self) -> int:
-        return self.shape[0]
+    def shape(self) -> torch.Size:
+        return self.sizes
 
     def split(self, num_rows: int) -> "list[GGUFTensor]":
         rows_of_one = len(self.raw) * num_rows // len(self)  # a vector is one row, and is not split
         if len(self.shape) == 1:
             return [self]
         return [
-            replace(self, raw=raw, shape=torch.Size((len(raw) * len(self) // len(self.raw), *self.shape[1:])))
+            replace(self, raw=raw, sizes=torch.Size((len(raw) * len(self) // len(self.raw), *self.shape[1:])))
             for raw in self.raw.split(rows_of_one)
         ]
 
     def slices(self) -> "list[GGUFTensor]":
         """What a tensor of several matrices stacks."""
-        return [replace(self, raw=raw, shape=self.shape[1:]) for raw in self.raw.chunk(len(self))]
+        return [replace(self, raw=raw, sizes=self.shape[1:]) for raw in self.raw.chunk(len(self))]
 
     def with_halves_apart(self, num_heads: int) -> "GGUFTensor":
         """The rows of every head, of which pairs (2 i, 2 i + 1) turn, in the order of pairs (i, i + D / 2)."""
