@@ -46,6 +46,7 @@ def local_ray():
     ray = pytest.importorskip("ray")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])  # Ray's workers import this module
         ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         yield
         ray.shutdown()
