@@ -1,5 +1,7 @@
 """Workers of Ray with a made-up GPU each: Ray counts GPUs as it is told, and shows each worker its own. Slow."""
 
+import os
+import sys
 import time
 
 import pytest
@@ -53,6 +55,7 @@ def cluster(request, monkeypatch):
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # Ray's workers import what opens a made-up GPU
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr("lullm.executor.ray.executor.open_on_node", open_on_fake_node)
     each = {"num_cpus": 1, "num_gpus": 2 // request.param}

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import torch
 
-from lullm.errors import WorkerLostError
+from lullm.errors import ConfigError, WorkerLostError
 from lullm.executor.ray import actor
 from lullm.executor.ray.actor import ActorOrder, Hello, WorkerActor
 from lullm.executor.ray.actors import _hello
@@ -78,14 +78,17 @@ def open_echo(rank):
 
 
 @pytest.fixture
-def started(monkeypatch):
-    """[(workers, processes)] of two actors in threads; `os._exit` ends their threads only."""
+def start(monkeypatch):
+    """(opener) -> (workers, processes) of two actors in threads; `os._exit` ends their threads only."""
     monkeypatch.setattr(actor.os, "_exit", lambda code: None)
     monkeypatch.setattr(actor, "log_over", lambda send, level: None)
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    found = []
+
+    def start(opener):
         ends, orders, processes = [None, None], [], Threads([])
+        found.append(processes)
         for rank in range(2):
-            order = WorkerOrder(rank, f"{__name__}:open_echo", [rank], rank == 0, BEAT_S, logging.INFO)
+            order = WorkerOrder(rank, opener, [rank], rank == 0, BEAT_S, logging.INFO)
             orders.append(order)
             whole = ActorOrder(order, *server.getsockname()[:2], b"secret")
             data = b"".join(encode(whole))
@@ -98,16 +101,31 @@ def started(monkeypatch):
             ends[rank] = end
         processes.ends = ends
         transport = SocketTransport(ends, processes, timeout_s=1.0)
-        workers = RemoteWorkers(transport, orders, 5.0)
-        yield workers, processes
-        workers.close()
-        processes.wait(5)
-        assert processes.num_kills and not any(thread.is_alive() for thread in processes.threads)
+        return RemoteWorkers(transport, orders, 5.0), processes
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield start
+        for processes in found:
+            processes.wait(5)
+            assert processes.num_kills and not any(thread.is_alive() for thread in processes.threads)
+
+
+@pytest.fixture
+def started(start):
+    workers, processes = start(f"{__name__}:open_echo")
+    yield workers, processes
+    workers.close()
 
 
 def _run(data):
     with contextlib.suppress(EOFError, OSError):  # how an actor ends with its engine
         WorkerActor().run(data)
+
+
+def test_what_a_node_cannot_open(start):
+    """The error comes, and the signs of life end: else an engine waited for ever."""
+    with pytest.raises(ConfigError, match="no_such_module"):
+        start("no_such_module:open_worker")
 
 
 def test_messages_of_any_size(started):

@@ -19,7 +19,6 @@ from lullm.executor.remote.message import Command, Reply
 from lullm.executor.remote.order import WorkerOrder
 from lullm.executor.remote.records import log_over
 from lullm.executor.remote.service import Service
-from lullm.types.wire.importable import find_importable
 
 _PR_SET_PDEATHSIG = 1
 FAILED = 1
@@ -44,8 +43,7 @@ def main(text: str) -> NoReturn:
         RingReader(RingMemory(descriptors.commands), order.rank, engine_bell),
         RingWriter(answers, [engine_bell]),
     )
-    service = Service(lambda: find_importable(order.opener)(*order.arguments), link, order.rank, order.gives_results)
-    code = 0 if service.run() else FAILED
+    code = 0 if Service(order.open, link, order.rank, order.gives_results).run() else FAILED
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # the kernel takes memory back at once; Python would take a second to take torch apart

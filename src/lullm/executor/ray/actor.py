@@ -17,7 +17,6 @@ from lullm.executor.remote.message import Command, Reply
 from lullm.executor.remote.order import WorkerOrder
 from lullm.executor.remote.records import log_over
 from lullm.executor.remote.service import Service
-from lullm.types.wire.importable import find_importable
 
 _CONNECT_S = 30.0
 
@@ -59,10 +58,9 @@ class WorkerActor:
         end.send("hello", [msgspec.msgpack.encode(Hello(order.secret, worker.rank, os.getpid()))])
         beating = threading.Thread(target=_beat, args=(end, worker.beat_s, is_over), name="lullm-beat", daemon=True)
         beating.start()
-        log_over(lambda record: end.send("log", [record]), worker.log_level)
-        opener = find_importable(worker.opener)
-        try:
-            Service(lambda: opener(*worker.arguments), _Link(end), worker.rank, worker.gives_results).run()
+        try:  # whatever ends the call ends the signs of life
+            log_over(lambda record: end.send("log", [record]), worker.log_level)
+            Service(worker.open, _Link(end), worker.rank, worker.gives_results).run()
         finally:
             is_over.set()
             end.end()

@@ -9,6 +9,7 @@ from lullm.executor.remote.codec import decode, encode
 from lullm.executor.remote.pulse import BEATS_PER_TIMEOUT
 from lullm.log import get_logger
 from lullm.types.parallel.placement import Placement
+from lullm.types.wire.importable import find_importable
 
 logger = get_logger(__name__)
 
@@ -50,6 +51,10 @@ class WorkerOrder:
             log_level=logger.getEffectiveLevel(),
             **own,
         )
+
+    def open(self) -> Any:
+        """The worker. Blocking. Raises ConfigError: this process finds no such opener; else what it raises."""
+        return find_importable(self.opener)(*self.arguments)
 
     def to_memory(self) -> int:
         """The descriptor of new memory that holds it. Raises TypeError: an argument is no plain data."""
