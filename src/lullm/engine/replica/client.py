@@ -19,20 +19,11 @@ from lullm.engine.client import SleepObserver
 from lullm.engine.process.client import ProcessClient
 from lullm.engine.process.weight_feed import encode_weight
 from lullm.engine.replica.crew import Crew, gathered
-from lullm.engine.replica.merge import (
-    merged_forecast,
-    merged_load,
-    merged_move,
-    merged_occupancy,
-    merged_sleep,
-    merged_state,
-    merged_stats,
-    merged_tags,
-    merged_wake,
-)
+from lullm.engine.replica.merge import merged_load, merged_move, merged_occupancy, merged_state, merged_stats
 from lullm.engine.replica.router import Router, Ticket
 from lullm.engine.start.model import open_model
 from lullm.errors import EngineDeadError, InvalidRequestError
+from lullm.executor.merge import merged_reports, merged_tags
 from lullm.kv.hashing import BlockHashes
 from lullm.types.outputs import RequestOutput
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove
@@ -159,14 +150,14 @@ class ReplicaClient(Reception, NamedCalls):
             asleep = [self._replicas[number] for number in reports if were_awake[number]]
             _, stuck = await gathered({number: replica.wake_up() for number, replica in enumerate(asleep)})
             self._crew.raise_first(errors, f"; {len(stuck)} other engines sleep still" if stuck else "")
-        return merged_sleep(list(reports.values()))
+        return merged_reports(list(reports.values()))
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
         """Those that can wake are awake, also if another could not; the error names that one."""
-        return merged_wake(await self._crew.all(lambda replica: replica.wake_up(tags)))
+        return merged_reports(await self._crew.all(lambda replica: replica.wake_up(tags)))
 
     async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
-        return merged_forecast(await self._crew.all(lambda replica: replica.explain_sleep(level, **arguments)))
+        return merged_reports(await self._crew.all(lambda replica: replica.explain_sleep(level, **arguments)))
 
     async def resume_generation(self) -> None:
         await self._crew.all(lambda replica: replica.resume_generation())
