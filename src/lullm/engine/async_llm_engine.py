@@ -1,4 +1,4 @@
-"""AsyncLLMEngine: the engine on a thread of its own, behind asyncio streams. Implements `EngineClient`.
+"""AsyncLLMEngine: the engine on a thread of its own, behind asyncio streams. An `EngineClient`.
 
 Everything here runs on the callers' event loops and asks for work, which the `EngineThread` does.
 """
@@ -12,10 +12,7 @@ import torch
 
 from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.config.option.sleep_after import SleepRung
-from lullm.engine.caller.entry import Entry, EntryCalls
-from lullm.engine.caller.named_calls import NamedCalls
-from lullm.engine.caller.reception import Reception
-from lullm.engine.client import SleepObserver
+from lullm.engine.caller.entry import Entry, EntryClient
 from lullm.engine.llm_engine import LLMEngine
 from lullm.engine.replica.client import ReplicaClient
 from lullm.engine.stream_pace import StreamPace
@@ -28,6 +25,7 @@ from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.sleep import (
     ForecastArguments,
     SleepArguments,
+    SleepEvent,
     SleepForecast,
     SleepOptions,
     SleepReport,
@@ -40,7 +38,7 @@ from lullm.types.watch.stats import EngineStats
 T = TypeVar("T")
 
 
-class AsyncLLMEngine(Reception, EntryCalls, NamedCalls):
+class AsyncLLMEngine(EntryClient):
     """Builds its engine in the constructor, which blocks until the model is loaded, and starts the thread.
 
     With a `data_parallel_size` above 1 the constructor gives a `ReplicaClient`, which has the same methods.
@@ -62,6 +60,7 @@ class AsyncLLMEngine(Reception, EntryCalls, NamedCalls):
         self.model_config = self._engine.model_config
         self.tokenizer = self._engine.tokenizer
         self.default_params = self._engine.default_params
+        self.remote_methods = self._engine.remote_methods
         super().__init__(self._engine.input_processor)
         self._mailbox = Mailbox()
         self._watch = SleepWatch(self._engine, self._mailbox, self.idle)
@@ -75,7 +74,6 @@ class AsyncLLMEngine(Reception, EntryCalls, NamedCalls):
         return cls(engine_args.create_engine_config())
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """End a request, or several: each has a last output with the reason 'abort'. Unknown ids are ignored."""
         await self._call(lambda: self._engine.abort_request(request_id))
 
     def get_num_unfinished_requests(self) -> int:
@@ -83,59 +81,43 @@ class AsyncLLMEngine(Reception, EntryCalls, NamedCalls):
         return self._engine.get_num_unfinished_requests()
 
     async def start_profile(self, folder: str | Path = "profile") -> None:
-        """Record where the time goes, until `stop_profile`. Raises as `Profiler.start` does."""
         await self._call(lambda: self._engine.start_profile(folder))
 
     async def stop_profile(self) -> Path:
-        """End the recording; the trace in the folder, for chrome://tracing. Raises as `Profiler.stop` does."""
         return await self._call(self._engine.stop_profile)
 
     async def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
-        """Release memory; returns once it is released. Idempotent. The arguments are those of `SleepOptions`."""
         options = SleepOptions(level, **arguments)
         call = EngineCall(lambda: self._watch.sleep(options))
         return await self._answer(call, lambda: self._watch.begin_sleep(call, options))
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
-        """Bring back what `sleep` released (`tags` None: all). Idempotent. Cancels a sleep that still waits."""
         return await self._call(lambda: self._watch.wake_up(tags))
 
     async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
-        """What such a `sleep` would do now, and how long waking would take. Changes nothing."""
         return await self._call(lambda: self._engine.explain_sleep(level, **arguments))
 
     async def resume_generation(self) -> None:
-        """End a pause. Idempotent. Raises EngineAsleepError if memory is released, which is for `wake_up`."""
         await self._call(self._watch.resume)
 
     @property
     def sleeping_tags(self) -> tuple[str, ...]:
-        """What is released now. From any thread, as the properties below."""
         return self._engine.sleeping_tags
 
     @property
     def sleep_state(self) -> SleepState:
-        """Awake or how deep asleep, in one word."""
         return self._engine.sleep_state
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the last request ended; 0 while one runs."""
         return self._watch.idle_s
 
     @property
     def next_sleep(self) -> tuple[SleepRung, float] | None:
-        """The next rung of `sleep_after` and the seconds until it; None while nothing is due."""
         return self._watch.next_sleep
 
-    def observe_sleep(self, observer: SleepObserver) -> None:
-        """From now on `observer` hears of every sleep and wake-up."""
+    def observe_sleep(self, observer: Callable[[SleepEvent], None]) -> None:
         self._watch.observe(observer)
-
-    @property
-    def remote_methods(self) -> frozenset[str]:
-        """What `collective_rpc` takes by name."""
-        return self._engine.remote_methods
 
     async def collective_rpc(
         self,
@@ -144,7 +126,6 @@ class AsyncLLMEngine(Reception, EntryCalls, NamedCalls):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call `method` on every worker, between steps, on the engine's thread. Raises what `method` does."""
         return await self._call_foreign(lambda: self._engine.collective_rpc(method, timeout, args, kwargs))
 
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
@@ -156,15 +137,12 @@ class AsyncLLMEngine(Reception, EntryCalls, NamedCalls):
         return await self._call_foreign(lambda: self._engine.update_weights(items))
 
     async def expert_load(self, clear: bool = False) -> ExpertLoad:
-        """How many tokens have used each expert. `clear`: it is counted anew from now on."""
         return await self._call(lambda: self._engine.expert_load(clear))
 
     async def rebalance_experts(self) -> ExpertMove:
-        """Move experts, so that all workers have as much to do. Raises as `LLMEngine.rebalance_experts` does."""
         return await self._call(self._engine.rebalance_experts)
 
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget all cached prefixes; running requests keep theirs, or are computed again. Raises EngineDeadError."""
         return await self._call(lambda: self._engine.reset_prefix_cache(reset_running_requests))
 
     async def _call(self, function: Callable[[], T]) -> T:
@@ -190,22 +168,15 @@ class AsyncLLMEngine(Reception, EntryCalls, NamedCalls):
         return await asyncio.wrap_future(call.answer)
 
     def stats(self) -> EngineStats:
-        """A snapshot, without waiting for the running step."""
         return self._engine.stats()
 
     async def occupancy(self, max_cells: int) -> Occupancy:
-        """Who holds which part of the KV cache, after the running step. Neither wakes the engine nor keeps it awake."""
         return await self._call(lambda: self._engine.occupancy(max_cells))
 
     def check_running(self) -> None:
-        """Return if the engine takes requests. Raises EngineDeadError otherwise, with the cause."""
         self._mailbox.check_running()
 
     async def shutdown(self, drain: bool = True) -> None:
-        """Stop taking requests, end those that run, release everything. Idempotent.
-
-        Call it again with `drain=False` to cut a drain short.
-        """
         self._entry.send_arrived()
         self._thread.stop(drain)
         await asyncio.to_thread(self._thread.join)

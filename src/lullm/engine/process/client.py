@@ -1,4 +1,4 @@
-"""ProcessClient: an engine in a process of its own, behind the `EngineClient` protocol. Loads no torch.
+"""ProcessClient: an engine in a process of its own, as an `EngineClient`. Loads no torch.
 
 Requests are rendered, tokenized and checked here; the engine's process computes, finds stop strings, and writes the
 text: what ends a sequence must be known before its next step.
@@ -7,20 +7,15 @@ text: what ends a sequence must be known before its next step.
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar, Unpack, cast
 
-import msgspec
-
 from lullm.config.engine import EngineConfig
 from lullm.config.option.sleep_after import SleepRung
-from lullm.engine.caller.entry import Entry, EntryCalls
-from lullm.engine.caller.reception import Reception
-from lullm.engine.client import SleepObserver
+from lullm.engine.caller.entry import Entry, EntryClient
 from lullm.engine.process.link import EngineLink
-from lullm.engine.process.message import Heard
 from lullm.engine.process.spawn import EngineProcess
 from lullm.engine.process.weight_feed import WeightFeed
 from lullm.engine.start.model import OpenedModel, open_model
@@ -31,6 +26,7 @@ from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.sleep import (
     ForecastArguments,
     SleepArguments,
+    SleepEvent,
     SleepForecast,
     SleepOptions,
     SleepReport,
@@ -43,10 +39,8 @@ from lullm.types.watch.stats import EngineStats
 
 T = TypeVar("T")
 
-_REPORTS = {"slept": SleepReport, "woke": WakeReport}
 
-
-class ProcessClient(Reception, EntryCalls):
+class ProcessClient(EntryClient):
     """Starts the process in the constructor, which blocks until the engine is there.
 
     Args:
@@ -82,14 +76,14 @@ class ProcessClient(Reception, EntryCalls):
         self.tokenizer = model.tokenizer
         self.default_params = model.default_params
         super().__init__(model.input_processor(self.config))
-        self._observers: list[SleepObserver] = []
+        self._observers: list[Callable[[SleepEvent], None]] = []
         self._updates = asyncio.Lock()
         self._link = EngineLink(self._process, ready.status, self.tokenizer.decode_token, self._hear)
         self._entry = Entry(self._link, self.idle)
 
-    async def abort(self, request_ids: Sequence[str]) -> None:
-        """End requests: each has a last output with the reason 'abort'. Unknown ids are ignored."""
-        await self._call("abort", NoneType, request_id=list(request_ids))
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        request_ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        await self._call("abort", NoneType, request_id=request_ids)
 
     async def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
         options = SleepOptions(level, **arguments)
@@ -131,11 +125,9 @@ class ProcessClient(Reception, EntryCalls):
         return WeightFeed(self._link, self._updates)
 
     async def start_profile(self, folder: str | Path = "profile") -> None:
-        """Record where the time goes, until `stop_profile`. Raises as `Profiler.start` does."""
         await self._call("start_profile", NoneType, folder=str(Path(folder).absolute()))
 
     async def stop_profile(self) -> Path:
-        """End the recording; the trace in the folder. Raises as `Profiler.stop` does."""
         return Path(await self._call("stop_profile", str))
 
     @property
@@ -156,16 +148,13 @@ class ProcessClient(Reception, EntryCalls):
         status = self._link.status
         return None if status.rung is None else (status.rung, max(status.rung_due - time.monotonic(), 0.0))
 
-    def observe_sleep(self, observer: SleepObserver) -> None:
-        """The observer hears on the event loop."""
+    def observe_sleep(self, observer: Callable[[SleepEvent], None]) -> None:
         self._observers.append(observer)
 
     async def expert_load(self, clear: bool = False) -> ExpertLoad:
-        """How many tokens have used each expert. `clear`: it is counted anew from now on."""
         return await self._call("expert_load", ExpertLoad, clear=clear)
 
     async def rebalance_experts(self) -> ExpertMove:
-        """See `LLMEngine`."""
         return await self._call("rebalance_experts", ExpertMove)
 
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
@@ -194,8 +183,6 @@ class ProcessClient(Reception, EntryCalls):
         """End the process now, without an event loop. Idempotent."""
         self._process.close()
 
-    def _hear(self, heard: Heard) -> None:
-        kind = _REPORTS.get(heard.event)
-        report: list[Any] = [] if kind is None else [msgspec.msgpack.decode(heard.report, type=kind)]
+    def _hear(self, event: SleepEvent) -> None:
         for observer in self._observers:
-            getattr(observer, heard.event)(*report, heard.cause)
+            observer(event)

@@ -5,6 +5,7 @@ Every request goes to one of them, by the `Router`. Calls go to all, and have on
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -13,26 +14,15 @@ from typing import TYPE_CHECKING, Any, Unpack
 from lullm.config.engine import EngineConfig
 from lullm.config.option.sleep_after import SleepRung
 from lullm.engine.caller.backlog import Reader
-from lullm.engine.caller.named_calls import NamedCalls
-from lullm.engine.caller.reception import Reception
-from lullm.engine.client import SleepObserver
+from lullm.engine.client import EngineClient
 from lullm.engine.process.client import ProcessClient
 from lullm.engine.process.weight_feed import encode_weight
 from lullm.engine.replica.crew import Crew, gathered
-from lullm.engine.replica.merge import (
-    merged_forecast,
-    merged_load,
-    merged_move,
-    merged_occupancy,
-    merged_sleep,
-    merged_state,
-    merged_stats,
-    merged_tags,
-    merged_wake,
-)
-from lullm.engine.replica.router import Router, Ticket
+from lullm.engine.replica.merge import merged_load, merged_move, merged_occupancy, merged_state, merged_stats
+from lullm.engine.replica.router import Replica, Router, Ticket
 from lullm.engine.start.model import open_model
 from lullm.errors import EngineDeadError, InvalidRequestError
+from lullm.executor.merge import merged_reports, merged_tags
 from lullm.kv.hashing import BlockHashes
 from lullm.types.outputs import RequestOutput
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove
@@ -41,6 +31,7 @@ from lullm.types.request import GenerateRequest
 from lullm.types.sleep import (
     ForecastArguments,
     SleepArguments,
+    SleepEvent,
     SleepForecast,
     SleepReport,
     SleepState,
@@ -56,7 +47,7 @@ _MAX_HASHED = 512
 """Blocks of a prompt that say where it goes: 8,192 tokens are hashed in a millisecond."""
 
 
-class ReplicaClient(Reception, NamedCalls):
+class ReplicaClient(EngineClient):
     """Starts `config.data_parallel_size` engines in the constructor, which blocks until all are there.
 
     Methods, attributes and raised errors: see `EngineClient` and `ProcessClient`. An error of one engine names it.
@@ -80,7 +71,7 @@ class ReplicaClient(Reception, NamedCalls):
         self._router = Router([each.num_blocks * has_cache for each in stats], self.config.block_size)
         self._tickets: dict[str, Ticket] = {}  # of the requests that have not ended
         for replica, known in zip(self._replicas, self._router.replicas, strict=True):
-            replica.observe_sleep(_Forgetting(known.forget))
+            replica.observe_sleep(functools.partial(_forget_released, known))
 
     # -- requests ------------------------------------------------------------------------------------------------
 
@@ -110,10 +101,7 @@ class ReplicaClient(Reception, NamedCalls):
             return await self._replicas[ticket.engine].pool(request, keep_alive)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """End a request, or several: each has a last output with the reason 'abort'. Unknown ids are ignored.
-
-        Requests of an engine that is dead end by its error.
-        """
+        """Requests of an engine that is dead end by its error."""
         given = {request_id} if isinstance(request_id, str) else set(request_id)
         of_engines: dict[ProcessClient, list[str]] = {}
         for each in given & self._tickets.keys():
@@ -159,14 +147,14 @@ class ReplicaClient(Reception, NamedCalls):
             asleep = [self._replicas[number] for number in reports if were_awake[number]]
             _, stuck = await gathered({number: replica.wake_up() for number, replica in enumerate(asleep)})
             self._crew.raise_first(errors, f"; {len(stuck)} other engines sleep still" if stuck else "")
-        return merged_sleep(list(reports.values()))
+        return merged_reports(list(reports.values()))
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
         """Those that can wake are awake, also if another could not; the error names that one."""
-        return merged_wake(await self._crew.all(lambda replica: replica.wake_up(tags)))
+        return merged_reports(await self._crew.all(lambda replica: replica.wake_up(tags)))
 
     async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
-        return merged_forecast(await self._crew.all(lambda replica: replica.explain_sleep(level, **arguments)))
+        return merged_reports(await self._crew.all(lambda replica: replica.explain_sleep(level, **arguments)))
 
     async def resume_generation(self) -> None:
         await self._crew.all(lambda replica: replica.resume_generation())
@@ -189,7 +177,7 @@ class ReplicaClient(Reception, NamedCalls):
         steps = [step for replica in self._replicas if (step := replica.next_sleep) is not None]
         return min(steps, key=lambda step: step[1], default=None)
 
-    def observe_sleep(self, observer: SleepObserver) -> None:
+    def observe_sleep(self, observer: Callable[[SleepEvent], None]) -> None:
         """The observer hears of every engine."""
         for replica in self._replicas:
             replica.observe_sleep(observer)
@@ -282,6 +270,11 @@ class ReplicaClient(Reception, NamedCalls):
         self._crew.close()
 
 
+def _forget_released(known: Replica, event: SleepEvent) -> None:
+    if event.slept is not None and event.slept.tags:
+        known.forget()
+
+
 class _FirstOutput:
     """Tells of the first output on its way to a reader."""
 
@@ -299,20 +292,3 @@ class _FirstOutput:
             self._tell()
             self._tell = None
         self._reader.take(output)
-
-
-class _Forgetting:
-    """A `SleepObserver` of one engine: what it has released is not in its prefix cache any more."""
-
-    def __init__(self, forget: Callable[[], None]):
-        self._forget = forget
-
-    def slept(self, report: SleepReport, cause: str) -> None:
-        if report.tags:
-            self._forget()
-
-    def woke(self, report: WakeReport, cause: str) -> None: ...
-
-    def sleep_failed(self, cause: str) -> None: ...
-
-    def wake_up_failed(self, cause: str) -> None: ...
