@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
-from typing import Unpack
 
 from lullm.engine.input import InputProcessor
 from lullm.text.template.failure import WouldBlock
@@ -11,7 +10,6 @@ from lullm.text.template.meter import deep_size
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import Conversation, GenerateRequest, Input, Prompt, TextPair
 from lullm.types.sampling_params import SamplingParams
-from lullm.types.sleep import SleepArguments, SleepMode, SleepReport
 
 _LONG_CHARS = 4096
 """Longer texts are worked on in a thread: so many characters take 0.9 ms to tokenize, the way to a thread 0.1 ms, and
@@ -31,14 +29,6 @@ class Reception(ABC):
     @abstractmethod
     def check_running(self) -> None:
         """Return if the engine takes requests. Raises EngineDeadError otherwise, with the cause."""
-
-    @abstractmethod
-    async def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
-        """Release memory; returns once it is released. Idempotent. The arguments are those of `SleepOptions`."""
-
-    @abstractmethod
-    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget all cached prefixes; running requests keep theirs, or are computed again. Raises EngineDeadError."""
 
     async def prepare(
         self, request_id: str, prompt: Input, params: SamplingParams | PoolingParams, priority: int = 0
@@ -62,12 +52,6 @@ class Reception(ABC):
         if len(token_ids) > _LONG_CHARS:
             return await asyncio.to_thread(self._input.detokenize, token_ids)
         return self._input.detokenize(token_ids)
-
-    async def pause_generation(self, mode: SleepMode = "abort", clear_cache: bool = True) -> None:
-        """Stop scheduling, as `sleep(0, mode=mode)` does; then forget cached prefixes, but not with mode 'keep'."""
-        await self.sleep(0, mode=mode)
-        if clear_cache and mode != "keep":
-            await self.reset_prefix_cache()
 
 
 def _num_given(params: SamplingParams | PoolingParams) -> int:

@@ -8,11 +8,12 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from lullm.config.engine import EngineConfig
 from lullm.config.option.sleep_after import SleepRung
 from lullm.engine.caller.backlog import Reader
+from lullm.engine.caller.engine_calls import EngineCalls
 from lullm.engine.caller.named_calls import NamedCalls
 from lullm.engine.caller.reception import Reception
 from lullm.engine.client import SleepObserver
@@ -35,28 +36,33 @@ from lullm.engine.start.model import open_model
 from lullm.errors import EngineDeadError, InvalidRequestError
 from lullm.kv.hashing import BlockHashes
 from lullm.types.outputs import RequestOutput
-from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.pooling.outputs import EngineOutput, PoolingOutput, PoolingRequestOutput
 from lullm.types.request import GenerateRequest
-from lullm.types.sleep import (
-    ForecastArguments,
-    SleepArguments,
-    SleepForecast,
-    SleepReport,
-    SleepState,
-    WakeReport,
-)
+from lullm.types.sleep import SleepArguments, SleepReport, SleepState, WakeReport
 from lullm.types.watch.occupancy import Occupancy
 from lullm.types.watch.stats import EngineStats
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+T = TypeVar("T")
+
+_MERGED: dict[str, Callable[[list[Any]], Any]] = {
+    "wake_up": merged_wake,
+    "explain_sleep": merged_forecast,
+    "resume": lambda answers: None,
+    "reset_prefix_cache": all,
+    "occupancy": merged_occupancy,
+    "expert_load": merged_load,  # the workers of all engines are numbered through
+    "rebalance_experts": merged_move,  # each moves its own, by its own load
+    "stop_profile": lambda answers: answers[0],  # those of the others are beside its folder
+}
+"""The answers of all engines to a call of `EngineCalls` as one; what is not here goes its own way."""
 _MAX_HASHED = 512
 """Blocks of a prompt that say where it goes: 8,192 tokens are hashed in a millisecond."""
 
 
-class ReplicaClient(Reception, NamedCalls):
+class ReplicaClient(Reception, EngineCalls, NamedCalls):
     """Starts `config.data_parallel_size` engines in the constructor, which blocks until all are there.
 
     Methods, attributes and raised errors: see `EngineClient` and `ProcessClient`. An error of one engine names it.
@@ -161,16 +167,6 @@ class ReplicaClient(Reception, NamedCalls):
             self._crew.raise_first(errors, f"; {len(stuck)} other engines sleep still" if stuck else "")
         return merged_sleep(list(reports.values()))
 
-    async def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
-        """Those that can wake are awake, also if another could not; the error names that one."""
-        return merged_wake(await self._crew.all(lambda replica: replica.wake_up(tags)))
-
-    async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
-        return merged_forecast(await self._crew.all(lambda replica: replica.explain_sleep(level, **arguments)))
-
-    async def resume_generation(self) -> None:
-        await self._crew.all(lambda replica: replica.resume_generation())
-
     @property
     def sleeping_tags(self) -> tuple[str, ...]:
         return merged_tags([replica.sleeping_tags for replica in self._replicas])
@@ -194,7 +190,12 @@ class ReplicaClient(Reception, NamedCalls):
         for replica in self._replicas:
             replica.observe_sleep(observer)
 
-    # -- the rest ------------------------------------------------------------------------------------------------
+    # -- other calls --------------------------------------------------------------------------------------------
+
+    async def _call(self, verb: str, kind: type[T], **arguments: Any) -> T:
+        """The answers of all engines as one. Behind an error the others have done what they were asked for."""
+        answer: T = _MERGED[verb](await self._crew.all(lambda replica: replica._call(verb, kind, **arguments)))
+        return answer
 
     async def collective_rpc(
         self,
@@ -229,30 +230,17 @@ class ReplicaClient(Reception, NamedCalls):
         folders = {each: Path(folder) / f"engine-{number}" for number, each in enumerate(self._replicas)}
         await self._crew.all(lambda replica: replica.start_profile(folders[replica]))
 
-    async def stop_profile(self) -> Path:
-        """End the recording; the trace of the first engine, beside whose folder those of the others are."""
-        return (await self._crew.all(lambda replica: replica.stop_profile()))[0]
-
-    async def expert_load(self, clear: bool = False) -> ExpertLoad:
-        """Of all engines, whose workers are numbered through."""
-        return merged_load(await self._crew.all(lambda replica: replica.expert_load(clear)))
-
-    async def rebalance_experts(self) -> ExpertMove:
-        """Each engine moves its own experts, by its own load."""
-        return merged_move(await self._crew.all(lambda replica: replica.rebalance_experts()))
-
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        found = await self._crew.all(lambda replica: replica.reset_prefix_cache(reset_running_requests))
+        is_reset = await super().reset_prefix_cache(reset_running_requests)
         for known in self._router.replicas:
             known.forget()
-        return all(found)
+        return is_reset
 
     def stats(self) -> EngineStats:
         return merged_stats([replica.stats() for replica in self._replicas])
 
     async def occupancy(self, max_cells: int) -> Occupancy:
-        num_cells = max(max_cells // len(self._replicas), 1)
-        return merged_occupancy(await self._crew.all(lambda replica: replica.occupancy(num_cells)))
+        return await super().occupancy(max(max_cells // len(self._replicas), 1))
 
     def check_running(self) -> None:
         """Raises EngineDeadError: one of them is dead, or all are being shut down."""
