@@ -1,4 +1,4 @@
-"""AsyncLLMEngine: the engine on a thread of its own, behind asyncio streams. Implements `EngineClient`.
+"""AsyncLLMEngine: the engine on a thread of its own, behind asyncio streams. An `EngineClient`.
 
 Everything here runs on the callers' event loops and asks for work, which the `EngineThread` does.
 """
@@ -11,23 +11,19 @@ import torch
 
 from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.config.option.sleep_after import SleepRung
-from lullm.engine.caller.engine_calls import EngineCalls
-from lullm.engine.caller.entry import Entry, EntryCalls
-from lullm.engine.caller.named_calls import NamedCalls
-from lullm.engine.caller.reception import Reception
-from lullm.engine.client import SleepObserver
+from lullm.engine.caller.entry import Entry, EntryClient
 from lullm.engine.llm_engine import LLMEngine
 from lullm.engine.replica.client import ReplicaClient
 from lullm.engine.stream_pace import StreamPace
 from lullm.engine.thread.threaded_engine import ThreadedEngine
 from lullm.machine.memory_ahead import MemoryAhead
-from lullm.types.sleep import SleepState
+from lullm.types.sleep import SleepEvent, SleepState
 from lullm.types.watch.stats import EngineStats
 
 T = TypeVar("T")
 
 
-class AsyncLLMEngine(Reception, EntryCalls, EngineCalls, NamedCalls):
+class AsyncLLMEngine(EntryClient):
     """Builds its engine in the constructor, which blocks until the model is loaded, and starts the thread.
 
     With a `data_parallel_size` above 1 the constructor gives a `ReplicaClient`, which has the same methods.
@@ -49,6 +45,7 @@ class AsyncLLMEngine(Reception, EntryCalls, EngineCalls, NamedCalls):
         self.model_config = self._engine.model_config
         self.tokenizer = self._engine.tokenizer
         self.default_params = self._engine.default_params
+        self.remote_methods = self._engine.remote_methods
         super().__init__(self._engine.input_processor)
         self._threaded = ThreadedEngine(self._engine, self.idle)
         self._entry = Entry(self._threaded.admission, self.idle)
@@ -65,32 +62,22 @@ class AsyncLLMEngine(Reception, EntryCalls, EngineCalls, NamedCalls):
 
     @property
     def sleeping_tags(self) -> tuple[str, ...]:
-        """What is released now. From any thread, as the properties below."""
         return self._engine.sleeping_tags
 
     @property
     def sleep_state(self) -> SleepState:
-        """Awake or how deep asleep, in one word."""
         return self._engine.sleep_state
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the last request ended; 0 while one runs."""
         return self._threaded.watch.idle_s
 
     @property
     def next_sleep(self) -> tuple[SleepRung, float] | None:
-        """The next rung of `sleep_after` and the seconds until it; None while nothing is due."""
         return self._threaded.watch.next_sleep
 
-    def observe_sleep(self, observer: SleepObserver) -> None:
-        """From now on `observer` hears of every sleep and wake-up."""
+    def observe_sleep(self, observer: Callable[[SleepEvent], None]) -> None:
         self._threaded.watch.observe(observer)
-
-    @property
-    def remote_methods(self) -> frozenset[str]:
-        """What `collective_rpc` takes by name."""
-        return self._engine.remote_methods
 
     async def collective_rpc(
         self,
@@ -99,7 +86,6 @@ class AsyncLLMEngine(Reception, EntryCalls, EngineCalls, NamedCalls):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call `method` on every worker, between steps, on the engine's thread. Raises what `method` does."""
         return await self._call("collective_rpc", list, method=method, timeout=timeout, args=args, kwargs=kwargs)
 
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
@@ -110,7 +96,6 @@ class AsyncLLMEngine(Reception, EntryCalls, EngineCalls, NamedCalls):
         return await self._call("update_weights", int, weights=self._threaded.mailbox.feeding.items(weights))
 
     async def _call(self, verb: str, kind: type[T], **arguments: Any) -> T:
-        """The answer of the engine's thread, behind the requests that came before. Raises what the call raises."""
         call, command = self._threaded.call(verb, arguments)
         self.check_running()
         self._entry.send_arrived()
@@ -119,18 +104,12 @@ class AsyncLLMEngine(Reception, EntryCalls, EngineCalls, NamedCalls):
         return answer
 
     def stats(self) -> EngineStats:
-        """A snapshot, without waiting for the running step."""
         return self._engine.stats()
 
     def check_running(self) -> None:
-        """Return if the engine takes requests. Raises EngineDeadError otherwise, with the cause."""
         self._threaded.mailbox.check_running()
 
     async def shutdown(self, drain: bool = True) -> None:
-        """Stop taking requests, end those that run, release everything. Idempotent.
-
-        Call it again with `drain=False` to cut a drain short.
-        """
         self._entry.send_arrived()
         self._thread.stop(drain)
         await asyncio.to_thread(self._thread.join)

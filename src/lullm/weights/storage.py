@@ -36,7 +36,11 @@ def choose_storage(
     if quantization is not None:
         quantize_model(model, quantization)
         return 0
-    return 0 if files is None else open_source(files).keep_blocks(model)
+    if files is None:
+        return 0
+    source = open_source(files)
+    rules = source.rules(model.rules)
+    return keep_formats(model, rules, source.formats(rules))
 
 
 def foretell_storage(model: Loadable, encoding: CheckpointEncoding | None, own_encoding: str | None) -> int:
@@ -55,7 +59,7 @@ def foretell_storage(model: Loadable, encoding: CheckpointEncoding | None, own_e
                 is_outer = isinstance(module, Embedding | LMHead)
                 scheme = _scheme_of(encoding, whole.removesuffix(".weight"), is_outer)
                 formats[whole] = _formats(scheme, num_inputs)
-    return keep_formats(model, formats)
+    return keep_formats(model, model.rules, formats)
 
 
 def _scheme_of(encoding: CheckpointEncoding, module: str, is_outer: bool) -> Scheme | None:

@@ -16,17 +16,13 @@ class Observer:
     def __init__(self):
         self.events = []
 
-    def slept(self, report, cause):
-        self.events.append(("slept", cause, report.level))
-
-    def woke(self, report, cause):
-        self.events.append(("woke", cause, report.tags))
-
-    def sleep_failed(self, cause):
-        self.events.append(("sleep_failed", cause))
-
-    def wake_up_failed(self, cause):
-        self.events.append(("wake_up_failed", cause))
+    def __call__(self, event):
+        if event.slept is not None:
+            self.events.append(("slept", event.cause, event.slept.level))
+        elif event.woke is not None:
+            self.events.append(("woke", event.cause, event.woke.tags))
+        else:
+            self.events.append((f"{event.failed}_failed", event.cause))
 
 
 def tokens(outputs):

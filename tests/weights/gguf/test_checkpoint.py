@@ -26,7 +26,7 @@ from lullm.errors import ModelLoadError
 from lullm.models.registry import build_model
 from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.weights.headers import check_headers
-from lullm.weights.reading.source import open_source
+from lullm.weights.storage import choose_storage
 
 GROUPED = {"hidden_size": 256, "intermediate_size": 512}
 EVEN_YARN = {"rope_parameters": YARN_ON_ALL["rope_parameters"] | {"mscale": 0.9}}
@@ -172,11 +172,37 @@ def test_inputs_of_value_heads_in_another_order(tmp_path, kind, stays):
     path, name = tmp_path / "model.gguf", "blk.0.ssm_out.weight"
     write_gguf(path, tmp_path, "Qwen3_5", choose={name: kind}.get)
     model = build_model(ModelConfig.from_folder(path), torch.float32, 128)
-    assert open_source(path).keep_blocks(model) == stays
+    assert choose_storage(model, None, None, path) == stays
     stored = as_tensor(path, name)
     expected = stored.unflatten(1, (2, 2, 64)).transpose(1, 2).flatten(1)
     found = load_model(path).get_parameter("model.layers.0.linear_attn.out_proj.weight")
     torch.testing.assert_close(found, expected, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "number"), [(("Q3_K", "Q6_K"), 20), (("Q4_K", "Q6_K"), 21), (("Q4_0", "Q8_0"), 17), (("Q4_K", "Q8_0"), 0)]
+)
+def test_blocks_beside_each_other(tmp_path, kinds, number):
+    """A matrix of two kinds of blocks takes the smallest grid that holds both; 0: there is none, it is decoded."""
+    save_model(tmp_path, "Qwen3", GROUPED)
+    path = tmp_path / "model.gguf"
+    chosen = {f"blk.0.ffn_{part}.weight": FORMATS[kind] for part, kind in zip(("gate", "up"), kinds, strict=True)}
+    write_gguf(path, tmp_path, "Qwen3", choose=chosen.get)
+    model = build_model(ModelConfig.from_folder(path), torch.float32, 128)
+    assert choose_storage(model, None, None, path) == (number > 0)
+    layout = model.get_submodule("model.layers.0.mlp.gate_up_proj").layout
+    assert (layout.format if layout else 0) == number
+
+
+def test_factors_of_granite_are_no_part_of_blocks(tmp_path):
+    """A matrix that is read times a factor is decoded; it used to fail once its blocks were written."""
+    save_model(tmp_path, "Granite", VARIANTS["Granite"] | GROUPED)
+    path = tmp_path / "model.gguf"
+    write_gguf(path, tmp_path, "Granite", FORMATS.Q8_0)
+    model = build_model(ModelConfig.from_folder(path), torch.float32, 128)
+    kept = choose_storage(model, None, None, path)
+    layers = model.get_submodule("model.layers.0")
+    assert kept and layers.mlp.gate_up_proj.layout is not None and layers.mlp.down_proj.layout is None
 
 
 def test_what_is_stored_says_the_type(tmp_path):

@@ -1,4 +1,4 @@
-"""ProcessClient: an engine in a process of its own, behind the `EngineClient` protocol. Loads no torch.
+"""ProcessClient: an engine in a process of its own, as an `EngineClient`. Loads no torch.
 
 Requests are rendered, tokenized and checked here; the engine's process computes, finds stop strings, and writes the
 text: what ends a sequence must be known before its next step.
@@ -10,31 +10,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-import msgspec
-
 from lullm.config.engine import EngineConfig
 from lullm.config.option.sleep_after import SleepRung
-from lullm.engine.caller.engine_calls import EngineCalls
-from lullm.engine.caller.entry import Entry, EntryCalls
-from lullm.engine.caller.reception import Reception
-from lullm.engine.client import SleepObserver
+from lullm.engine.caller.entry import Entry, EntryClient
 from lullm.engine.process.link import EngineLink
-from lullm.engine.process.message import Heard
 from lullm.engine.process.spawn import EngineProcess
 from lullm.engine.process.weight_feed import WeightFeed
 from lullm.engine.start.model import OpenedModel, open_model
 from lullm.errors import InvalidRequestError
 from lullm.executor.remote.codec import decode, encode
 from lullm.executor.remote.message import with_names
-from lullm.types.sleep import SleepReport, SleepState, WakeReport
+from lullm.types.sleep import SleepEvent, SleepState
 from lullm.types.watch.stats import EngineStats
 
 T = TypeVar("T")
 
-_REPORTS = {"slept": SleepReport, "woke": WakeReport}
 
-
-class ProcessClient(Reception, EntryCalls, EngineCalls):
+class ProcessClient(EntryClient):
     """Starts the process in the constructor, which blocks until the engine is there.
 
     Args:
@@ -70,7 +62,7 @@ class ProcessClient(Reception, EntryCalls, EngineCalls):
         self.tokenizer = model.tokenizer
         self.default_params = model.default_params
         super().__init__(model.input_processor(self.config))
-        self._observers: list[SleepObserver] = []
+        self._observers: list[Callable[[SleepEvent], None]] = []
         self._updates = asyncio.Lock()
         self._link = EngineLink(self._process, ready.status, self.tokenizer.decode_token, self._hear)
         self._entry = Entry(self._link, self.idle)
@@ -91,7 +83,6 @@ class ProcessClient(Reception, EntryCalls, EngineCalls):
         return cast(list[Any], decode(memoryview(found)))
 
     async def _call(self, verb: str, kind: type[T], **arguments: Any) -> T:
-        """See `EngineCalls`."""
         self._entry.send_arrived()
         return await self._link.call(verb, kind, **arguments)
 
@@ -117,8 +108,7 @@ class ProcessClient(Reception, EntryCalls, EngineCalls):
         status = self._link.status
         return None if status.rung is None else (status.rung, max(status.rung_due - time.monotonic(), 0.0))
 
-    def observe_sleep(self, observer: SleepObserver) -> None:
-        """The observer hears on the event loop."""
+    def observe_sleep(self, observer: Callable[[SleepEvent], None]) -> None:
         self._observers.append(observer)
 
     def stats(self) -> EngineStats:
@@ -141,8 +131,6 @@ class ProcessClient(Reception, EntryCalls, EngineCalls):
         """End the process now, without an event loop. Idempotent."""
         self._process.close()
 
-    def _hear(self, heard: Heard) -> None:
-        kind = _REPORTS.get(heard.event)
-        report: list[Any] = [] if kind is None else [msgspec.msgpack.decode(heard.report, type=kind)]
+    def _hear(self, event: SleepEvent) -> None:
         for observer in self._observers:
-            getattr(observer, heard.event)(*report, heard.cause)
+            observer(event)

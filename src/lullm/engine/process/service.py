@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from lullm.config.resolved import IdleConfig
-from lullm.engine.client import SleepCause
 from lullm.engine.llm_engine import LLMEngine
 from lullm.engine.process.frame import framed
 from lullm.engine.process.message import (
@@ -49,7 +48,6 @@ from lullm.executor.remote.codec import encode as encode_value
 from lullm.executor.remote.message import with_functions
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.request import GenerateRequest
-from lullm.types.sleep import SleepReport, WakeReport
 from lullm.types.wire.plain_error import plain_error
 
 STATUS_S = 0.02
@@ -128,35 +126,13 @@ class RemoteStream:
         self.outlet.refuse(self.serial, error)
 
 
-class SleepReporter:
-    """Tells the other process of sleeps and wake-ups. See `SleepObserver`."""
-
-    def __init__(self, outbox: Outbox):
-        self._outbox = outbox
-
-    def slept(self, report: SleepReport, cause: SleepCause) -> None:
-        self._tell("slept", cause, encode(report))
-
-    def woke(self, report: WakeReport, cause: SleepCause) -> None:
-        self._tell("woke", cause, encode(report))
-
-    def sleep_failed(self, cause: SleepCause) -> None:
-        self._tell("sleep_failed", cause)
-
-    def wake_up_failed(self, cause: SleepCause) -> None:
-        self._tell("wake_up_failed", cause)
-
-    def _tell(self, event: str, cause: SleepCause, report: bytes = b"") -> None:
-        self._outbox.send(Heard(event, cause, report, self._outbox.status()))
-
-
 class EngineService(ThreadedEngine):
-    """One engine from `start` until it was told to stop, or has failed."""
+    """One engine from `begin` until it was told to stop, or has failed."""
 
     def __init__(self, engine: LLMEngine, idle: IdleConfig, sock: socket.socket):
         super().__init__(engine, idle)
         self._outbox = Outbox(sock, self._status)
-        self.watch.observe(SleepReporter(self._outbox))
+        self.watch.observe(lambda event: self._outbox.send(Heard(event, self._outbox.status())))
         self._calls: dict[int, EngineCall[Any]] = {}
         self._weights = WeightInbox(self._accept)
 

@@ -5,6 +5,7 @@ Every request goes to one of them, by the `Router`. Calls go to all, and have on
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -13,32 +14,20 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from lullm.config.engine import EngineConfig
 from lullm.config.option.sleep_after import SleepRung
 from lullm.engine.caller.backlog import Reader
-from lullm.engine.caller.engine_calls import EngineCalls
-from lullm.engine.caller.named_calls import NamedCalls
-from lullm.engine.caller.reception import Reception
-from lullm.engine.client import SleepObserver
+from lullm.engine.client import EngineClient
 from lullm.engine.process.client import ProcessClient
 from lullm.engine.process.weight_feed import encode_weight
 from lullm.engine.replica.crew import Crew, gathered
-from lullm.engine.replica.merge import (
-    merged_forecast,
-    merged_load,
-    merged_move,
-    merged_occupancy,
-    merged_sleep,
-    merged_state,
-    merged_stats,
-    merged_tags,
-    merged_wake,
-)
-from lullm.engine.replica.router import Router, Ticket
+from lullm.engine.replica.merge import merged_load, merged_move, merged_occupancy, merged_state, merged_stats
+from lullm.engine.replica.router import Replica, Router, Ticket
 from lullm.engine.start.model import open_model
 from lullm.errors import EngineDeadError, InvalidRequestError
+from lullm.executor.merge import merged_reports, merged_tags
 from lullm.kv.hashing import BlockHashes
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.outputs import EngineOutput, PoolingOutput, PoolingRequestOutput
 from lullm.types.request import GenerateRequest
-from lullm.types.sleep import SleepArguments, SleepReport, SleepState, WakeReport
+from lullm.types.sleep import SleepArguments, SleepEvent, SleepReport, SleepState
 from lullm.types.watch.occupancy import Occupancy
 from lullm.types.watch.stats import EngineStats
 
@@ -48,8 +37,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MERGED: dict[str, Callable[[list[Any]], Any]] = {
-    "wake_up": merged_wake,
-    "explain_sleep": merged_forecast,
+    "wake_up": merged_reports,
+    "explain_sleep": merged_reports,
     "resume": lambda answers: None,
     "reset_prefix_cache": all,
     "occupancy": merged_occupancy,
@@ -57,12 +46,13 @@ _MERGED: dict[str, Callable[[list[Any]], Any]] = {
     "rebalance_experts": merged_move,  # each moves its own, by its own load
     "stop_profile": lambda answers: answers[0],  # those of the others are beside its folder
 }
-"""The answers of all engines to a call of `EngineCalls` as one; what is not here goes its own way."""
+"""Calls of an `EngineClient` whose answers are merged, each with how; the others go ways of their own."""
+
 _MAX_HASHED = 512
 """Blocks of a prompt that say where it goes: 8,192 tokens are hashed in a millisecond."""
 
 
-class ReplicaClient(Reception, EngineCalls, NamedCalls):
+class ReplicaClient(EngineClient):
     """Starts `config.data_parallel_size` engines in the constructor, which blocks until all are there.
 
     Methods, attributes and raised errors: see `EngineClient` and `ProcessClient`. An error of one engine names it.
@@ -86,7 +76,7 @@ class ReplicaClient(Reception, EngineCalls, NamedCalls):
         self._router = Router([each.num_blocks * has_cache for each in stats], self.config.block_size)
         self._tickets: dict[str, Ticket] = {}  # of the requests that have not ended
         for replica, known in zip(self._replicas, self._router.replicas, strict=True):
-            replica.observe_sleep(_Forgetting(known.forget))
+            replica.observe_sleep(functools.partial(_forget_released, known))
 
     # -- requests ------------------------------------------------------------------------------------------------
 
@@ -116,10 +106,7 @@ class ReplicaClient(Reception, EngineCalls, NamedCalls):
             return await self._replicas[ticket.engine].pool(request, keep_alive)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """End a request, or several: each has a last output with the reason 'abort'. Unknown ids are ignored.
-
-        Requests of an engine that is dead end by its error.
-        """
+        """Requests of an engine that is dead end by its error."""
         given = {request_id} if isinstance(request_id, str) else set(request_id)
         of_engines: dict[ProcessClient, list[str]] = {}
         for each in given & self._tickets.keys():
@@ -165,7 +152,7 @@ class ReplicaClient(Reception, EngineCalls, NamedCalls):
             asleep = [self._replicas[number] for number in reports if were_awake[number]]
             _, stuck = await gathered({number: replica.wake_up() for number, replica in enumerate(asleep)})
             self._crew.raise_first(errors, f"; {len(stuck)} other engines sleep still" if stuck else "")
-        return merged_sleep(list(reports.values()))
+        return merged_reports(list(reports.values()))
 
     @property
     def sleeping_tags(self) -> tuple[str, ...]:
@@ -185,15 +172,15 @@ class ReplicaClient(Reception, EngineCalls, NamedCalls):
         steps = [step for replica in self._replicas if (step := replica.next_sleep) is not None]
         return min(steps, key=lambda step: step[1], default=None)
 
-    def observe_sleep(self, observer: SleepObserver) -> None:
+    def observe_sleep(self, observer: Callable[[SleepEvent], None]) -> None:
         """The observer hears of every engine."""
         for replica in self._replicas:
             replica.observe_sleep(observer)
 
-    # -- other calls --------------------------------------------------------------------------------------------
+    # -- other calls ---------------------------------------------------------------------------------------------
 
     async def _call(self, verb: str, kind: type[T], **arguments: Any) -> T:
-        """The answers of all engines as one. Behind an error the others have done what they were asked for."""
+        """The answers of all engines as one. Those that could have done it, also if another could not."""
         answer: T = _MERGED[verb](await self._crew.all(lambda replica: replica._call(verb, kind, **arguments)))
         return answer
 
@@ -270,6 +257,11 @@ class ReplicaClient(Reception, EngineCalls, NamedCalls):
         self._crew.close()
 
 
+def _forget_released(known: Replica, event: SleepEvent) -> None:
+    if event.slept is not None and event.slept.tags:
+        known.forget()
+
+
 class _FirstOutput:
     """Tells of the first output on its way to a reader."""
 
@@ -287,20 +279,3 @@ class _FirstOutput:
             self._tell()
             self._tell = None
         self._reader.take(output)
-
-
-class _Forgetting:
-    """A `SleepObserver` of one engine: what it has released is not in its prefix cache any more."""
-
-    def __init__(self, forget: Callable[[], None]):
-        self._forget = forget
-
-    def slept(self, report: SleepReport, cause: str) -> None:
-        if report.tags:
-            self._forget()
-
-    def woke(self, report: WakeReport, cause: str) -> None: ...
-
-    def sleep_failed(self, cause: str) -> None: ...
-
-    def wake_up_failed(self, cause: str) -> None: ...

@@ -30,7 +30,7 @@ class ThreadedEngine:
         return EngineThread(self.engine, self.mailbox, self.watch, self.admission, on_turn)
 
     def call(self, verb: str, arguments: Mapping[str, Any]) -> tuple[EngineCall[Any], Command]:
-        """A call of `EngineCalls`, and the command that sees to it once it is sent."""
+        """A call of an `EngineClient`, and the command that sees to it once it is sent."""
         if verb == "sleep":
             options = SleepOptions(**arguments)
             sleep = EngineCall(lambda: self.watch.sleep(options))

@@ -1,7 +1,7 @@
 """IntegerTensor: a matrix of small integers with scales and zero points, per row, tensor or group of inputs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -11,11 +11,11 @@ from lullm.errors import ModelLoadError
 from lullm.ops.quantized import grid
 from lullm.ops.quantized.grid import GridRows
 from lullm.ops.quantized.integer_rows import IntegerRows
-from lullm.weights.encoding.encoded import EncodedTensor
+from lullm.weights.encoding.encoded import RowRange
 
 
 @dataclass(frozen=True, eq=False)
-class IntegerTensor(EncodedTensor):
+class IntegerTensor(RowRange):
     """A matrix `[out, in]`: (integer - zero point) x scale, in float32.
 
     Args:
@@ -26,7 +26,6 @@ class IntegerTensor(EncodedTensor):
         group_of: the group of each input, int64 `[in]`; None: runs of `in / groups` inputs.
         centre: the zero point of a symmetric scheme, for integers as `read` gives them.
         bits: of an integer: 8 where it is a byte with a sign, else it has none.
-        first, last: the rows that are meant, of all.
     """
 
     name: str
@@ -36,17 +35,6 @@ class IntegerTensor(EncodedTensor):
     group_of: Tensor | None
     centre: int
     bits: int
-    num_inputs: int
-    first: int
-    last: int
-
-    @property
-    def shape(self) -> torch.Size:
-        return torch.Size((self.last - self.first, self.num_inputs))
-
-    def split(self, num_rows: int) -> "list[IntegerTensor]":
-        starts = range(self.first, self.last, num_rows)
-        return [replace(self, first=start, last=min(start + num_rows, self.last)) for start in starts]
 
     def decode(self) -> Tensor:
         values = self.read(self.first, self.last).float()
@@ -61,7 +49,6 @@ class IntegerTensor(EncodedTensor):
 
     @cached_property
     def native_formats(self) -> tuple[int, ...]:
-        """Formats (`Layout.format`) that hold the matrix exactly, the smallest first."""
         num_groups = self.scales.shape[1]
         if num_groups > 1 or not self._is_symmetric:
             is_exact = torch.equal(self.scales.half().float(), self.scales.float())

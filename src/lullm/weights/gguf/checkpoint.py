@@ -18,11 +18,9 @@ from lullm.units import cdiv
 from lullm.weights.gguf.blocks import check_library
 from lullm.weights.gguf.latent import KEY_PART, VALUE_PART, LatentParts
 from lullm.weights.gguf.names import checkpoint_name, checkpoint_shape
-from lullm.weights.gguf.plan import keep_blocks
-from lullm.weights.gguf.tensor import GGUFTensor
+from lullm.weights.gguf.tensor import NATIVE, GGUFTensor
 from lullm.weights.gguf.value_heads import ValueHeads
 from lullm.weights.rule import Fusion, WeightRules
-from lullm.weights.target import Loadable
 
 _PAIRS_TURN = frozenset({"arcee", "granite", "granitehybrid", "granitemoe", "llama", "mistral3", "olmo", "smollm3"})
 """Architectures whose files hold rows of queries and keys in the order of pairs of neighbours."""
@@ -65,13 +63,13 @@ class GGUFSource:
             name: list(shape) for place in self._places for name, shape in _named_shapes(self._file.architecture, place)
         }
 
-    def keep_blocks(self, model: Loadable) -> int:
-        formats: dict[str, str] = {}
+    def formats(self, rules: WeightRules) -> dict[str, tuple[int, ...]]:
+        found: dict[str, tuple[int, ...]] = {}
         for place in self._places:
             is_whole = self._heads is None or self._heads.keeps_blocks(place.name, place.format)
             for name, _ in _named_shapes(self._file.architecture, place):
-                formats[name] = place.format.name if is_whole else "F32"
-        return keep_blocks(model, self.rules(model.rules), formats)
+                found[rules.canonical_name(name)] = NATIVE.get(place.format.name, ()) if is_whole else ()
+        return found
 
     def tensors(self) -> Iterator[tuple[str, Tensor | GGUFTensor, int]]:
         reorder, places = self._reorder(), self._places
