@@ -168,7 +168,7 @@ def test_import_lullm_loads_no_torch():
 
 
 @pytest.mark.parametrize(
-    "module", ["lullm.server.app", "lullm.executor.protocol", "lullm.engine.client", "lullm.llm.llm"]
+    "module", ["lullm.server.app", "lullm.executor.executor", "lullm.engine.client", "lullm.llm.llm"]
 )
 def test_loads_no_torch(module):
     assert run_python(f"import {module}, sys; print('torch' in sys.modules)") == "False"

@@ -10,7 +10,7 @@ from tokenizers.processors import TemplateProcessing
 from lullm import SamplingParams
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
-from lullm.engine.caller.reception import num_chars
+from lullm.engine.caller.length import num_chars
 from lullm.engine.input import InputProcessor
 from lullm.errors import InvalidRequestError
 from lullm.text.chat_template import ChatTemplate

@@ -8,7 +8,7 @@ from kit.engine.prompts import random_prompts
 from lullm import LLM, SamplingParams
 from lullm.engine.restarts import WINDOW_S, Restarts
 from lullm.errors import WorkerLostError
-from lullm.executor.merged import MergedExecutor
+from lullm.executor.executor import Executor
 from lullm.executor.uniproc import LocalWorkers
 from lullm.worker.worker import Worker
 
@@ -75,7 +75,7 @@ def test_a_start_that_fails_is_the_end():
     assert "they cannot be started again: no such folder" in house.refusal() and house.calls == ["restart"]
 
 
-class LosingExecutor(MergedExecutor):
+class LosingExecutor(Executor):
     """One worker in this process, which is lost at chosen launches and results of steps; `events` counts both."""
 
     losses: set = set()

@@ -118,7 +118,7 @@ def test_an_executor_of_ones_own(qwen3_folder):
 @pytest.mark.parametrize(
     ("backend", "words"),
     [
-        (WeightSync, "has no .*check_health, collective_rpc, .*derive it from MergedExecutor"),
+        (WeightSync, "has no .*check_health, collective_rpc, .*derive it from lullm.executor.executor.Executor"),
         ("json:dumps", "is no class"),
         ("json:nothing", "cannot be imported"),
         (3, "must be a string or a class, not 3"),

@@ -3,9 +3,9 @@
 import pytest
 
 from lullm.errors import LullmError
-from lullm.executor.merge import agreed, merged_forecast, merged_release, minimum, values
-from lullm.executor.protocol import Answer
-from lullm.types.sleep import Released, SleepForecast
+from lullm.executor.merge import agreed, merged_reports, minimum, values
+from lullm.executor.workers import Answer
+from lullm.types.sleep import Released, SleepForecast, WakeReport
 
 NUM_WORKERS = pytest.mark.parametrize("n", [1, 2, 4])
 
@@ -37,19 +37,24 @@ def test_the_minimum_is_of_each_side(n):
 @NUM_WORKERS
 def test_releases(n):
     reports = [Released(("weights", "kv_cache")[: 1 + rank], 10 * rank, rank, 1.0 + rank) for rank in range(n)]
-    merged = merged_release(reports)
+    merged = merged_reports(reports)
     ranks = sum(range(n))
     assert merged == Released(("weights", "kv_cache")[:n], 10 * ranks, ranks, float(n), None)
 
 
 def test_the_first_refusal_by_rank_is_told():
     reports = [Released((), 0, 0, 0.0, refusal) for refusal in (None, "second", None, "fourth")]
-    assert merged_release(reports).refusal == "second"
+    assert merged_reports(reports).refusal == "second"
+
+
+def test_tags_come_in_one_order():
+    first, second = (WakeReport((tag,), 1, 1.0) for tag in ("kv_cache", "weights"))
+    assert merged_reports([first, second]) == WakeReport(("weights", "kv_cache"), 2, 1.0)
 
 
 @NUM_WORKERS
 def test_forecasts(n):
-    found = merged_forecast([SleepForecast(2, ("kv_cache",), 100, 7, 1.0 + rank, 9.0 - rank) for rank in range(n)])
+    found = merged_reports([SleepForecast(2, ("kv_cache",), 100, 7, 1.0 + rank, 9.0 - rank) for rank in range(n)])
     assert found == SleepForecast(2, ("kv_cache",), 100 * n, 7 * n, float(n), 9.0)
 
 

@@ -11,8 +11,8 @@ from kit.engine.prompts import random_prompts
 from kit.worker.fakes import ReplicaExecutor
 
 from lullm import LLM, SamplingParams
-from lullm.executor.protocol import Answer
 from lullm.executor.uniproc import LocalWorkers
+from lullm.executor.workers import Answer
 
 OPTIONS = {"dtype": "float32", "max_model_len": 128, "enable_sleep_mode": True, "num_gpu_blocks_override": 24}
 PARAMS = [

@@ -18,7 +18,7 @@ from lullm.device import choice
 from lullm.device.choice import take_launched_gpu
 from lullm.errors import ConfigError, UnsupportedError
 from lullm.executor.external import executor
-from lullm.executor.protocol import Answer
+from lullm.executor.workers import Answer
 
 pytest.importorskip("triton")
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}

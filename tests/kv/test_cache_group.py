@@ -169,3 +169,13 @@ def test_long_sequences_need_blocks_in_full_groups_only():
     assert layout.num_blocks_for_len(512, 16) == 7 * 32
     # 511 tokens before the one being computed touch 33 blocks at most.
     assert layout.num_blocks_for_len(32_000, 16) == 2_000 + 6 * 33
+
+
+def test_a_chunk_is_given_back_as_a_whole():
+    """With chunks of 32 the token at 31 sees 0..31, and the one at 32 itself alone."""
+    sliding, chunks = (CacheGroup(SlidingWindow(32, is_chunked=is_chunked), (0,)) for is_chunked in (False, True))
+    assert [chunks.num_blocks_behind(num, 8) for num in (0, 31, 32, 63, 64, 70)] == [0, 0, 4, 4, 8, 8]
+    assert [sliding.num_blocks_behind(num, 8) for num in (0, 31, 32, 63, 64, 70)] == [0, 0, 0, 4, 4, 4]
+    assert CacheGroup(SlidingWindow(20, is_chunked=True), (0,)).num_blocks_behind(45, 8) == 5, "20 to 39, and 40 on"
+    kinds = [FULL, SlidingWindow(512, is_chunked=True), WINDOW]
+    assert [group.is_chunked for group in cache_layout(kinds).groups] == [False, True, False]

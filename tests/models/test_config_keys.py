@@ -57,8 +57,11 @@ CHANGES = {
     "rope_theta": [70.0],
     "partial_rotary_factor": [0.5],
     "sliding_window": [5, None],
+    "attention_chunk_size": [5],
+    "moe_layers": [[0]],
     "max_window_layers": [0, 2],
     "layer_types": [["sliding_attention", "full_attention"], ["full_attention"] * 2, ["sliding_attention"] * 2]
+    + [["chunked_attention", "full_attention"]]
     + [["full_attention", "sliding_attention"] * 2, ["full_attention"] * 2 + ["sliding_attention", "full_attention"]],
     "query_pre_attn_scalar": [3],
     "final_logit_softcapping": [1.5, None],

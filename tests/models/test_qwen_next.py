@@ -50,7 +50,7 @@ def test_the_text_model_is_loaded_without_its_tower(tmp_path, family, caplog):
 
 def test_a_model_of_other_pictures_is_refused():
     with pytest.raises(ModelLoadError, match="reads more than text"):
-        ModelConfig.from_dict({"architectures": ["Llama4ForConditionalGeneration"], "text_config": SIZES})
+        ModelConfig.from_dict({"architectures": ["MllamaForConditionalGeneration"], "text_config": SIZES})
 
 
 @pytest.mark.parametrize("is_stacked", [True, False])

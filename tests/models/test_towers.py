@@ -74,6 +74,11 @@ CASES = {
     "Qwen3VL": QWEN,
     "Qwen3VLMoe": (MROPE | MOE, QWEN_VISION, {}),
     "InternVL": ({"model_type": "qwen3"}, VISION | {"model_type": "internvl_vision"}, {}),
+    "Llama4": (
+        {"num_local_experts": 3, "intermediate_size_mlp": 40, "attention_chunk_size": 20, "num_hidden_layers": 4},
+        VISION | {"projector_input_dim": 32, "projector_output_dim": 32, "vision_output_dim": 32},
+        {},
+    ),
     "Llava": ({"model_type": "llama"}, CLIP, {}),
     "LlavaNext": ({"model_type": "mistral"}, CLIP, {}),
     "LlavaOnevision": ({"model_type": "qwen2", "head_dim": ...}, SIGLIP, {}),

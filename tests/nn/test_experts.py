@@ -6,7 +6,7 @@ import pytest
 import torch
 from kit.model.layers import filled
 
-from lullm.config.experts import ClampedGate, ExpertsConfig
+from lullm.config.layer.experts import ClampedGate, ExpertsConfig
 from lullm.nn.experts import MixtureOfExperts
 from lullm.nn.linear import Matrix
 from lullm.ops.cpu.library import absence

@@ -13,6 +13,7 @@ from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.grouped_attention import group_spans
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
+from lullm.types.layer_kind import first_seen
 
 STEPS = {
     "one decode": [(1, 1)],
@@ -34,7 +35,7 @@ def prepare(ops, layout):
     return ops.prepare_attention(DeviceLayout.of(layout))
 
 
-def make_step(shape, num_q_heads, num_kv_heads, head_size, block_size, dtype, seed=0, window=None):
+def make_step(shape, num_q_heads, num_kv_heads, head_size, block_size, dtype, seed=0, window=None, is_chunked=False):
     """A layout with scattered blocks, its queries, and caches that hold NaN but for the context's slots.
 
     With a window there is no block at all where nothing is seen any more.
@@ -49,8 +50,8 @@ def make_step(shape, num_q_heads, num_kv_heads, head_size, block_size, dtype, se
     for span, (query_len, context_len) in enumerate(shape):
         blocks = [ids.pop() for _ in range(needed[span])]
         block_tables[span, : len(blocks)] = torch.tensor(blocks)
-        if window is not None:
-            block_tables[span, : max(context_len - query_len + 1 - window, 0) // block_size] = -(10**9)
+        first_key = first_seen(context_len - query_len, window, is_chunked)
+        block_tables[span, : first_key // block_size] = -(10**9)
         slots = [blocks[p // block_size] * block_size + p % block_size for p in range(context_len)]
         for cache in caches:
             rows = torch.randn(context_len, num_kv_heads, head_size, generator=generator).to(dtype)
@@ -63,6 +64,7 @@ def make_step(shape, num_q_heads, num_kv_heads, head_size, block_size, dtype, se
         slot_mapping=torch.tensor(slot_mapping),
         block_size=block_size,
         window=window,
+        is_chunked=is_chunked,
     )
     q = torch.randn(layout.num_tokens, num_q_heads, head_size, generator=generator).to(dtype)
     return layout, q, caches
@@ -87,18 +89,24 @@ def test_shapes(shape, heads):
 
 @pytest.mark.parametrize("shape", STEPS.values(), ids=STEPS.keys())
 @pytest.mark.parametrize("window", [1, 3, 16, 32, 200, 1000])
-def test_windows(shape, window):
-    layout, q, caches = make_step(shape, 4, 2, 16, 16, torch.float32, window=window)
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["sliding", "chunks"])
+def test_windows(shape, window, is_chunked):
+    layout, q, caches = make_step(shape, 4, 2, 16, 16, torch.float32, window=window, is_chunked=is_chunked)
     assert_like_reference(layout, q, caches, 0.25, atol=2e-6, rtol=1e-5)
 
 
-def test_a_window_against_the_formula():
-    """The golden version itself: the row at p sees p - window + 1 .. p, as in transformers' sliding mask."""
-    layout, q, caches = make_step([(9, 40)], 2, 2, 16, 8, torch.float32, window=7)
-    slots = [int(layout.block_tables[0, p // 8]) * 8 + p % 8 for p in range(25, 40)]  # the row at 31 sees 25..31
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["sliding", "chunks"])
+def test_a_window_against_the_formula(is_chunked):
+    """The golden version itself: the row at p sees p - window + 1 .. p, as in transformers' sliding mask.
+
+    In chunks it sees the positions q up to p for which q // window == p // window.
+    """
+    layout, q, caches = make_step([(9, 40)], 2, 2, 16, 8, torch.float32, window=7, is_chunked=is_chunked)
+    # The row at 31 sees 25..31; in chunks only 28..31, and its block is there from 24 on.
+    slots = [int(layout.block_tables[0, p // 8]) * 8 + p % 8 for p in range(25, 40)]
     keys, values = (cache.view(-1, 2, 16)[slots].transpose(0, 1) for cache in caches)
     rows, columns = torch.arange(31, 40)[:, None], torch.arange(25, 40)
-    seen = (columns <= rows) & (columns > rows - 7)
+    seen = (columns <= rows) & (columns // 7 == rows // 7 if is_chunked else columns > rows - 7)
     expected = torch.nn.functional.scaled_dot_product_attention(q.transpose(0, 1), keys, values, attn_mask=seen)
     actual = REFERENCE_OPS.attention(q, LayerCache(*caches), prepare(REFERENCE_OPS, layout), 0.25)
     torch.testing.assert_close(actual, expected.transpose(0, 1), atol=2e-6, rtol=1e-5)

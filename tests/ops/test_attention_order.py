@@ -8,6 +8,7 @@ import random
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from lullm.ops.attention_layout import AttentionLayout
 from lullm.ops.cpu import native, native_attention
@@ -34,9 +35,9 @@ def isa(request):
 class Sequences:
     """Queries, keys and values of all positions; `attend` computes any of their rows in one step."""
 
-    def __init__(self, num_q_heads, num_kv_heads, head_size, dtype, window=None, kind="plain"):
+    def __init__(self, num_q_heads, num_kv_heads, head_size, dtype, window=None, kind="plain", is_chunked=False):
         generator = torch.Generator().manual_seed(head_size)
-        self.window, self.dtype, self.kind = window, dtype, kind
+        self.window, self.is_chunked, self.dtype, self.kind = window, is_chunked, dtype, kind
         self.extras = () if kind == "plain" else (60.0, torch.linspace(-20, 20, num_q_heads))  # soft cap, sinks
         # Keys of growing size: a later one often exceeds what came first by far, so bases are revised.
         self.q, self.keys, self.values = (
@@ -67,7 +68,7 @@ class Sequences:
                 side.view(-1, *shape[2:])[slots] = rows[sequence][:last]
         layout = AttentionLayout(
             [last - first for _, first, last in spans], [last for _, _, last in spans], tables,
-            torch.zeros(0, dtype=torch.int64), block_size, self.window,
+            torch.zeros(0, dtype=torch.int64), block_size, self.window, self.is_chunked,
         )  # fmt: skip
         q = torch.cat([self.q[sequence][first:last] for sequence, first, last in spans])
         prepared = prepare(native_attention, layout)
@@ -91,6 +92,23 @@ CASES = pytest.mark.parametrize(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_bits_of_a_row_depend_on_the_row_alone(dtype, heads, head_size, window):
     assert_order(Sequences(*heads, head_size, dtype, window))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("chunk", [7, 100, 1024, 1500])
+def test_chunks(dtype, chunk):
+    """The order is that of any window; the numbers are torch's."""
+    sequences = Sequences(4, 2, 64, dtype, chunk, is_chunked=True)
+    assert_order(sequences)
+    spans = [(4, 0, 1100), (5, 90, 2300), (5, 1023, 1024), (5, 1490, 1530)]
+    for (sequence, first, last), found in zip(spans, sequences.attend(spans), strict=True):
+        rows, columns = torch.arange(first, last)[:, None], torch.arange(last)
+        seen = (columns <= rows) & (columns // chunk == rows // chunk)
+        sides = (sequences.q[sequence][first:last], sequences.keys[sequence][:last], sequences.values[sequence][:last])
+        q, keys, values = (side.transpose(0, 1).float() for side in sides)
+        expected = F.scaled_dot_product_attention(q, keys, values, attn_mask=seen, enable_gqa=True)
+        tolerance = 1e-4 if dtype == torch.float32 else 0.06
+        torch.testing.assert_close(found.float(), expected.transpose(0, 1), atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lullm.config.experts import ClampedGate, ExpertsConfig
+from lullm.config.layer.experts import ClampedGate, ExpertsConfig
 from lullm.ops.cpu import native, native_experts
 from lullm.ops.cpu.library import load_library
 from lullm.ops.experts.routing import Routes, route

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lullm.config.experts import ClampedGate
+from lullm.config.layer.experts import ClampedGate
 from lullm.errors import ModelLoadError
 from lullm.ops.cpu import native, native_experts, quantized_native
 from lullm.ops.cpu.library import absence, load_library

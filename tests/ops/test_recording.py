@@ -9,7 +9,7 @@ from kit.device.workspace_room import room_of
 
 from lullm.arena.host import HostArena
 from lullm.arena.workspace import Workspace
-from lullm.config.experts import ClampedGate, ExpertsConfig
+from lullm.config.layer.experts import ClampedGate, ExpertsConfig
 from lullm.device.cpu import CpuDevice
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.cpu import native, native_attention, native_draw, native_experts, quantized_native

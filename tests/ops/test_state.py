@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lullm.config.decoder import FACTOR_COLUMNS, head_states
+from lullm.config.layer.recurrent import FACTOR_COLUMNS, head_states
 from lullm.kv.cache_group import num_state_blocks
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.cpu import native

@@ -27,7 +27,7 @@ from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import CompletionOutput, Logprob, PositionLogprobs, RequestMetrics, RequestOutput
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import OutputKind, SamplingParams
-from lullm.types.sleep import TAGS, SleepForecast, SleepReport, WakeReport
+from lullm.types.sleep import TAGS, SleepEvent, SleepForecast, SleepReport, WakeReport
 from lullm.types.watch.occupancy import (
     CACHED_CELL,
     FIRST_OWNER_CELL,
@@ -254,7 +254,7 @@ class ScriptedEngine:
         backup: str = "auto",
         keep_prefix_cache: bool = False,
     ) -> SleepReport:
-        self._fail("sleep_failed")
+        self._fail("sleep")
         if level > 2:
             raise InvalidRequestError("sleep level must be 0, 1 or 2", "level")
         self.sleeps.append((level, mode, tags, backup, keep_prefix_cache))
@@ -263,17 +263,17 @@ class ScriptedEngine:
         self.is_sleeping = True
         report = SleepReport(level, new, 1000 * len(new), 10 * len(new), 0.25)
         if new or level == 0:
-            self.tell("slept", report, "call")
+            self.tell(SleepEvent("call", slept=report))
         return report
 
     async def wake_up(self, tags: Any = None) -> WakeReport:
-        self._fail("wake_up_failed")
+        self._fail("wake_up")
         woken = tuple(tag for tag in self.sleeping_tags if tags is None or tag in tags)
         self.sleeping_tags = tuple(tag for tag in self.sleeping_tags if tag not in woken)
         self.is_sleeping = bool(self.sleeping_tags)
         report = WakeReport(woken, 100 * len(woken), 0.5)
         if woken:
-            self.tell("woke", report, "call")
+            self.tell(SleepEvent("call", woke=report))
         return report
 
     async def explain_sleep(
@@ -309,21 +309,21 @@ class ScriptedEngine:
     def observe_sleep(self, observer: Any) -> None:
         self.observers.append(observer)
 
-    def tell(self, event: str, *arguments: Any) -> None:
+    def tell(self, event: SleepEvent) -> None:
         """What the observers hear."""
         for observer in self.observers:
-            getattr(observer, event)(*arguments)
+            observer(event)
 
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         self.num_resets += 1
         return True
 
-    def _fail(self, event: str | None = None) -> None:
+    def _fail(self, failed: Any = None) -> None:
         failure, self.failure = self.failure, None
         if failure is None:
             return
-        if event is not None and isinstance(failure, (OSError, WakeUpError)):
-            self.tell(event, "call")
+        if failed is not None and isinstance(failure, (OSError, WakeUpError)):
+            self.tell(SleepEvent("call", failed=failed))
         raise failure
 
     async def shutdown(self, drain: bool = True) -> None:

@@ -20,7 +20,7 @@ from lullm.server.context import ServerContext
 from lullm.server.gate.gate import ADMIN_PATHS
 from lullm.server.listen.listener import Listener
 from lullm.server.options import ServerOptions
-from lullm.types.sleep import SleepReport, WakeReport
+from lullm.types.sleep import SleepEvent, SleepReport, WakeReport
 
 DONE = {"status": "ok", "success": True}
 BOTH = ["weights", "kv_cache"]
@@ -310,9 +310,9 @@ def test_metrics_of_state_and_cause(http, engine):
     http.post("/sleep")
     assert states() == ["weights_offloaded"]
     http.post("/wake_up")
-    engine.tell("slept", SleepReport(2, ("weights",), 5, 0, 1.5), "idle")
-    engine.tell("woke", WakeReport(("weights",), 5, 2.5), "request")
-    engine.tell("wake_up_failed", "request")
+    engine.tell(SleepEvent("idle", slept=SleepReport(2, ("weights",), 5, 0, 1.5)))
+    engine.tell(SleepEvent("request", woke=WakeReport(("weights",), 5, 2.5)))
+    engine.tell(SleepEvent("request", failed="wake_up"))
     engine.idle_s, engine.next_sleep = 12.5, (SleepRung(60, 1, "disk"), 47.5)
     found = samples(http)
     assert {cause: found["lullm_engine_sleeps_total", cause] for cause in ("call", "idle")} == {"call": 3, "idle": 1}

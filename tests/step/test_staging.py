@@ -211,7 +211,7 @@ def test_a_cpu_takes_every_size_and_its_own_integers():
 
 
 def test_every_cache_group_has_its_tables_and_slots():
-    limits = StepLimits(*SIZES_OF_BATCHES[:-1], (None, 3))
+    limits = StepLimits(*SIZES_OF_BATCHES[:-1], (None, 3), chunked_groups=(1,))
     builder, staging = BatchBuilder(limits), Staging(FakeDevice(), FAKE_OPS, limits, SIZES, VOCAB)
 
     def stage(spans):
@@ -224,6 +224,7 @@ def test_every_cache_group_has_its_tables_and_slots():
     decodes = [new_span(i, 9 + i, [7], blocks, [new_draw(i)]) for i, blocks in tables]
     full, windowed = stage(decodes).layouts
     assert (full.window, windowed.window) == (None, 3)
+    assert (full.is_chunked, windowed.is_chunked) == (False, True)
     assert full.slot_mapping.tolist() == [9, 42, 3, -1] and windowed.slot_mapping.tolist() == [49, 58, 67, -1]
     assert full.block_tables[:3, :2].tolist() == [[3, 1], [2, 5], [4, 0]]
     assert windowed.block_tables[:3, :2].tolist() == [[-1, 6], [-1, 7], [-1, 8]]

@@ -122,6 +122,8 @@ class ModelConfig:
             return "keeps latent vectors"
         if self.family.alibi_slopes:
             return "keeps positions beside its keys"
+        if self.family.experts is not None and self.family.experts.scales_inputs:
+            return "scales what experts read"
         return "" if self.family.altup is None else "joins residual streams by torch"
 
     @property

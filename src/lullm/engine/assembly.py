@@ -10,7 +10,7 @@ from lullm.config.parallel.cut import on_stage
 from lullm.config.parallel.share import share_of
 from lullm.config.resolved import ResolvedConfig
 from lullm.errors import CacheSizeError, ConfigError, UnsupportedError
-from lullm.executor.protocol import Executor
+from lullm.executor.executor import Executor
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.kv.layout import block_bytes, cache_layout_of, max_len_within, num_blocks_for_len
 from lullm.log import get_logger

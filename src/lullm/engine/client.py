@@ -1,14 +1,27 @@
-"""EngineClient: what the faces may ask of a running engine. The server is written against this and loads no torch."""
+"""EngineClient: what the faces may ask of a running engine. The server is written against this and loads no torch.
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, Literal, Protocol, Unpack
+What is alike for all engines is done here: what comes before a request enters, and vLLM's names for several calls.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Any, TypeVar, Unpack
 
 from lullm.config.model import ModelConfig
 from lullm.config.option.sleep_after import SleepRung
 from lullm.config.resolved import IdleConfig, ResolvedConfig
 from lullm.engine.caller.backlog import Reader
+from lullm.engine.caller.length import LONG_CHARS, num_chars, num_given
+from lullm.engine.input import InputProcessor
+from lullm.text.template.failure import WouldBlock
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import RequestOutput
+from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import Conversation, GenerateRequest, Input, Prompt
@@ -16,47 +29,46 @@ from lullm.types.sampling_params import SamplingParams
 from lullm.types.sleep import (
     ForecastArguments,
     SleepArguments,
+    SleepEvent,
     SleepForecast,
     SleepMode,
+    SleepOptions,
     SleepReport,
     SleepState,
     WakeReport,
+    check_tags,
 )
 from lullm.types.watch.occupancy import Occupancy
 from lullm.types.watch.stats import EngineStats
 
-SleepCause = Literal["call", "idle", "request"]
-"""What put an engine to sleep or woke it: a call, the ladder when no request came, or a request."""
+T = TypeVar("T")
 
 
-class SleepObserver(Protocol):
-    """Hears of every sleep and wake-up, on the engine's thread: it must be quick and must not raise."""
+class EngineClient(ABC):
+    """An engine that runs beside the caller's event loop.
 
-    def slept(self, report: SleepReport, cause: SleepCause) -> None:
-        """Something was released, or the engine paused."""
-        ...
-
-    def woke(self, report: WakeReport, cause: SleepCause) -> None:
-        """Something came back, or a pause ended."""
-        ...
-
-    def sleep_failed(self, cause: SleepCause) -> None:
-        """What must be kept could not be saved; nothing was released."""
-        ...
-
-    def wake_up_failed(self, cause: SleepCause) -> None:
-        """It did not come back as it was; the engine is still asleep."""
-        ...
-
-
-class EngineClient(Protocol):
-    """An engine that runs beside the caller's event loop."""
+    Attributes:
+        default_params: the model's generation_config.json.
+        remote_methods: what `collective_rpc` takes by name: `REMOTE_METHODS`, and what `worker_extension_cls` brings
+            along.
+    """
 
     config: ResolvedConfig
     idle: IdleConfig
     model_config: ModelConfig
     tokenizer: Tokenizer
-    default_params: SamplingParams  # the model's generation_config.json
+    default_params: SamplingParams
+    remote_methods: frozenset[str]
+
+    def __init__(self, processor: InputProcessor):
+        self._input = processor
+
+    @abstractmethod
+    async def _call(self, verb: str, kind: type[T], **arguments: Any) -> T:
+        """What the engine's thread answers, a `kind`, behind the requests that came before: see `ThreadedEngine.call`.
+
+        The arguments can cross to another process.
+        """
 
     async def prepare(
         self, request_id: str, prompt: Input, params: SamplingParams | PoolingParams, priority: int = 0
@@ -66,16 +78,56 @@ class EngineClient(Protocol):
         Raises:
             InvalidRequestError: the request can never be served. EngineDeadError: the engine takes no new requests.
         """
-        ...
+        self.check_running()
+        if num_chars(prompt) + num_given(params) <= LONG_CHARS:
+            with contextlib.suppress(WouldBlock):
+                return self._input.process(request_id, prompt, params, priority, may_block=False)
+        return await asyncio.to_thread(self._input.process, request_id, prompt, params, priority)
 
     async def tokenize(self, prompt: Prompt | Conversation, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a prompt of any length. Raises InvalidRequestError, as `prepare` does."""
-        ...
+        if num_chars(prompt) <= LONG_CHARS:
+            with contextlib.suppress(WouldBlock):
+                return self._input.tokenize(prompt, add_special_tokens, may_block=False)
+        return await asyncio.to_thread(self._input.tokenize, prompt, add_special_tokens)
+
+    async def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer, with its chat template."""
+        return self.tokenizer
 
     async def detokenize(self, token_ids: list[int]) -> str:
         """The text of `token_ids`, special tokens included. Raises InvalidRequestError: one is not in the model."""
-        ...
+        if len(token_ids) > LONG_CHARS:
+            return await asyncio.to_thread(self._input.detokenize, token_ids)
+        return self._input.detokenize(token_ids)
 
+    async def generate(
+        self,
+        prompt: Prompt | Conversation,
+        sampling_params: SamplingParams,
+        request_id: str,
+        priority: int = 0,
+        keep_alive: float | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """`prepare` and `stream` in one; errors of either come at the first item."""
+        request = await self.prepare(request_id, prompt, sampling_params, priority)
+        async with contextlib.aclosing(self.stream(request, keep_alive)) as outputs:
+            async for output in outputs:
+                yield output
+
+    async def encode(
+        self,
+        prompt: Input,
+        pooling_params: PoolingParams,
+        request_id: str,
+        priority: int = 0,
+        keep_alive: float | None = None,
+    ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
+        """`prepare` and `pool` in one, as a generator of the one output; errors of either come at the first item."""
+        request = await self.prepare(request_id, prompt, pooling_params, priority)
+        yield await self.pool(request, keep_alive)
+
+    @abstractmethod
     def stream(self, request: GenerateRequest, keep_alive: float | None = None) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request as they come, of `params.output_kind`; the last one has `finished` set.
 
@@ -95,16 +147,16 @@ class EngineClient(Protocol):
             WakeUpError: at the first item, when the engine could not be woken for it.
             EngineDeadError: the engine stopped before the request ended.
         """
-        ...
 
+    @abstractmethod
     async def run(self, request: GenerateRequest, reader: Reader, keep_alive: float | None = None) -> None:
         """The same, to a `reader` that takes the outputs within the engine's own turn; returns behind the last one.
 
         Nothing waits for a reader that is not ready but its own outputs. Cancelling the call aborts the request. Raises
         as `stream` does, and what the reader raises.
         """
-        ...
 
+    @abstractmethod
     async def pool(
         self, request: GenerateRequest, keep_alive: float | None = None
     ) -> PoolingRequestOutput[PoolingOutput]:
@@ -112,7 +164,11 @@ class EngineClient(Protocol):
 
         Cancelling the call aborts the request. One that was aborted otherwise has the `finish_reason` 'abort'.
         """
-        ...
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End a request, or several: each has a last output with the reason 'abort'. Unknown ids are ignored."""
+        given = [request_id] if isinstance(request_id, str) else list(request_id)
+        await self._call("abort_request", NoneType, request_id=given)
 
     async def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
         """Release memory; returns once it is released. Idempotent. The arguments are those of `SleepOptions`.
@@ -125,7 +181,7 @@ class EngineClient(Protocol):
             SleepCancelledError: mode 'wait', and a `wake_up` or another sleep came before the requests had ended.
             EngineDeadError: the engine stopped first.
         """
-        ...
+        return await self._call("sleep", SleepReport, **dataclasses.asdict(SleepOptions(level, **arguments)))
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
         """Bring back `tags` (None: all); returns once they are there. Idempotent. Cancels a sleep that still waits.
@@ -134,81 +190,108 @@ class EngineClient(Protocol):
             InvalidRequestError: unknown tag. WakeUpError: it did not come back as it was, and is still asleep.
             EngineDeadError: the engine stopped first.
         """
-        ...
+        check_tags(tags)
+        return await self._call("wake_up", WakeReport, tags=tags and list(tags))
 
     async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
         """What such a `sleep` would do now, and how long waking would take. Changes nothing; raises as `sleep` does."""
-        ...
+        SleepOptions(level, **arguments)
+        return await self._call("explain_sleep", SleepForecast, level=level, **arguments)
 
     async def pause_generation(self, mode: SleepMode = "abort", clear_cache: bool = True) -> None:
         """Stop scheduling, as `sleep(0, mode=mode)` does; then forget cached prefixes, but not with mode 'keep'."""
-        ...
+        await self.sleep(0, mode=mode)
+        if clear_cache and mode != "keep":
+            await self.reset_prefix_cache()
 
     async def resume_generation(self) -> None:
         """End a pause. Idempotent. Raises EngineAsleepError if memory is released, which is for `wake_up`."""
-        ...
+        await self._call("resume", NoneType)
 
-    @property
-    def remote_methods(self) -> frozenset[str]:
-        """What `collective_rpc` takes by name: `REMOTE_METHODS`, and what `worker_extension_cls` brings along."""
-        ...
-
+    @abstractmethod
     async def collective_rpc(
         self,
-        method: str,
+        method: str | Callable[..., Any],
         timeout: float | None = None,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
         """Call one of `remote_methods` on every worker, between steps. Raises as `LLMEngine.collective_rpc` does."""
-        ...
 
     @property
+    @abstractmethod
     def sleeping_tags(self) -> tuple[str, ...]:
         """What is released now. From any thread."""
-        ...
 
     @property
+    @abstractmethod
     def sleep_state(self) -> SleepState:
         """Awake or how deep asleep, in one word. From any thread."""
-        ...
+
+    async def is_sleeping(self) -> bool:
+        """Whether something is released, or the engine paused (level 0)."""
+        return self.sleep_state != "awake"
 
     @property
+    @abstractmethod
     def idle_s(self) -> float:
         """Seconds since the last request ended; 0 while there is one. From any thread."""
-        ...
 
     @property
+    @abstractmethod
     def next_sleep(self) -> tuple[SleepRung, float] | None:
         """The next rung of `sleep_after` and the seconds until it; None while nothing is due. From any thread."""
-        ...
 
-    def observe_sleep(self, observer: SleepObserver) -> None:
-        """From now on `observer` hears of every sleep and wake-up."""
-        ...
+    @abstractmethod
+    def observe_sleep(self, observer: Callable[[SleepEvent], None]) -> None:
+        """From now on `observer` hears of every sleep and wake-up: it must be quick, and must not raise.
+
+        On the engine's thread, or on the event loop where the engine has a process of its own.
+        """
+
+    async def expert_load(self, clear: bool = False) -> ExpertLoad:
+        """How many tokens have used each expert. `clear`: it is counted anew from now on."""
+        return await self._call("expert_load", ExpertLoad, clear=clear)
+
+    async def rebalance_experts(self) -> ExpertMove:
+        """Move experts, so that all workers have as much to do. Raises as `LLMEngine.rebalance_experts` does."""
+        return await self._call("rebalance_experts", ExpertMove)
+
+    async def start_profile(self, folder: str | Path = "profile") -> None:
+        """Record where the time goes, until `stop_profile`. Raises as `Profiler.start` does."""
+        await self._call("start_profile", NoneType, folder=str(Path(folder).absolute()))
+
+    async def stop_profile(self) -> Path:
+        """End the recording; the trace in the folder, for chrome://tracing. Raises as `Profiler.stop` does."""
+        return Path(await self._call("stop_profile", str))
 
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """Forget all cached prefixes; running requests keep theirs, or are computed again. Raises EngineDeadError."""
-        ...
+        return await self._call("reset_prefix_cache", bool, reset_running_requests=reset_running_requests)
 
+    @abstractmethod
     def stats(self) -> EngineStats:
         """A snapshot, without waiting for the running step."""
-        ...
 
     async def occupancy(self, max_cells: int) -> Occupancy:
         """Who holds which part of the KV cache, in at most `max_cells` cells per pool, once the running step has ended.
 
         Neither wakes an engine that sleeps nor keeps one awake. Raises EngineDeadError.
         """
-        ...
+        return await self._call("occupancy", Occupancy, max_cells=max_cells)
 
+    @abstractmethod
     def check_running(self) -> None:
         """Return if the engine serves. Raises EngineDeadError otherwise, with the cause."""
-        ...
 
+    async def check_health(self) -> None:
+        """As `check_running`, under vLLM's name."""
+        self.check_running()
+
+    @abstractmethod
     async def shutdown(self, drain: bool = True) -> None:
         """Stop taking requests; let running ones end (`drain`) or abort them; release everything. Idempotent.
 
-        What an engine that sleeps has kept cannot end, and is aborted either way.
+        What an engine that sleeps has kept cannot end, and is aborted either way. Called again with `drain=False`, it
+        cuts a drain short.
         """
-        ...

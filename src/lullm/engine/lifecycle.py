@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lullm.errors import ConfigError, EngineAsleepError, EngineDeadError, InvalidRequestError
-from lullm.executor.protocol import Executor
+from lullm.executor.executor import Executor
 from lullm.log import get_logger
 from lullm.sched.scheduler import Scheduler
 from lullm.types.sleep import (

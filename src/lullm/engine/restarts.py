@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from lullm.engine.lifecycle import Lifecycle
 from lullm.errors import WorkerLostError
-from lullm.executor.protocol import Executor
+from lullm.executor.executor import Executor
 from lullm.log import get_logger
 
 logger = get_logger(__name__)

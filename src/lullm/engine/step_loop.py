@@ -10,7 +10,7 @@ from collections.abc import Callable
 from lullm.engine.output import OutputProcessor
 from lullm.engine.stream_pace import StreamPace
 from lullm.errors import EngineDeadError, WorkerLostError
-from lullm.executor.protocol import Executor
+from lullm.executor.executor import Executor
 from lullm.log import get_logger
 from lullm.sched.scheduler import Scheduler
 from lullm.text.tokenizer import Tokenizer

@@ -11,7 +11,7 @@ from lullm.config.resolved import ResolvedConfig
 from lullm.engine.lifecycle import Lifecycle
 from lullm.engine.step_loop import StepLoop
 from lullm.errors import ConfigError, EngineAsleepError, UnsupportedError, WorkerLostError
-from lullm.executor.protocol import Executor
+from lullm.executor.executor import Executor
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.worker.extension import check_remote_call, remote_methods
 

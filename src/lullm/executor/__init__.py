@@ -1,8 +1,8 @@
 """Executors: they run the workers. One interface: the engine does not know how many workers there are, or where.
 
-`protocol` lists the verbs, `factory` chooses who does them. `merged` does each verb on any workers, `merge` says how
-their answers become one; `feeding` takes new weights from a caller's iterable, `expert_balance` says which experts
-move. `uniproc` is one worker in this process.
+`executor` has the verbs, over any `workers`; `factory` chooses which. `merge` says how their answers become one,
+`feeding` takes new weights from a caller's iterable, `expert_balance` says which experts move. `uniproc` is one worker
+in this process.
 
 - `mp/`: processes of this machine. `ray/`: the nodes of a Ray cluster. `external/`: one in each process of a launcher.
 - `remote/`: workers in other processes, over any transport, and the signs of life of a process.

@@ -6,9 +6,9 @@ from pathlib import Path
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.errors import ConfigError
+from lullm.executor.executor import Executor
 from lullm.executor.external.executor import ExternalExecutor
 from lullm.executor.mp.executor import MultiprocExecutor
-from lullm.executor.protocol import Executor
 from lullm.executor.ray.executor import RayExecutor
 from lullm.executor.uniproc import UniProcExecutor
 from lullm.machine.memory_ahead import MemoryAhead
@@ -41,5 +41,7 @@ def executor_class(backend: str | type) -> Callable[..., Executor]:
     verbs = {name for name in vars(Executor) if not name.startswith("_")}
     if not isinstance(found, type) or (missing := sorted(verbs - set(dir(found)))):
         lacks = f" has no {', '.join(missing)}" if isinstance(found, type) else " is no class"
-        raise ConfigError(f"distributed_executor_backend: {found!r}{lacks}; derive it from MergedExecutor")
+        raise ConfigError(
+            f"distributed_executor_backend: {found!r}{lacks}; derive it from lullm.executor.executor.Executor"
+        )
     return found

@@ -1,13 +1,15 @@
-"""Merge rules: how the answers of several workers, in rank order, become one. Pure functions; nothing else merges."""
+"""Merge rules: how the answers of several workers, in rank order, or engines become one. Pure functions."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from lullm.errors import LullmError
-from lullm.executor.protocol import Answer
-from lullm.types.sleep import Released, SleepForecast
+from lullm.executor.workers import Answer
+from lullm.types.sleep import TAGS, Released, SleepForecast, SleepReport, WakeReport
 
 Number = TypeVar("Number", int, float)
+Report = TypeVar("Report", Released, SleepForecast, SleepReport, WakeReport)
 T = TypeVar("T")
 
 
@@ -35,29 +37,23 @@ def agreed(found: Sequence[T], what: str) -> T:
     return found[0]
 
 
-def merged_release(reports: Sequence[Released]) -> Released:
-    """Bytes of all workers, the seconds of the slowest, and the first refusal by rank."""
-    return Released(
-        _all_tags(reports),
-        sum(report.freed_bytes for report in reports),
-        sum(report.backed_up_bytes for report in reports),
-        max(report.seconds for report in reports),
-        next((report.refusal for report in reports if report.refusal is not None), None),
-    )
+def merged_reports(parts: Sequence[Report]) -> Report:
+    """One report of what several have done at the same time: sums of bytes, the longest of times, the tags of all.
+
+    Anything else is that of the first who says it.
+    """
+
+    def merged(name: str) -> Any:
+        found = [getattr(part, name) for part in parts]
+        if name == "tags":
+            return merged_tags(found)
+        if name.endswith("bytes"):
+            return sum(found)
+        return max(found) if name.endswith("seconds") else next((each for each in found if each is not None), None)
+
+    return type(parts[0])(**{field.name: merged(field.name) for field in dataclasses.fields(parts[0])})
 
 
-def merged_forecast(forecasts: Sequence[SleepForecast]) -> SleepForecast:
-    """Bytes of all workers, the seconds of the slowest."""
-    return SleepForecast(
-        forecasts[0].level,
-        _all_tags(forecasts),
-        sum(forecast.frees_bytes for forecast in forecasts),
-        sum(forecast.backs_up_bytes for forecast in forecasts),
-        max(forecast.sleep_seconds for forecast in forecasts),
-        max(forecast.wake_seconds for forecast in forecasts),
-    )
-
-
-def _all_tags(reports: Sequence[Released] | Sequence[SleepForecast]) -> tuple[str, ...]:
-    """Every tag that any worker names, once, in the order of the first that does."""
-    return tuple(dict.fromkeys(tag for report in reports for tag in report.tags))
+def merged_tags(parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """What any of them names, in the order of `TAGS`."""
+    return tuple(tag for tag in TAGS if any(tag in part for part in parts))

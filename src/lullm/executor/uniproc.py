@@ -7,8 +7,8 @@ from typing import Any
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.errors import EngineDeadError, InvalidRequestError, UnsupportedError
-from lullm.executor.merged import MergedExecutor
-from lullm.executor.protocol import Answer, WorkerVerb
+from lullm.executor.executor import Executor
+from lullm.executor.workers import Answer, WorkerVerb
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.types.step import Running, StepPlan, StepResult
 from lullm.worker.extension import open_worker
@@ -66,7 +66,7 @@ def _answer(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Answer:
         return Answer(error=error)
 
 
-class UniProcExecutor(MergedExecutor):
+class UniProcExecutor(Executor):
     """One worker, which the constructor loads.
 
     Attributes:

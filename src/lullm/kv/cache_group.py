@@ -31,6 +31,7 @@ from lullm.types.layer_kind import (
     RecurrentState,
     SharedAttention,
     SlidingWindow,
+    first_seen,
 )
 from lullm.types.sequence import Sequence
 from lullm.units import cdiv
@@ -78,11 +79,15 @@ class CacheGroup:
         """Tokens that a token sees, itself included; None: all before it."""
         return self.kind.window if isinstance(self.kind, SlidingWindow) else None
 
+    @property
+    def is_chunked(self) -> bool:
+        """Whether windows stand side by side."""
+        return isinstance(self.kind, SlidingWindow) and self.kind.is_chunked
+
     def num_blocks_behind(self, num_computed_tokens: int, block_size: int) -> int:
         """Leading blocks of a sequence that no token sees any more once so many are computed."""
-        window = self.window
-        # The next token sees `window` tokens, itself included, and those behind it see no earlier ones.
-        return 0 if window is None else max(num_computed_tokens - window + 1, 0) // block_size
+        # Those behind the next token see no earlier ones than it does.
+        return first_seen(num_computed_tokens, self.window, self.is_chunked) // block_size
 
     def num_held_blocks(self, num_blocks: int, block_size: int) -> int:
         """The most of its first `num_blocks` blocks that a sequence holds at a time when it grows token by token."""

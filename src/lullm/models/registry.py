@@ -53,6 +53,7 @@ from lullm.models.family.layer_norm.falcon import build_falcon
 from lullm.models.family.layer_norm.gpt_neox import build_codegen, build_gpt_neox, build_gptj, build_phi
 from lullm.models.family.layer_norm.starcoder import build_nemotron, build_olmo1, build_stablelm, build_starcoder2
 from lullm.models.family.llama import build_arcee, build_llama, build_seed_oss
+from lullm.models.family.llama4 import build_llama4
 from lullm.models.family.mistral import build_mistral
 from lullm.models.family.olmo import build_exaone4, build_olmo
 from lullm.models.family.phi import build_phi3
@@ -108,6 +109,7 @@ BUILDERS: dict[str, Builder] = {
     "Lfm2ForCausalLM": build_lfm2,
     "Lfm2MoeForCausalLM": build_lfm2,
     "LlamaForCausalLM": build_llama,
+    "Llama4ForCausalLM": build_llama4,
     "MambaForCausalLM": build_mamba,
     "Mamba2ForCausalLM": build_mamba,
     "MiniMaxM2ForCausalLM": build_minimax_m2,

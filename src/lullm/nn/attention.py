@@ -22,6 +22,7 @@ class AttentionStyle:
         scale: factor on the products of queries and keys.
         soft_cap: see `Ops.attention`.
         head_norm_eps: of an RMSNorm on every query and key head before the rotation; None: there is none.
+        has_norm_weights: norms on heads scale by learned weights.
         row_norm_eps: of an RMSNorm over all query heads of a row, and one over all its key heads, before the rotation.
         qkv_bias, o_bias: the projections have a bias.
         has_sinks: every query head has a learned sink (see `Ops.attention`).
@@ -35,6 +36,7 @@ class AttentionStyle:
     scale: float
     soft_cap: float | None = None
     head_norm_eps: float | None = None
+    has_norm_weights: bool = True
     row_norm_eps: float | None = None
     qkv_bias: bool = False
     o_bias: bool = False
@@ -73,10 +75,10 @@ class Attention(nn.Module):
         self.o_proj = Linear(q_size, config.hidden_size, style.o_bias, dtype)
         self.sinks = meta_parameter((config.num_attention_heads,), torch.float32) if style.has_sinks else None
         self.q_norm = self.k_norm = None
-        if style.head_norm_eps is not None:
+        if style.head_norm_eps is not None and style.has_norm_weights:
             self.q_norm = RMSNorm(self.head_dim, style.head_norm_eps, dtype)
             self.k_norm = RMSNorm(self.head_dim, style.head_norm_eps, dtype)
-        if style.has_value_norm:
+        if style.has_value_norm or not style.has_norm_weights:
             self.register_buffer("ones", torch.ones(self.head_dim, dtype=dtype, device="cpu"), persistent=False)
         if style.row_norm_eps is not None:
             self.q_norm = RMSNorm(q_size, style.row_norm_eps, dtype)
@@ -97,6 +99,8 @@ class Attention(nn.Module):
         if self.gate_size:
             gate, qkv = qkv[:, : self.gate_size], qkv[:, self.gate_size :]
         head_norm = None
+        if not self.style.has_norm_weights and self.style.head_norm_eps is not None:
+            head_norm = HeadNorm(self.ones, self.ones, self.style.head_norm_eps)
         if self.q_norm is not None and self.k_norm is not None:
             if self.style.row_norm_eps is None:
                 head_norm = HeadNorm(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
@@ -152,7 +156,7 @@ class QueryAttention(nn.Module):
 
 
 def _factors(positions: Tensor, stretch: QueryStretch) -> Tensor:  # [T] -> [T, 1, 1]
-    lengths = torch.floor(positions / stretch.trained_len)
+    lengths = torch.floor((positions + stretch.ahead) / stretch.trained_len)
     return (1 + stretch.beta * torch.log(1 + lengths)).view(-1, 1, 1)
 
 

@@ -5,7 +5,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from lullm.config.experts import ExpertsConfig
+from lullm.config.layer.experts import ExpertsConfig
 from lullm.nn.linear import FusedLinear, Linear, meta_parameter
 from lullm.nn.mlp import MLP, GatedMLP
 from lullm.ops.experts.routing import Routes
@@ -95,11 +95,23 @@ class MixtureOfExperts(nn.Module):
         routes = self.gate.choose(x, ops)
         shared = None if self.shared_expert is None else self.shared_expert(x, ops)
         shared_gate = None if self.shared_expert_gate is None else self.shared_expert_gate(x, ops)
+        if self.config.scales_inputs:
+            return self._of_scaled(x, routes, shared, ops)
         if self.latent_in is None or self.latent_out is None:
             return ops.experts(x, routes, self.weights, shared, shared_gate)
         assert shared_gate is None, "no family has a gate beside projections"
         # Of workers that share the experts each projects its part of the sum.
         y = self.latent_out(ops.experts(self.latent_in(x, ops), routes, self.weights, None, None), ops)
+        if shared is not None:
+            ops.add_(y, shared)
+        return y
+
+    def _of_scaled(self, x: Tensor, routes: Routes, shared: Tensor | None, ops: Ops) -> Tensor:
+        """Where shares multiply what experts read: a row is there once for each of its experts."""
+        experts, shares = routes
+        rows = (x.unsqueeze(1) * shares.unsqueeze(-1).to(x.dtype)).flatten(0, 1)  # [T * K, H]
+        each = Routes(experts.reshape(-1, 1), torch.ones_like(shares).reshape(-1, 1))
+        y = ops.experts(rows, each, self.weights, None, None).unflatten(0, experts.shape).sum(1)
         if shared is not None:
             ops.add_(y, shared)
         return y

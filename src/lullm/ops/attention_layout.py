@@ -4,10 +4,12 @@
 cache group share the result.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
+
+from lullm.types.layer_kind import first_seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class AttentionLayout:
         slot_mapping: `[T]` int64, where the key and value of each row are written.
         block_size: tokens per block.
         window: the most tokens that a row sees, its own included; None: all up to its own.
+        is_chunked: a row sees those from the last multiple of `window` on.
     """
 
     query_lens: list[int]
@@ -30,14 +33,30 @@ class AttentionLayout:
     slot_mapping: torch.Tensor
     block_size: int
     window: int | None = None
+    is_chunked: bool = False
 
     @property
     def first_keys(self) -> list[int]:
         """The first position of each sequence that a row of this step sees."""
-        if self.window is None:
-            return [0] * self.num_spans
-        spans = zip(self.query_lens, self.context_lens, strict=True)
-        return [max(context_len - query_len + 1 - self.window, 0) for query_len, context_len in spans]
+        starts = [end - length for end, length in zip(self.context_lens, self.query_lens, strict=True)]
+        return [first_seen(start, self.window, self.is_chunked) for start in starts]
+
+    def within_chunks(self) -> "AttentionLayout":
+        """The same with a span for each chunk that the rows of a span are in: no window hides a key of these."""
+        if not self.is_chunked or self.window is None:
+            return self
+        parts = [
+            (span, max(first, start), min(first + self.window, end))
+            for span, (query_len, end) in enumerate(zip(self.query_lens, self.context_lens, strict=True))
+            for start in [end - query_len]
+            for first in range(first_seen(start, self.window, True), end, self.window)
+        ]
+        return replace(
+            self,
+            query_lens=[end - start for _, start, end in parts],
+            context_lens=[end for _, _, end in parts],
+            block_tables=self.block_tables[[span for span, _, _ in parts]],
+        )
 
     @property
     def num_spans(self) -> int:

@@ -33,6 +33,7 @@ class DeviceLayout:
         num_prefill_tokens, num_prefill_spans: of the spans of more than one token. They size the launches; results
             do not depend on them.
         window: the most tokens that a row sees, its own included; None: all up to its own.
+        is_chunked: a row sees those from the last multiple of `window` on.
         is_state: the blocks hold recurrent states (`ops.state.layout`), not keys and values.
     """
 
@@ -47,6 +48,7 @@ class DeviceLayout:
     num_prefill_tokens: int = 0
     num_prefill_spans: int = 0
     window: int | None = None
+    is_chunked: bool = False
     is_state: bool = False
 
     @staticmethod
@@ -72,6 +74,7 @@ class DeviceLayout:
             num_prefill_tokens=sum(prefills),
             num_prefill_spans=len(prefills),
             window=layout.window,
+            is_chunked=layout.is_chunked,
         )
 
     def on_host(self) -> AttentionLayout:
@@ -84,6 +87,7 @@ class DeviceLayout:
             slot_mapping=self.slot_mapping,
             block_size=self.block_size,
             window=self.window,
+            is_chunked=self.is_chunked,
         )
 
     @property

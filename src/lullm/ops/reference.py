@@ -13,6 +13,7 @@ from lullm.ops.cache import float8_cache, int8_cache
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.types.arithmetic import Activation
+from lullm.types.layer_kind import first_seen
 
 
 def embedding(token_ids: Tensor, weight: Tensor) -> Tensor:
@@ -173,7 +174,8 @@ def attention(
         query_positions = torch.arange(context_len - query_len, context_len)[:, None]
         scores.masked_fill_(positions > query_positions, float("-inf"))
         if prepared.window is not None:
-            scores.masked_fill_(positions <= query_positions - prepared.window, float("-inf"))
+            firsts = [first_seen(int(position), prepared.window, prepared.is_chunked) for position in query_positions]
+            scores.masked_fill_(positions < torch.tensor(firsts)[:, None], float("-inf"))
         if sinks is not None:  # a key more, whose value is 0
             column = sinks.float()[:, None, None].expand(-1, query_len, 1)
             scores = torch.cat((scores, column), dim=-1)

@@ -15,6 +15,7 @@ class StepLimits:
         max_model_len: positions of a sequence.
         block_size: tokens per block.
         windows: by KV cache group, the tokens that a row sees at most; None: all up to its own.
+        chunked_groups: the numbers of the groups whose windows stand side by side.
         num_state_blocks: by KV cache group, the blocks of a sequence's recurrent state; 0: the group keeps keys and
             values. Empty: all groups do.
         num_shares: by KV cache group, by which block ids are multiplied (`kv.cache_group`). Empty: 1 in all.
@@ -27,6 +28,7 @@ class StepLimits:
     max_model_len: int
     block_size: int
     windows: tuple[int | None, ...] = (None,)
+    chunked_groups: tuple[int, ...] = ()
     num_state_blocks: tuple[int, ...] = ()
     num_shares: tuple[int, ...] = ()
     max_in_flight: int = 1

@@ -208,6 +208,7 @@ class Staging:
                 num_prefill_tokens=sum(prefill_lens),
                 num_prefill_spans=len(prefill_lens),
                 window=window,
+                is_chunked=group in self._limits.chunked_groups,
                 is_state=group in self._limits.state_groups,
             )
             for group, (table, slots, window) in enumerate(

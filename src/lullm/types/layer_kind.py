@@ -35,10 +35,14 @@ class FullAttention:
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindow:
-    """Keys and values of the last `window` tokens: a token sees so many, itself included. `heads`: as above."""
+    """Keys and values of the last `window` tokens: a token sees so many, itself included. `heads`: as above.
+
+    `is_chunked`: windows do not slide but stand side by side: a token sees those of its own chunk of `window` tokens.
+    """
 
     window: int
     heads: KVHeads | None = None
+    is_chunked: bool = False
 
     def __post_init__(self) -> None:
         if self.window < 1:
@@ -75,6 +79,13 @@ class SharedAttention:
 
 
 LayerKind = FullAttention | SlidingWindow | EncoderAttention | RecurrentState | Nothing | SharedAttention
+
+
+def first_seen(position: int, window: int | None, is_chunked: bool) -> int:
+    """The first position that the token at `position` sees; without a window all."""
+    if window is None:
+        return 0
+    return position - position % window if is_chunked else max(position - window + 1, 0)
 
 
 def attended_kind(kinds: Sequence[LayerKind], layer: int) -> LayerKind:

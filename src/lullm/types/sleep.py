@@ -17,6 +17,9 @@ SleepState = Literal["awake", "paused", "weights_offloaded", "discard_all", "par
 """In one word. 'paused': level 0. 'weights_offloaded', 'discard_all': everything sleeps, the weights at level 1 or 2.
 'partial': the weights or the KV cache alone."""
 
+SleepCause = Literal["call", "idle", "request"]
+"""What put an engine to sleep or woke it: a call, the ladder when no request came, or a request."""
+
 WEIGHTS = "weights"
 KV_CACHE = "kv_cache"
 TAGS = (WEIGHTS, KV_CACHE)
@@ -153,6 +156,23 @@ class WakeReport:
     tags: tuple[str, ...]
     restored_bytes: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SleepEvent:
+    """A sleep or a wake-up of an engine, by one of its three ends.
+
+    Args:
+        slept: something was released, or the engine paused.
+        woke: something came back, or a pause ended.
+        failed: 'sleep': what must be kept could not be saved, and nothing was released; 'wake_up': it did not come
+            back as it was, and the engine is still asleep.
+    """
+
+    cause: SleepCause
+    slept: SleepReport | None = None
+    woke: WakeReport | None = None
+    failed: Literal["sleep", "wake_up"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

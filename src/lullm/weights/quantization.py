@@ -7,15 +7,11 @@ are not quantized.
 A checkpoint that is quantized already keeps its own numbers, in those matrices whose numbers a native format holds.
 """
 
-import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import gcd
 from typing import Literal
 
-from torch import Tensor
-
-from lullm.errors import ModelLoadError
 from lullm.nn.embedding import Embedding, LMHead
 from lullm.nn.experts import Gate
 from lullm.nn.linear import FusedLinear, Matrix
@@ -23,8 +19,6 @@ from lullm.ops.quantized.grid import GRIDS as ALL_GRIDS
 from lullm.ops.quantized.grid import GridLayout
 from lullm.ops.quantized.narrow import BLOCK_INPUTS, narrow_format, narrow_layout
 from lullm.ops.quantized.weight import PANEL_ROWS, Layout, QuantizedLayout
-from lullm.weights.encoding.encoded import EncodedTensor
-from lullm.weights.encoding.joining import Joining
 from lullm.weights.rows.cut import Cut
 from lullm.weights.rule import WeightRules
 from lullm.weights.target import Loadable
@@ -40,35 +34,19 @@ def quantize_model(model: Loadable, quantization: str) -> None:
         module.quantize(8 if isinstance(module, Embedding | LMHead) else BITS[quantization])
 
 
-def quantize_as_stored(
-    model: Loadable, tensors: Iterable[tuple[str, Tensor | EncodedTensor]], names: Iterable[str]
-) -> int:
-    """Give matrices of a meta model the storage that holds exactly what the checkpoint's tensors (`names`) hold.
+def keep_formats(model: Loadable, rules: WeightRules, formats: Mapping[str, tuple[int, ...]]) -> int:
+    """Give matrices of a meta model the storage that holds exactly what all tensors hold which fill them.
 
-    A fused matrix gets one where all its parts fit the same. Returns the number of matrices; the others are decoded.
-    What does not belong together is left to the loader, which names all of it.
-    """
-    formats: dict[str, tuple[int, ...]] = {}
-    joining = Joining(model.rules.joins, names)
-    for name, tensor in tensors:
-        with contextlib.suppress(ModelLoadError):
-            whole = joining.add(name, tensor) if isinstance(tensor, Tensor) else None
-            if whole is not None:
-                formats[model.rules.canonical_name(whole[0])] = getattr(whole[1], "native_formats", ())
-    return keep_formats(model, formats)
-
-
-def keep_formats(model: Loadable, formats: Mapping[str, tuple[int, ...]]) -> int:
-    """Give matrices of a meta model the storage that all tensors which fill them fit. Returns how many got one.
+    Returns the number of those that got one; the others are decoded.
 
     Args:
-        formats: that hold a tensor exactly (`Layout.format`), the smallest first, by canonical names.
+        rules: of the checkpoint. formats: that hold a tensor (`Layout.format`), the smallest first, by canonical names.
     """
     num_quantized = 0
     for name, module in matrices(model):
-        wholes = tensors_of(model.rules, name, module)
-        fitting = set.intersection(*(set(_formats_of(whole, formats, model.rules)) for whole in wholes))
-        if any(model.rules.scale_of(whole) != 1.0 for whole in wholes):
+        wholes = tensors_of(rules, name, module)
+        fitting = set.intersection(*(set(_formats_of(whole, formats, rules)) for whole in wholes))
+        if any(rules.scale_of(whole) != 1.0 for whole in wholes):
             fitting -= GRIDS.keys()
         num_outputs, num_inputs = module.weight.shape
         cut = model.cuts.get(f"{name}.weight")

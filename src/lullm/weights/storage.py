@@ -36,7 +36,11 @@ def choose_storage(
     if quantization is not None:
         quantize_model(model, quantization)
         return 0
-    return 0 if files is None else open_source(files).keep_blocks(model)
+    if files is None:
+        return 0
+    source = open_source(files)
+    rules = source.rules(model.rules)
+    return keep_formats(model, rules, source.formats(rules))
 
 
 def foretell_storage(model: Loadable, encoding: CheckpointEncoding | None, own_encoding: str | None) -> int:
@@ -55,7 +59,7 @@ def foretell_storage(model: Loadable, encoding: CheckpointEncoding | None, own_e
                 is_outer = isinstance(module, Embedding | LMHead)
                 scheme = _scheme_of(encoding, whole.removesuffix(".weight"), is_outer)
                 formats[whole] = _formats(scheme, num_inputs)
-    return keep_formats(model, formats)
+    return keep_formats(model, model.rules, formats)
 
 
 def _scheme_of(encoding: CheckpointEncoding, module: str, is_outer: bool) -> Scheme | None:
@@ -77,5 +81,5 @@ def _formats(scheme: Scheme | None, num_inputs: int) -> tuple[int, ...]:
         return 4, 8
     bits = 8 if scheme.packing == "plain" else scheme.bits
     size = num_inputs if scheme.group_size is None else scheme.group_size
-    is_whole = num_inputs % size == 0 and not scheme.has_order
+    is_whole = num_inputs % size == 0 and not scheme.has_order and scheme.packing != "hqq"  # zero points of no digit
     return integer_formats(bits, scheme.is_symmetric, num_inputs, num_inputs // size) if is_whole else ()

@@ -89,6 +89,7 @@ class WorkerSetup:
             config.max_model_len,
             config.block_size,
             tuple(group.window for group in layout.groups),
+            tuple(number for number, group in enumerate(layout.groups) if group.is_chunked),
             tuple(group.num_state_blocks for group in layout.groups),
             tuple(group.num_shares for group in layout.groups),
             max_in_flight=config.max_in_flight,

@@ -6,11 +6,10 @@ from lullm.engine.replica.merge import (
     merged_load,
     merged_move,
     merged_occupancy,
-    merged_sleep,
     merged_state,
     merged_stats,
-    merged_wake,
 )
+from lullm.executor.merge import merged_reports
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.sleep import SleepReport, WakeReport
 from lullm.types.watch.occupancy import (
@@ -51,8 +50,9 @@ def test_experts_of_all_engines():
 
 def test_sleeps_that_ran_at_the_same_time():
     both = [SleepReport(1, ("weights",), 10, 1, 0.5), SleepReport(1, ("weights", "kv_cache"), 20, 2, 0.25)]
-    assert merged_sleep(both) == SleepReport(1, ("weights", "kv_cache"), 30, 3, 0.5)
-    assert merged_wake([WakeReport((), 0, 0.0), WakeReport(("kv_cache",), 5, 1.0)]) == WakeReport(("kv_cache",), 5, 1.0)
+    assert merged_reports(both) == SleepReport(1, ("weights", "kv_cache"), 30, 3, 0.5)
+    woken = [WakeReport((), 0, 0.0), WakeReport(("kv_cache",), 5, 1.0)]
+    assert merged_reports(woken) == WakeReport(("kv_cache",), 5, 1.0)
     assert merged_state(["awake", "awake"]) == "awake" and merged_state(["awake", "discard_all"]) == "partial"
 
 

@@ -24,7 +24,7 @@ from lullm.errors import (
     UnsupportedError,
     WorkerLostError,
 )
-from lullm.executor.merged import MergedExecutor
+from lullm.executor.executor import Executor
 from lullm.executor.mp.transport import RingTransport
 from lullm.executor.remote.order import WorkerOrder
 from lullm.executor.remote.workers import RemoteWorkers
@@ -80,7 +80,7 @@ def _exists(fd):
 def test_each_is_a_process_of_its_own(workers):
     pids = pids_of(workers)
     assert len({*pids, os.getpid()}) == 3
-    executor = MergedExecutor(workers)
+    executor = Executor(workers)
     assert executor.num_workers == 2 and executor.determine_num_available_blocks() == (99, 0)
 
 

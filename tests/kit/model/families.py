@@ -102,6 +102,10 @@ LATENT = {
 }  # fmt: skip
 YARN_ON_ALL = {"rope_parameters": ROPE["yarn"] | {"mscale": 0.7, "mscale_all_dim": 0.9}}
 OSS = {"num_experts_per_tok": 2, "num_local_experts": 5}
+LLAMA4 = {
+    "num_local_experts": 5, "intermediate_size_mlp": 56, "attention_chunk_size": 20, "floor_scale": 32,
+    "attn_scale": 0.4, "num_hidden_layers": 5,
+}  # fmt: skip
 DELTA = {
     "full_attention_interval": 3, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
     "linear_value_head_dim": 12,
@@ -789,6 +793,26 @@ CASES = {
         },
         engine=TIED,
         features="rope: linear, dynamic, llama3, yarn; biases",
+    ),
+    "Llama4": Cases(
+        "Llama 4 Scout, Maverick (text)",
+        {
+            "chunks of 20, queries stretched from 32 on": LLAMA4,
+            "other layers, biases, tied, two experts a token, no norms": LLAMA4
+            | TIED
+            | {"num_hidden_layers": 3}
+            | {"layer_types": ["chunked_attention", "full_attention", "chunked_attention"], "moe_layers": [0, 2]}
+            | {"no_rope_layers": [1, 1, 0], "attention_bias": True, "use_qk_norm": False, "num_experts_per_tok": 2}
+            | {"attention_chunk_size": 32, "floor_scale": 7},
+            "dense layers between, llama3": LLAMA4
+            | {"interleave_moe_layer_step": 2, "attn_temperature_tuning": False, "rope_parameters": ROPE["llama3"]},
+        },
+        LLAMA4
+        | {"attention_chunk_size": 7, "head_dim": 8, "no_rope_layer_interval": 2, "floor_scale": 8}
+        | {"num_hidden_layers": 2},
+        LLAMA4 | {"attention_chunk_size": 32},
+        "layers that see chunks, and layers that see all, without rope; head norms without weights; queries that grow; "
+        "experts that read rows times their scores, a shared one",
     ),
     "Ministral": Cases(
         "Ministral 8B",

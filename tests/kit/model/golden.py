@@ -132,7 +132,10 @@ class PagedRun:
             block_size=BLOCK_SIZE,
         )
         token_ids = torch.tensor([token_id for _, ids in work for token_id in ids])
-        layouts = [DeviceLayout.of(dataclasses.replace(layout, window=group.window)) for group in self.groups]
+        layouts = [
+            DeviceLayout.of(dataclasses.replace(layout, window=group.window, is_chunked=group.is_chunked))
+            for group in self.groups
+        ]
         prepared = [
             self.ops.prepare_attention(layout) if group.keeps_tokens else StateLayout(layout)
             for group, layout in zip(self.groups, layouts, strict=True)

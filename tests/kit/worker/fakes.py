@@ -1,6 +1,6 @@
 """Several workers behind one executor, in this process: fakes that write their calls down, and whole replicas."""
 
-from lullm.executor.merged import MergedExecutor
+from lullm.executor.executor import Executor
 from lullm.executor.uniproc import LocalWorkers
 from lullm.types.sleep import Released, SleepForecast
 from lullm.types.step import StepResult
@@ -119,7 +119,7 @@ class FakeStep:
         return StepResult([], swap_s=float(self.worker.rank))
 
 
-class FakeExecutor(MergedExecutor):
+class FakeExecutor(Executor):
     """`num_workers` fakes. `calls`: (rank, verb, arguments), in order."""
 
     def __init__(self, num_workers):
@@ -134,7 +134,7 @@ class FakeExecutor(MergedExecutor):
         return calls
 
 
-class ReplicaExecutor(MergedExecutor):
+class ReplicaExecutor(Executor):
     """Real workers that all hold the whole model and run every step."""
 
     def __init__(self, num_workers, config, model_config, folder, ahead=None):

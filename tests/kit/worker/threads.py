@@ -12,8 +12,8 @@ import torch
 from lullm.collective.collective import Alone, rows_of
 from lullm.collective.seat import Seat
 from lullm.errors import EngineDeadError, InvalidRequestError, WorkerLostError
-from lullm.executor.merged import MergedExecutor
-from lullm.executor.protocol import Answer
+from lullm.executor.executor import Executor
+from lullm.executor.workers import Answer
 from lullm.types.parallel.placement import placements
 from lullm.worker.meeting import Meeting, open_seat
 from lullm.worker.worker import Worker
@@ -208,7 +208,7 @@ class ThreadWorkers:
             thread.shutdown()
 
 
-class ThreadExecutor(MergedExecutor):
+class ThreadExecutor(Executor):
     """Workers in threads, as many as the config says. `driver_worker`: the first of them."""
 
     def __init__(self, config, model_config, folder, ahead=None):
@@ -234,7 +234,7 @@ class MeetingExecutor(ThreadExecutor):
             workers = ThreadWorkers([Seat(place) for place in grid], make)
         self.workers = workers.workers
         self.driver_worker = self.workers[0]
-        MergedExecutor.__init__(self, workers)
+        Executor.__init__(self, workers)
 
 
 def use_threads(monkeypatch, executor=ThreadExecutor):

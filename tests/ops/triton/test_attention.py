@@ -19,6 +19,7 @@ from lullm.ops.triton.device import IS_INTERPRETED, launch_device
 from lullm.ops.triton.prefill_attention import launch_prefill, num_prefill_splits
 from lullm.ops.triton.table import TRITON_OPS
 from lullm.ops.triton.tile import DecodeTile, PrefillTile
+from lullm.types.layer_kind import first_seen
 
 DEVICE = launch_device()
 # Triton's interpreter rounds to bfloat16 wrongly.
@@ -27,7 +28,9 @@ TOLERANCE = {torch.float32: 5e-6, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 GARBAGE = 10**8
 
 
-def make_step(shape, heads=(4, 2), head_size=16, block_size=16, dtype=torch.float32, window=None, seed=0):
+def make_step(
+    shape, heads=(4, 2), head_size=16, block_size=16, dtype=torch.float32, window=None, seed=0, is_chunked=False
+):
     """Scattered blocks; NaN in every slot and garbage in every entry of a table that must not be read."""
     generator = torch.Generator().manual_seed(seed)
     num_q_heads, num_kv_heads = heads
@@ -40,7 +43,7 @@ def make_step(shape, heads=(4, 2), head_size=16, block_size=16, dtype=torch.floa
     for span, (query_len, context_len) in enumerate(shape):
         blocks = [ids.pop() for _ in range(needed[span])]
         slots = [blocks[p // block_size] * block_size + p % block_size for p in range(context_len)]
-        first_key = 0 if window is None else max(context_len - query_len + 1 - window, 0)
+        first_key = first_seen(context_len - query_len, window, is_chunked)
         tables[span, : len(blocks)] = torch.tensor(blocks)
         tables[span, : first_key // block_size] = -GARBAGE
         for cache in caches:
@@ -48,7 +51,9 @@ def make_step(shape, heads=(4, 2), head_size=16, block_size=16, dtype=torch.floa
             cache.view(-1, num_kv_heads, head_size)[slots[first_key:]] = rows
         slot_mapping += slots[-query_len:]
     query_lens, context_lens = (list(lens) for lens in zip(*shape, strict=True))
-    layout = AttentionLayout(query_lens, context_lens, tables, torch.tensor(slot_mapping), block_size, window)
+    layout = AttentionLayout(
+        query_lens, context_lens, tables, torch.tensor(slot_mapping), block_size, window, is_chunked
+    )
     q = torch.randn(layout.num_tokens, num_q_heads, head_size, generator=generator).to(dtype)
     return layout, q, caches
 
@@ -87,6 +92,12 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 def test_shapes(shape, window):
     assert_like_reference(*make_step(shape, window=window))
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 24, 64])
+@pytest.mark.parametrize("shape", [SHAPES["ragged decodes"], SHAPES["everything"]], ids=["decodes", "everything"])
+def test_chunks(shape, chunk):
+    assert_like_reference(*make_step(shape, window=chunk, is_chunked=True))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -192,12 +203,12 @@ SPLIT_SHAPES = {
 }
 
 
-@pytest.mark.parametrize("window", [None, 7, 100])
+@pytest.mark.parametrize(("window", "is_chunked"), [(None, False), (7, False), (100, False), (7, True), (100, True)])
 @pytest.mark.parametrize("name", SPLIT_SHAPES)
-def test_prefill_split_along_the_context(name, window, monkeypatch):
+def test_prefill_split_along_the_context(name, window, is_chunked, monkeypatch):
     """A device of some multiprocessors, so that each tile's keys are shared, and one of very many."""
     shape, heads = SPLIT_SHAPES[name], (6, 2) if window else (4, 2)
-    layout, q, caches = make_step(shape, heads=heads, window=window)
+    layout, q, caches = make_step(shape, heads=heads, window=window, is_chunked=is_chunked)
     expected = expected_of(layout, q, caches)
     given = q.to(DEVICE), on_device(caches)
     tile = PrefillTile(16, 16, 4, 1, min_split_keys=16)

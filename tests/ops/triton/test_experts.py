@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lullm.config.experts import ClampedGate, ExpertsConfig
+from lullm.config.layer.experts import ClampedGate, ExpertsConfig
 from lullm.ops.experts.routing import Routes, route
 from lullm.ops.experts.weights import ExpertSlots, ExpertWeights, Matrices
 from lullm.ops.selection import REFERENCE_OPS

@@ -9,13 +9,19 @@ from kit.model.families import (
     CASES,
     DELTA,
     DOTS,
+    FALCON,
+    FALCON_GROUPS,
+    GEMMA3N,
     GROUPS,
     HALF,
     LATENT,
+    MAMBA2,
     MULTIPLIERS,
     OSS,
     ROPE,
     STRETCHED,
+    TIED,
+    TWO_TYPES,
     YARN_ON_ALL,
     longrope,
 )
@@ -26,7 +32,7 @@ from lullm.errors import ModelLoadError
 from lullm.models.registry import build_model
 from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.weights.headers import check_headers
-from lullm.weights.reading.source import open_source
+from lullm.weights.storage import choose_storage
 
 GROUPED = {"hidden_size": 256, "intermediate_size": 512}
 EVEN_YARN = {"rope_parameters": YARN_ON_ALL["rope_parameters"] | {"mscale": 0.9}}
@@ -40,6 +46,11 @@ VARIANTS = {
     "Gemma3": CASES["Gemma3"].variants["plain"] | {"query_pre_attn_scalar": 16},
     "Phi3": {"sliding_window": 20},
     "Cohere2": CASES["Cohere2"].keys_base | {"num_hidden_layers": 5, "layer_types": ...},
+    "FalconH1": FALCON | {"mamba_rms_norm": True, "mamba_norm_before_gate": False},
+    "Gemma3n": GEMMA3N
+    | TWO_TYPES
+    | {"num_kv_shared_layers": 3, "altup_num_inputs": 3, "altup_active_idx": 1, "tie_word_embeddings": False}
+    | {"intermediate_size": [72, 72, 40, 40, 24, 24], "attention_bias": True},
     "Glm4Moe": CASES["Glm4Moe"].keys_base | {"attention_bias": True},
     "DeepseekV2": CASES["DeepseekV2"].keys_base | EVEN_YARN | {"first_k_dense_replace": 1},
     "DeepseekV3": LATENT | GROUPS | EVEN_YARN | {"first_k_dense_replace": 1, "norm_topk_prob": True},
@@ -76,6 +87,38 @@ def test_logits(tmp_path, family):
     expected = logits(tmp_path)
     assert expected.std() > 0.3
     torch.testing.assert_close(logits(path), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("Falcon", FALCON_GROUPS | {"tie_word_embeddings": False}),
+        ("Falcon", FALCON_GROUPS | {"num_ln_in_parallel_attn": 1}),
+        ("GPTNeoX", CASES["GPTNeoX"].variants["plain"] | {"use_parallel_residual": False, "attention_bias": False}),
+        ("Jamba", CASES["Jamba"].variants["dense, biases, tied"]),
+        ("Mamba2", MAMBA2 | TIED | {"n_groups": 1, "use_bias": True, "use_conv_bias": False}),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_other_kinds(tmp_path, family, options):
+    save_model(tmp_path, family, options)
+    path = tmp_path / "model.gguf"
+    write_gguf(path, tmp_path, family)
+    check_headers(ModelConfig.from_folder(path), path)
+    torch.testing.assert_close(logits(path), logits(tmp_path), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [("Llama", "exaone"), ("Llama", "internlm2"), ("Llama", "xverse"), ("Granite", "minicpm")]
+)
+def test_architectures_that_compute_as_another(tmp_path, family, name):
+    """Their own code is not in transformers."""
+    options = {} if family == "Llama" else MULTIPLIERS | {"attention_multiplier": 16**-0.5}
+    save_model(tmp_path, family, options)
+    path = tmp_path / "model.gguf"
+    write_gguf(path, tmp_path, family, name=name)
+    found, expected = logits(path), logits(tmp_path)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES["Gemma4"].variants if "plain" not in name])
@@ -172,11 +215,37 @@ def test_inputs_of_value_heads_in_another_order(tmp_path, kind, stays):
     path, name = tmp_path / "model.gguf", "blk.0.ssm_out.weight"
     write_gguf(path, tmp_path, "Qwen3_5", choose={name: kind}.get)
     model = build_model(ModelConfig.from_folder(path), torch.float32, 128)
-    assert open_source(path).keep_blocks(model) == stays
+    assert choose_storage(model, None, None, path) == stays
     stored = as_tensor(path, name)
     expected = stored.unflatten(1, (2, 2, 64)).transpose(1, 2).flatten(1)
     found = load_model(path).get_parameter("model.layers.0.linear_attn.out_proj.weight")
     torch.testing.assert_close(found, expected, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "number"), [(("Q3_K", "Q6_K"), 20), (("Q4_K", "Q6_K"), 21), (("Q4_0", "Q8_0"), 17), (("Q4_K", "Q8_0"), 0)]
+)
+def test_blocks_beside_each_other(tmp_path, kinds, number):
+    """A matrix of two kinds of blocks takes the smallest grid that holds both; 0: there is none, it is decoded."""
+    save_model(tmp_path, "Qwen3", GROUPED)
+    path = tmp_path / "model.gguf"
+    chosen = {f"blk.0.ffn_{part}.weight": FORMATS[kind] for part, kind in zip(("gate", "up"), kinds, strict=True)}
+    write_gguf(path, tmp_path, "Qwen3", choose=chosen.get)
+    model = build_model(ModelConfig.from_folder(path), torch.float32, 128)
+    assert choose_storage(model, None, None, path) == (number > 0)
+    layout = model.get_submodule("model.layers.0.mlp.gate_up_proj").layout
+    assert (layout.format if layout else 0) == number
+
+
+def test_factors_of_granite_are_no_part_of_blocks(tmp_path):
+    """A matrix that is read times a factor is decoded; it used to fail once its blocks were written."""
+    save_model(tmp_path, "Granite", VARIANTS["Granite"] | GROUPED)
+    path = tmp_path / "model.gguf"
+    write_gguf(path, tmp_path, "Granite", FORMATS.Q8_0)
+    model = build_model(ModelConfig.from_folder(path), torch.float32, 128)
+    kept = choose_storage(model, None, None, path)
+    layers = model.get_submodule("model.layers.0")
+    assert kept and layers.mlp.gate_up_proj.layout is not None and layers.mlp.down_proj.layout is None
 
 
 def test_what_is_stored_says_the_type(tmp_path):

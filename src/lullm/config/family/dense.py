@@ -6,7 +6,7 @@ from typing import Any
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import full_attention, window_if_switched_on, window_unless_null
-from lullm.config.field import MOST_INTERMEDIATE, boolean, positive_float, positive_int, shown
+from lullm.config.field import MOST_HEAD_DIM, MOST_INTERMEDIATE, boolean, positive_float, positive_int, shown
 from lullm.config.rope import ROPE_KEYS, RopeConfig, read_flat_rope
 from lullm.errors import ModelLoadError
 from lullm.types.arithmetic import Activation
@@ -63,6 +63,14 @@ def read_partial(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: i
     rope = read_flat_rope({**data, name: data.get(name) or default}, has_partial=True)
     plain = {key: value for key, value in data.items() if key not in ("rope_scaling", "rope_parameters", name)}
     return replace(read_dense(plain, kinds, head_dim), ropes=(rope,) * len(kinds))
+
+
+def rotated_share(data: dict[str, Any], head_dim: int) -> float:
+    """The share of a head that `rotary_dim` says; 1 where it says nothing. Raises ModelLoadError."""
+    turned = positive_int(data, "rotary_dim", head_dim, MOST_HEAD_DIM)
+    if turned > head_dim:
+        raise ModelLoadError(f"config.json: rotary_dim ({turned}) must be at most the size of a head ({head_dim})")
+    return 1.0 if turned == head_dim else (turned + 1e-6) / head_dim  # of the product the whole part counts
 
 
 LLAMA = Family(

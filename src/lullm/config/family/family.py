@@ -59,6 +59,9 @@ class Family:
 
 
 NULL_IS_NONE = frozenset(
-    {"sliding_window", "mamba_d_ssm", "attn_logit_softcapping", "final_logit_softcapping", "q_lora_rank"}
-)
+    {
+        "sliding_window", "attention_chunk_size", "mamba_d_ssm", "attn_logit_softcapping", "final_logit_softcapping",
+        "q_lora_rank",
+    }
+)  # fmt: skip
 """Keys for which null is a value of its own."""

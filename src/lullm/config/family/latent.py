@@ -5,9 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig, LatentConfig
-from lullm.config.experts import ExpertsConfig
 from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense
-from lullm.config.family.experts import (
+from lullm.config.family.experts.reading import (
     TRAINING,
     layers_by_name,
     read_experts,
@@ -17,6 +16,7 @@ from lullm.config.family.experts import (
 )
 from lullm.config.family.family import Family
 from lullm.config.field import MOST_HEAD_DIM, boolean, integer, positive_float, positive_int, shown
+from lullm.config.layer.experts import ExpertsConfig
 from lullm.config.rope import RopeConfig
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind

@@ -4,14 +4,16 @@ Every function takes a `config.json` with the family's defaults, gives one kind 
 The rules where a file has no `layer_types` are transformers'.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lullm.config.field import MOST_LAYERS, boolean, integer, positive_int, shown
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import FullAttention, LayerKind, SlidingWindow
 
-FULL, SLIDING = "full_attention", "sliding_attention"
+FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
+_OLDER = {"mamba": LINEAR, "attention": FULL}
+"""Names of older files."""
 
 
 def num_layers(data: dict[str, Any]) -> int:
@@ -67,12 +69,23 @@ def _is_switched_on(data: dict[str, Any]) -> bool:
     return boolean(data, "use_sliding_window", False) and data.get("sliding_window") is not None
 
 
-def window_without_rope(data: dict[str, Any], turns: Sequence[bool]) -> tuple[LayerKind, ...]:
+def layers_that_turn(data: dict[str, Any]) -> list[bool]:
+    """By layer, whether its heads are rotated. In `no_rope_layers`, in spite of its name, 1 says that they are."""
+    stated, count = data.get("no_rope_layers"), num_layers(data)
+    if stated is None or stated == []:
+        interval = positive_int(data, "no_rope_layer_interval", 4)
+        return [(layer + 1) % interval != 0 for layer in range(count)]
+    if not isinstance(stated, list) or len(stated) < count or not all(value in (0, 1) for value in stated):
+        raise ModelLoadError(f"config.json: no_rope_layers must be a list of 0 and 1 per layer, not {shown(stated)}")
+    return [bool(value) for value in stated[:count]]
+
+
+def window_without_rope(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     """SmolLM3: layers whose heads are not rotated have a window, if windows are switched on."""
     has_window = _is_switched_on(data)
     return _mixed(
         data if has_window else {**data, "sliding_window": None},
-        [SLIDING if has_window and not rotates else FULL for rotates in turns],
+        [SLIDING if has_window and not turns else FULL for turns in layers_that_turn(data)],
     )
 
 
@@ -96,15 +109,30 @@ def _mixed(data: dict[str, Any], default_types: Sequence[str]) -> tuple[LayerKin
     """By `layer_types`, or `default_types` where there are none."""
     stated = data.get("layer_types")
     types = default_types if stated is None else stated
-    if not isinstance(types, list) or not all(str(layer_type) in (FULL, SLIDING) for layer_type in types):
-        raise ModelLoadError(f"config.json: layer_types must be a list of {FULL} and {SLIDING}, not {shown(types)}")
-    if len(types) != num_layers(data):
-        raise ModelLoadError(
-            f"config.json: layer_types names {len(types)} layers, num_hidden_layers is {num_layers(data)}"
-        )
-    if SLIDING not in types:
-        return (FullAttention(),) * len(types)
-    if data.get("sliding_window") is None:
+    has_window = isinstance(types, list) and SLIDING in types
+    if has_window and data.get("sliding_window") is None:
         raise ModelLoadError(f"config.json: layer_types names {SLIDING}, but no sliding_window is switched on")
-    kinds: dict[Any, LayerKind] = {FULL: FullAttention(), SLIDING: SlidingWindow(positive_int(data, "sliding_window"))}
-    return tuple(kinds[layer_type] for layer_type in types)
+    window = SlidingWindow(positive_int(data, "sliding_window")) if has_window else FullAttention()
+    return kinds_by_type(data, {SLIDING: window}, default_types)
+
+
+def kinds_by_type(
+    data: dict[str, Any], others: Mapping[str, LayerKind], default_types: Sequence[str]
+) -> tuple[LayerKind, ...]:
+    """By `layer_types`, or `default_types` where there are none: full attention, or one of the other kinds.
+
+    Raises ModelLoadError.
+    """
+    stated = data.get("layer_types")
+    types = list(default_types) if stated is None else stated
+    kinds = {FULL: FullAttention(), **others}
+    named = [_OLDER.get(str(name), str(name)) for name in types] if isinstance(types, list) else []
+    if not named or not kinds.keys() >= set(named):
+        raise ModelLoadError(
+            f"config.json: layer_types (layers_block_type) must be a list of {' and '.join(kinds)}, not {shown(types)}"
+        )
+    if len(named) != num_layers(data):
+        raise ModelLoadError(
+            f"config.json: layer_types names {len(named)} layers, num_hidden_layers is {num_layers(data)}"
+        )
+    return tuple(kinds[name] for name in named)

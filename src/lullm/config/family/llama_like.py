@@ -6,19 +6,18 @@ from typing import Any
 
 from lullm.config.decoder import DecoderConfig, QueryStretch
 from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense, read_partial, ropes_of
-from lullm.config.family.experts import TRAINING, layers_by_name, read_grouped_experts
+from lullm.config.family.experts.reading import TRAINING, layers_by_name, read_grouped_experts
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import (
     full_attention,
-    num_layers,
+    layers_that_turn,
     window_but_every,
     window_unless_null,
     window_where_named,
     window_without_rope,
 )
-from lullm.config.field import MOST_LAYERS, boolean, integer, optional_object, positive_float, positive_int, shown
+from lullm.config.field import MOST_LAYERS, boolean, integer, optional_object, positive_float, positive_int
 from lullm.config.rope import MOST_POSITIONS, read_flat_rope, read_ropes_by_kind, read_theta
-from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind, SlidingWindow
 
 
@@ -46,23 +45,8 @@ def _without_rope(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: 
 
 def _read_smollm3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     config = read_dense(data, kinds, head_dim)
-    ropes = tuple(rope if turns else None for rope, turns in zip(config.ropes, _turns(data), strict=True))
+    ropes = tuple(rope if turns else None for rope, turns in zip(config.ropes, layers_that_turn(data), strict=True))
     return replace(config, ropes=ropes)
-
-
-def _turns(data: dict[str, Any]) -> list[bool]:
-    """By layer, whether its heads are rotated. In `no_rope_layers`, in spite of its name, 1 says that they are."""
-    stated, count = data.get("no_rope_layers"), num_layers(data)
-    if stated is None:
-        interval = positive_int(data, "no_rope_layer_interval", 4)
-        return [(layer + 1) % interval != 0 for layer in range(count)]
-    if not isinstance(stated, list) or len(stated) < count or not all(value in (0, 1) for value in stated):
-        raise ModelLoadError(f"config.json: no_rope_layers must be a list of 0 and 1 per layer, not {shown(stated)}")
-    return [bool(value) for value in stated[:count]]
-
-
-def _smollm3_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
-    return window_without_rope(data, _turns(data))
 
 
 _OLMO3_THETA = 5e5
@@ -151,7 +135,7 @@ SMOLLM3 = Family(
         "sliding_window",
     },
     ignores=frozenset({"max_window_layers"}),
-    layer_kinds=_smollm3_kinds,
+    layer_kinds=window_without_rope,
 )
 OLMO2 = Family(
     read_dense,

@@ -1,19 +1,17 @@
 """The families by the architectures of a `config.json`: lullm's own, and those that other packages bring."""
 
 from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
-from lullm.config.family.experts import (
-    DOTS1,
+from lullm.config.family.experts.gpt_oss import GPT_OSS
+from lullm.config.family.experts.llama4 import LLAMA4
+from lullm.config.family.experts.sigmoid import DOTS1, GLM4_MOE, MINIMAX_M2, SOLAR_OPEN
+from lullm.config.family.experts.softmax import (
     ERNIE4_5_MOE,
     FLEX_OLMO,
-    GLM4_MOE,
-    GPT_OSS,
     GRANITE_MOE,
-    MINIMAX_M2,
     MIXTRAL,
     OLMOE,
     QWEN2_MOE,
     QWEN3_MOE,
-    SOLAR_OPEN,
 )
 from lullm.config.family.family import Family
 from lullm.config.family.gemma.gemma3 import GEMMA, GEMMA2, GEMMA3
@@ -103,6 +101,7 @@ FAMILIES: dict[str, Family] = {
     "Lfm2ForCausalLM": LFM2,
     "Lfm2MoeForCausalLM": LFM2_MOE,
     "LlamaForCausalLM": LLAMA,
+    "Llama4ForCausalLM": LLAMA4,
     "MambaForCausalLM": MAMBA,
     "Mamba2ForCausalLM": MAMBA2,
     "MiniMaxM2ForCausalLM": MINIMAX_M2,

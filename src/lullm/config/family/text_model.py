@@ -50,6 +50,7 @@ TEXT_MODELS: dict[str, TextModel] = {
     "Idefics3ForConditionalGeneration": TextModel(None),
     "InternVLForConditionalGeneration": TextModel(None),
     "Lfm2VlForConditionalGeneration": TextModel(None),
+    "Llama4ForConditionalGeneration": TextModel("Llama4ForCausalLM"),
     "LlavaForConditionalGeneration": TextModel(None),
     "LlavaNextForConditionalGeneration": TextModel(None),
     "LlavaOnevisionForConditionalGeneration": TextModel(None),

@@ -8,15 +8,15 @@ on them, routers, embeddings, latent vectors.
 import dataclasses
 from dataclasses import dataclass, replace
 
-from lullm.config.decoder import (
-    DecoderConfig,
+from lullm.config.decoder import DecoderConfig
+from lullm.config.layer.experts import ExpertsConfig
+from lullm.config.layer.recurrent import (
     DeltaNetConfig,
     RecurrentConfig,
     SelectiveConfig,
     ShortConvolutionConfig,
     StateSpaceConfig,
 )
-from lullm.config.experts import ExpertsConfig
 from lullm.config.model import ModelConfig, Share
 from lullm.errors import ConfigError, UnsupportedError
 from lullm.types.layer_kind import FullAttention, KVHeads, LayerKind, RecurrentState, SlidingWindow

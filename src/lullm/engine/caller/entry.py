@@ -13,6 +13,7 @@ from typing import Protocol, cast
 from lullm.config.resolved import IdleConfig
 from lullm.engine.caller.backlog import Backlog, Reader
 from lullm.engine.caller.stream import LoopOutlet, OutputStream
+from lullm.engine.client import EngineClient
 from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError, LullmError
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.outputs import EngineOutput, PoolingOutput, PoolingRequestOutput
@@ -175,23 +176,20 @@ class Entry:
             raise InvalidRequestError(f"keep_alive must be a finite number of seconds, not {keep_alive}", "keep_alive")
 
 
-class EntryCalls:
-    """The calls of an `EngineClient` for requests, where all of them go by one entry."""
+class EntryClient(EngineClient):
+    """An `EngineClient` all of whose requests go by one entry."""
 
     _entry: Entry
 
     def stream(self, request: GenerateRequest, keep_alive: float | None = None) -> AsyncGenerator[RequestOutput, None]:
-        """Outputs of one request that `prepare` has made, as they come; closing the generator aborts it."""
         return cast(AsyncGenerator[RequestOutput, None], self._entry.outputs(request, keep_alive))
 
     async def run(self, request: GenerateRequest, reader: Reader, keep_alive: float | None = None) -> None:
-        """Have `reader` take the outputs of a prepared request as they come; cancelling the call aborts it."""
         await self._entry.run(request, reader, keep_alive)
 
     async def pool(
         self, request: GenerateRequest, keep_alive: float | None = None
     ) -> PoolingRequestOutput[PoolingOutput]:
-        """The output of a request that `prepare` has made for `PoolingParams`; cancelling the call aborts it."""
         return await self._entry.vector(request, keep_alive)
 
 

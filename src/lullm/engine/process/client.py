@@ -1,4 +1,4 @@
-"""ProcessClient: an engine in a process of its own, behind the `EngineClient` protocol. Loads no torch.
+"""ProcessClient: an engine in a process of its own, as an `EngineClient`. Loads no torch.
 
 Requests are rendered, tokenized and checked here; the engine's process computes, finds stop strings, and writes the
 text: what ends a sequence must be known before its next step.
@@ -8,45 +8,25 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from types import NoneType
-from typing import Any, TypeVar, Unpack, cast
-
-import msgspec
+from typing import Any, TypeVar, cast
 
 from lullm.config.engine import EngineConfig
 from lullm.config.option.sleep_after import SleepRung
-from lullm.engine.caller.entry import Entry, EntryCalls
-from lullm.engine.caller.reception import Reception
-from lullm.engine.client import SleepObserver
+from lullm.engine.caller.entry import Entry, EntryClient
 from lullm.engine.process.link import EngineLink
-from lullm.engine.process.message import Heard
 from lullm.engine.process.spawn import EngineProcess
 from lullm.engine.process.weight_feed import WeightFeed
 from lullm.engine.start.model import OpenedModel, open_model
 from lullm.errors import InvalidRequestError
 from lullm.executor.remote.codec import decode, encode
 from lullm.executor.remote.message import with_names
-from lullm.types.parallel.experts import ExpertLoad, ExpertMove
-from lullm.types.sleep import (
-    ForecastArguments,
-    SleepArguments,
-    SleepForecast,
-    SleepOptions,
-    SleepReport,
-    SleepState,
-    WakeReport,
-    check_tags,
-)
-from lullm.types.watch.occupancy import Occupancy
+from lullm.types.sleep import SleepEvent, SleepState
 from lullm.types.watch.stats import EngineStats
 
 T = TypeVar("T")
 
-_REPORTS = {"slept": SleepReport, "woke": WakeReport}
 
-
-class ProcessClient(Reception, EntryCalls):
+class ProcessClient(EntryClient):
     """Starts the process in the constructor, which blocks until the engine is there.
 
     Args:
@@ -82,29 +62,10 @@ class ProcessClient(Reception, EntryCalls):
         self.tokenizer = model.tokenizer
         self.default_params = model.default_params
         super().__init__(model.input_processor(self.config))
-        self._observers: list[SleepObserver] = []
+        self._observers: list[Callable[[SleepEvent], None]] = []
         self._updates = asyncio.Lock()
         self._link = EngineLink(self._process, ready.status, self.tokenizer.decode_token, self._hear)
         self._entry = Entry(self._link, self.idle)
-
-    async def abort(self, request_ids: Sequence[str]) -> None:
-        """End requests: each has a last output with the reason 'abort'. Unknown ids are ignored."""
-        await self._call("abort", NoneType, request_id=list(request_ids))
-
-    async def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
-        options = SleepOptions(level, **arguments)
-        return await self._call("sleep", SleepReport, **dataclasses.asdict(options))
-
-    async def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
-        check_tags(tags)
-        return await self._call("wake_up", WakeReport, tags=tags and list(tags))
-
-    async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
-        SleepOptions(level, **arguments)
-        return await self._call("explain_sleep", SleepForecast, level=level, **arguments)
-
-    async def resume_generation(self) -> None:
-        await self._call("resume", NoneType)
 
     async def collective_rpc(
         self,
@@ -122,21 +83,12 @@ class ProcessClient(Reception, EntryCalls):
         return cast(list[Any], decode(memoryview(found)))
 
     async def _call(self, verb: str, kind: type[T], **arguments: Any) -> T:
-        """A call on the engine, behind the requests that came before it."""
         self._entry.send_arrived()
         return await self._link.call(verb, kind, **arguments)
 
     def weight_feed(self) -> WeightFeed:
         """For an update whose weights come one by one."""
         return WeightFeed(self._link, self._updates)
-
-    async def start_profile(self, folder: str | Path = "profile") -> None:
-        """Record where the time goes, until `stop_profile`. Raises as `Profiler.start` does."""
-        await self._call("start_profile", NoneType, folder=str(Path(folder).absolute()))
-
-    async def stop_profile(self) -> Path:
-        """End the recording; the trace in the folder. Raises as `Profiler.stop` does."""
-        return Path(await self._call("stop_profile", str))
 
     @property
     def sleeping_tags(self) -> tuple[str, ...]:
@@ -156,26 +108,11 @@ class ProcessClient(Reception, EntryCalls):
         status = self._link.status
         return None if status.rung is None else (status.rung, max(status.rung_due - time.monotonic(), 0.0))
 
-    def observe_sleep(self, observer: SleepObserver) -> None:
-        """The observer hears on the event loop."""
+    def observe_sleep(self, observer: Callable[[SleepEvent], None]) -> None:
         self._observers.append(observer)
-
-    async def expert_load(self, clear: bool = False) -> ExpertLoad:
-        """How many tokens have used each expert. `clear`: it is counted anew from now on."""
-        return await self._call("expert_load", ExpertLoad, clear=clear)
-
-    async def rebalance_experts(self) -> ExpertMove:
-        """See `LLMEngine`."""
-        return await self._call("rebalance_experts", ExpertMove)
-
-    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        return await self._call("reset_prefix_cache", bool, reset_running_requests=reset_running_requests)
 
     def stats(self) -> EngineStats:
         return self._link.status.stats
-
-    async def occupancy(self, max_cells: int) -> Occupancy:
-        return await self._call("occupancy", Occupancy, max_cells=max_cells)
 
     def check_running(self) -> None:
         self._link.check_running()
@@ -194,8 +131,6 @@ class ProcessClient(Reception, EntryCalls):
         """End the process now, without an event loop. Idempotent."""
         self._process.close()
 
-    def _hear(self, heard: Heard) -> None:
-        kind = _REPORTS.get(heard.event)
-        report: list[Any] = [] if kind is None else [msgspec.msgpack.decode(heard.report, type=kind)]
+    def _hear(self, event: SleepEvent) -> None:
         for observer in self._observers:
-            getattr(observer, heard.event)(*report, heard.cause)
+            observer(event)

@@ -34,6 +34,7 @@ from lullm.engine.process.spawn import EngineProcess, dead
 from lullm.errors import EngineDeadError, InvalidRequestError, LullmError
 from lullm.machine.owner import check_owner
 from lullm.types.request import GenerateRequest
+from lullm.types.sleep import SleepEvent
 from lullm.types.wire.plain_error import error_of, lullm_error_of
 
 T = TypeVar("T")
@@ -46,13 +47,13 @@ class EngineLink:
 
     Args:
         process: that is ready. status: the first one. text_of: a token's text.
-        hear: takes what a `SleepObserver` hears.
+        hear: takes what observers of the sleep hear.
 
     Attributes:
         status: the last that was told.
     """
 
-    def __init__(self, process: EngineProcess, status: Status, text_of: TextOf, hear: Callable[[Heard], None]):
+    def __init__(self, process: EngineProcess, status: Status, text_of: TextOf, hear: Callable[[SleepEvent], None]):
         self.status = status
         self._process = process
         self._sock = process.sock
@@ -264,7 +265,7 @@ class EngineLink:
             self._answer(news)
         elif isinstance(news, Heard):
             self.status = news.status
-            self._hear(news)
+            self._hear(news.event)
         elif isinstance(news, Ended):
             self._end(EngineDeadError(str(error_of(news.error))) if news.error is not None else _NEVER_SENT)
 

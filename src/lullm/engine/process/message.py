@@ -11,7 +11,7 @@ from lullm.config.option.sleep_after import SleepRung
 from lullm.types.guided.params import Guide
 from lullm.types.pooling.params import Pooling
 from lullm.types.reply.rules import ThinkingTokens
-from lullm.types.sleep import SleepState
+from lullm.types.sleep import SleepEvent, SleepState
 from lullm.types.watch.stats import EngineStats
 from lullm.types.wire.plain_error import PlainError
 
@@ -202,11 +202,9 @@ class Answer(Message, tag="answer"):
 
 
 class Heard(Message, tag="heard"):
-    """What a `SleepObserver` hears. `report`: MessagePack; empty: there is none."""
+    """A sleep or a wake-up, for the observers."""
 
-    event: str
-    cause: str
-    report: bytes
+    event: SleepEvent
     status: Status
 
 

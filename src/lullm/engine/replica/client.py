@@ -5,58 +5,54 @@ Every request goes to one of them, by the `Router`. Calls go to all, and have on
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from lullm.config.engine import EngineConfig
 from lullm.config.option.sleep_after import SleepRung
 from lullm.engine.caller.backlog import Reader
-from lullm.engine.caller.named_calls import NamedCalls
-from lullm.engine.caller.reception import Reception
-from lullm.engine.client import SleepObserver
+from lullm.engine.client import EngineClient
 from lullm.engine.process.client import ProcessClient
 from lullm.engine.process.weight_feed import encode_weight
 from lullm.engine.replica.crew import Crew, gathered
-from lullm.engine.replica.merge import (
-    merged_forecast,
-    merged_load,
-    merged_move,
-    merged_occupancy,
-    merged_sleep,
-    merged_state,
-    merged_stats,
-    merged_tags,
-    merged_wake,
-)
-from lullm.engine.replica.router import Router, Ticket
+from lullm.engine.replica.merge import merged_load, merged_move, merged_occupancy, merged_state, merged_stats
+from lullm.engine.replica.router import Replica, Router, Ticket
 from lullm.engine.start.model import open_model
 from lullm.errors import EngineDeadError, InvalidRequestError
+from lullm.executor.merge import merged_reports, merged_tags
 from lullm.kv.hashing import BlockHashes
 from lullm.types.outputs import RequestOutput
-from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.pooling.outputs import EngineOutput, PoolingOutput, PoolingRequestOutput
 from lullm.types.request import GenerateRequest
-from lullm.types.sleep import (
-    ForecastArguments,
-    SleepArguments,
-    SleepForecast,
-    SleepReport,
-    SleepState,
-    WakeReport,
-)
+from lullm.types.sleep import SleepArguments, SleepEvent, SleepReport, SleepState
 from lullm.types.watch.occupancy import Occupancy
 from lullm.types.watch.stats import EngineStats
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+T = TypeVar("T")
+
+_MERGED: dict[str, Callable[[list[Any]], Any]] = {
+    "wake_up": merged_reports,
+    "explain_sleep": merged_reports,
+    "resume": lambda answers: None,
+    "reset_prefix_cache": all,
+    "occupancy": merged_occupancy,
+    "expert_load": merged_load,  # the workers of all engines are numbered through
+    "rebalance_experts": merged_move,  # each moves its own, by its own load
+    "stop_profile": lambda answers: answers[0],  # those of the others are beside its folder
+}
+"""Calls of an `EngineClient` whose answers are merged, each with how; the others go ways of their own."""
+
 _MAX_HASHED = 512
 """Blocks of a prompt that say where it goes: 8,192 tokens are hashed in a millisecond."""
 
 
-class ReplicaClient(Reception, NamedCalls):
+class ReplicaClient(EngineClient):
     """Starts `config.data_parallel_size` engines in the constructor, which blocks until all are there.
 
     Methods, attributes and raised errors: see `EngineClient` and `ProcessClient`. An error of one engine names it.
@@ -80,7 +76,7 @@ class ReplicaClient(Reception, NamedCalls):
         self._router = Router([each.num_blocks * has_cache for each in stats], self.config.block_size)
         self._tickets: dict[str, Ticket] = {}  # of the requests that have not ended
         for replica, known in zip(self._replicas, self._router.replicas, strict=True):
-            replica.observe_sleep(_Forgetting(known.forget))
+            replica.observe_sleep(functools.partial(_forget_released, known))
 
     # -- requests ------------------------------------------------------------------------------------------------
 
@@ -110,10 +106,7 @@ class ReplicaClient(Reception, NamedCalls):
             return await self._replicas[ticket.engine].pool(request, keep_alive)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """End a request, or several: each has a last output with the reason 'abort'. Unknown ids are ignored.
-
-        Requests of an engine that is dead end by its error.
-        """
+        """Requests of an engine that is dead end by its error."""
         given = {request_id} if isinstance(request_id, str) else set(request_id)
         of_engines: dict[ProcessClient, list[str]] = {}
         for each in given & self._tickets.keys():
@@ -159,17 +152,7 @@ class ReplicaClient(Reception, NamedCalls):
             asleep = [self._replicas[number] for number in reports if were_awake[number]]
             _, stuck = await gathered({number: replica.wake_up() for number, replica in enumerate(asleep)})
             self._crew.raise_first(errors, f"; {len(stuck)} other engines sleep still" if stuck else "")
-        return merged_sleep(list(reports.values()))
-
-    async def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
-        """Those that can wake are awake, also if another could not; the error names that one."""
-        return merged_wake(await self._crew.all(lambda replica: replica.wake_up(tags)))
-
-    async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
-        return merged_forecast(await self._crew.all(lambda replica: replica.explain_sleep(level, **arguments)))
-
-    async def resume_generation(self) -> None:
-        await self._crew.all(lambda replica: replica.resume_generation())
+        return merged_reports(list(reports.values()))
 
     @property
     def sleeping_tags(self) -> tuple[str, ...]:
@@ -189,12 +172,17 @@ class ReplicaClient(Reception, NamedCalls):
         steps = [step for replica in self._replicas if (step := replica.next_sleep) is not None]
         return min(steps, key=lambda step: step[1], default=None)
 
-    def observe_sleep(self, observer: SleepObserver) -> None:
+    def observe_sleep(self, observer: Callable[[SleepEvent], None]) -> None:
         """The observer hears of every engine."""
         for replica in self._replicas:
             replica.observe_sleep(observer)
 
-    # -- the rest ------------------------------------------------------------------------------------------------
+    # -- other calls ---------------------------------------------------------------------------------------------
+
+    async def _call(self, verb: str, kind: type[T], **arguments: Any) -> T:
+        """The answers of all engines as one. Those that could have done it, also if another could not."""
+        answer: T = _MERGED[verb](await self._crew.all(lambda replica: replica._call(verb, kind, **arguments)))
+        return answer
 
     async def collective_rpc(
         self,
@@ -229,30 +217,17 @@ class ReplicaClient(Reception, NamedCalls):
         folders = {each: Path(folder) / f"engine-{number}" for number, each in enumerate(self._replicas)}
         await self._crew.all(lambda replica: replica.start_profile(folders[replica]))
 
-    async def stop_profile(self) -> Path:
-        """End the recording; the trace of the first engine, beside whose folder those of the others are."""
-        return (await self._crew.all(lambda replica: replica.stop_profile()))[0]
-
-    async def expert_load(self, clear: bool = False) -> ExpertLoad:
-        """Of all engines, whose workers are numbered through."""
-        return merged_load(await self._crew.all(lambda replica: replica.expert_load(clear)))
-
-    async def rebalance_experts(self) -> ExpertMove:
-        """Each engine moves its own experts, by its own load."""
-        return merged_move(await self._crew.all(lambda replica: replica.rebalance_experts()))
-
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        found = await self._crew.all(lambda replica: replica.reset_prefix_cache(reset_running_requests))
+        is_reset = await super().reset_prefix_cache(reset_running_requests)
         for known in self._router.replicas:
             known.forget()
-        return all(found)
+        return is_reset
 
     def stats(self) -> EngineStats:
         return merged_stats([replica.stats() for replica in self._replicas])
 
     async def occupancy(self, max_cells: int) -> Occupancy:
-        num_cells = max(max_cells // len(self._replicas), 1)
-        return merged_occupancy(await self._crew.all(lambda replica: replica.occupancy(num_cells)))
+        return await super().occupancy(max(max_cells // len(self._replicas), 1))
 
     def check_running(self) -> None:
         """Raises EngineDeadError: one of them is dead, or all are being shut down."""
@@ -282,6 +257,11 @@ class ReplicaClient(Reception, NamedCalls):
         self._crew.close()
 
 
+def _forget_released(known: Replica, event: SleepEvent) -> None:
+    if event.slept is not None and event.slept.tags:
+        known.forget()
+
+
 class _FirstOutput:
     """Tells of the first output on its way to a reader."""
 
@@ -299,20 +279,3 @@ class _FirstOutput:
             self._tell()
             self._tell = None
         self._reader.take(output)
-
-
-class _Forgetting:
-    """A `SleepObserver` of one engine: what it has released is not in its prefix cache any more."""
-
-    def __init__(self, forget: Callable[[], None]):
-        self._forget = forget
-
-    def slept(self, report: SleepReport, cause: str) -> None:
-        if report.tags:
-            self._forget()
-
-    def woke(self, report: WakeReport, cause: str) -> None: ...
-
-    def sleep_failed(self, cause: str) -> None: ...
-
-    def wake_up_failed(self, cause: str) -> None: ...

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove
-from lullm.types.sleep import TAGS, SleepForecast, SleepReport, SleepState, WakeReport
+from lullm.types.sleep import SleepState
 from lullm.types.watch.occupancy import (
     FIRST_OWNER_CELL,
     MAX_OWNERS,
@@ -31,35 +31,6 @@ def merged_stats(parts: Sequence[EngineStats]) -> EngineStats:
         finished_total=_summed([part.finished_total for part in parts]),
         expert_balance=sum(balances) / len(balances) if balances else None,
         token_gaps=TokenGaps(gaps[0].bounds_s, counts, sum(each.sum_s for each in gaps)),
-    )
-
-
-def merged_sleep(parts: Sequence[SleepReport]) -> SleepReport:
-    """What engines that slept at the same time have released together."""
-    return SleepReport(
-        parts[0].level,
-        merged_tags([part.tags for part in parts]),
-        sum(part.freed_bytes for part in parts),
-        sum(part.backed_up_bytes for part in parts),
-        max(part.seconds for part in parts),
-    )
-
-
-def merged_wake(parts: Sequence[WakeReport]) -> WakeReport:
-    """What engines that woke at the same time have brought back together."""
-    tags = merged_tags([part.tags for part in parts])
-    return WakeReport(tags, sum(part.restored_bytes for part in parts), max(part.seconds for part in parts))
-
-
-def merged_forecast(parts: Sequence[SleepForecast]) -> SleepForecast:
-    """What all would do at the same time; disks and memory that they share make it longer."""
-    return SleepForecast(
-        parts[0].level,
-        merged_tags([part.tags for part in parts]),
-        sum(part.frees_bytes for part in parts),
-        sum(part.backs_up_bytes for part in parts),
-        max(part.sleep_seconds for part in parts),
-        max(part.wake_seconds for part in parts),
     )
 
 
@@ -90,11 +61,6 @@ def merged_move(parts: Sequence[ExpertMove]) -> ExpertMove:
         sum(values) / len(parts) for values in zip(*((part.before, part.after) for part in parts), strict=True)
     )
     return ExpertMove(sum(part.num_moved for part in parts), before, after, max(part.seconds for part in parts))
-
-
-def merged_tags(parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """What sleeps in any of them, in the order of `TAGS`."""
-    return tuple(tag for tag in TAGS if any(tag in part for part in parts))
 
 
 def merged_state(states: Sequence[SleepState]) -> SleepState:

@@ -11,13 +11,12 @@ from collections.abc import Callable, Sequence
 
 from lullm.config.option.sleep_after import SleepRung
 from lullm.config.resolved import IdleConfig
-from lullm.engine.client import SleepCause, SleepObserver
 from lullm.engine.llm_engine import LLMEngine
 from lullm.engine.thread.ladder import SleepLadder
 from lullm.engine.thread.mailbox import EngineCall, Mailbox, ThreadState
 from lullm.errors import EngineAsleepError, LullmError, SleepCancelledError, WakeUpError
 from lullm.log import get_logger
-from lullm.types.sleep import SleepOptions, SleepReport, WakeReport
+from lullm.types.sleep import SleepCause, SleepEvent, SleepOptions, SleepReport, WakeReport
 
 logger = get_logger(__name__)
 
@@ -42,13 +41,13 @@ class SleepWatch:
         self._mailbox = mailbox
         self._has_prefix_cache = engine.config.enable_prefix_caching
         self._ladder = SleepLadder(idle.rungs, clock)
-        self._observers: list[SleepObserver] = []
+        self._observers: list[Callable[[SleepEvent], None]] = []
         self._waiting_sleeps: list[EngineCall[SleepReport]] = []
         self._is_falling_asleep = False
 
     # -- from any thread -----------------------------------------------------------------------------------------
 
-    def observe(self, observer: SleepObserver) -> None:
+    def observe(self, observer: Callable[[SleepEvent], None]) -> None:
         """From now on `observer` hears of every sleep and wake-up."""
         self._observers.append(observer)
 
@@ -77,14 +76,14 @@ class SleepWatch:
         try:
             report = self._engine.sleep(**dataclasses.asdict(options))
         except (OSError, WakeUpError):  # the latter: a backup that was to move is damaged
-            self._tell(lambda observer: observer.sleep_failed(cause))
+            self._tell(SleepEvent(cause, failed="sleep"))
             raise
         finally:
             self._is_falling_asleep = False
         if cause == "call":
             self._reset_ladder()
         if report.tags or options.level == 0:
-            self._tell(lambda observer: observer.slept(report, cause))
+            self._tell(SleepEvent(cause, slept=report))
         return report
 
     def begin_sleep(self, call: EngineCall[SleepReport], options: SleepOptions) -> None:
@@ -108,12 +107,12 @@ class SleepWatch:
         try:
             report = self._engine.wake_up(tags)
         except WakeUpError:
-            self._tell(lambda observer: observer.wake_up_failed(cause))
+            self._tell(SleepEvent(cause, failed="wake_up"))
             raise
         if cause == "call":
             self._reset_ladder()
         if report.tags or (was_sleeping and not self._engine.is_sleeping()):
-            self._tell(lambda observer: observer.woke(report, cause))
+            self._tell(SleepEvent(cause, woke=report))
         error = SleepCancelledError("wake_up was called before the running requests had ended")
         self.cancel_waiting_sleeps(error)
         return report
@@ -209,6 +208,6 @@ class SleepWatch:
             # A call may have put the backup on disk: idling must not bring it back to RAM.
             self._ladder.skip(lambda rung: rung.level == 1 and rung.backup != "disk")
 
-    def _tell(self, tell: Callable[[SleepObserver], None]) -> None:
+    def _tell(self, event: SleepEvent) -> None:
         for observer in self._observers:
-            tell(observer)
+            observer(event)

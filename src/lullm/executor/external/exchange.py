@@ -2,8 +2,8 @@
 
 from lullm.collective.message import gather_from_workers
 from lullm.collective.seat import Seat
-from lullm.executor.protocol import Answer
 from lullm.executor.remote.codec import decode, encode
+from lullm.executor.workers import Answer
 from lullm.types.wire.plain_error import error_of, plain_error
 
 

@@ -10,6 +10,7 @@ from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.device.choice import SEVERAL_UNTRIED, check_different, take_launched_gpu
 from lullm.errors import LullmError
+from lullm.executor.executor import Executor
 from lullm.executor.external.exchange import exchange
 from lullm.executor.external.launch import (
     num_local_ranks,
@@ -20,8 +21,7 @@ from lullm.executor.external.launch import (
 from lullm.executor.external.watch import Guard, Watch, unguarded
 from lullm.executor.external.workers import ExternalWorkers
 from lullm.executor.merge import values
-from lullm.executor.merged import MergedExecutor
-from lullm.executor.protocol import Answer
+from lullm.executor.workers import Answer
 from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.machine.processor import THREADS_VARIABLE, default_num_threads
@@ -30,7 +30,7 @@ from lullm.worker.extension import open_worker
 logger = get_logger(__name__)
 
 
-class ExternalExecutor(MergedExecutor):
+class ExternalExecutor(Executor):
     """Loads this process's worker, once all processes that share the model are there.
 
     Attributes:

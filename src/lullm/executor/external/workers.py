@@ -17,8 +17,8 @@ from lullm.collective.seat import Seat
 from lullm.errors import ModelLoadError
 from lullm.executor.external.exchange import exchange
 from lullm.executor.external.watch import Guard, unguarded
-from lullm.executor.protocol import Answer, WorkerVerb
 from lullm.executor.uniproc import LocalWorkers
+from lullm.executor.workers import Answer, WorkerVerb
 from lullm.types.step import Running, StepPlan, StepResult
 from lullm.types.step_codec import decode_result, encode_result
 from lullm.worker.worker import Worker

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lullm.errors import EngineDeadError, InvalidRequestError, UnsupportedError, WorkerLostError
-from lullm.executor.merged import MergedExecutor
-from lullm.executor.protocol import Answer, WorkerVerb
+from lullm.executor.executor import Executor
 from lullm.executor.remote.message import OPENING, Command, CommandKind, FunctionName, Reply, Transport, with_names
 from lullm.executor.remote.order import WorkerOrder
+from lullm.executor.workers import Answer, WorkerVerb
 from lullm.types.step import Running, StepPlan, StepResult
 from lullm.types.wire.plain_error import error_of
 
@@ -166,7 +166,7 @@ class RemoteWorkers:
             self._late_failure = self._late_failure or _error_in(reply)
 
 
-class RemoteExecutor(MergedExecutor):
+class RemoteExecutor(Executor):
     """An executor whose workers are in other processes."""
 
     @property

@@ -44,7 +44,8 @@ COLUMN_STACKS = (
     ),
     Stack("experts", "down_proj", ("down_proj.weight",), is_transposed=True, or_plain=True, or_apart=True),
 )
-"""Of Qwen3-VL: the released files hold them as `[in, out]`, and those that transformers 5 saves as `[out, in]`."""
+"""Of Qwen3-VL and Llama 4: the released files hold them as `[in, out]`, those of Qwen that transformers 5 saves as
+`[out, in]`."""
 
 
 def experts_or_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> nn.Module:

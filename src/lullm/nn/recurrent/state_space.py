@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from lullm.config.decoder import StateSpaceConfig
+from lullm.config.layer.recurrent import StateSpaceConfig
 from lullm.kv.cache_group import LayerPlace
 from lullm.nn.context import StepContext
 from lullm.nn.linear import FusedLinear, Linear, meta_parameter

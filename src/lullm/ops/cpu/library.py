@@ -52,7 +52,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_soft_cap": [_POINTER, _SIZE, _FLOAT, _INT],
     "lullm_scale_by": [_POINTER] * 2 + [_SIZE, _INT],
     "lullm_rotate": [_POINTER] * 4 + [_SIZE] * 5 + [_FLOAT, _INT],
-    "lullm_attention": [_POINTER] * 10 + [_SIZE] * 9 + [_FLOAT] * 2 + [_INT] * 2,
+    "lullm_attention": [_POINTER] * 10 + [_SIZE] * 9 + [_FLOAT] * 2 + [_INT] * 3,
     "lullm_forbid": [_POINTER] * 3 + [_SIZE] * 4,
     "lullm_draw_tokens": [_POINTER] * 7 + [_SIZE] * 3 + [_INT],
     "lullm_draw_allowed": [_POINTER] * 9 + [_SIZE] * 4,

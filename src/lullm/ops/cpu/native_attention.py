@@ -168,6 +168,7 @@ def attention(
         prepared.layout.window or 0,
         scale,
         soft_cap or 0.0,
+        prepared.layout.is_chunked,
         dtype,
         cache_format,
     )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lullm.config.experts import ClampedGate, ExpertsConfig
+from lullm.config.layer.experts import ClampedGate, ExpertsConfig
 from lullm.ops import torch_cpu
 from lullm.ops.cpu.native import ACTIVATIONS, DTYPES, activate, gate, linear
 from lullm.ops.cpu.quantized_native import quantized_linear

@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from lullm.config.experts import ExpertsConfig
+from lullm.config.layer.experts import ExpertsConfig
 
 
 class Routes(NamedTuple):

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lullm.config.experts import ClampedGate
+from lullm.config.layer.experts import ClampedGate
 from lullm.ops import activation
 from lullm.ops.quantized.weight import Layout
 from lullm.types.arithmetic import Activation

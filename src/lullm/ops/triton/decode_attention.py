@@ -44,6 +44,14 @@ def num_splits(num_seqs: int, num_kv_heads: int, max_context_len: int, tile: Dec
 
 
 @triton.jit
+def first_seen(positions, WINDOW: tl.constexpr, IS_CHUNKED: tl.constexpr):
+    """The first keys that rows at these positions see; below 0: all."""
+    if IS_CHUNKED:
+        return positions - positions % WINDOW
+    return positions - WINDOW + 1
+
+
+@triton.jit
 def cap_softly(scores, cap):
     """`cap * tanh(score / cap)` of scores in base 2, as all here are; the cap is one of natural scores."""
     grown = tl.math.exp2(scores * (2.0 / cap))  # infinity, if need be: then tanh is 1
@@ -94,6 +102,7 @@ def _decode_kernel(
     BLOCK_SIZE: tl.constexpr,
     BLOCK_KEYS: tl.constexpr,
     WINDOW: tl.constexpr,  # 0: none
+    IS_CHUNKED: tl.constexpr,
     MAX_SPLITS: tl.constexpr,  # a power of two, at least the launch's splits
     MIN_SPLIT_KEYS: tl.constexpr,
     MAX_HEADS: tl.constexpr,
@@ -112,7 +121,7 @@ def _decode_kernel(
     context_len = tl.load(context_lens_ptr + span)
     first_key = 0
     if WINDOW:
-        first_key = tl.maximum(context_len - WINDOW, 0)
+        first_key = tl.maximum(first_seen(context_len - 1, WINDOW, IS_CHUNKED), 0)
     first_turn = first_key // BLOCK_KEYS * BLOCK_KEYS
     split_keys = tl.cdiv(tl.cdiv(context_len - first_turn, num_splits), BLOCK_KEYS) * BLOCK_KEYS
     split_keys = tl.maximum(split_keys, MIN_SPLIT_KEYS)
@@ -232,6 +241,7 @@ def launch_decode(
         BLOCK_SIZE=cache.block_size,
         BLOCK_KEYS=tile.block_keys,
         WINDOW=layout.window or 0,
+        IS_CHUNKED=layout.is_chunked,
         MAX_SPLITS=MAX_SPLITS,
         MIN_SPLIT_KEYS=tile.min_split_keys,
         MAX_HEADS=MAX_NUM_KV_HEADS,

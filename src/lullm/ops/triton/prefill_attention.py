@@ -22,7 +22,7 @@ from torch import Tensor
 
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
-from lullm.ops.triton.decode_attention import LOG2_E, LOG2_OF_E, MAX_SPLITS, cap_softly
+from lullm.ops.triton.decode_attention import LOG2_E, LOG2_OF_E, MAX_SPLITS, cap_softly, first_seen
 from lullm.ops.triton.device import num_multiprocessors
 from lullm.ops.triton.launch import Kernel
 from lullm.ops.triton.tile import PrefillTile, split_tile
@@ -55,8 +55,8 @@ def num_prefill_splits(
 def _attend(
     acc, best, total, q, begin, end, positions, last_position, table_ptr, key_ptr, value_ptr, kv_head, scale_log2,
     NUM_KV_HEADS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    BLOCK_KEYS: tl.constexpr, WINDOW: tl.constexpr, IS_MASKED: tl.constexpr, first_key, IS_SPLIT: tl.constexpr,
-    SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr, WINDOW: tl.constexpr, IS_CHUNKED: tl.constexpr, IS_MASKED: tl.constexpr, first_key,
+    IS_SPLIT: tl.constexpr, SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The keys `begin`..`end` - 1. Both are multiples of BLOCK_KEYS, except the end of the last turn."""
     columns = tl.arange(0, BLOCK_D)
@@ -88,7 +88,7 @@ def _attend(
         if IS_MASKED:
             seen = keys[None, :] <= positions[:, None]
             if WINDOW:
-                seen = seen & (keys[None, :] > positions[:, None] - WINDOW)
+                seen = seen & (keys[None, :] >= first_seen(positions, WINDOW, IS_CHUNKED)[:, None])
             scores = tl.where(seen, scores, float("-inf"))
         new_best = tl.maximum(best, tl.max(scores, 1) * factor)
         shift = new_best
@@ -133,6 +133,7 @@ def _prefill_kernel(
     BLOCK_SIZE: tl.constexpr,
     BLOCK_KEYS: tl.constexpr,
     WINDOW: tl.constexpr,
+    IS_CHUNKED: tl.constexpr,
     HAS_SCALES: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     SOFT_CAP: tl.constexpr,  # 0: none
@@ -160,7 +161,7 @@ def _prefill_kernel(
     last_position = start + tl.minimum(first_token + TILE_LEN, query_len) - 1
     first_key = 0
     if WINDOW:
-        first_key = tl.maximum(first_position - WINDOW + 1, 0)
+        first_key = tl.maximum(first_seen(first_position, WINDOW, IS_CHUNKED), 0)
     first_turn = first_key // BLOCK_KEYS * BLOCK_KEYS
     begin = first_turn
     end = last_position + 1
@@ -203,22 +204,22 @@ def _prefill_kernel(
     if IS_SPLIT:
         open_end = tl.maximum(tl.minimum(open_end, end), begin)
     if WINDOW:
-        open_begin = tl.cdiv(tl.maximum(last_position - WINDOW + 1, 0), BLOCK_KEYS) * BLOCK_KEYS
+        open_begin = tl.cdiv(tl.maximum(first_seen(last_position, WINDOW, IS_CHUNKED), 0), BLOCK_KEYS) * BLOCK_KEYS
         open_begin = tl.maximum(tl.minimum(open_begin, open_end), begin)
         acc, best, total = _attend(
             acc, best, total, q, begin, open_begin, positions, last_position, table_ptr, key_ptr, value_ptr, kv_head,
-            scale_log2, NUM_KV_HEADS, HEAD_SIZE, BLOCK_D, BLOCK_SIZE, BLOCK_KEYS, WINDOW, True, first_key, IS_SPLIT,
-            SOFT_CAP, PRECISION,
+            scale_log2, NUM_KV_HEADS, HEAD_SIZE, BLOCK_D, BLOCK_SIZE, BLOCK_KEYS, WINDOW, IS_CHUNKED, True, first_key,
+            IS_SPLIT, SOFT_CAP, PRECISION,
         )  # fmt: skip
     acc, best, total = _attend(
         acc, best, total, q, open_begin, open_end, positions, last_position, table_ptr, key_ptr, value_ptr, kv_head,
-        scale_log2, NUM_KV_HEADS, HEAD_SIZE, BLOCK_D, BLOCK_SIZE, BLOCK_KEYS, WINDOW, False, first_key, IS_SPLIT,
-        SOFT_CAP, PRECISION,
+        scale_log2, NUM_KV_HEADS, HEAD_SIZE, BLOCK_D, BLOCK_SIZE, BLOCK_KEYS, WINDOW, IS_CHUNKED, False, first_key,
+        IS_SPLIT, SOFT_CAP, PRECISION,
     )  # fmt: skip
     acc, best, total = _attend(
         acc, best, total, q, open_end, end, positions, last_position, table_ptr, key_ptr, value_ptr, kv_head,
-        scale_log2, NUM_KV_HEADS, HEAD_SIZE, BLOCK_D, BLOCK_SIZE, BLOCK_KEYS, WINDOW, True, first_key, IS_SPLIT,
-        SOFT_CAP, PRECISION,
+        scale_log2, NUM_KV_HEADS, HEAD_SIZE, BLOCK_D, BLOCK_SIZE, BLOCK_KEYS, WINDOW, IS_CHUNKED, True, first_key,
+        IS_SPLIT, SOFT_CAP, PRECISION,
     )  # fmt: skip
 
     divisor = total
@@ -331,6 +332,7 @@ def launch_tiles(
         BLOCK_SIZE=cache.block_size,
         BLOCK_KEYS=tile.block_keys,
         WINDOW=layout.window or 0,
+        IS_CHUNKED=layout.is_chunked,
         HAS_SCALES=cache.key_scales is not None,
         HAS_SINKS=sinks is not None,
         SOFT_CAP=soft_cap or 0.0,

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import generate_latest
 
-from lullm.engine.client import EngineClient, SleepCause
+from lullm.engine.client import EngineClient
 from lullm.metrics.vllm import VllmMetrics
 from lullm.server.metrics.engine_collector import EngineCollector
 from lullm.server.options import MetricsPrefix
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.sampling_params import SamplingParams
-from lullm.types.sleep import SleepReport, WakeReport
+from lullm.types.sleep import SleepCause, SleepEvent
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5)
 _SLOW = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -33,7 +33,7 @@ class LatencyTotals:
 
 
 class Metrics:
-    """The registries. It observes the ends of requests, sleeps and wake-ups, as a `SleepObserver`.
+    """The registries. It observes the ends of requests, sleeps and wake-ups.
 
     `prefix`: whose names are exposed; all numbers are taken whatever it says.
     """
@@ -66,7 +66,7 @@ class Metrics:
         self._wake_up_failures = self._counter("engine_wake_up_failures", "Wake-ups that failed.")
         self._sleeps = self._by_cause("engine_sleeps", "Sleeps: by a call, or for want of requests.", "call", "idle")
         self._wakes = self._by_cause("engine_wakes", "Wake-ups: by a call, or for a request.", "call", "request")
-        engine.observe_sleep(self)
+        engine.observe_sleep(self.observe_sleep)
 
     def _by_cause(self, name: str, text: str, *causes: SleepCause) -> dict[SleepCause, Counter]:
         counter = Counter(f"lullm_{name}", text, labelnames=["model_name", "cause"], registry=self.registry)
@@ -104,23 +104,19 @@ class Metrics:
             self.latencies.num_ends += 1
             self.latencies.e2e_s += times.finished_time - times.arrival_time
 
-    def slept(self, report: SleepReport, cause: SleepCause) -> None:
-        """Count a sleep in. As the methods below: from the engine's thread."""
-        self._sleeps[cause].inc()
-        self._sleep_seconds.labels(self._model_name, str(report.level)).observe(report.seconds)
-        self._freed_bytes.inc(max(report.freed_bytes, 0))
-        self._backed_up_bytes.inc(report.backed_up_bytes)
-
-    def woke(self, report: WakeReport, cause: SleepCause) -> None:
-        self._wakes[cause].inc()
-        self._wake_up_seconds.observe(report.seconds)
-        self._restored_bytes.inc(report.restored_bytes)
-
-    def sleep_failed(self, cause: SleepCause) -> None:
-        self._sleep_failures.inc()
-
-    def wake_up_failed(self, cause: SleepCause) -> None:
-        self._wake_up_failures.inc()
+    def observe_sleep(self, event: SleepEvent) -> None:
+        """Count a sleep or a wake-up in. From the engine's thread."""
+        if (slept := event.slept) is not None:
+            self._sleeps[event.cause].inc()
+            self._sleep_seconds.labels(self._model_name, str(slept.level)).observe(slept.seconds)
+            self._freed_bytes.inc(max(slept.freed_bytes, 0))
+            self._backed_up_bytes.inc(slept.backed_up_bytes)
+        elif (woke := event.woke) is not None:
+            self._wakes[event.cause].inc()
+            self._wake_up_seconds.observe(woke.seconds)
+            self._restored_bytes.inc(woke.restored_bytes)
+        else:
+            (self._sleep_failures if event.failed == "sleep" else self._wake_up_failures).inc()
 
     def exposition(self) -> bytes:
         """The metrics under the names that are wanted, in Prometheus' text form."""

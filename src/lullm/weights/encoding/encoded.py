@@ -2,6 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -37,9 +39,31 @@ class EncodedTensor(ABC):
     def decode(self) -> Tensor:
         """Raises ModelLoadError: what is stored means no number."""
 
-    @abstractmethod
+    @property
+    def native_formats(self) -> tuple[int, ...]:
+        """Formats (`Layout.format`) that hold the matrix exactly, the smallest first."""
+        return ()
+
     def rows(self, number: int) -> StoredRows | None:
-        """The same as a matrix of this format (`Layout.format`) holds it exactly; None: it does not.
+        """The same as a matrix of this format holds it exactly; None: it does not.
 
         Raises ModelLoadError as `decode` does.
         """
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class RowRange(EncodedTensor):
+    """The rows `first` to `last` of a matrix `[out, in]`, whose parts are kept whole."""
+
+    first: int
+    last: int
+    num_inputs: int
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((self.last - self.first, self.num_inputs))
+
+    def split(self, num_rows: int) -> list[Self]:
+        starts = range(self.first, self.last, num_rows)
+        return [replace(self, first=start, last=min(start + num_rows, self.last)) for start in starts]

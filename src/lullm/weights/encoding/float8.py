@@ -1,7 +1,7 @@
 """Float8Tensor: a matrix of 8-bit floating point numbers (e4m3) with scales, per tensor, row or block."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -9,55 +9,46 @@ from torch import Tensor
 from lullm.config.encoding.scheme import Float8Scheme
 from lullm.ops.quantized.narrow import BLOCK_INPUTS, NarrowRows, narrow_format, narrow_layout
 from lullm.units import cdiv
-from lullm.weights.encoding.encoded import EncodedTensor
+from lullm.weights.encoding.encoded import RowRange
 from lullm.weights.encoding.float4 import exponents
 from lullm.weights.encoding.integer import check
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Float8Tensor(EncodedTensor):
+@dataclass(frozen=True, eq=False)
+class Float8Tensor(RowRange):
     """A matrix `[out, in]`: number x scale of its block, in float32.
 
     Args:
-        values: float8_e4m3fn `[n, in]`, the rows from `first` on.
-        scales: `[blocks of all rows, blocks of inputs]`. block: (rows, inputs) of a scale.
+        values: float8_e4m3fn. scales: `[blocks of rows, blocks of inputs]`. block: (rows, inputs) of a scale.
     """
 
     values: Tensor
     scales: Tensor
     block: tuple[int, int]
-    first: int = 0
-
-    @property
-    def shape(self) -> torch.Size:
-        return self.values.shape
-
-    def split(self, num_rows: int) -> "list[Float8Tensor]":
-        starts = range(0, len(self), num_rows)
-        return [replace(self, values=self.values[at : at + num_rows], first=self.first + at) for at in starts]
 
     def decode(self) -> Tensor:
-        rows, size = torch.arange(self.first, self.first + len(self)) // self.block[0], self.block[1]
-        scales = self.scales.index_select(0, rows)
-        values, num_inputs = self.values.float(), self.values.shape[1]
-        if num_inputs % size:
-            return values * scales.index_select(1, torch.arange(num_inputs) // size)
+        values, scales, size = self.values[self.first : self.last].float(), self._scales(), self.block[1]
+        if self.num_inputs % size:
+            return values * scales.index_select(1, torch.arange(self.num_inputs) // size)
         blocks = values.unflatten(1, (-1, size))
         blocks *= scales.unsqueeze(-1)
         return blocks.flatten(1)
 
     @property
     def native_formats(self) -> tuple[int, ...]:
-        """Formats (`Layout.format`) that hold the matrix exactly: none where scales or rows are no whole blocks."""
-        return float8_formats(self.shape[1], self.block[1])
+        """None where scales or rows are no whole blocks."""
+        return float8_formats(self.num_inputs, self.block[1])
 
     def rows(self, number: int) -> NarrowRows | None:
         layout = narrow_layout(number, *self.shape)
         if layout is None or layout.is_e2m1:
             return None
-        rows = torch.arange(self.first, self.first + len(self)) // self.block[0]
-        group = min(self.block[1], self.shape[1])
-        return NarrowRows(self.values.view(torch.uint8), self.scales.index_select(0, rows), group)
+        group = min(self.block[1], self.num_inputs)
+        return NarrowRows(self.values[self.first : self.last].view(torch.uint8), self._scales(), group)
+
+    def _scales(self) -> Tensor:
+        """Of each of these rows."""
+        return self.scales.index_select(0, torch.arange(self.first, self.last) // self.block[0])
 
 
 def float8_formats(num_inputs: int, group_inputs: int | None) -> tuple[int, ...]:
@@ -83,4 +74,4 @@ def encode_float8(name: str, parts: Mapping[str, Tensor], scheme: Float8Scheme) 
     fit = f"scales {list(scales.shape)} do not fit a matrix {list(values.shape)} in blocks of {list(block)}"
     check(name, tuple(scales.shape) == expected, fit)
     check(name, bool(scales.isfinite().all()), "a scale is infinite or NaN")
-    return Float8Tensor(values, scales, block)
+    return Float8Tensor(0, num_rows, num_inputs, values, scales, block)

@@ -1,7 +1,7 @@
 """IntegerTensor: a matrix of small integers with scales and zero points, per row, tensor or group of inputs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -11,22 +11,21 @@ from lullm.errors import ModelLoadError
 from lullm.ops.quantized import grid
 from lullm.ops.quantized.grid import GridRows
 from lullm.ops.quantized.integer_rows import IntegerRows
-from lullm.weights.encoding.encoded import EncodedTensor
+from lullm.weights.encoding.encoded import RowRange
 
 
 @dataclass(frozen=True, eq=False)
-class IntegerTensor(EncodedTensor):
+class IntegerTensor(RowRange):
     """A matrix `[out, in]`: (integer - zero point) x scale, in float32.
 
     Args:
         name: for errors.
         read: (first row, last row) -> these rows' integers, uint8 or int8 `[n, in]`.
-        zeros: like `scales`; or one number for all.
+        zeros: like `scales`, integers or not; or one number for all.
         scales: `[out or 1, groups]`.
         group_of: the group of each input, int64 `[in]`; None: runs of `in / groups` inputs.
         centre: the zero point of a symmetric scheme, for integers as `read` gives them.
         bits: of an integer: 8 where it is a byte with a sign, else it has none.
-        first, last: the rows that are meant, of all.
     """
 
     name: str
@@ -36,17 +35,6 @@ class IntegerTensor(EncodedTensor):
     group_of: Tensor | None
     centre: int
     bits: int
-    num_inputs: int
-    first: int
-    last: int
-
-    @property
-    def shape(self) -> torch.Size:
-        return torch.Size((self.last - self.first, self.num_inputs))
-
-    def split(self, num_rows: int) -> "list[IntegerTensor]":
-        starts = range(self.first, self.last, num_rows)
-        return [replace(self, first=start, last=min(start + num_rows, self.last)) for start in starts]
 
     def decode(self) -> Tensor:
         values = self.read(self.first, self.last).float()
@@ -61,11 +49,10 @@ class IntegerTensor(EncodedTensor):
 
     @cached_property
     def native_formats(self) -> tuple[int, ...]:
-        """Formats (`Layout.format`) that hold the matrix exactly, the smallest first."""
         num_groups = self.scales.shape[1]
         if num_groups > 1 or not self._is_symmetric:
             is_exact = torch.equal(self.scales.half().float(), self.scales.float())
-            if self.group_of is not None or not is_exact:
+            if self.group_of is not None or not is_exact or not self._has_digits:
                 return ()
         return integer_formats(self.bits, self._is_symmetric, self.num_inputs, num_groups)
 
@@ -86,6 +73,14 @@ class IntegerTensor(EncodedTensor):
     @cached_property
     def _is_symmetric(self) -> bool:
         return self.zeros == self.centre if isinstance(self.zeros, int) else bool((self.zeros == self.centre).all())
+
+    @cached_property
+    def _has_digits(self) -> bool:
+        """Whether all zero points are integers that a digit may be."""
+        zeros = self.zeros
+        if isinstance(zeros, int) or not zeros.is_floating_point():
+            return True
+        return bool(((zeros == zeros.round()) & (zeros >= 0) & (zeros < 2**self.bits)).all())
 
     def _scales(self) -> Tensor:
         return self.scales if len(self.scales) == 1 else self.scales[self.first : self.last]

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lullm.errors import ModelLoadError
 from lullm.units import cdiv
-from lullm.weights.encoding.encoded import EncodedTensor
+from lullm.weights.encoding.encoded import RowRange
 from lullm.weights.encoding.integer import check
 
 _STATES = (".weight.quant_state.bitsandbytes__nf4", ".weight.quant_state.bitsandbytes__fp4")
@@ -25,32 +25,20 @@ _LONGEST_RUN = 1 << 16
 """Its scale is repeated so often: the library's longest is 4096."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LookupTensor(EncodedTensor):
-    """A matrix `[out, in]`: the number of the table x the scale of its run, in float32.
+@dataclass(frozen=True, eq=False)
+class LookupTensor(RowRange):
+    """A matrix `[out, in]`: the number of the table x the scale of its run, in float32. No native format has a table.
 
     Runs go over the rows: the weights lie one row behind the other.
 
     Args:
         codes: uint8, two a byte, the first in the high bits. scales: float32, of each run of `run_size`.
-        first, last: the rows that are meant, of all.
     """
 
     codes: Tensor
     table: Tensor
     scales: Tensor
     run_size: int
-    num_inputs: int
-    first: int
-    last: int
-
-    @property
-    def shape(self) -> torch.Size:
-        return torch.Size((self.last - self.first, self.num_inputs))
-
-    def split(self, num_rows: int) -> "list[LookupTensor]":
-        starts = range(self.first, self.last, num_rows)
-        return [replace(self, first=start, last=min(start + num_rows, self.last)) for start in starts]
 
     def decode(self) -> Tensor:
         start, end = self.first * self.num_inputs, self.last * self.num_inputs
@@ -60,9 +48,6 @@ class LookupTensor(EncodedTensor):
         scales = self.scales[run:end_run].repeat_interleave(self.run_size)[: len(values)]
         offset = start - run * self.run_size
         return (values * scales)[offset : offset + end - start].view(self.shape)
-
-    def rows(self, number: int) -> None:
-        """No format has such a table."""
 
 
 def encode_lookup(name: str, parts: Mapping[str, Tensor]) -> LookupTensor:
@@ -86,7 +71,7 @@ def encode_lookup(name: str, parts: Mapping[str, Tensor]) -> LookupTensor:
     fits = table.shape == (16,) and scales.shape == (cdiv(num_values, run_size),)
     is_finite = bool(table.isfinite().all() & scales.isfinite().all())
     check(name, fits and is_finite, f"its table {list(table.shape)} and scales {list(scales.shape)} do not fit {shape}")
-    return LookupTensor(codes, table, scales, run_size, shape[1], 0, shape[0])
+    return LookupTensor(0, shape[0], shape[1], codes, table, scales, run_size)
 
 
 def _scales(name: str, parts: Mapping[str, Tensor], state: dict[str, Any]) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lullm.config.gguf.format import BlockFormat
-from lullm.ops.quantized.grid import GRIDS
+from lullm.ops.quantized import grid
 from lullm.ops.quantized.narrow import BLOCK_INPUTS, narrow_format
 from lullm.ops.quantized.stored import StoredRows
 from lullm.weights.encoding.encoded import EncodedTensor
@@ -51,13 +51,24 @@ class GGUFTensor(EncodedTensor):
     def decode(self) -> Tensor:
         return decode_rows(self.block, self.raw).view(self.shape)
 
+    @property
+    def native_formats(self) -> tuple[int, ...]:
+        return NATIVE.get(self.block.name, ())
+
     def rows(self, number: int) -> StoredRows | None:
-        """The blocks taken apart, for a matrix that stores them; see `EncodedTensor`."""
-        if self.block.name == "MXFP4" and number == MXFP4:
+        """The blocks taken apart, for a matrix that stores them."""
+        if number not in self.native_formats:
+            return None
+        if self.block.name == "MXFP4":
             return narrow_rows("a tensor of MXFP4", *narrow_blocks(self.raw))
-        return take_apart(self.block, self.raw) if number in _GRIDS else None
+        return take_apart(self.block, self.raw)
 
 
-MXFP4 = narrow_format(True, BLOCK_INPUTS)
-"""The number of that format in the native library."""
-_GRIDS = {grid.number for grid in GRIDS}
+_4, _8, _ANY = grid.Q4_0.number, grid.Q8_0.number, grid.ANY_K.number
+NATIVE = {
+    "Q4_0": (_4, _8), "Q5_0": (_8,), "Q8_0": (_8,), "IQ4_NL": (_8,), "MXFP4": (narrow_format(True, BLOCK_INPUTS),),
+    "Q2_K": (_ANY,), "Q3_K": (grid.Q6_K.number, _ANY), "Q4_K": (grid.Q4_K.number, _ANY),
+    "Q5_K": (grid.Q5_K.number, _ANY), "Q6_K": (grid.Q6_K.number, _ANY), "IQ4_XS": (grid.Q6_K.number, _ANY),
+}  # fmt: skip
+"""Formats (`Layout.format`) that hold just the numbers of such blocks, the smallest first. Digits of other widths than
+4 bits are whole bytes."""

@@ -9,12 +9,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from lullm.config.gguf.file import is_gguf
+from lullm.errors import ModelLoadError
 from lullm.weights.encoding.encoded import EncodedTensor
+from lullm.weights.encoding.joining import Joining
 from lullm.weights.gguf.checkpoint import GGUFSource
-from lullm.weights.quantization import quantize_as_stored
 from lullm.weights.reading.files import damaged, stored_names, weight_files
 from lullm.weights.rule import WeightRules
-from lullm.weights.target import Loadable
 
 
 class Source(Protocol):
@@ -32,8 +32,11 @@ class Source(Protocol):
         """Of all tensors, by name; only headers are read."""
         ...
 
-    def keep_blocks(self, model: Loadable) -> int:
-        """Let matrices of a meta model store what is quantized here as it is. Returns how many do."""
+    def formats(self, rules: WeightRules) -> dict[str, tuple[int, ...]]:
+        """Native formats that hold a tensor exactly (`EncodedTensor.native_formats`), by canonical names.
+
+        What does not belong together is left to the loader, which names all of it.
+        """
         ...
 
     def tensors(self) -> Iterator[tuple[str, Tensor | EncodedTensor, int]]:
@@ -66,9 +69,15 @@ class SafetensorsSource:
                 found |= {name: file.get_slice(name).get_shape() for name in _names_in(file, wanted)}
         return found
 
-    def keep_blocks(self, model: Loadable) -> int:
-        tensors = ((name, tensor) for name, tensor, _ in self.tensors())
-        return quantize_as_stored(model, tensors, self.names()) if model.rules.joins else 0
+    def formats(self, rules: WeightRules) -> dict[str, tuple[int, ...]]:
+        found: dict[str, tuple[int, ...]] = {}
+        joining = Joining(rules.joins, self.names() if rules.joins else ())
+        for name, tensor, _ in self.tensors() if rules.joins else ():
+            with contextlib.suppress(ModelLoadError):
+                whole = joining.add(name, tensor)
+                if whole is not None and isinstance(whole[1], EncodedTensor):
+                    found[rules.canonical_name(whole[0])] = whole[1].native_formats
+        return found
 
     def tensors(self) -> Iterator[tuple[str, Tensor, int]]:
         seen: set[str] = set()

@@ -4,9 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig, LayerInputConfig
-from lullm.config.experts import ExpertsConfig
 from lullm.config.family.dense import activation, ropes_of
-from lullm.config.family.experts import read_experts
+from lullm.config.family.experts.reading import read_experts
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import FULL, window_but_every
 from lullm.config.field import (
@@ -22,6 +21,7 @@ from lullm.config.field import (
     positive_int,
     shown,
 )
+from lullm.config.layer.experts import ExpertsConfig
 from lullm.config.rope import ROPE_KEYS, read_ropes_by_kind
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import FullAttention, KVHeads, LayerKind, SharedAttention, SlidingWindow, attended_kind

@@ -4,12 +4,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from lullm.config.decoder import DecoderConfig, ShortConvolutionConfig
-from lullm.config.family.experts import TRAINING, read_experts
+from lullm.config.decoder import DecoderConfig
+from lullm.config.family.experts.reading import TRAINING, read_experts
 from lullm.config.family.family import Family
-from lullm.config.family.hybrid.layer_types import FULL, MOST_KERNEL, kinds_by_type
-from lullm.config.family.layer_kinds import num_layers
+from lullm.config.family.hybrid.layer_types import MOST_KERNEL
+from lullm.config.family.layer_kinds import FULL, kinds_by_type, num_layers
 from lullm.config.field import MOST_INTERMEDIATE, boolean, integer, positive_float, positive_int, shown
+from lullm.config.layer.recurrent import ShortConvolutionConfig
 from lullm.config.rope import ROPE_KEYS, read_flat_rope
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind, RecurrentState

@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from lullm.config.decoder import DecoderConfig, RecurrentConfig, SelectiveConfig, StateSpaceConfig
-from lullm.config.family.experts import TRAINING, read_experts
+from lullm.config.decoder import DecoderConfig
+from lullm.config.family.experts.reading import TRAINING, read_experts
 from lullm.config.family.family import Family
-from lullm.config.family.hybrid.layer_types import FULL, LINEAR, MOST_KERNEL, kinds_by_type, only_silu
+from lullm.config.family.hybrid.layer_types import MOST_KERNEL, only_silu
 from lullm.config.family.hybrid.state_space import MOST_EXPAND, check_state_space, step_bounds
-from lullm.config.family.layer_kinds import num_layers
+from lullm.config.family.layer_kinds import FULL, LINEAR, kinds_by_type, num_layers
 from lullm.config.field import (
     MOST_HEAD_DIM,
     MOST_HEADS,
@@ -20,6 +20,7 @@ from lullm.config.field import (
     positive_float,
     positive_int,
 )
+from lullm.config.layer.recurrent import RecurrentConfig, SelectiveConfig, StateSpaceConfig
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind, RecurrentState
 

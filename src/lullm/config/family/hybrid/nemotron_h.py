@@ -3,13 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-from lullm.config.decoder import DecoderConfig, StateSpaceConfig
-from lullm.config.experts import ExpertsConfig
+from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import activation
-from lullm.config.family.experts import TRAINING, read_grouped_experts
+from lullm.config.family.experts.reading import TRAINING, read_grouped_experts
 from lullm.config.family.family import Family
-from lullm.config.family.hybrid.layer_types import FULL, LINEAR, MOST_KERNEL, kinds_by_type, only_silu
+from lullm.config.family.hybrid.layer_types import MOST_KERNEL, only_silu
 from lullm.config.family.hybrid.state_space import check_state_space
+from lullm.config.family.layer_kinds import FULL, LINEAR, kinds_by_type
 from lullm.config.field import (
     MOST_HEAD_DIM,
     MOST_HEADS,
@@ -19,6 +19,8 @@ from lullm.config.field import (
     positive_int,
     shown,
 )
+from lullm.config.layer.experts import ExpertsConfig
+from lullm.config.layer.recurrent import StateSpaceConfig
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind, Nothing, RecurrentState
 

@@ -4,13 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from lullm.config.decoder import DecoderConfig, DeltaNetConfig
+from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, activation
-from lullm.config.family.experts import TRAINING, read_experts, sparse_layers
+from lullm.config.family.experts.reading import TRAINING, read_experts, sparse_layers
 from lullm.config.family.family import Family
-from lullm.config.family.hybrid.layer_types import FULL, LINEAR, MOST_KERNEL, kinds_by_type, only_silu
-from lullm.config.family.layer_kinds import num_layers
+from lullm.config.family.hybrid.layer_types import MOST_KERNEL, only_silu
+from lullm.config.family.layer_kinds import FULL, LINEAR, kinds_by_type, num_layers
 from lullm.config.field import MOST_HEAD_DIM, MOST_HEADS, MOST_INTERMEDIATE, boolean, positive_float, positive_int
+from lullm.config.layer.recurrent import DeltaNetConfig
 from lullm.config.rope import read_flat_rope
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind, RecurrentState

@@ -4,13 +4,13 @@ import math
 from dataclasses import replace
 from typing import Any, Literal
 
-from lullm.config.decoder import DecoderConfig, ParallelFactors, StateSpaceConfig
+from lullm.config.decoder import DecoderConfig, ParallelFactors
 from lullm.config.family.dense import DENSE_READS, read_dense, read_partial
-from lullm.config.family.experts import TRAINING, read_experts
+from lullm.config.family.experts.reading import TRAINING, read_experts
 from lullm.config.family.family import Family
 from lullm.config.family.granite import read_granite
-from lullm.config.family.hybrid.layer_types import FULL, LINEAR, MOST_KERNEL, kinds_by_type, only_silu
-from lullm.config.family.layer_kinds import num_layers
+from lullm.config.family.hybrid.layer_types import MOST_KERNEL, only_silu
+from lullm.config.family.layer_kinds import FULL, LINEAR, kinds_by_type, num_layers
 from lullm.config.field import (
     MOST_HEAD_DIM,
     MOST_HEADS,
@@ -21,6 +21,7 @@ from lullm.config.field import (
     positive_int,
     shown,
 )
+from lullm.config.layer.recurrent import StateSpaceConfig
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import FullAttention, LayerKind, RecurrentState
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, activation, read_dense, read_partial
-from lullm.config.family.experts import rotated_share
+from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, activation, read_dense, read_partial, rotated_share
 from lullm.config.family.family import Data, Family
 from lullm.config.family.gpt import GPT2_IGNORES
 from lullm.config.family.layer_kinds import window_but_every, window_unless_null

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from lullm.config.decoder import ShortConvolutionConfig
+from lullm.config.layer.recurrent import ShortConvolutionConfig
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, place_of, rules_of
 from lullm.models.family.experts import MIXTRAL_RENAMES, experts_or_mlp

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from lullm.config.decoder import DeltaNetConfig
+from lullm.config.layer.recurrent import DeltaNetConfig
 from lullm.config.model import ModelConfig
 from lullm.log import get_logger
 from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, place_of, rules_of

@@ -13,7 +13,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from lullm.config.decoder import ParallelFactors, SelectiveConfig, StateSpaceConfig
+from lullm.config.decoder import ParallelFactors
+from lullm.config.layer.recurrent import SelectiveConfig, StateSpaceConfig
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, gated_mlp, place_of, rules_of
 from lullm.models.family.experts import experts_or_mlp

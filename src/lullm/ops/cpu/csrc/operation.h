@@ -63,7 +63,7 @@ LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const vo
                                   const int64_t* context_lens, const int64_t* query_starts, void* out, int64_t q_stride,
                                   int64_t table_stride, int64_t block_size, int64_t num_q_heads, int64_t num_kv_heads,
                                   int64_t head_size, int64_t row_bytes, int64_t num_spans, int64_t window, float scale,
-                                  float soft_cap, int dtype, int format);
+                                  float soft_cap, int is_chunked, int dtype, int format);
 // In the row rows[i] of logits: -inf where the bit of a token in the row i of `allowed` [num_rows, num_words] is not set.
 LULLM_EXPORT void lullm_forbid(float* logits, const int64_t* rows, const uint32_t* allowed, int64_t num_rows,
                                int64_t stride, int64_t size, int64_t num_words);

@@ -32,8 +32,11 @@ struct AttentionArgs {
   int64_t q_stride, table_stride, block_size;
   int64_t num_q_heads, num_kv_heads, head_size, row_bytes;
   int64_t window;                // a row sees so many keys at most, its own included; kNoWindow: all up to its own
+  bool is_chunked;               // it sees those from the last multiple of `window` on
   float scale, soft_cap;         // no cap: 0
 
+  // The first key that a row sees whose own is the last before `limit`; below 0: all.
+  int64_t first_seen(int64_t limit) const { return is_chunked ? (limit - 1) / window * window : limit - window; }
   int64_t group() const { return num_q_heads / num_kv_heads; }  // query heads that share a key/value head
 };
 

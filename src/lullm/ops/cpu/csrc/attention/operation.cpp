@@ -44,7 +44,7 @@ class Cut {
   int64_t rows_of(int64_t span) const { return a.query_starts[span + 1] - a.query_starts[span]; }
   bool is_few(int64_t span) const { return rows_of(span) * a.group() <= kFewQueries; }
   int64_t first_key(int64_t span, int64_t row) const {  // that a row of the step sees
-    return std::max<int64_t>(0, a.context_lens[span] - (a.query_starts[span + 1] - row) + 1 - a.window);
+    return std::max<int64_t>(0, a.first_seen(a.context_lens[span] - (a.query_starts[span + 1] - row) + 1));
   }
 
   // Neighbours share keys, or spans. Keys and values are packed once per item, so items are large as long as there are
@@ -154,10 +154,11 @@ LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const vo
                                   const int64_t* block_tables, const int64_t* context_lens, const int64_t* query_starts,
                                   void* out, int64_t q_stride, int64_t table_stride, int64_t block_size,
                                   int64_t num_q_heads, int64_t num_kv_heads, int64_t head_size, int64_t row_bytes,
-                                  int64_t num_spans, int64_t window, float scale, float soft_cap, int dtype, int format) {
+                                  int64_t num_spans, int64_t window, float scale, float soft_cap, int is_chunked,
+                                  int dtype, int format) {
   attention({q, static_cast<const char*>(key_cache), static_cast<const char*>(value_cache), key_scales, value_scales,
              sinks, block_tables, context_lens, query_starts, out, q_stride, table_stride, block_size, num_q_heads,
-             num_kv_heads, head_size, row_bytes, window > 0 ? window : kNoWindow, scale,
-             soft_cap},
+             num_kv_heads, head_size, row_bytes, window > 0 ? window : kNoWindow, is_chunked != 0,
+             scale, soft_cap},
             num_spans, dtype, format);
 }

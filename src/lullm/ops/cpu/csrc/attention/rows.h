@@ -11,29 +11,31 @@ namespace {
 class Rows {
  public:
   Rows(const AttentionArgs& a, const AttentionItem& item)
-      : group(a.group()), count((item.last_row - item.first_row) * group), window(a.window) {
+      : group(a.group()), count((item.last_row - item.first_row) * group), args(a) {
     const int64_t begin = a.query_starts[item.span];
     const int64_t start = a.context_lens[item.span] - (a.query_starts[item.span + 1] - begin);
     first_limit = start + item.first_row - begin + 1;
   }
 
-  // A row sees the keys before its limit, down to the window. Rows past the end repeat the last one.
+  // A row sees the keys before its limit, from `first_seen` on. Rows past the end repeat the last one.
   int64_t limit(int64_t row) const { return first_limit + std::min(row, count - 1) / group; }
-  int64_t first_step(int64_t row) const { return std::max<int64_t>(0, limit(row) - window) / kStepKeys; }
+  int64_t first_step(int64_t row) const { return std::max<int64_t>(0, first_seen(row)) / kStepKeys; }
   int64_t last_step(int64_t row) const { return (limit(row) + kStepKeys - 1) / kStepKeys; }
 
   // Which of a step's 64 keys a row sees.
   uint64_t mask(int64_t row, int64_t step) const {
     const int64_t visible = limit(row) - step * kStepKeys;
-    return below(visible) & ~below(visible - window);
+    return below(visible) & ~below(first_seen(row) - step * kStepKeys);
   }
+  int64_t first_seen(int64_t row) const { return args.first_seen(limit(row)); }
 
-  const int64_t group, count, window;
+  const int64_t group, count;
 
  private:
   static uint64_t below(int64_t keys) {
     return keys >= 64 ? ~uint64_t{0} : keys <= 0 ? 0 : (uint64_t{1} << keys) - 1;
   }
+  const AttentionArgs& args;
   int64_t first_limit;
 };
 

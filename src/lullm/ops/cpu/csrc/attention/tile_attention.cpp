@@ -185,7 +185,7 @@ class TileAttention {
   template <class Between>
   void weigh(const Step& step, int64_t turn, Between&& between) const {
     const int64_t key = step.keys * kStepKeys, row = step.pair * kPairRows;
-    const bool sees_all = rows.limit(row) >= key + kStepKeys && rows.limit(row + kPairRows - 1) - a.window <= key;
+    const bool sees_all = rows.limit(row) >= key + kStepKeys && rows.first_seen(row + kPairRows - 1) <= key;
     if (is_first(step) && sees_all) weigh_rows<true, false>(step, turn, between);
     else if (is_first(step)) weigh_rows<true, true>(step, turn, between);
     else if (sees_all) weigh_rows<false, false>(step, turn, between);

@@ -37,6 +37,7 @@ class ExpertsConfig:
         is_gated: experts, and the shared one, are gated MLPs; else MLPs of one activation.
         latent_size: of what experts read and give, between two projections; None: they do hidden states.
         has_shared_biases: the shared expert has biases.
+        scales_inputs: the shares multiply what experts read, not what they give.
         clamped_gate: in place of the family's activation in the experts.
         own: the numbers of the experts that this worker has; None: all.
     """
@@ -59,5 +60,6 @@ class ExpertsConfig:
     is_gated: bool = True
     latent_size: int | None = None
     has_shared_biases: bool = False
+    scales_inputs: bool = False
     clamped_gate: ClampedGate | None = None
     own: range | None = None

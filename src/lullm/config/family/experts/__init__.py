@@ -1,0 +1,1 @@
+"""Families with a mixture of experts over the shared decoder, by how their routers score."""

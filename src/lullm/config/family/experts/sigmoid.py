@@ -1,0 +1,90 @@
+"""Routers over each expert by itself: GLM-4.5, Solar Open, dots.llm1, MiniMax-M2."""
+
+from dataclasses import replace
+from typing import Any
+
+from lullm.config.decoder import DecoderConfig
+from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, read_dense, read_partial, rotated_share
+from lullm.config.family.experts.reading import READS, TRAINING, read_experts, read_grouped_experts
+from lullm.config.family.family import Family
+from lullm.config.family.layer_kinds import window_from
+from lullm.config.field import boolean, integer
+from lullm.types.layer_kind import LayerKind
+
+
+def _read_glm4_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    first = integer(data, "first_k_dense_replace", 1)
+    experts = read_grouped_experts(data, tuple(layer >= first for layer in range(len(kinds))))
+    return replace(
+        read_partial(data, kinds, head_dim, default=0.5),
+        experts=experts,
+        has_head_norms=boolean(data, "use_qk_norm", False),
+    )
+
+
+def _read_solar(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    """No layer has an MLP alone."""
+    experts = read_grouped_experts(data, (True,) * len(kinds))
+    data = {**data, "intermediate_size": experts.intermediate_size}
+    return replace(read_partial(data, kinds, head_dim, default=1.0), experts=experts)
+
+
+def _read_dots1(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    first = integer(data, "first_k_dense_replace", 0)
+    experts = read_grouped_experts(data, tuple(layer >= first for layer in range(len(kinds))))
+    return replace(read_dense(data, kinds, head_dim), experts=experts, has_head_norms=True)
+
+
+def _read_minimax_m2(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    experts = read_experts(data, "num_local_experts", "intermediate_size", (True,) * len(kinds))
+    experts = replace(experts, scoring="sigmoid", has_correction=True)
+    return replace(read_partial(data, kinds, head_dim, default=rotated_share(data, head_dim)), experts=experts)
+
+
+_GROUPED = READS | {
+    "attention_bias", "moe_intermediate_size", "n_routed_experts", "n_shared_experts", "routed_scaling_factor",
+    "n_group", "topk_group", "first_k_dense_replace", "norm_topk_prob",
+}  # fmt: skip
+"""Of DeepSeek's router: experts in groups, shared ones, and dense layers first."""
+
+GLM4_MOE = Family(
+    _read_glm4_moe,
+    defaults={"rms_norm_eps": 1e-5},
+    reads=_GROUPED | {"partial_rotary_factor", "use_qk_norm"},
+    fixed=NO_WINDOW,
+    # Layers behind the last one draft tokens; they are not loaded.
+    ignores=TRAINING | UNUSED_WINDOW | {"num_mtp_layers", "num_nextn_predict_layers"},
+)
+
+SOLAR_OPEN = Family(
+    _read_solar,
+    defaults={"rms_norm_eps": 1e-5, "rope_theta": 1e6, "head_dim": 128, "n_routed_experts": 128},
+    aliases={"num_local_experts": "n_routed_experts"},
+    reads=_GROUPED - {"first_k_dense_replace"} | {"partial_rotary_factor"},
+    fixed=NO_WINDOW | {"use_qk_norm": False, "first_k_dense_replace": 0},
+    ignores=TRAINING | UNUSED_WINDOW | {"intermediate_size", "num_mtp_layers", "num_nextn_predict_layers"},
+)
+DOTS1 = Family(
+    _read_dots1,
+    defaults={"sliding_window": 4096, "norm_topk_prob": False},
+    reads=_GROUPED | {"sliding_window", "max_window_layers"},
+    ignores=TRAINING,
+    layer_kinds=window_from,
+)
+
+MINIMAX_M2 = Family(
+    _read_minimax_m2,
+    aliases={"num_experts": "num_local_experts"},
+    defaults={
+        "num_key_value_heads": 8, "head_dim": 128, "rope_theta": 5e6, "num_experts_per_tok": 8,
+        "num_local_experts": 256, "intermediate_size": 1536,
+    },
+    reads=READS | {"partial_rotary_factor", "rotary_dim"},
+    fixed=NO_WINDOW
+    | {
+        "norm_topk_prob": True, "scoring_func": "sigmoid", "use_routing_bias": True, "use_qk_norm": True,
+        "qk_norm_type": "per_layer", "shared_intermediate_size": 0,
+    },
+    # Layers that draft tokens are not loaded.
+    ignores=TRAINING | UNUSED_WINDOW | {"use_mtp", "num_mtp_modules", "mtp_transformer_layers", "attn_type_list"},
+)  # fmt: skip

@@ -1,0 +1,132 @@
+"""Routers over all experts together: Mixtral, Qwen2 and 3 MoE, OLMoE, ERNIE, Granite."""
+
+from dataclasses import replace
+from typing import Any
+
+from lullm.config.decoder import DecoderConfig
+from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense
+from lullm.config.family.experts.reading import READS, TRAINING, read_experts, sparse_layers
+from lullm.config.family.family import Family
+from lullm.config.family.granite import GRANITE_FACTORS, read_granite
+from lullm.config.family.layer_kinds import window_if_switched_on_for_all, window_in_odd, window_unless_null
+from lullm.config.field import MOST_INTERMEDIATE, boolean, integer, positive_int
+from lullm.errors import ModelLoadError
+from lullm.types.layer_kind import LayerKind
+
+
+def _read_mixtral(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    experts = read_experts(data, "num_local_experts", "intermediate_size", (True,) * len(kinds))
+    return replace(read_dense(data, kinds, head_dim), experts=experts)
+
+
+def _read_qwen2_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    experts = replace(
+        read_experts(data, "num_experts", "moe_intermediate_size", sparse_layers(data)),
+        shared_intermediate_size=positive_int(data, "shared_expert_intermediate_size", most=MOST_INTERMEDIATE),
+        shared_is_gated=True,
+    )
+    config = read_dense(data, kinds, head_dim)
+    return replace(config, experts=experts, attention_bias=boolean(data, "qkv_bias", True))
+
+
+def _read_qwen3_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    name = "num_experts" if data.get("num_experts") is not None else "num_local_experts"
+    experts = read_experts(data, name, "moe_intermediate_size", sparse_layers(data))
+    return replace(read_dense(data, kinds, head_dim), experts=experts)
+
+
+def _read_olmoe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    experts = read_experts(data, "num_experts", "intermediate_size", (True,) * len(kinds))
+    return replace(read_dense(data, kinds, head_dim), experts=experts)
+
+
+def _read_ernie4_5_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    first, interval = integer(data, "moe_layer_start_index", 1), positive_int(data, "moe_layer_interval", 1)
+    last = integer(data, "moe_layer_end_index", -1)
+    last = len(kinds) - 1 if last == -1 else last
+    layers = tuple((layer + 1) % interval == 0 and first <= layer <= last for layer in range(len(kinds)))
+    experts = read_experts(data, "moe_num_experts", "moe_intermediate_size", layers)
+    num_shared = integer(data, "moe_num_shared_experts", 2)
+    shared_size = num_shared * experts.intermediate_size if num_shared > 0 else None
+    experts = replace(experts, has_correction=True, shared_intermediate_size=shared_size)
+    return replace(read_dense(data, kinds, head_dim), experts=experts)
+
+
+def _read_granite_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    experts = read_experts(data, "num_local_experts", "intermediate_size", (True,) * len(kinds))
+    shared_size = integer(data, "shared_intermediate_size", 0)
+    if not 0 <= shared_size <= MOST_INTERMEDIATE:
+        raise ModelLoadError(f"config.json: shared_intermediate_size must be 0 to {MOST_INTERMEDIATE}")
+    experts = replace(experts, shared_intermediate_size=shared_size or None)
+    return replace(read_granite(data, kinds, head_dim), experts=experts)
+
+
+_QWEN = READS | {
+    "num_experts",
+    "moe_intermediate_size",
+    "norm_topk_prob",
+    "decoder_sparse_step",
+    "mlp_only_layers",
+    "use_sliding_window",
+    "sliding_window",
+}
+_TO_MANY = {"norm_topk_prob": False}
+
+MIXTRAL = Family(
+    _read_mixtral,
+    defaults={"rms_norm_eps": 1e-5, "rope_theta": 1e6, "num_experts_per_tok": 2, "num_local_experts": 8},
+    reads=READS | {"num_local_experts", "sliding_window"},
+    fixed={"norm_topk_prob": True},
+    ignores=TRAINING,
+    layer_kinds=window_unless_null,
+)
+QWEN2_MOE = Family(
+    _read_qwen2_moe,
+    defaults=_TO_MANY | {"sliding_window": 4096},
+    reads=_QWEN | {"shared_expert_intermediate_size", "qkv_bias", "max_window_layers"},
+    ignores=TRAINING,
+    layer_kinds=window_in_odd,
+)
+QWEN3_MOE = Family(
+    _read_qwen3_moe,
+    defaults=_TO_MANY | {"sliding_window": 4096},
+    reads=_QWEN | {"attention_bias", "num_local_experts"},
+    ignores=TRAINING | {"max_window_layers"},
+    layer_kinds=window_if_switched_on_for_all,
+)
+OLMOE = Family(
+    _read_olmoe,
+    defaults=_TO_MANY | {"rms_norm_eps": 1e-5},
+    reads=READS | {"num_experts", "norm_topk_prob", "attention_bias"},
+    fixed=NO_WINDOW | {"clip_qkv": None},
+    ignores=TRAINING | UNUSED_WINDOW,
+)
+FLEX_OLMO = Family(
+    _read_olmoe,
+    defaults={"num_experts": 7, "num_experts_per_tok": 5, "norm_topk_prob": False, "rope_theta": 500000.0},
+    aliases={"num_local_experts": "num_experts"},
+    reads=DENSE_READS | {"attention_bias"},
+    fixed=NO_WINDOW,
+    ignores=TRAINING | UNUSED_WINDOW,
+)
+ERNIE4_5_MOE = Family(
+    _read_ernie4_5_moe,
+    aliases={"moe_k": "num_experts_per_tok", "num_experts": "moe_num_experts"},
+    defaults={
+        "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": True, "num_key_value_heads": 4,
+        "moe_k": 6, "moe_num_experts": 64, "moe_intermediate_size": 1536,
+    },
+    reads=READS
+    | {
+        "moe_num_shared_experts", "moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval",
+    },
+    fixed=NO_WINDOW | {"use_bias": False, "moe_norm_min": 1e-12, "norm_topk_prob": True},
+    ignores=TRAINING | UNUSED_WINDOW,
+)  # fmt: skip
+GRANITE_MOE = Family(
+    _read_granite_moe,
+    defaults={"num_local_experts": 8, "num_experts_per_tok": 2},
+    reads=READS | GRANITE_FACTORS | {"attention_bias", "shared_intermediate_size"},
+    fixed=NO_WINDOW | {"norm_topk_prob": True},
+    ignores=TRAINING | UNUSED_WINDOW,
+)

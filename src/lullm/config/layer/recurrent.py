@@ -1,0 +1,164 @@
+"""The recurrent layers of hybrids: what of them a `config.json` says, and what a sequence keeps of each."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from lullm.units import cdiv
+
+FACTOR_COLUMNS = 64
+"""Of a head's matrix, that native code moves on at a time (`kStateColumns`)."""
+
+
+def head_states(num_heads: int, key_dim: int, value_dim: int) -> tuple[tuple[int, ...], ...]:
+    """A matrix per head; and what native code has still to multiply its columns by, so many at a time."""
+    return (num_heads, key_dim, value_dim), (num_heads, cdiv(value_dim, FACTOR_COLUMNS))
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaNetConfig:
+    """The recurrent layers of a hybrid: gated delta nets (https://arxiv.org/abs/2412.06464).
+
+    Args:
+        num_key_heads, num_value_heads: a key head, which queries have as many of, serves several value heads.
+        kernel_size: tokens that the convolution before the heads sees, the last one included.
+    """
+
+    num_key_heads: int
+    num_value_heads: int
+    key_head_dim: int
+    value_head_dim: int
+    kernel_size: int
+
+    @property
+    def key_size(self) -> int:
+        """Elements of all key heads."""
+        return self.num_key_heads * self.key_head_dim
+
+    @property
+    def value_size(self) -> int:
+        """Elements of all value heads."""
+        return self.num_value_heads * self.value_head_dim
+
+    @property
+    def num_channels(self) -> int:
+        """Of the convolution: queries, keys and values."""
+        return 2 * self.key_size + self.value_size
+
+    @property
+    def projected_size(self) -> int:
+        """Elements of the widest projection."""
+        return self.num_channels + self.value_size
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """What a sequence keeps: the rows that the convolution still sees, and a matrix per value head."""
+        heads = head_states(self.num_value_heads, self.key_head_dim, self.value_head_dim)
+        return (self.kernel_size - 1, self.num_channels), *heads
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpaceConfig:
+    """The recurrent layers of a hybrid: state spaces (Mamba 2, https://arxiv.org/abs/2405.21060).
+
+    Args:
+        num_heads, head_dim: of what is written into the states, and read.
+        num_groups: heads of a group share what they write by and read by, vectors of `state_size`.
+        kernel_size: tokens that the convolution before the heads sees, the last one included.
+        convolution_bias, projection_bias, output_bias: these have a bias.
+        least_step, most_step: bounds of a token's step size.
+        gate: whether the gates come before the norm or behind it, or there is no norm.
+    """
+
+    num_heads: int
+    head_dim: int
+    num_groups: int
+    state_size: int
+    kernel_size: int
+    convolution_bias: bool = True
+    projection_bias: bool = False
+    output_bias: bool = False
+    least_step: float = 0.0
+    most_step: float = math.inf
+    gate: Literal["before norm", "behind norm", "no norm"] = "before norm"
+
+    @property
+    def inner_size(self) -> int:
+        """Elements of all heads."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def group_size(self) -> int:
+        """Elements of all groups."""
+        return self.num_groups * self.state_size
+
+    @property
+    def num_channels(self) -> int:
+        """Of the convolution: heads, and what groups write by and read by."""
+        return self.inner_size + 2 * self.group_size
+
+    @property
+    def projected_size(self) -> int:
+        """Elements of the widest projection."""
+        return self.inner_size + self.num_channels + self.num_heads
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """What a sequence keeps: the rows that the convolution still sees, and a matrix per head."""
+        heads = head_states(self.num_heads, self.state_size, self.head_dim)
+        return (self.kernel_size - 1, self.num_channels), *heads
+
+
+@dataclass(frozen=True, slots=True)
+class SelectiveConfig:
+    """The recurrent layers of Mamba 1 (https://arxiv.org/abs/2312.00752): a state of `state_size` numbers per channel.
+
+    Args:
+        num_channels: of the convolution and of the states.
+        kernel_size: tokens that the convolution sees, the last one included.
+        step_rank: of the matrix that the step sizes of all channels follow from.
+        convolution_bias, projection_bias: these have a bias.
+        norm_eps: of norms on what step sizes follow from, and on what channels write by and read by; None: no norms.
+        has_norm_weights: these norms scale by learned vectors.
+    """
+
+    num_channels: int
+    state_size: int
+    kernel_size: int
+    step_rank: int
+    convolution_bias: bool = True
+    projection_bias: bool = False
+    norm_eps: float | None = None
+    has_norm_weights: bool = False
+
+    @property
+    def projected_size(self) -> int:
+        """Elements of the widest projection."""
+        return 2 * self.num_channels
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """What a sequence keeps: the rows that the convolution still sees, and the states of all channels."""
+        return (self.kernel_size - 1, self.num_channels), (self.state_size, self.num_channels)
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConvolutionConfig:
+    """The recurrent layers of LFM2: a gated convolution over `kernel_size` tokens, the last one included."""
+
+    num_channels: int
+    kernel_size: int
+    has_bias: bool
+
+    @property
+    def projected_size(self) -> int:
+        """Elements of the widest projection."""
+        return 3 * self.num_channels
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """What a sequence keeps: the rows that the convolution still sees."""
+        return ((self.kernel_size - 1, self.num_channels),)
+
+
+RecurrentConfig = DeltaNetConfig | StateSpaceConfig | SelectiveConfig | ShortConvolutionConfig

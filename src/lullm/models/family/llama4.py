@@ -1,0 +1,49 @@
+"""Llama 4 (https://ai.meta.com/blog/llama-4-multimodal-intelligence), without its tower.
+
+Layers that rotate their heads see chunks of the sequence, and norm heads without weights; the others see all, and
+stretch their queries. A router's scores multiply what an expert reads.
+"""
+
+import re
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from lullm.config.model import ModelConfig
+from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone
+from lullm.models.family.experts import COLUMN_STACKS, experts_or_mlp
+from lullm.models.family.glm import with_neighbours
+from lullm.models.family.mistral import stretch_within
+from lullm.weights.rule import Rename
+
+LLAMA4_RENAMES = (
+    Rename(re.compile(r"\.feed_forward\.router\."), ".mlp.gate."),
+    Rename(re.compile(r"\.feed_forward\."), ".mlp."),
+)
+
+
+def _attention(
+    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
+) -> dict[str, nn.Module]:
+    """Before the rotation norms without weights give what they give behind it: it keeps a head's length."""
+    if config.family.ropes[layer] is None:
+        style = replace(style, head_norms=False, has_norm_weights=True)
+    else:
+        style = replace(style, query_stretch=None)
+    return attention_alone(config, style, layer, group, dtype)
+
+
+def build_llama4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    family, rules = config.family, with_neighbours(config)
+    style = DecoderStyle(
+        replace(rules, renames=(*rules.renames, *LLAMA4_RENAMES), stacks=COLUMN_STACKS),
+        head_norms=family.has_head_norms,
+        has_norm_weights=not family.has_head_norms,
+        qkv_bias=family.attention_bias,
+        o_bias=family.attention_bias,
+        query_stretch=stretch_within(config, max_model_len),
+        make_mlp=experts_or_mlp,
+        make_mixers=_attention,
+    )
+    return CausalLM(config, style, dtype, max_model_len)
