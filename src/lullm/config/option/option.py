@@ -114,7 +114,7 @@ class Option:
         """Such as 'an integer of at least 1', or 'a number of seconds above 0'."""
         noun = "an integer" if self.kind is int else f"a number of {self.unit}" if self.unit else "a number"
         bounds = [
-            f"{words} {bound:g}"
+            f"{words} {bound}"
             for words, bound in (
                 ("of at least", self.least), ("above", self.above), ("at most", self.most), ("below", self.below),
             )
