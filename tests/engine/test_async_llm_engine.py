@@ -4,17 +4,15 @@ import asyncio
 import threading
 
 import pytest
+from kit.engine.async_client import PARAMS, collect, on_thread, tokens, until
 from kit.engine.parts import break_steps
 
-from lullm import AsyncLLMEngine, EngineConfig, SamplingParams
+from lullm import AsyncLLMEngine, EngineConfig
 from lullm.engine.thread.mailbox import ThreadState
 from lullm.errors import EngineDeadError, InvalidRequestError
 from lullm.text.chat_template import ChatTemplate
 from lullm.text.template.process import RenderProcess
 from lullm.types.request import Conversation
-from lullm.types.sampling_params import OutputKind
-
-PARAMS = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True, output_kind=OutputKind.DELTA)
 
 
 @pytest.fixture
@@ -22,22 +20,6 @@ def engine(qwen3_folder):
     engine = AsyncLLMEngine(EngineConfig(model=str(qwen3_folder), max_model_len=256, num_gpu_blocks_override=32))
     yield engine
     asyncio.run(engine.shutdown(drain=False))
-
-
-async def collect(engine, prompt, params=PARAMS, request_id="x"):
-    return [output async for output in engine.generate(prompt, params, request_id)]
-
-
-def tokens(outputs):
-    return [t for output in outputs for c in output.outputs for t in c.token_ids]
-
-
-async def until(condition, limit_s=20.0):
-    for _ in range(int(limit_s / 0.005)):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("the condition never came true")
 
 
 def test_many_streams_over_a_small_pool(engine):
@@ -135,7 +117,7 @@ def test_calls_behind_the_one_that_ended_the_engine_fail_and_so_do_all_streams(e
         stream = engine.generate("hello", PARAMS.replace(max_tokens=200), "x")
         await anext(stream)
         monkeypatch.setattr(engine._engine, "reset_prefix_cache", fail)
-        busy = asyncio.ensure_future(engine._call(block))
+        busy = asyncio.ensure_future(on_thread(engine, block))
         await until(began.is_set)
         calls = [asyncio.ensure_future(engine.reset_prefix_cache()) for _ in range(3)]
         await asyncio.sleep(0)  # all three are sent
@@ -206,12 +188,12 @@ def test_a_drain_takes_in_what_was_sent_before_it(engine):
         assert release.wait(20)
 
     async def main():
-        busy = asyncio.ensure_future(engine._call(block))
+        busy = asyncio.ensure_future(on_thread(engine, block))
         await until(began.is_set)
         sent = asyncio.ensure_future(collect(engine, "hello"))
         await asyncio.sleep(0.01)  # it waits behind the call
         ending = asyncio.ensure_future(engine.shutdown(drain=True))
-        await until(lambda: engine._mailbox.state is ThreadState.DRAINING)
+        await until(lambda: engine._threaded.mailbox.state is ThreadState.DRAINING)
         release.set()
         assert len(tokens(await sent)) == 20
         await ending

@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from kit.engine.async_client import OPTIONS, PARAMS, collect, is_asleep, run, tokens, until
+from kit.engine.async_client import OPTIONS, PARAMS, collect, is_asleep, on_thread, run, tokens, until
 
 from lullm import LLM
 from lullm.errors import ConfigError, EngineAsleepError, EngineDeadError, InvalidRequestError, WakeUpError
@@ -173,10 +173,10 @@ def test_a_request_waits_for_the_end_of_a_pause(build, expected):
         await engine.pause_generation()
         waiting = asyncio.create_task(collect(engine))
         gone = asyncio.create_task(collect(engine, request_id="gone"))
-        await until(lambda: len(engine._admission._parked) == 2)
+        await until(lambda: len(engine._threaded.admission._parked) == 2)
         assert engine.sleep_state == "paused"
         gone.cancel()
-        await until(lambda: len(engine._admission._parked) == 1)
+        await until(lambda: len(engine._threaded.admission._parked) == 1)
         await engine.resume_generation()
         assert tokens(await waiting) == expected["hello world"][:20]
         await engine.sleep(1)
@@ -194,7 +194,7 @@ def test_a_request_waits_for_a_sleep_that_waits(build, expected, monkeypatch):
         stream = engine.generate("hello world", PARAMS, "x")
         first = await anext(stream)
         sleeping = asyncio.create_task(engine.sleep(1, mode="wait"))
-        await until(lambda: engine._watch._waiting_sleeps)
+        await until(lambda: engine._threaded.watch._waiting_sleeps)
         late = asyncio.create_task(collect(engine, request_id="late"))
         assert tokens([first] + [output async for output in stream]) == expected["hello world"][:20]
         assert (await sleeping).tags == BOTH
@@ -249,7 +249,7 @@ def test_a_pause_that_takes_too_long(build):
         await engine.pause_generation()
         with pytest.raises(EngineAsleepError, match="did not wake up"):
             await collect(engine)
-        await until(lambda: not engine._admission._parked)
+        await until(lambda: not engine._threaded.admission._parked)
 
     run(main())
 
@@ -265,7 +265,7 @@ def test_nobody_is_woken_for_a_client_that_left(build, monkeypatch):
             began.set()
             assert release.wait(20)
 
-        busy = asyncio.create_task(engine._call(lambda: block(None)))
+        busy = asyncio.create_task(on_thread(engine, lambda: block(None)))
         await until(began.is_set)
         gone = asyncio.create_task(collect(engine))
         await until(lambda: engine._entry._num_untaken == 1)
@@ -364,7 +364,7 @@ def test_shutdown_while_requests_wait(build, monkeypatch, state, drain):
         waiting = []
         if state != "asleep":
             waiting = [asyncio.create_task(collect(engine, request_id=str(i))) for i in range(3)]
-            await until(begun.is_set if state == "waking" else lambda: len(engine._admission._parked) == 3)
+            await until(begun.is_set if state == "waking" else lambda: len(engine._threaded.admission._parked) == 3)
         await engine.shutdown(drain)
         for answer in await asyncio.gather(*waiting, return_exceptions=True):
             if isinstance(answer, list):  # it was taken in when the wake-up ended

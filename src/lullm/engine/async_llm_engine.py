@@ -5,8 +5,7 @@ Everything here runs on the callers' event loops and asks for work, which the `E
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar
 
 import torch
 
@@ -16,23 +15,9 @@ from lullm.engine.caller.entry import Entry, EntryClient
 from lullm.engine.llm_engine import LLMEngine
 from lullm.engine.replica.client import ReplicaClient
 from lullm.engine.stream_pace import StreamPace
-from lullm.engine.thread.admission import Admission
-from lullm.engine.thread.engine_thread import EngineThread
-from lullm.engine.thread.mailbox import EngineCall, Mailbox
-from lullm.engine.thread.sleep_watch import SleepWatch
+from lullm.engine.thread.threaded_engine import ThreadedEngine
 from lullm.machine.memory_ahead import MemoryAhead
-from lullm.types.parallel.experts import ExpertLoad, ExpertMove
-from lullm.types.sleep import (
-    ForecastArguments,
-    SleepArguments,
-    SleepEvent,
-    SleepForecast,
-    SleepOptions,
-    SleepReport,
-    SleepState,
-    WakeReport,
-)
-from lullm.types.watch.occupancy import Occupancy
+from lullm.types.sleep import SleepEvent, SleepState
 from lullm.types.watch.stats import EngineStats
 
 T = TypeVar("T")
@@ -62,43 +47,18 @@ class AsyncLLMEngine(EntryClient):
         self.default_params = self._engine.default_params
         self.remote_methods = self._engine.remote_methods
         super().__init__(self._engine.input_processor)
-        self._mailbox = Mailbox()
-        self._watch = SleepWatch(self._engine, self._mailbox, self.idle)
-        self._admission = Admission(self._engine, self._mailbox, self._watch, self.idle)
-        self._entry = Entry(self._admission, self.idle)
-        self._thread = EngineThread(self._engine, self._mailbox, self._watch, self._admission)
+        self._threaded = ThreadedEngine(self._engine, self.idle)
+        self._entry = Entry(self._threaded.admission, self.idle)
+        self._thread = self._threaded.start()
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArguments) -> "AsyncLLMEngine":
         """With the options of an `EngineArgs`. Blocks, and raises, as the constructor does."""
         return cls(engine_args.create_engine_config())
 
-    async def abort(self, request_id: str | Iterable[str]) -> None:
-        await self._call(lambda: self._engine.abort_request(request_id))
-
     def get_num_unfinished_requests(self) -> int:
         """How many requests have not ended; from any thread."""
         return self._engine.get_num_unfinished_requests()
-
-    async def start_profile(self, folder: str | Path = "profile") -> None:
-        await self._call(lambda: self._engine.start_profile(folder))
-
-    async def stop_profile(self) -> Path:
-        return await self._call(self._engine.stop_profile)
-
-    async def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
-        options = SleepOptions(level, **arguments)
-        call = EngineCall(lambda: self._watch.sleep(options))
-        return await self._answer(call, lambda: self._watch.begin_sleep(call, options))
-
-    async def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
-        return await self._call(lambda: self._watch.wake_up(tags))
-
-    async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
-        return await self._call(lambda: self._engine.explain_sleep(level, **arguments))
-
-    async def resume_generation(self) -> None:
-        await self._call(self._watch.resume)
 
     @property
     def sleeping_tags(self) -> tuple[str, ...]:
@@ -110,14 +70,14 @@ class AsyncLLMEngine(EntryClient):
 
     @property
     def idle_s(self) -> float:
-        return self._watch.idle_s
+        return self._threaded.watch.idle_s
 
     @property
     def next_sleep(self) -> tuple[SleepRung, float] | None:
-        return self._watch.next_sleep
+        return self._threaded.watch.next_sleep
 
     def observe_sleep(self, observer: Callable[[SleepEvent], None]) -> None:
-        self._watch.observe(observer)
+        self._threaded.watch.observe(observer)
 
     async def collective_rpc(
         self,
@@ -126,55 +86,28 @@ class AsyncLLMEngine(EntryClient):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        return await self._call_foreign(lambda: self._engine.collective_rpc(method, timeout, args, kwargs))
+        return await self._call("collective_rpc", list, method=method, timeout=timeout, args=args, kwargs=kwargs)
 
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
         """Replace weights; how many. The engine's thread iterates. Raises what iterating `weights` does.
 
         What iterates cannot call the engine, by way of an event loop neither: InvalidRequestError.
         """
-        items = self._mailbox.feeding.items(weights)
-        return await self._call_foreign(lambda: self._engine.update_weights(items))
+        return await self._call("update_weights", int, weights=self._threaded.mailbox.feeding.items(weights))
 
-    async def expert_load(self, clear: bool = False) -> ExpertLoad:
-        return await self._call(lambda: self._engine.expert_load(clear))
-
-    async def rebalance_experts(self) -> ExpertMove:
-        return await self._call(self._engine.rebalance_experts)
-
-    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        return await self._call(lambda: self._engine.reset_prefix_cache(reset_running_requests))
-
-    async def _call(self, function: Callable[[], T]) -> T:
-        """The result of `function`, run on the engine's thread."""
-        call = EngineCall(function)
-        return await self._answer(call, call.run)
-
-    async def _call_foreign(self, function: Callable[[], T]) -> T:
-        """The same, for code of the caller, which gets its errors as they are."""
-
-        def run() -> T:
-            self._watch.restart_clock()
-            return function()
-
-        call = EngineCall(run, is_foreign=True)
-        return await self._answer(call, call.run)
-
-    async def _answer(self, call: EngineCall[T], command: Callable[[], None]) -> T:
-        """Send a command that sees to `call`; its answer."""
+    async def _call(self, verb: str, kind: type[T], **arguments: Any) -> T:
+        call, command = self._threaded.call(verb, arguments)
         self.check_running()
         self._entry.send_arrived()
-        self._mailbox.send(command)
-        return await asyncio.wrap_future(call.answer)
+        self._threaded.mailbox.send(command)
+        answer: T = await asyncio.wrap_future(call.answer)
+        return answer
 
     def stats(self) -> EngineStats:
         return self._engine.stats()
 
-    async def occupancy(self, max_cells: int) -> Occupancy:
-        return await self._call(lambda: self._engine.occupancy(max_cells))
-
     def check_running(self) -> None:
-        self._mailbox.check_running()
+        self._threaded.mailbox.check_running()
 
     async def shutdown(self, drain: bool = True) -> None:
         self._entry.send_arrived()

@@ -5,10 +5,12 @@ What is alike for all engines is done here: what comes before a request enters, 
 
 import asyncio
 import contextlib
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from types import NoneType
+from typing import Any, TypeVar, Unpack
 
 from lullm.config.model import ModelConfig
 from lullm.config.option.sleep_after import SleepRung
@@ -30,12 +32,16 @@ from lullm.types.sleep import (
     SleepEvent,
     SleepForecast,
     SleepMode,
+    SleepOptions,
     SleepReport,
     SleepState,
     WakeReport,
+    check_tags,
 )
 from lullm.types.watch.occupancy import Occupancy
 from lullm.types.watch.stats import EngineStats
+
+T = TypeVar("T")
 
 
 class EngineClient(ABC):
@@ -56,6 +62,13 @@ class EngineClient(ABC):
 
     def __init__(self, processor: InputProcessor):
         self._input = processor
+
+    @abstractmethod
+    async def _call(self, verb: str, kind: type[T], **arguments: Any) -> T:
+        """What the engine's thread answers, a `kind`, behind the requests that came before: see `ThreadedEngine.call`.
+
+        The arguments can cross to another process.
+        """
 
     async def prepare(
         self, request_id: str, prompt: Input, params: SamplingParams | PoolingParams, priority: int = 0
@@ -152,11 +165,11 @@ class EngineClient(ABC):
         Cancelling the call aborts the request. One that was aborted otherwise has the `finish_reason` 'abort'.
         """
 
-    @abstractmethod
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End a request, or several: each has a last output with the reason 'abort'. Unknown ids are ignored."""
+        given = [request_id] if isinstance(request_id, str) else list(request_id)
+        await self._call("abort_request", NoneType, request_id=given)
 
-    @abstractmethod
     async def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
         """Release memory; returns once it is released. Idempotent. The arguments are those of `SleepOptions`.
 
@@ -168,8 +181,8 @@ class EngineClient(ABC):
             SleepCancelledError: mode 'wait', and a `wake_up` or another sleep came before the requests had ended.
             EngineDeadError: the engine stopped first.
         """
+        return await self._call("sleep", SleepReport, **dataclasses.asdict(SleepOptions(level, **arguments)))
 
-    @abstractmethod
     async def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
         """Bring back `tags` (None: all); returns once they are there. Idempotent. Cancels a sleep that still waits.
 
@@ -177,10 +190,13 @@ class EngineClient(ABC):
             InvalidRequestError: unknown tag. WakeUpError: it did not come back as it was, and is still asleep.
             EngineDeadError: the engine stopped first.
         """
+        check_tags(tags)
+        return await self._call("wake_up", WakeReport, tags=tags and list(tags))
 
-    @abstractmethod
     async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
         """What such a `sleep` would do now, and how long waking would take. Changes nothing; raises as `sleep` does."""
+        SleepOptions(level, **arguments)
+        return await self._call("explain_sleep", SleepForecast, level=level, **arguments)
 
     async def pause_generation(self, mode: SleepMode = "abort", clear_cache: bool = True) -> None:
         """Stop scheduling, as `sleep(0, mode=mode)` does; then forget cached prefixes, but not with mode 'keep'."""
@@ -188,9 +204,9 @@ class EngineClient(ABC):
         if clear_cache and mode != "keep":
             await self.reset_prefix_cache()
 
-    @abstractmethod
     async def resume_generation(self) -> None:
         """End a pause. Idempotent. Raises EngineAsleepError if memory is released, which is for `wake_up`."""
+        await self._call("resume", NoneType)
 
     @abstractmethod
     async def collective_rpc(
@@ -233,36 +249,36 @@ class EngineClient(ABC):
         On the engine's thread, or on the event loop where the engine has a process of its own.
         """
 
-    @abstractmethod
     async def expert_load(self, clear: bool = False) -> ExpertLoad:
         """How many tokens have used each expert. `clear`: it is counted anew from now on."""
+        return await self._call("expert_load", ExpertLoad, clear=clear)
 
-    @abstractmethod
     async def rebalance_experts(self) -> ExpertMove:
         """Move experts, so that all workers have as much to do. Raises as `LLMEngine.rebalance_experts` does."""
+        return await self._call("rebalance_experts", ExpertMove)
 
-    @abstractmethod
     async def start_profile(self, folder: str | Path = "profile") -> None:
         """Record where the time goes, until `stop_profile`. Raises as `Profiler.start` does."""
+        await self._call("start_profile", NoneType, folder=str(Path(folder).absolute()))
 
-    @abstractmethod
     async def stop_profile(self) -> Path:
         """End the recording; the trace in the folder, for chrome://tracing. Raises as `Profiler.stop` does."""
+        return Path(await self._call("stop_profile", str))
 
-    @abstractmethod
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """Forget all cached prefixes; running requests keep theirs, or are computed again. Raises EngineDeadError."""
+        return await self._call("reset_prefix_cache", bool, reset_running_requests=reset_running_requests)
 
     @abstractmethod
     def stats(self) -> EngineStats:
         """A snapshot, without waiting for the running step."""
 
-    @abstractmethod
     async def occupancy(self, max_cells: int) -> Occupancy:
         """Who holds which part of the KV cache, in at most `max_cells` cells per pool, once the running step has ended.
 
         Neither wakes an engine that sleeps nor keeps one awake. Raises EngineDeadError.
         """
+        return await self._call("occupancy", Occupancy, max_cells=max_cells)
 
     @abstractmethod
     def check_running(self) -> None:

@@ -98,7 +98,7 @@ def num_blocks_within(config: ResolvedConfig, model: ModelConfig, available_byte
     elif config.kv_cache_memory_bytes is not None:
         num_blocks = config.kv_cache_memory_bytes // size
     else:
-        # Twice what all seats can fill leaves as much again for prefixes worth keeping; more would cost start-up time.
+        # Twice what all sequences can fill leaves as much again for prefixes worth keeping; more would slow the start.
         per_seq = num_blocks_for_len(model, config.block_size, config.kv_dtype, config.max_model_len)
         enough = 2 * config.max_num_seqs * per_seq
         # And the chunk of a prompt that is being computed, which a window comes on top of.

@@ -8,7 +8,7 @@ several sequences: the leader comes first, since the others share its prompt blo
 at the end of its prompt the other sequences are forked. So the plan must run.
 
 Drafts (`Sequence.draft_token_ids`) are verified with what nothing else needs: tokens of the budget, slots, and draws
-that no sequence has a seat for. Each draft's row draws the token that the next draft should be.
+that no running sequence can need. Each draft's row draws the token that the next draft should be.
 """
 
 from collections.abc import Callable
@@ -70,7 +70,7 @@ class PlanBuilder:
         self._roster = roster
         self._max_model_len = limits.max_model_len
         self._num_spare_draws = num_spare_draws
-        self._spare_draws: int | None = None  # not counted yet: counting the seats costs a tenth of a plan
+        self._spare_draws: int | None = None  # not counted yet: counting the sequences costs a tenth of a plan
 
     def passes_over(self, seqs: list[Sequence]) -> bool:
         """Whether a group has no turn: steps in flight draw for it, or this one draws for as many as it should."""

@@ -226,25 +226,25 @@ class Scheduler:
 
     def _num_candidates(self) -> int:
         """Sequences that may run, as far as can be known."""
-        num_seats = sum(group.num_seats for group in self.running)
-        return min(num_seats + len(self.waiting) + len(self.swapped), self.limits.max_num_seqs)
+        num_running = sum(group.num_seqs for group in self.running)
+        return min(num_running + len(self.waiting) + len(self.swapped), self.limits.max_num_seqs)
 
     def _num_spare_draws(self) -> int:
-        """Draws of a step that no running sequence has a seat for. None while requests wait: those come first."""
+        """Draws of a step that no running sequence can need. None while requests wait: those come first."""
         if self.waiting or self.swapped:
             return 0
-        return self.limits.max_num_seqs - sum(group.num_seats for group in self.running)
+        return self.limits.max_num_seqs - sum(group.num_seqs for group in self.running)
 
     def _admission(self, queue: GroupQueue, group: SequenceGroup) -> AllocStatus:
         """Whether the queue's first group can run now."""
-        seats = self.limits.max_num_seqs - sum(g.num_seats for g in self.running)
+        num_left = self.limits.max_num_seqs - sum(g.num_seqs for g in self.running)
         status = self.block_space.can_swap_in(group) if queue is self.swapped else self.block_space.can_allocate(group)
-        if status is AllocStatus.OK and group.num_seats > seats:
+        if status is AllocStatus.OK and group.num_seqs > num_left:
             return AllocStatus.LATER
         return status
 
     def _admit(self, builder: PlanBuilder, only: GroupQueue | None = None) -> None:
-        """Move groups from the queues to running, in order, while budget, seats and blocks last.
+        """Move groups from the queues to running, in order, while budget, sequences and blocks last.
 
         Nothing is prefilled past an older group that is swapped out. `only`: stop where the other queue is next.
         """

@@ -177,6 +177,6 @@ class SequenceGroup:
         return self.request.params.num_sequences - len(self.seqs)
 
     @property
-    def num_seats(self) -> int:
+    def num_seqs(self) -> int:
         """How much of `max_num_seqs` the group takes: its live sequences and those still to be forked."""
         return len(self.unfinished) + self.num_unborn

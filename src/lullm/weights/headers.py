@@ -65,20 +65,21 @@ _Sizes = dict[str, tuple[tuple[str, int], ...]]
 def _stated_sizes(config: ModelConfig, layer: int) -> _Sizes:
     """Of the matrices of a layer, and of those outside of all."""
     family, heads = config.family, config.kv_heads(layer)
+    head_dim = config.head_dim if family.alibi_slopes else heads.head_dim  # cached keys hold their places, too
     hidden = ("hidden_size", config.hidden_size)
     size = family.embedding_size
     embedding = hidden if size is None else ("word_embed_proj_dim", size)
     vocab = ("vocab_size", config.vocab_size)
     inner = ("intermediate_size", family.inner_size(layer))
-    queries = outputs = ("num_attention_heads x head_dim", config.num_attention_heads * heads.head_dim)
+    queries = outputs = ("num_attention_heads x head_dim", config.num_attention_heads * head_dim)
     if (latent := family.latent) is not None:
         num_heads = config.num_attention_heads
         queries = ("num_attention_heads x (qk_nope_head_dim + qk_rope_head_dim)", num_heads * latent.query_size)
         outputs = ("num_attention_heads x v_head_dim", num_heads * latent.value_size)
-    keys = ("num_key_value_heads x head_dim", heads.size)
-    gated = ("2 x num_attention_heads x head_dim", 2 * config.num_attention_heads * heads.head_dim)
+    keys = ("num_key_value_heads x head_dim", heads.num_heads * head_dim)
+    gated = ("2 x num_attention_heads x head_dim", 2 * config.num_attention_heads * head_dim)
     fused = config.num_attention_heads + 2 * heads.num_heads
-    all_heads = ("(num_attention_heads + 2 x num_key_value_heads) x head_dim", fused * heads.head_dim)
+    all_heads = ("(num_attention_heads + 2 x num_key_value_heads) x head_dim", fused * head_dim)
     stated: _Sizes = {
         "embed_tokens": (vocab, embedding),
         "q_proj": (gated if family.has_output_gate else queries, hidden),

@@ -64,11 +64,28 @@ MORE = {
         "attention.sliding_window_pattern": array("B", [1, 0]), "embedding_length_per_layer_input": 0,
         "rope.freq_base_swa": 1000.0, "rope.dimension_count_swa": 16, "rope.scaling.type": "none",
     },
+    "exaone-moe": GROUPED,
+    "falcon-h1": SPACE,
+    "gemma3n": {
+        "activation_sparsity_scale": array("f", [1.6, float("-inf")]), "altup.num_inputs": 3, "altup.active_idx": 1,
+        "attention.shared_kv_layers": 0, "embedding_length_per_layer_input": 8, "rope.scaling.type": "none",
+        "attention.sliding_window_pattern": array("B", [1, 0]),
+    },
+    "gptneox": {"use_parallel_residual": True},
+    "jamba": EXPERTS | SPACE | {"attention.head_count_kv": array("i", [0, 2])},
+    "mamba": SPACE | {"ssm.dt_b_c_rms": True},
+    "mamba2": SPACE,
+    "minicpm": {"embedding_scale": 2.0, "residual_scale": 0.5, "logit_scale": 2.0},
+    "mpt": {"attention.max_alibi_bias": 8.0},
+    "starcoder": {"attention.head_count_kv": 1},
     "olmo2": {"attention.sliding_window_pattern": array("B", [1, 0])},
     "qwen2moe": EXPERTS | {"expert_shared_feed_forward_length": 32},
 }  # fmt: skip
 """What some architectures say beside `SIZES`."""
-BY_MEAN = ("cohere2", "command-r", "starcoder2", "stablelm", "phi2", "nemotron", "gpt2", "olmo")
+BY_MEAN = (
+    "bloom", "cohere2", "command-r", "falcon", "gpt2", "gptneox", "mpt", "nemotron", "olmo", "phi2", "stablelm",
+    "starcoder", "starcoder2",
+)  # fmt: skip
 WITH_EXPERTS = ("gpt-oss", "minimax-m2", "olmoe", "qwen3moe", "qwen3vlmoe")
 
 
@@ -76,8 +93,10 @@ def keys_of(architecture):
     keys = SIZES | (EXPERTS if architecture in WITH_EXPERTS else {}) | MORE.get(architecture, {})
     if architecture in BY_MEAN:
         keys = LAYER_NORMS | {key: value for key, value in keys.items() if "rms" not in key}
-    if architecture == "gpt2":
+    if architecture in ("bloom", "gpt2", "jamba", "mamba", "mamba2", "mpt", "starcoder"):
         keys = {key: value for key, value in keys.items() if not key.startswith("rope.")}
+    if architecture.startswith("mamba"):
+        keys = {key: value for key, value in keys.items() if "head" not in key and key != "attention.key_length"}
     return keys
 
 
@@ -92,6 +111,8 @@ def file_of(architecture, **changes):
     metadata |= {f"{architecture}.{key}": value for key, value in (keys_of(architecture) | changes).items()}
     shapes = {"token_embd.weight": (320, 64), "position_embd.weight": (128, 64)}
     shapes |= {"rope_freqs.weight": (4,)} if architecture == "gemma4" else {}
+    if architecture == "gemma3n":
+        shapes |= {"blk.0.laurel_l.weight": (12, 64), "per_layer_token_embd.weight": (320, 16)}
     return GGUFFile(
         PATH, metadata, {name: TensorPlace(name, shape, FORMATS[0], PATH, 0) for name, shape in shapes.items()}
     )

@@ -9,7 +9,7 @@ from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
 from lullm.errors import ConfigError, UnsupportedError
 from lullm.executor.ray.actors import _cause
-from lullm.executor.ray.cluster import Node, Seats, Wish, assign, connect
+from lullm.executor.ray.cluster import Node, Reservation, Wish, assign, connect
 from lullm.executor.ray.executor import _configs
 from lullm.weights.folder import DEMO_FOLDER
 
@@ -79,6 +79,6 @@ def test_workers_divide_what_their_own_node_has():
     model = ModelConfig.from_folder(DEMO_FOLDER)
     config = EngineConfig(threads=6, swap_space=3.0, gpu_memory_utilization=0.6).resolve(model)
     nodes = node("a"), node("b")
-    found = _configs(config, Seats((nodes[0], nodes[0], nodes[1]), 5, None))
+    found = _configs(config, Reservation((nodes[0], nodes[0], nodes[1]), 5, None))
     assert [each.gpu_memory_utilization for each in found] == [0.3, 0.3, 0.6]
     assert {(each.threads, each.swap_space, each.distributed_executor_backend) for each in found} == {(5, 1.0, None)}

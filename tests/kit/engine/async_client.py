@@ -3,7 +3,7 @@
 import asyncio
 
 from lullm import SamplingParams
-from lullm.engine.thread.mailbox import ThreadState
+from lullm.engine.thread.mailbox import EngineCall, ThreadState
 from lullm.types.sampling_params import OutputKind
 
 OPTIONS = {"dtype": "float32", "max_model_len": 256, "num_gpu_blocks_override": 64, "enable_sleep_mode": True}
@@ -40,7 +40,7 @@ def is_asleep(engine):
 
 def is_ending(engine):
     """Whether a shutdown has begun."""
-    return engine._mailbox.state is not ThreadState.RUNNING
+    return engine._threaded.mailbox.state is not ThreadState.RUNNING
 
 
 async def until(condition, limit_s=20.0):
@@ -55,3 +55,11 @@ def run(main):
             await main
 
     asyncio.run(bounded())
+
+
+async def on_thread(engine, function):
+    """The result of `function`, run on the engine's thread as its calls are."""
+    call = EngineCall(function)
+    engine._entry.send_arrived()
+    engine._threaded.mailbox.send(call.run)
+    return await asyncio.wrap_future(call.answer)

@@ -153,7 +153,7 @@ class FakeEngine:
             "sleep": lambda: SleepReport(1, TAGS, 1, 0, 0.0),
             "wake_up": lambda: WakeReport(TAGS, 1, 0.0),
             "reset_prefix_cache": lambda: True,
-            "abort": self._abort,
+            "abort_request": self._abort,
         }
         if order.verb in ("sleep", "wake_up"):
             is_sleep = order.verb == "sleep"

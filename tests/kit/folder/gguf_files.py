@@ -7,7 +7,7 @@ import gguf
 import numpy as np
 import torch
 from kit.folder import mxfp4
-from kit.folder.gguf_keys import DELTA_NETS, add_config, num_layers
+from kit.folder.gguf_keys import DELTA_NETS, add_config, falcon_groups, num_layers, one_of
 from kit.model.golden import architecture_of
 from safetensors.torch import load_file
 from tokenizers import Tokenizer as Backend
@@ -24,14 +24,19 @@ ARCHITECTURES = {
     "Qwen2Moe": "qwen2moe", "SeedOss": "seed_oss", "SmolLM3": "smollm3", "StableLm": "stablelm",
     "Starcoder2": "starcoder2", "DeepseekV2": "deepseek2", "DeepseekV3": "deepseek2",
     "GraniteMoeHybrid": "granitehybrid", "NemotronH": "nemotron_h", "Qwen3Next": "qwen3next",
-    "Qwen3_5": "qwen35", "Qwen3_5Moe": "qwen35moe",
+    "Qwen3_5": "qwen35", "Qwen3_5Moe": "qwen35moe", "Bloom": "bloom", "ExaoneMoe": "exaone-moe", "Falcon": "falcon",
+    "FalconH1": "falcon-h1", "FalconMamba": "mamba", "GPTBigCode": "starcoder", "GPTNeoX": "gptneox",
+    "Gemma3n": "gemma3n", "Jamba": "jamba", "Mamba": "mamba", "Mamba2": "mamba2", "Mpt": "mpt",
 }  # fmt: skip
 FORMATS = gguf.GGMLQuantizationType
 EXPERTS = {
     "gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps",
     "w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps",
 }  # fmt: skip
-PAIRS_TURN = ("llama", "arcee", "granite", "granitehybrid", "granitemoe", "mistral3", "olmo", "smollm3")
+PAIRS_TURN = (
+    "llama", "arcee", "granite", "granitehybrid", "granitemoe", "internlm2", "minicpm", "mistral3", "olmo", "smollm3",
+    "xverse",
+)  # fmt: skip
 TRANSPOSED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
 
 
@@ -45,10 +50,9 @@ def permuted(weight, num_heads):
     return weight.reshape(num_heads, 2, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
 
 
-def gguf_tensors(folder, family):
+def gguf_tensors(folder, family, architecture):
     """Name -> float32 array, as llama.cpp converts a checkpoint."""
     config = json.loads((folder / "config.json").read_text())
-    architecture = architecture_in_file(config, family)
     names = gguf.get_tensor_name_map(
         {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[architecture], num_layers(config)
     )
@@ -63,22 +67,29 @@ def gguf_tensors(folder, family):
         ):
             key = "num_attention_heads" if ".q_proj" in name else "num_key_value_heads"
             values = permuted(values, config[key])
-        adds_one = "Gemma" in family and family != "Gemma4" or family in ("Nemotron", *DELTA_NETS)
+        adds_one = "Gemma" in family and family not in ("Gemma3n", "Gemma4") or family in ("Nemotron", *DELTA_NETS)
         if adds_one and name.endswith("norm.weight") and "linear_attn" not in name:
             values = values + 1
         if family == "GPT2" and name.endswith(TRANSPOSED):
             values = values.T
+        if family in FUSED and name.endswith(FUSED[family]):
+            values = kinds_apart(values, config, family)
+        if family == "FalconH1":
+            values = values * factors_of(name, config)
         layer = f"blk.{name.split('.')[2]}" if name.count(".") > 2 else ""
+        if family == "Bloom":
+            name = name.removeprefix("transformer.")
         if "conv.conv" in name or name.endswith("conv1d.weight"):
             values = values.squeeze(1)
         if family.startswith("Qwen3_5") and "linear_attn" in name:
             values = with_values_in_turn(name, values, config)
         if (part := next((part for part in SPACE if name.endswith(part)), None)) is not None:
-            flat = values if family in DELTA_NETS or part == "dt_bias" else values[:, None]
+            is_flat = family in (*DELTA_NETS, "Mamba", "FalconMamba", "Jamba") or part == "dt_bias"
+            flat = values if is_flat else values[:, None]
             found[f"{layer}.{SPACE[part]}"] = -np.exp(flat) if part == "A_log" else flat
             continue
         if name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
-            values = values.reshape(config.get("mamba_n_groups") or config["n_groups"], -1)
+            values = values.reshape(one_of(config, "mamba_n_groups", "n_groups"), -1)
         if name.endswith("in_proj_qkvz.weight"):
             found |= delta_net(layer, values, config)
             continue
@@ -103,6 +114,12 @@ def gguf_tensors(folder, family):
             continue
         if name.endswith(("layer_scalar", "experts.down_proj", "experts.gate_up_proj")) and family == "Gemma4":
             name += ".weight"
+        if name.endswith("correct_output_scale"):
+            name += ".weight"
+        if family == "Gemma3n" and name.startswith("model.altup_"):
+            key = f"{'altup_proj' if 'altup_proj' in name else 'altup_unembd_proj'}.weight"
+            experts.setdefault(key, {})[int(name.split(".")[-2])] = values
+            continue
         prefix, is_expert, rest = (
             name.replace("block_sparse_moe", "mlp")
             .replace("feed_forward", "mlp")
@@ -121,6 +138,42 @@ def gguf_tensors(folder, family):
             name += ".weight" if name.endswith(".sinks") else ""
             found[names.get_name(name, try_suffixes=(".weight", ".bias"))] = values
     return found | {key: np.stack([parts[i] for i in sorted(parts)]) for key, parts in experts.items()}
+
+
+FUSED = {
+    "GPTNeoX": ("query_key_value.weight", "query_key_value.bias"), "Falcon": ("query_key_value.weight",),
+    "Bloom": ("query_key_value.weight", "query_key_value.bias"),
+}  # fmt: skip
+
+
+def kinds_apart(values, config, family):
+    """Of each group of heads a checkpoint has queries, key and value together; in a file all queries come first."""
+    num_heads = one_of(config, "num_attention_heads", "n_head")
+    num_groups = falcon_groups(config) if family == "Falcon" else num_heads
+    groups = values.reshape(num_groups, num_heads // num_groups + 2, -1, *values.shape[1:])
+    parts = (groups[:, :-2], groups[:, -2:-1], groups[:, -1:])
+    return np.concatenate([part.reshape(-1, *values.shape[1:]) for part in parts])
+
+
+def factors_of(name, config):
+    """Falcon-H1's, which are in the weights of a file."""
+    of_part = {
+        "embed_tokens.weight": "embedding_multiplier", "lm_head.weight": "lm_head_multiplier",
+        "o_proj.weight": "attention_out_multiplier", "out_proj.weight": "ssm_out_multiplier",
+        "q_proj.weight": "attention_in_multiplier", "v_proj.weight": "attention_in_multiplier",
+    }  # fmt: skip
+    for end, key in of_part.items():
+        if name.endswith(f"{'.' if end != 'lm_head.weight' else ''}{end}"):
+            return config[key]
+    if name.endswith(".k_proj.weight"):
+        return config["attention_in_multiplier"] * config["key_multiplier"]
+    if name.endswith(("gate_proj.weight", "down_proj.weight")):
+        return config["mlp_multipliers"]["down" in name]
+    if not name.endswith("in_proj.weight"):
+        return 1.0
+    inner, group = config["mamba_d_ssm"], config["mamba_n_groups"] * config["mamba_d_state"]
+    sizes = (inner, inner, group, group, config["mamba_n_heads"])
+    return np.repeat(config["ssm_multipliers"], sizes)[:, None].astype(np.float32) * config["ssm_in_multiplier"]
 
 
 def with_values_in_turn(name, values, config):
@@ -179,19 +232,21 @@ def add_tokenizer(writer, folder, vocab_size, pre="qwen2"):
         writer.add_chat_template(config["chat_template"])
 
 
-def write_gguf(path, folder, family, block=FORMATS.F32, choose=None, pre="qwen2", extra=None, **options):
+def write_gguf(path, folder, family, block=FORMATS.F32, choose=None, pre="qwen2", extra=None, name=None, **options):
     """The model of a folder as `path`, or as several shards with `split_max_tensors=`.
 
     Args:
         block: of all matrices. choose: name -> another format, or None. extra: more tensors. Vectors are F32.
+        name: of the architecture, where it is not the family's.
     """
     config = json.loads((Path(folder) / "config.json").read_text())
     assert config["architectures"] == [architecture_of(family)]
-    writer = gguf.GGUFWriter(path, architecture_in_file(config, family), **options)
+    architecture = name or architecture_in_file(config, family)
+    writer = gguf.GGUFWriter(path, architecture, **options)
     add_config(writer, config, family)
     if (Path(folder) / "tokenizer.json").exists():
         add_tokenizer(writer, Path(folder), config["vocab_size"], pre)
-    for name, values in (gguf_tensors(Path(folder), family) | (extra or {})).items():
+    for name, values in (gguf_tensors(Path(folder), family, architecture) | (extra or {})).items():
         kind = (choose and choose(name)) or (block if values.ndim > 1 and "inp" not in name else FORMATS.F32)
         add_values(writer, name, values, kind)
     writer.write_header_to_file()

@@ -4,8 +4,14 @@ import gguf
 import numpy as np
 
 
+def one_of(config, *names):
+    """What the config says under one of these names."""
+    return next(config[name] for name in names if config.get(name))
+
+
 def num_layers(config):
-    return len(config.get("layers_block_type") or ()) or config.get("num_hidden_layers") or config["n_layer"]
+    stated = len(config.get("layers_block_type") or ()) if "mamba_num_heads" in config else 0
+    return stated or one_of(config, "num_hidden_layers", "n_layer", "n_layers")
 
 
 DELTA_NETS = ("Qwen3Next", "Qwen3_5", "Qwen3_5Moe")
@@ -21,13 +27,21 @@ def add_space(writer, config, family):
     elif family == "NemotronH":
         heads, inner = config["mamba_num_heads"], config["mamba_num_heads"] * config["mamba_head_dim"]
         sizes = (config["conv_kernel"], config["ssm_state_size"], config["n_groups"])
+    elif family in HEADLESS:
+        heads = one_of(config, *(("num_heads",) if family == "Mamba2" else ("time_step_rank",)))
+        inner = config.get("intermediate_size") or config["expand"] * config["hidden_size"]
+        sizes = (config["conv_kernel"], config["state_size"], config.get("n_groups"))
+        writer.add_ssm_dt_b_c_rms(family == "FalconMamba")
     else:
-        heads, inner = config["mamba_n_heads"], config["mamba_expand"] * config["hidden_size"]
-        sizes = (config["mamba_d_conv"], config["mamba_d_state"], config["mamba_n_groups"])
-        writer.add_rope_scaling_finetuned(config.get("position_embedding_type") == "rope")
+        heads = one_of(config, "mamba_n_heads", "mamba_dt_rank")
+        inner = config.get("mamba_d_ssm") or config["mamba_expand"] * config["hidden_size"]
+        sizes = (config["mamba_d_conv"], config["mamba_d_state"], config.get("mamba_n_groups"))
+        if family == "GraniteMoeHybrid":
+            writer.add_rope_scaling_finetuned(config.get("position_embedding_type") == "rope")
     writer.add_ssm_conv_kernel(sizes[0])
     writer.add_ssm_state_size(sizes[1])
-    writer.add_ssm_group_count(sizes[2])
+    if sizes[2]:
+        writer.add_ssm_group_count(sizes[2])
     writer.add_ssm_time_step_rank(heads)
     writer.add_ssm_inner_size(inner)
 
@@ -69,10 +83,34 @@ def add_gemma4(writer, config):
     writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
 
 
+def add_gemma3n(writer, config):
+    from statistics import NormalDist
+
+    writer.add_altup_active_idx(config["altup_active_idx"])
+    writer.add_altup_num_inputs(config["altup_num_inputs"])
+    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+    writer.add_shared_kv_layers(config["num_kv_shared_layers"])
+    shares = config["activation_sparsity_pattern"]
+    writer.add_activation_sparsity_scale([NormalDist().inv_cdf(share) if share else -float("inf") for share in shares])
+    writer.add_sliding_window_pattern([each == "sliding_attention" for each in config["layer_types"]])
+    writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
+
+
+def falcon_groups(config):
+    return config["num_kv_heads"] if config["new_decoder_architecture"] else 1
+
+
 def heads_by_layer(config, family):
     """Of keys: an array where some layers have none."""
     if family.startswith("Deepseek"):
         return 1
+    if family == "Falcon":
+        return falcon_groups(config)
+    if family in ("GPTNeoX", "Bloom", "Mpt", "GPTBigCode"):
+        return 1 if config.get("multi_query") else one_of(config, *HEADS)
+    if family == "Jamba":
+        period, offset = config["attn_layer_period"], config["attn_layer_offset"]
+        return [config["num_key_value_heads"] * (n % period == offset) for n in range(config["num_hidden_layers"])]
     count, types = config["num_key_value_heads"], config.get("layers_block_type") or config.get("layer_types") or []
     is_hybrid = family in ("NemotronH", "GraniteMoeHybrid") or "conv" in types
     return [count * (each == "full_attention") for each in types] if is_hybrid else count
@@ -80,19 +118,20 @@ def heads_by_layer(config, family):
 
 def rope_of(config, family):
     parameters = config.get("rope_parameters") or {}
-    return parameters.get("full_attention", parameters) if family in ("Gemma3", "Gemma4", "Olmo3") else parameters
+    by_type = ("Gemma3", "Gemma3n", "Gemma4", "Olmo3")
+    return parameters.get("full_attention", parameters) if family in by_type else parameters
 
 
 def add_config(writer, config, family):
     """The keys that llama.cpp's converter writes."""
     rope = rope_of(config, family)
-    hidden, heads = (
-        config.get(new) or config[old] for new, old in (("hidden_size", "n_embd"), ("num_attention_heads", "n_head"))
-    )
-    head_dim = config.get("head_dim") if family != "GPT2" else None
-    head_dim = head_dim or hidden // heads
+    hidden = one_of(config, "hidden_size", "n_embd", "d_model", "n_embed")
+    heads = 0 if family in HEADLESS else one_of(config, *HEADS)
+    stated = None if family in (*HEADLESS, "GPT2", "GPTBigCode") else config.get("head_dim")
+    head_dim = stated or hidden // (heads or 1)
     num_drafting = DRAFTING.get(family, 0)
-    writer.add_context_length(config.get("max_position_embeddings") or config["n_positions"])
+    lengths = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
+    writer.add_context_length(next((config[name] for name in lengths if config.get(name)), 1 << 20))
     writer.add_embedding_length(hidden)
     writer.add_block_count(num_layers(config) + num_drafting)
     if num_drafting:
@@ -102,28 +141,38 @@ def add_config(writer, config, family):
     if family == "Gemma4":
         add_gemma4(writer, config)
         writer.add_rope_freq_base(rope["rope_theta"])
-    elif family != "GPT2":
+    elif family in ("Bloom", "GPTBigCode", "Jamba", "Mpt"):
+        writer.add_head_count_kv(heads_by_layer(config, family))
+        if family == "Mpt":
+            writer.add_max_alibi_bias(8)
+    elif family != "GPT2" and heads:
         writer.add_head_count_kv(heads_by_layer(config, family))
         writer.add_rope_freq_base(rope.get("rope_theta") or config.get("rope_theta", 10000.0))
         writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
     own_eps = {"Lfm2": "norm_eps", "Lfm2Moe": "norm_eps"}.get(family, "rms_norm_eps")
-    if family == "NemotronH":  # whose files say it so
+    if family == "GPTNeoX":
+        writer.add_parallel_residual(config["use_parallel_residual"])
+    if family == "Gemma3n":
+        add_gemma3n(writer, config)
+    if family in HEADLESS:
+        writer.add_layer_norm_rms_eps(config["layer_norm_epsilon"])
+    elif family == "NemotronH":  # whose files say it so
         writer.add_layer_norm_eps(config["layer_norm_epsilon"])
     elif eps := config.get(own_eps):
         writer.add_layer_norm_rms_eps(eps)
     else:
         names = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
         writer.add_layer_norm_eps(next((config[name] for name in names if name in config), 1e-5))
-    if family in (*DELTA_NETS, "NemotronH", "GraniteMoeHybrid"):
+    if family in (*DELTA_NETS, *HEADLESS, "NemotronH", "GraniteMoeHybrid", "FalconH1", "Jamba"):
         add_space(writer, config, family)
     if family.startswith("Deepseek"):
         add_latent(writer, config, family)
-    elif config.get("head_dim") and family not in ("GPT2", "Gemma4"):
+    elif stated and family != "Gemma4":
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
     if config.get("sliding_window") and family != "Dots1":
         writer.add_sliding_window(config["sliding_window"])
-        if family in ("Olmo3", "Exaone4"):
+        if family in ("Olmo3", "Exaone4", "ExaoneMoe"):
             writer.add_sliding_window_pattern([each == "sliding_attention" for each in config["layer_types"]])
     add_experts(writer, config, family)
     for key, add in (
@@ -136,7 +185,7 @@ def add_config(writer, config, family):
         ("logit_scale", writer.add_logit_scale),
         ("conv_L_cache", writer.add_shortconv_l_cache),
     ):
-        if config.get(key):
+        if config.get(key) and family != "FalconH1" and (writer.arch, key) != ("minicpm", "attention_multiplier"):
             add(config[key])
     kind = rope.get("rope_type", "default")
     if kind in ("linear", "yarn"):
@@ -153,9 +202,16 @@ def add_config(writer, config, family):
 DRAFTING = {"Glm4Moe": 1}
 
 
+HEADLESS = ("Mamba", "FalconMamba", "Mamba2")
+HEADS = ("num_attention_heads", "n_head", "n_heads")
+
+
 def inner_size(config, family):
-    if family == "GPT2":
-        return config["n_inner"] or 4 * config["n_embd"]
+    if family in HEADLESS:
+        return 0
+    if family in ("GPT2", "GPTBigCode", "Bloom", "Mpt", "Falcon"):
+        own = config.get("n_inner") or config.get("ffn_hidden_size")
+        return own or 4 * one_of(config, "n_embd", "hidden_size", "d_model")
     if config.get("block_auto_adjust_ff_dim"):
         size, multiple = (
             int(config["block_ffn_dim_multiplier"] * int(2 * config["intermediate_size"] / 3)),
@@ -185,6 +241,7 @@ def add_experts(writer, config, family):
         ("moe_latent_size", writer.add_moe_latent_size),
         ("shared_intermediate_size", writer.add_expert_shared_feed_forward_length),
         ("n_shared_experts", writer.add_expert_shared_count),
+        ("num_shared_experts", writer.add_expert_shared_count),
         ("moe_num_shared_experts", writer.add_expert_shared_count),
         ("first_k_dense_replace", writer.add_leading_dense_block_count),
         ("num_dense_layers", writer.add_leading_dense_block_count),
@@ -195,8 +252,8 @@ def add_experts(writer, config, family):
     ):
         if config.get(key) is not None:
             add(config[key])
-    if "n_routed_experts" in config:
+    if "n_routed_experts" in config or family == "ExaoneMoe":
         writer.add_expert_weights_norm(config["norm_topk_prob"])
         writer.add_expert_weights_scale(config["routed_scaling_factor"])
-    if family in ("Glm4Moe", "Dots1", "Lfm2Moe", "MiniMaxM2"):
+    if family in ("ExaoneMoe", "Glm4Moe", "Dots1", "Lfm2Moe", "MiniMaxM2"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)

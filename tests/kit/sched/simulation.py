@@ -295,7 +295,7 @@ class Simulation:
 
     def _check(self, plan: StepPlan) -> None:
         assert plan.num_tokens <= self.limits.max_num_batched_tokens
-        assert sum(group.num_seats for group in self.scheduler.running) <= self.limits.max_num_seqs
+        assert sum(group.num_seqs for group in self.scheduler.running) <= self.limits.max_num_seqs
         assert sum(len(span.draws) for span in plan.spans) <= self.limits.max_num_seqs
         assert len({span.seq_id for span in plan.spans}) == len(plan.spans)
         block_size = self.block_space.block_size

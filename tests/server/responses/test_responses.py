@@ -151,6 +151,9 @@ def test_nothing_is_kept(client):
     for call in (client.responses.retrieve, client.responses.delete, client.responses.cancel):
         with pytest.raises(openai.NotFoundError, match="not kept"):
             call(answer.id)
+    with pytest.raises(openai.NotFoundError, match="no such endpoint") as raised:
+        client.responses.compact(model="scripted", input="hi")
+    assert raised.value.code == "not_found"
 
 
 def test_a_failure_behind_the_first_event(start, scripted):

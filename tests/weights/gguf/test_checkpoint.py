@@ -9,13 +9,19 @@ from kit.model.families import (
     CASES,
     DELTA,
     DOTS,
+    FALCON,
+    FALCON_GROUPS,
+    GEMMA3N,
     GROUPS,
     HALF,
     LATENT,
+    MAMBA2,
     MULTIPLIERS,
     OSS,
     ROPE,
     STRETCHED,
+    TIED,
+    TWO_TYPES,
     YARN_ON_ALL,
     longrope,
 )
@@ -40,6 +46,11 @@ VARIANTS = {
     "Gemma3": CASES["Gemma3"].variants["plain"] | {"query_pre_attn_scalar": 16},
     "Phi3": {"sliding_window": 20},
     "Cohere2": CASES["Cohere2"].keys_base | {"num_hidden_layers": 5, "layer_types": ...},
+    "FalconH1": FALCON | {"mamba_rms_norm": True, "mamba_norm_before_gate": False},
+    "Gemma3n": GEMMA3N
+    | TWO_TYPES
+    | {"num_kv_shared_layers": 3, "altup_num_inputs": 3, "altup_active_idx": 1, "tie_word_embeddings": False}
+    | {"intermediate_size": [72, 72, 40, 40, 24, 24], "attention_bias": True},
     "Glm4Moe": CASES["Glm4Moe"].keys_base | {"attention_bias": True},
     "DeepseekV2": CASES["DeepseekV2"].keys_base | EVEN_YARN | {"first_k_dense_replace": 1},
     "DeepseekV3": LATENT | GROUPS | EVEN_YARN | {"first_k_dense_replace": 1, "norm_topk_prob": True},
@@ -76,6 +87,38 @@ def test_logits(tmp_path, family):
     expected = logits(tmp_path)
     assert expected.std() > 0.3
     torch.testing.assert_close(logits(path), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("Falcon", FALCON_GROUPS | {"tie_word_embeddings": False}),
+        ("Falcon", FALCON_GROUPS | {"num_ln_in_parallel_attn": 1}),
+        ("GPTNeoX", CASES["GPTNeoX"].variants["plain"] | {"use_parallel_residual": False, "attention_bias": False}),
+        ("Jamba", CASES["Jamba"].variants["dense, biases, tied"]),
+        ("Mamba2", MAMBA2 | TIED | {"n_groups": 1, "use_bias": True, "use_conv_bias": False}),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_other_kinds(tmp_path, family, options):
+    save_model(tmp_path, family, options)
+    path = tmp_path / "model.gguf"
+    write_gguf(path, tmp_path, family)
+    check_headers(ModelConfig.from_folder(path), path)
+    torch.testing.assert_close(logits(path), logits(tmp_path), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [("Llama", "exaone"), ("Llama", "internlm2"), ("Llama", "xverse"), ("Granite", "minicpm")]
+)
+def test_architectures_that_compute_as_another(tmp_path, family, name):
+    """Their own code is not in transformers."""
+    options = {} if family == "Llama" else MULTIPLIERS | {"attention_multiplier": 16**-0.5}
+    save_model(tmp_path, family, options)
+    path = tmp_path / "model.gguf"
+    write_gguf(path, tmp_path, family, name=name)
+    found, expected = logits(path), logits(tmp_path)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES["Gemma4"].variants if "plain" not in name])

@@ -18,7 +18,10 @@ from lullm.errors import ModelLoadError
 from lullm.units import MIB
 from lullm.weights.headers import check_headers
 
-FAMILIES = ["Lfm2Moe", "Qwen3_5", "DeepseekV3", "GraniteMoeHybrid", "Qwen3Next", "NemotronH", "Glm4Moe", "Starcoder2"]
+FAMILIES = [
+    "Lfm2Moe", "Qwen3_5", "DeepseekV3", "GraniteMoeHybrid", "Qwen3Next", "NemotronH", "Glm4Moe", "Starcoder2", "Falcon",
+    "FalconH1", "GPTNeoX", "Gemma3n", "Jamba", "Mamba",
+]  # fmt: skip
 NUM_CASES = 30
 MOST_BYTES = 512 * MIB
 

@@ -76,10 +76,11 @@ def _common(keys: Keys, architecture: Architecture) -> Data:
     embedding = keys.file.tensors.get("token_embd.weight")
     if embedding is None:
         raise ModelLoadError(f"{keys.file.path} has no tensor token_embd.weight")
-    heads, hidden = keys.need("attention.head_count"), keys.need("embedding_length")
     kv_heads = "attention.head_count_kv"
-    num_kv_heads = inner_size = None
-    if not architecture.reads_layers:
+    heads = num_kv_heads = inner_size = None
+    if architecture.has_heads:
+        heads = keys.need("attention.head_count")
+    if architecture.has_heads and not architecture.reads_layers:
         num_kv_heads = heads if keys.get(kv_heads) is None else keys.need(kv_heads, by_layer=architecture.is_hybrid)
         read = keys.number if keys.get("expert_count") else keys.need  # where all are experts it may be missing
         inner_size = read("feed_forward_length", architecture.is_hybrid)
@@ -87,7 +88,7 @@ def _common(keys: Keys, architecture: Architecture) -> Data:
     ends = [keys.file.metadata.get(f"tokenizer.ggml.{name}") for name in tokens]
     return {
         "vocab_size": embedding.shape[0],
-        "hidden_size": hidden,
+        "hidden_size": keys.need("embedding_length"),
         "num_hidden_layers": keys.num_layers,
         "num_attention_heads": heads,
         "num_key_value_heads": num_kv_heads,

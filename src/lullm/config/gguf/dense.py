@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from lullm.config.gguf.keys import Architecture, Data, Keys
-from lullm.config.gguf.rope import head_dim, rope_scaling, turned_share, whole_heads
+from lullm.config.gguf.rope import head_dim, rope_scaling, theta, turned_share, whole_heads
 from lullm.config.gguf.window import layer_types
 from lullm.errors import ModelLoadError
 
@@ -131,12 +131,69 @@ def _mistral3(keys: Keys) -> Data:
     return {"architectures": ["Ministral3ForCausalLM"], "rope_parameters": rope, "rope_theta": None}
 
 
-def _gpt2(keys: Keys) -> Data:
+def _gpt2(keys: Keys, architecture: str = "GPT2LMHeadModel") -> Data:
     positions = keys.file.tensors.get("position_embd.weight")
     if positions is None:
         raise ModelLoadError(f"{keys.file.path} has no tensor position_embd.weight")
     sizes = {"n_positions": positions.shape[0], "n_inner": keys.need("feed_forward_length")}
-    return {"architectures": ["GPT2LMHeadModel"], **sizes, **_eps(keys, "layer_norm_epsilon")}
+    return {"architectures": [architecture], **sizes, **_eps(keys, "layer_norm_epsilon")}
+
+
+def _starcoder(keys: Keys) -> Data:
+    if keys.need("attention.head_count_kv") != 1:
+        raise keys.fault("starcoder with more than one key head is not supported in GGUF; take the model's safetensors")
+    return _gpt2(keys, "GPTBigCodeForCausalLM")
+
+
+def _gpt_neox(keys: Keys) -> Data:
+    return {
+        "architectures": ["GPTNeoXForCausalLM"],
+        "rotary_pct": turned_share(keys),
+        "rotary_emb_base": theta(keys),
+        "rope_scaling": rope_scaling(keys),
+        "use_parallel_residual": bool(keys.get("use_parallel_residual", True)),
+        "attention_bias": keys.has("blk.0.attn_qkv.bias"),
+        **_eps(keys, "layer_norm_eps"),
+    }
+
+
+def _falcon(keys: Keys) -> Data:
+    """Attention and MLP are side by side in all files; groups of heads came with the second norm (40B)."""
+    whole_heads(keys)
+    if keys.has("blk.0.attn_qkv.bias"):
+        raise keys.fault("falcon with biases is not supported in GGUF; take the model's safetensors")
+    num_kv_heads, has_two = keys.need("attention.head_count_kv"), keys.has("blk.0.attn_norm_2.weight")
+    return {
+        "architectures": ["FalconForCausalLM"],
+        "new_decoder_architecture": has_two or num_kv_heads > 1,
+        "num_kv_heads": num_kv_heads,
+        "num_ln_in_parallel_attn": 2 if has_two else 1,
+        "ffn_hidden_size": keys.need("feed_forward_length"),
+        "rope_scaling": rope_scaling(keys),
+        **_eps(keys, "layer_norm_epsilon"),
+    }
+
+
+def _mpt(keys: Keys) -> Data:
+    slope = keys.number("attention.max_alibi_bias")
+    if slope is None:
+        raise keys.fault("mpt without attention.max_alibi_bias, which has learned positions, is not supported")
+    attention = {"alibi": True, "alibi_bias_max": slope}
+    return {"architectures": ["MptForCausalLM"], "attn_config": attention, **_eps(keys, "layer_norm_epsilon")}
+
+
+def _bloom(keys: Keys) -> Data:
+    """That its scores fall with distance is in the programs that run a file."""
+    return {"architectures": ["BloomForCausalLM"], **_eps(keys, "layer_norm_epsilon")}
+
+
+def _minicpm(keys: Keys) -> Data:
+    """As Granite, with the usual factor on scores."""
+    if keys.has("rope_factors_long.weight"):
+        raise keys.fault("minicpm with factors for every frequency (rope_factors_long) is not supported")
+    for key in ("embedding_scale", "residual_scale", "logit_scale"):
+        keys.need(key)
+    return {**_granite(keys), "attention_multiplier": head_dim(keys) ** -0.5}
 
 
 def _gemma(keys: Keys) -> Data:
@@ -154,15 +211,22 @@ def _refuse_head_norms(keys: Keys) -> None:
 _LLAMA_BIASES = {"attention_bias": _QUERY_BIAS, "mlp_bias": _MLP_BIAS}
 DENSE: dict[str, Architecture] = {
     "arcee": Architecture(with_biases("ArceeForCausalLM", **_LLAMA_BIASES)),
+    "bloom": Architecture(_bloom),
     "cohere2": Architecture(_cohere2, {"logit_scale"}),
     "command-r": Architecture(_cohere, {"logit_scale"}),
     "ernie4_5": Architecture(with_biases("Ernie4_5ForCausalLM", use_bias=_QUERY_BIAS)),
+    "exaone": Architecture(plain("LlamaForCausalLM")),
     "exaone4": Architecture(_exaone4),
+    "falcon": Architecture(_falcon),
     "gemma": Architecture(_gemma),
     "glm4": Architecture(_partial_heads("Glm4ForCausalLM", attention_bias=_QUERY_BIAS)),
     "gpt2": Architecture(_gpt2),
+    "gptneox": Architecture(_gpt_neox, {"use_parallel_residual"}),
     "granite": Architecture(_granite, GRANITE_SCALES),
+    "internlm2": Architecture(plain("LlamaForCausalLM")),
+    "minicpm": Architecture(_minicpm, GRANITE_SCALES - {"attention.scale"}),
     "mistral3": Architecture(_mistral3, {"attention.temperature_scale"}),
+    "mpt": Architecture(_mpt, {"attention.max_alibi_bias"}),
     "nemotron": Architecture(_partial_heads("NemotronForCausalLM", "norm_eps", **_LLAMA_BIASES)),
     "olmo": Architecture(_olmo),
     "olmo2": Architecture(_olmo2),
@@ -181,5 +245,7 @@ DENSE: dict[str, Architecture] = {
     ),
     "smollm3": Architecture(with_biases("SmolLM3ForCausalLM", **_LLAMA_BIASES)),
     "stablelm": Architecture(_stablelm, {"use_parallel_residual"}),
+    "starcoder": Architecture(_starcoder),
     "starcoder2": Architecture(_starcoder2),
+    "xverse": Architecture(plain("LlamaForCausalLM")),
 }

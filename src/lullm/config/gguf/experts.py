@@ -5,6 +5,7 @@ from typing import Any
 from lullm.config.gguf.dense import GRANITE_SCALES, granite_scales, plain
 from lullm.config.gguf.keys import Architecture, Data, Keys
 from lullm.config.gguf.rope import head_dim, rope_scaling, turned_share, whole_heads
+from lullm.config.gguf.window import layer_types
 
 _SOFTMAX, _SIGMOID = 1, 2
 """Values of `expert_gating_func`."""
@@ -111,6 +112,14 @@ def _dots1(keys: Keys) -> Data:
     return {**grouped(keys, "Dots1ForCausalLM"), **types, "attention_bias": keys.has(_QUERY_BIAS)}
 
 
+def _exaone_moe(keys: Keys) -> Data:
+    whole_heads(keys)
+    windows = {"layer_types": layer_types(keys, 4), "sliding_window": keys.need("attention.sliding_window")}
+    data = grouped(keys, "ExaoneMoeForCausalLM")
+    data["num_experts"], data["num_shared_experts"] = data.pop("n_routed_experts"), data.pop("n_shared_experts")
+    return {**data, **windows}
+
+
 def _ernie4_5_moe(keys: Keys) -> Data:
     _check_router(keys)
     return {
@@ -154,6 +163,7 @@ EXPERTS: dict[str, Architecture] = {
     "ernie4_5-moe": Architecture(
         _ernie4_5_moe, {"expert_shared_count", "leading_dense_block_count", "interleave_moe_layer_step"}
     ),
+    "exaone-moe": Architecture(_exaone_moe, GROUPED),
     "glm4moe": Architecture(_glm4_moe, GROUPED),
     "gpt-oss": Architecture(_gpt_oss),
     "granitemoe": Architecture(_granite_moe, GRANITE_SCALES),

@@ -1,6 +1,7 @@
-"""Gemma 2, 3 and 4. Where they have windows, and what divides their scores, is in the programs that run a file."""
+"""Gemma 2, 3, 3n and 4. Where they have windows, and what divides their scores, is in the programs that run a file."""
 
 from array import array
+from statistics import NormalDist
 from typing import Any
 
 from lullm.config.gguf.keys import Architecture, Data, Keys, short
@@ -39,6 +40,40 @@ def _gemma3(keys: Keys) -> Data:
     pattern = keys.get("attention.sliding_window_pattern")
     data["sliding_window_pattern"] = pattern if isinstance(pattern, int) else None
     return data
+
+
+def _gemma3n(keys: Keys) -> Data:
+    """A file says how many deviations above the mean gates are cut, a config which share of them: 0 is -infinity."""
+    whole_heads(keys)
+    cutoffs, embedding = keys.get("activation_sparsity_scale"), keys.file.tensors.get("per_layer_token_embd.weight")
+    if not isinstance(cutoffs, array) or not all(cutoff < _MOST_DEVIATIONS for cutoff in cutoffs):
+        raise keys.fault("activation_sparsity_scale must be a list of deviations, one for each layer")
+    if not keys.has(_LEARNED) or embedding is None:
+        raise keys.fault(f"one of the tensors {_LEARNED} and per_layer_token_embd.weight is missing")
+    return {
+        "architectures": ["Gemma3nForCausalLM"],
+        "num_key_value_heads": keys.need("attention.head_count_kv"),
+        "intermediate_size": _by_layer(keys, "feed_forward_length"),
+        "layer_types": layer_types(keys, 5),
+        "sliding_window": keys.need("attention.sliding_window"),
+        "num_kv_shared_layers": keys.get("attention.shared_kv_layers") or 0,
+        "hidden_size_per_layer_input": keys.need("embedding_length_per_layer_input"),
+        "vocab_size_per_layer_input": embedding.shape[0],
+        "activation_sparsity_pattern": [NormalDist().cdf(cutoff) for cutoff in cutoffs],
+        "altup_num_inputs": keys.need("altup.num_inputs"),
+        "altup_active_idx": keys.get("altup.active_idx") or 0,
+        "altup_correct_scale": keys.has("blk.0.altup_correct_scale.weight"),
+        "laurel_rank": keys.file.tensors[_LEARNED].shape[0],
+        "attention_bias": keys.has("blk.0.attn_q.bias"),
+        "final_logit_softcapping": keys.number("final_logit_softcapping"),
+        "rope_local_base_freq": theta(keys, "rope.freq_base_swa"),
+        "rope_scaling": rope_scaling(keys),
+    }
+
+
+_MOST_DEVIATIONS = 8.0
+"""No normal number lies above them, which is none that cuts all."""
+_LEARNED = "blk.0.laurel_l.weight"
 
 
 def _gemma4(keys: Keys) -> Data:
@@ -122,10 +157,10 @@ def _by_layer(keys: Keys, key: str) -> list[Any]:
     return values
 
 
+_OF_LAYERS = frozenset({"attention.shared_kv_layers", "embedding_length_per_layer_input"})
 GEMMA: dict[str, Architecture] = {
     "gemma2": Architecture(_gemma2),
     "gemma3": Architecture(_gemma3),
-    "gemma4": Architecture(
-        _gemma4, {"attention.shared_kv_layers", "embedding_length_per_layer_input"}, reads_layers=True
-    ),
+    "gemma3n": Architecture(_gemma3n, _OF_LAYERS, reads_layers=True),
+    "gemma4": Architecture(_gemma4, _OF_LAYERS, reads_layers=True),
 }

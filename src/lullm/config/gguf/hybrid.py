@@ -77,6 +77,89 @@ def _granite_hybrid(keys: Keys) -> Data:
     }
 
 
+def _expansion(keys: Keys) -> int:
+    """How many times as wide as hidden states the channels are. Raises ModelLoadError: no whole number."""
+    expansion, rest = divmod(keys.need("ssm.inner_size"), keys.need("embedding_length"))
+    if rest or not expansion:
+        raise keys.fault("ssm.inner_size must be a multiple of embedding_length")
+    return int(expansion)
+
+
+def _alone(keys: Keys, architecture: str, **sizes: str) -> Data:
+    """Layers of a state space and no more. sizes: keys of numbers, by names of the config."""
+    return {
+        "architectures": [architecture],
+        "rms_norm_eps": None,
+        "layer_norm_epsilon": keys.number("attention.layer_norm_rms_epsilon"),
+        "use_bias": keys.has("blk.0.ssm_in.bias"),
+        "use_conv_bias": keys.has("blk.0.ssm_conv1d.bias"),
+        "expand": _expansion(keys),
+        **keys.numbers(state_size="ssm.state_size", conv_kernel="ssm.conv_kernel", **sizes),
+    }
+
+
+def _mamba(keys: Keys) -> Data:
+    name = "FalconMambaForCausalLM" if keys.get("ssm.dt_b_c_rms") else "MambaForCausalLM"
+    return _alone(keys, name, time_step_rank="ssm.time_step_rank")
+
+
+def _mamba2(keys: Keys) -> Data:
+    data = _alone(keys, "Mamba2ForCausalLM", num_heads="ssm.time_step_rank", n_groups="ssm.group_count")
+    return {**data, "head_dim": keys.need("ssm.inner_size") // data["num_heads"]}
+
+
+def _falcon_h1(keys: Keys) -> Data:
+    """Its factors are in the weights of a file. Gates come in front of the norm, where there is one."""
+    whole_heads(keys)
+    sizes = keys.numbers(
+        mamba_d_ssm="ssm.inner_size", mamba_n_heads="ssm.time_step_rank", mamba_n_groups="ssm.group_count",
+        mamba_d_state="ssm.state_size", mamba_d_conv="ssm.conv_kernel",
+    )  # fmt: skip
+    return {
+        "architectures": ["FalconH1ForCausalLM"],
+        "rope_scaling": rope_scaling(keys),
+        "mamba_d_head": sizes["mamba_d_ssm"] // sizes["mamba_n_heads"],
+        "mamba_rms_norm": keys.has("blk.0.ssm_norm.weight"),
+        "mamba_norm_before_gate": False,
+        "mamba_conv_bias": keys.has("blk.0.ssm_conv1d.bias"),
+        **sizes,
+    }
+
+
+def _jamba(keys: Keys) -> Data:
+    """Which layers attend, and which have experts, is said by layer in a file, and by a period in a config."""
+    attends = _attends(keys)
+    space = attends.index(False) if False in attends else 0
+    period, offset = _period(keys, attends)
+    data = {
+        "architectures": ["JambaForCausalLM"],
+        "attn_layer_period": period,
+        "attn_layer_offset": offset,
+        "mamba_conv_bias": keys.has(f"blk.{space}.ssm_conv1d.bias"),
+        "mamba_proj_bias": keys.has(f"blk.{space}.ssm_in.bias"),
+        "mamba_expand": _expansion(keys),
+        "num_experts": 1,
+        **keys.numbers(
+            mamba_d_state="ssm.state_size", mamba_d_conv="ssm.conv_kernel", mamba_dt_rank="ssm.time_step_rank"
+        ),
+    }
+    routed = [keys.has(f"blk.{layer}.ffn_gate_inp.weight") for layer in range(keys.num_layers)]
+    if any(routed):
+        period, offset = _period(keys, routed)
+        data |= {"expert_layer_period": period, "expert_layer_offset": offset}
+        data |= keys.numbers(num_experts="expert_count", num_experts_per_tok="expert_used_count")
+    return data
+
+
+def _period(keys: Keys, layers: list[bool]) -> tuple[int, int]:
+    """(every so many layers, from this one on) of those that are marked. Raises ModelLoadError: they have no period."""
+    offset, count = [*layers, True].index(True), len(layers)
+    for period in range(offset + 1, count + 1):
+        if all((layer % period == offset) == is_one for layer, is_one in enumerate(layers)):
+            return period, offset
+    raise keys.fault("layers with attention, or with experts, have no period, which is not supported")
+
+
 def _nemotron_h(keys: Keys) -> Data:
     """Each layer is one thing: an MLP where it has inner elements, attention where it has heads."""
     attends, inner = _attends(keys), keys.get("feed_forward_length")
@@ -164,7 +247,11 @@ def _qwen3_5_moe(keys: Keys) -> Data:
 
 
 HYBRID: dict[str, Architecture] = {
+    "falcon-h1": Architecture(_falcon_h1),
     "granitehybrid": Architecture(_granite_hybrid, GRANITE_SCALES, is_hybrid=True),
+    "jamba": Architecture(_jamba, is_hybrid=True),
+    "mamba": Architecture(_mamba, has_heads=False),
+    "mamba2": Architecture(_mamba2, has_heads=False),
     "nemotron_h": Architecture(_nemotron_h, is_hybrid=True),
     "nemotron_h_moe": Architecture(_nemotron_h_moe, GROUPED - {"leading_dense_block_count"}, is_hybrid=True),
     "qwen35": Architecture(_qwen3_5),

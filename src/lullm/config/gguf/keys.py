@@ -43,6 +43,10 @@ class Keys:
             raise ModelLoadError(f"{self.file.path}: {self._prefix}.{key} is missing")
         return value
 
+    def numbers(self, **keys: str) -> Data:
+        """Positive numbers, by names of a config: of each the key of the file that says it."""
+        return {name: self.need(key) for name, key in keys.items()}
+
     def number(self, key: str, by_layer: bool = False) -> Any:
         """The same, or None. by_layer: 0 in an array is of layers that have none of it. Raises ModelLoadError."""
         value = self.get(key)
@@ -79,9 +83,11 @@ class Architecture:
         implements: keys that change the arithmetic, and that it reads.
         is_hybrid: layers of several kinds, of which some have no heads of keys (an array with zeros).
         reads_layers: whether it reads itself what differs from layer to layer (heads of keys, sizes of MLPs).
+        has_heads: whether there is attention, and an MLP behind it.
     """
 
     read: Callable[[Keys], Data]
     implements: Set[str] = frozenset()
     is_hybrid: bool = False
     reads_layers: bool = False
+    has_heads: bool = True

@@ -92,7 +92,7 @@ def _serve(start: Start, sock: socket.socket, orders: _Orders) -> None:
         engine = LLMEngine(config, has_thread=True, ahead=ahead, pace=StreamPace(start.stream_pause_s))
     gc.freeze()  # a full round over 280,000 objects that stay would hold up all streams for 0.1 s
     service = EngineService(engine, config.idle, sock)
-    thread = service.start()
+    thread = service.begin()
     orders.open(lambda order: service.take(order, thread))
     thread.join()
     with contextlib.suppress(LullmError):

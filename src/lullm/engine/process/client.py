@@ -7,10 +7,8 @@ text: what ends a sequence must be known before its next step.
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from types import NoneType
-from typing import Any, TypeVar, Unpack, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from lullm.config.engine import EngineConfig
 from lullm.config.option.sleep_after import SleepRung
@@ -22,19 +20,7 @@ from lullm.engine.start.model import OpenedModel, open_model
 from lullm.errors import InvalidRequestError
 from lullm.executor.remote.codec import decode, encode
 from lullm.executor.remote.message import with_names
-from lullm.types.parallel.experts import ExpertLoad, ExpertMove
-from lullm.types.sleep import (
-    ForecastArguments,
-    SleepArguments,
-    SleepEvent,
-    SleepForecast,
-    SleepOptions,
-    SleepReport,
-    SleepState,
-    WakeReport,
-    check_tags,
-)
-from lullm.types.watch.occupancy import Occupancy
+from lullm.types.sleep import SleepEvent, SleepState
 from lullm.types.watch.stats import EngineStats
 
 T = TypeVar("T")
@@ -81,25 +67,6 @@ class ProcessClient(EntryClient):
         self._link = EngineLink(self._process, ready.status, self.tokenizer.decode_token, self._hear)
         self._entry = Entry(self._link, self.idle)
 
-    async def abort(self, request_id: str | Iterable[str]) -> None:
-        request_ids = [request_id] if isinstance(request_id, str) else list(request_id)
-        await self._call("abort", NoneType, request_id=request_ids)
-
-    async def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
-        options = SleepOptions(level, **arguments)
-        return await self._call("sleep", SleepReport, **dataclasses.asdict(options))
-
-    async def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
-        check_tags(tags)
-        return await self._call("wake_up", WakeReport, tags=tags and list(tags))
-
-    async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
-        SleepOptions(level, **arguments)
-        return await self._call("explain_sleep", SleepForecast, level=level, **arguments)
-
-    async def resume_generation(self) -> None:
-        await self._call("resume", NoneType)
-
     async def collective_rpc(
         self,
         method: str | Callable[..., Any],
@@ -116,19 +83,12 @@ class ProcessClient(EntryClient):
         return cast(list[Any], decode(memoryview(found)))
 
     async def _call(self, verb: str, kind: type[T], **arguments: Any) -> T:
-        """A call on the engine, behind the requests that came before it."""
         self._entry.send_arrived()
         return await self._link.call(verb, kind, **arguments)
 
     def weight_feed(self) -> WeightFeed:
         """For an update whose weights come one by one."""
         return WeightFeed(self._link, self._updates)
-
-    async def start_profile(self, folder: str | Path = "profile") -> None:
-        await self._call("start_profile", NoneType, folder=str(Path(folder).absolute()))
-
-    async def stop_profile(self) -> Path:
-        return Path(await self._call("stop_profile", str))
 
     @property
     def sleeping_tags(self) -> tuple[str, ...]:
@@ -151,20 +111,8 @@ class ProcessClient(EntryClient):
     def observe_sleep(self, observer: Callable[[SleepEvent], None]) -> None:
         self._observers.append(observer)
 
-    async def expert_load(self, clear: bool = False) -> ExpertLoad:
-        return await self._call("expert_load", ExpertLoad, clear=clear)
-
-    async def rebalance_experts(self) -> ExpertMove:
-        return await self._call("rebalance_experts", ExpertMove)
-
-    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        return await self._call("reset_prefix_cache", bool, reset_running_requests=reset_running_requests)
-
     def stats(self) -> EngineStats:
         return self._link.status.stats
-
-    async def occupancy(self, max_cells: int) -> Occupancy:
-        return await self._call("occupancy", Occupancy, max_cells=max_cells)
 
     def check_running(self) -> None:
         self._link.check_running()

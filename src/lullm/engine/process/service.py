@@ -39,21 +39,17 @@ from lullm.engine.process.message import (
 from lullm.engine.process.output_codec import encode_output
 from lullm.engine.process.request_codec import decode_request
 from lullm.engine.process.weight_feed import WeightInbox
-from lullm.engine.thread.admission import Admission
 from lullm.engine.thread.engine_thread import EngineThread
-from lullm.engine.thread.mailbox import Command, EngineCall, Mailbox
-from lullm.engine.thread.sleep_watch import SleepWatch
+from lullm.engine.thread.mailbox import EngineCall
+from lullm.engine.thread.threaded_engine import ThreadedEngine
 from lullm.errors import EngineDeadError, LullmError
 from lullm.executor.remote.codec import decode as decode_value
 from lullm.executor.remote.codec import encode as encode_value
 from lullm.executor.remote.message import with_functions
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.request import GenerateRequest
-from lullm.types.sleep import SleepOptions
 from lullm.types.wire.plain_error import plain_error
 
-_FOREIGN = ("collective_rpc", "update_weights")
-"""Calls of code that callers bring along: their errors are not the engine's."""
 STATUS_S = 0.02
 """Between two reports of a busy engine's status: one takes 15 us."""
 
@@ -130,42 +126,25 @@ class RemoteStream:
         self.outlet.refuse(self.serial, error)
 
 
-class EngineService:
-    """One engine from `start` until it was told to stop, or has failed."""
+class EngineService(ThreadedEngine):
+    """One engine from `begin` until it was told to stop, or has failed."""
 
     def __init__(self, engine: LLMEngine, idle: IdleConfig, sock: socket.socket):
-        self._engine = engine
-        self._mailbox = Mailbox()
-        self._watch = SleepWatch(engine, self._mailbox, idle)
-        self._admission = Admission(engine, self._mailbox, self._watch, idle)
+        super().__init__(engine, idle)
         self._outbox = Outbox(sock, self._status)
-        self._watch.observe(lambda event: self._outbox.send(Heard(event, self._outbox.status())))
+        self.watch.observe(lambda event: self._outbox.send(Heard(event, self._outbox.status())))
         self._calls: dict[int, EngineCall[Any]] = {}
-        self._verbs: dict[str, Callable[..., Any]] = {
-            "wake_up": self._watch.wake_up,
-            "explain_sleep": engine.explain_sleep,
-            "resume": self._watch.resume,
-            "reset_prefix_cache": engine.reset_prefix_cache,
-            "occupancy": engine.occupancy,
-            "abort": engine.abort_request,
-            "expert_load": engine.expert_load,
-            "rebalance_experts": engine.rebalance_experts,
-            "start_profile": engine.start_profile,
-            "stop_profile": lambda: str(engine.stop_profile()),
-            "collective_rpc": self._collective_rpc,
-            "update_weights": self._update_weights,
-        }
         self._weights = WeightInbox(self._accept)
 
-    def start(self) -> EngineThread:
+    def begin(self) -> EngineThread:
         """Tell that the engine is there, and let its thread run."""
-        engine, status = self._engine, self._outbox.status()
+        engine, status = self.engine, self._outbox.status()
         self._outbox.send(Ready(engine.config.max_model_len, tuple(engine.remote_methods), status))
-        return EngineThread(self._engine, self._mailbox, self._watch, self._admission, self._outbox.report)
+        return self.start(self._outbox.report)
 
     def end(self) -> None:
         """Tell that the thread has ended, and why."""
-        failure = self._mailbox.failure
+        failure = self.mailbox.failure
         self._outbox.send(Ended(None if failure is None else plain_error(failure, HERE)))
 
     def take(self, order: Order, thread: EngineThread) -> None:
@@ -192,32 +171,29 @@ class EngineService:
         request = decode_request(order.request)
         stream = RemoteStream(self._outbox, order.serial, request, order.sent_s, order.keep_alive)
         self._outbox.streams[order.serial] = stream
-        self._admission.send([(request, stream)])
+        self.admission.send([(request, stream)])
 
     def _withdraw(self, serial: int) -> None:
         stream = self._outbox.streams.pop(serial, None)
         if stream is not None:  # else it has ended meanwhile
             stream.is_closed = True
-            self._admission.withdraw(stream.request, stream)
+            self.admission.withdraw(stream.request, stream)
 
     def _call(self, order: Call) -> None:
-        call, command = self._command(order)
+        if order.verb == "update_weights":  # those of the last one may have been left over
+            self._weights = order.arguments["weights"] = WeightInbox(self._accept)
+        call, command = self.call(order.verb, order.arguments)
         self._calls[order.serial] = call
         call.answer.add_done_callback(lambda answer: self._answer(order.serial, call))
-        self._mailbox.send(command)
+        self.mailbox.send(command)
 
-    def _command(self, order: Call) -> tuple[EngineCall[Any], Command]:
-        """The call, and what sees to it on the engine's thread."""
-        if order.verb == "sleep":
-            options = SleepOptions(**order.arguments)
-            sleep = EngineCall(lambda: self._watch.sleep(options))
-            return sleep, lambda: self._watch.begin_sleep(sleep, options)
-        function = self._verbs[order.verb]
-        arguments = order.arguments
-        if order.verb == "update_weights":  # those of the last one may have been left over
-            self._weights = arguments["weights"] = WeightInbox(self._accept)
-        call: EngineCall[Any] = EngineCall(lambda: function(**arguments), is_foreign=order.verb in _FOREIGN)
-        return call, call.run
+    def function(self, verb: str) -> Callable[..., Any]:
+        """What a verb does: see `ThreadedEngine`."""
+        here: dict[str, Callable[..., Any]] = {
+            "collective_rpc": self._collective_rpc,
+            "stop_profile": lambda: str(self.engine.stop_profile()),
+        }
+        return here.get(verb) or super().function(verb)
 
     def _answer(self, serial: int, call: EngineCall[Any]) -> None:
         """On the engine's thread; on the thread that reads if the call was cancelled: then its answer is dropped."""
@@ -235,10 +211,9 @@ class EngineService:
         self._outbox.send(Answer(serial, status, result, None if error is None else plain_error(error, HERE)))
 
     def _collective_rpc(self, given: bytes) -> bytes:
-        self._watch.restart_clock()
         function, timeout, args, kwargs = decode_value(memoryview(given))
         [method] = with_functions([function])
-        found = self._engine.collective_rpc(method, timeout, with_functions(args), kwargs)
+        found = self.engine.collective_rpc(method, timeout, with_functions(args), kwargs)
         try:
             return b"".join(encode_value(found))
         except TypeError as error:
@@ -246,21 +221,17 @@ class EngineService:
                 return b"".join(encode_value(msgspec.to_builtins(found)))
             raise LullmError(f"the result cannot leave the engine's process: {error}") from None
 
-    def _update_weights(self, weights: WeightInbox) -> int:
-        self._watch.restart_clock()
-        return self._engine.update_weights(weights)
-
     def _accept(self, serial: int) -> None:
         self._outbox.send(Answer(serial, self._outbox.status()))
 
     def _status(self) -> Status:
         now = time.monotonic()
-        idle_s, step = self._watch.idle_s, self._watch.next_sleep
+        idle_s, step = self.watch.idle_s, self.watch.next_sleep
         return Status(
-            stats=self._engine.stats(),
-            sleep_state=self._engine.sleep_state,
-            sleeping_tags=self._engine.sleeping_tags,
-            is_away=self._watch.is_away,
+            stats=self.engine.stats(),
+            sleep_state=self.engine.sleep_state,
+            sleeping_tags=self.engine.sleeping_tags,
+            is_away=self.watch.is_away,
             idle_since=None if not idle_s else now - idle_s,
             rung=None if step is None else step[0],
             rung_due=0.0 if step is None else now + step[1],

@@ -9,7 +9,7 @@ import functools
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from lullm.config.engine import EngineConfig
 from lullm.config.option.sleep_after import SleepRung
@@ -25,23 +25,28 @@ from lullm.errors import EngineDeadError, InvalidRequestError
 from lullm.executor.merge import merged_reports, merged_tags
 from lullm.kv.hashing import BlockHashes
 from lullm.types.outputs import RequestOutput
-from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.pooling.outputs import EngineOutput, PoolingOutput, PoolingRequestOutput
 from lullm.types.request import GenerateRequest
-from lullm.types.sleep import (
-    ForecastArguments,
-    SleepArguments,
-    SleepEvent,
-    SleepForecast,
-    SleepReport,
-    SleepState,
-    WakeReport,
-)
+from lullm.types.sleep import SleepArguments, SleepEvent, SleepReport, SleepState
 from lullm.types.watch.occupancy import Occupancy
 from lullm.types.watch.stats import EngineStats
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+T = TypeVar("T")
+
+_MERGED: dict[str, Callable[[list[Any]], Any]] = {
+    "wake_up": merged_reports,
+    "explain_sleep": merged_reports,
+    "resume": lambda answers: None,
+    "reset_prefix_cache": all,
+    "occupancy": merged_occupancy,
+    "expert_load": merged_load,  # the workers of all engines are numbered through
+    "rebalance_experts": merged_move,  # each moves its own, by its own load
+    "stop_profile": lambda answers: answers[0],  # those of the others are beside its folder
+}
+"""Calls of an `EngineClient` whose answers are merged, each with how; the others go ways of their own."""
 
 _MAX_HASHED = 512
 """Blocks of a prompt that say where it goes: 8,192 tokens are hashed in a millisecond."""
@@ -149,16 +154,6 @@ class ReplicaClient(EngineClient):
             self._crew.raise_first(errors, f"; {len(stuck)} other engines sleep still" if stuck else "")
         return merged_reports(list(reports.values()))
 
-    async def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
-        """Those that can wake are awake, also if another could not; the error names that one."""
-        return merged_reports(await self._crew.all(lambda replica: replica.wake_up(tags)))
-
-    async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
-        return merged_reports(await self._crew.all(lambda replica: replica.explain_sleep(level, **arguments)))
-
-    async def resume_generation(self) -> None:
-        await self._crew.all(lambda replica: replica.resume_generation())
-
     @property
     def sleeping_tags(self) -> tuple[str, ...]:
         return merged_tags([replica.sleeping_tags for replica in self._replicas])
@@ -182,7 +177,12 @@ class ReplicaClient(EngineClient):
         for replica in self._replicas:
             replica.observe_sleep(observer)
 
-    # -- the rest ------------------------------------------------------------------------------------------------
+    # -- other calls ---------------------------------------------------------------------------------------------
+
+    async def _call(self, verb: str, kind: type[T], **arguments: Any) -> T:
+        """The answers of all engines as one. Those that could have done it, also if another could not."""
+        answer: T = _MERGED[verb](await self._crew.all(lambda replica: replica._call(verb, kind, **arguments)))
+        return answer
 
     async def collective_rpc(
         self,
@@ -217,30 +217,17 @@ class ReplicaClient(EngineClient):
         folders = {each: Path(folder) / f"engine-{number}" for number, each in enumerate(self._replicas)}
         await self._crew.all(lambda replica: replica.start_profile(folders[replica]))
 
-    async def stop_profile(self) -> Path:
-        """End the recording; the trace of the first engine, beside whose folder those of the others are."""
-        return (await self._crew.all(lambda replica: replica.stop_profile()))[0]
-
-    async def expert_load(self, clear: bool = False) -> ExpertLoad:
-        """Of all engines, whose workers are numbered through."""
-        return merged_load(await self._crew.all(lambda replica: replica.expert_load(clear)))
-
-    async def rebalance_experts(self) -> ExpertMove:
-        """Each engine moves its own experts, by its own load."""
-        return merged_move(await self._crew.all(lambda replica: replica.rebalance_experts()))
-
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        found = await self._crew.all(lambda replica: replica.reset_prefix_cache(reset_running_requests))
+        is_reset = await super().reset_prefix_cache(reset_running_requests)
         for known in self._router.replicas:
             known.forget()
-        return all(found)
+        return is_reset
 
     def stats(self) -> EngineStats:
         return merged_stats([replica.stats() for replica in self._replicas])
 
     async def occupancy(self, max_cells: int) -> Occupancy:
-        num_cells = max(max_cells // len(self._replicas), 1)
-        return merged_occupancy(await self._crew.all(lambda replica: replica.occupancy(num_cells)))
+        return await super().occupancy(max(max_cells // len(self._replicas), 1))
 
     def check_running(self) -> None:
         """Raises EngineDeadError: one of them is dead, or all are being shut down."""

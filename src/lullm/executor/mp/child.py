@@ -1,6 +1,6 @@
 """The program of a worker process: it reads its order, serves its worker, and ends with the engine's process.
 
-`main` gets the numbers of the descriptors that the process has inherited. No torch is loaded before the worker is.
+No torch is loaded before the worker is.
 """
 
 import ctypes
@@ -13,7 +13,6 @@ import threading
 from typing import NoReturn
 
 from lullm.executor.mp.bell import Bell
-from lullm.executor.mp.descriptors import Descriptors
 from lullm.executor.mp.ring import RingMemory, RingReader, RingWriter
 from lullm.executor.remote.message import Command, Reply
 from lullm.executor.remote.order import WorkerOrder
@@ -25,22 +24,30 @@ FAILED = 1
 """Exit code of a process whose worker could not be opened; the engine has its error."""
 
 
-def main(text: str) -> NoReturn:
-    """Serve until the engine says stop, and end the process. `text`: of `Descriptors`."""
+def main(
+    order_fd: int, lifeline_fd: int, commands_fd: int, answers_fd: int, own_bell_fd: int, engine_bell_fd: int
+) -> NoReturn:
+    """Serve until the engine says stop, and end the process.
+
+    The arguments are inherited descriptors, whose numbers are the same in both processes.
+
+    Args:
+        order_fd: memory with the `WorkerOrder`. commands_fd, answers_fd: memory of rings.
+        lifeline_fd: a socket that ends with either process; log records go over it.
+    """
     _die_with_parent()
-    descriptors = Descriptors.from_text(text)
-    order = WorkerOrder.from_memory(descriptors.order)
+    order = WorkerOrder.from_memory(order_fd)
     if order.cpus is not None:
         os.sched_setaffinity(0, order.cpus)
-    lifeline = socket.socket(fileno=descriptors.lifeline)
-    bell, engine_bell = Bell(descriptors.own_bell), Bell(descriptors.engine_bell)
-    answers = RingMemory(descriptors.answers)
+    lifeline = socket.socket(fileno=lifeline_fd)
+    bell, engine_bell = Bell(own_bell_fd), Bell(engine_bell_fd)
+    answers = RingMemory(answers_fd)
     beating = threading.Thread(target=_beat, args=(answers, lifeline, order.beat_s), name="lullm-beat", daemon=True)
     beating.start()
     log_over(lifeline.send, order.log_level)
     link = _RingLink(
         bell,
-        RingReader(RingMemory(descriptors.commands), order.rank, engine_bell),
+        RingReader(RingMemory(commands_fd), order.rank, engine_bell),
         RingWriter(answers, [engine_bell]),
     )
     code = 0 if Service(order.open, link, order.rank, order.gives_results).run() else FAILED

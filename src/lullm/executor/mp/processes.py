@@ -4,7 +4,6 @@ The same thread starts and watches them: the kernel kills a child with the threa
 """
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -14,18 +13,18 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from lullm.executor.mp.bell import Bell
-from lullm.executor.mp.descriptors import Descriptors
 from lullm.executor.mp.ring import RingMemory
 from lullm.executor.remote.loss import Loss
 from lullm.executor.remote.order import WorkerOrder
 from lullm.executor.remote.pulse import BEATS_PER_TIMEOUT, Silence
 from lullm.executor.remote.records import log_record_of
 
-_CODE = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); \
-from lullm.executor.mp.child import main; main(sys.argv[1])"
+_CODE = (
+    "import sys; sys.path[:] = sys.argv[7:]; from lullm.executor.mp.child import main; main(*map(int, sys.argv[1:7]))"
+)
 _LOG_BYTES = 1 << 17
 
 
@@ -185,12 +184,12 @@ def _start(order: WorkerOrder, bell: Bell, commands: RingMemory, engine_bell: Be
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     order_fd = order.to_memory()
     with theirs:
-        descriptors = Descriptors(order_fd, theirs.fileno(), commands.fd, answers.fd, bell.fd, engine_bell.fd)
+        descriptors = (order_fd, theirs.fileno(), commands.fd, answers.fd, bell.fd, engine_bell.fd)
         try:
             process = subprocess.Popen(
-                [sys.executable, "-c", _CODE, descriptors.text(), json.dumps(sys.path)],
+                [sys.executable, "-c", _CODE, *map(str, descriptors), *sys.path],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[*asdict(descriptors).values(), *order.descriptors],
+                pass_fds=[*descriptors, *order.descriptors],
                 # One bar of progress on the terminal is enough, of what all do alike.
                 env=os.environ | order.environment | ({"TQDM_DISABLE": "1"} if order.rank else {}),
                 start_new_session=True,  # Ctrl-C on the terminal is for the engine's process, which stops its workers

@@ -13,7 +13,7 @@ import msgspec
 
 from lullm.errors import WorkerLostError
 from lullm.executor.ray.actor import ActorOrder, Hello, WorkerActor
-from lullm.executor.ray.cluster import Seats, remove
+from lullm.executor.ray.cluster import Reservation, remove
 from lullm.executor.ray.frame import FrameSocket
 from lullm.executor.remote.codec import encode
 from lullm.executor.remote.order import WorkerOrder
@@ -29,15 +29,15 @@ class Actors:
     """The constructor returns once all have connected.
 
     Args:
-        orders, seats: of the workers, by rank. host: the address of this node, as the others reach it.
+        orders, reserved: of the workers, by rank. host: the address of this node, as the others reach it.
 
     Raises:
         WorkerLostError: one has not come; none is left.
     """
 
-    def __init__(self, ray: Any, seats: Seats, orders: Sequence[WorkerOrder], host: str, resource: str):
+    def __init__(self, ray: Any, reserved: Reservation, orders: Sequence[WorkerOrder], host: str, resource: str):
         self._ray = ray
-        self._seats = seats
+        self._reserved = reserved
         self._pids: dict[int, int] = {}
         self._actors: list[Any] = []
         self._runs: list[Any] = []  # each ends with its actor
@@ -48,8 +48,10 @@ class Actors:
         with contextlib.ExitStack() as undo, socket.create_server((host, 0), backlog=len(orders)) as server:
             undo.callback(self.kill)
             for index, order in enumerate(orders):
-                wanted = {"num_gpus": seats.amount, "num_cpus": 0} if resource == "GPU" else {"num_cpus": seats.amount}
-                place = strategy(seats.group, placement_group_bundle_index=index)
+                wanted = (
+                    {"num_gpus": reserved.amount, "num_cpus": 0} if resource == "GPU" else {"num_cpus": reserved.amount}
+                )
+                place = strategy(reserved.group, placement_group_bundle_index=index)
                 self._actors.append(remote.options(**wanted, scheduling_strategy=place, max_restarts=0).remote())
                 whole = ActorOrder(order, host, server.getsockname()[1], secret)
                 self._runs.append(self._actors[-1].run.remote(b"".join(encode(whole))))
@@ -57,7 +59,7 @@ class Actors:
             undo.pop_all()
 
     def name(self, rank: int) -> str:
-        where = self._seats.nodes[rank].address
+        where = self._reserved.nodes[rank].address
         return f"worker {rank} (process {self._pids[rank]} on {where})" if rank in self._pids else f"worker {rank}"
 
     def last_words(self, rank: int) -> str:
@@ -77,7 +79,7 @@ class Actors:
         for actor in self._actors:
             with contextlib.suppress(Exception):
                 self._ray.kill(actor, no_restart=True)
-        remove(self._ray, self._seats.group)
+        remove(self._ray, self._reserved.group)
 
     def _accepted(self, server: socket.socket, secret: bytes) -> list[FrameSocket]:
         """The connections by rank. Raises WorkerLostError: one has ended, or has not come in time."""
@@ -106,12 +108,12 @@ class Actors:
         ended, _ = self._ray.wait(self._runs, num_returns=1, timeout=0)
         for rank in (self._runs.index(run) for run in ended):
             raise WorkerLostError(
-                f"worker {rank} on {self._seats.nodes[rank].address} has not started: {self.last_words(rank)}; every "
-                "node needs the same versions of Python, Ray and lullm"
+                f"worker {rank} on {self._reserved.nodes[rank].address} has not started: {self.last_words(rank)}; "
+                "every node needs the same versions of Python, Ray and lullm"
             )
         if is_late:
             missing = sorted(range(len(self._runs)) - found.keys())
-            nodes = ", ".join(self._seats.nodes[rank].address for rank in missing)
+            nodes = ", ".join(self._reserved.nodes[rank].address for rank in missing)
             raise WorkerLostError(
                 f"workers {', '.join(map(str, missing))} on {nodes} have not connected within {START_S:g} s; the nodes "
                 "must reach this one by its address in Ray, on any port"

@@ -55,7 +55,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Seats:
+class Reservation:
     """Places for the workers. `nodes`: of each rank. `amount`: of the resource that each has. `group`: Ray's."""
 
     nodes: tuple[Node, ...]
@@ -161,7 +161,7 @@ def _group_on_failure(ray: Any, group: Any) -> Any:
         raise
 
 
-def reserve(ray: Any, wish: Wish) -> Seats:
+def reserve(ray: Any, wish: Wish) -> Reservation:
     """A bundle for every worker, in the order of ranks. Blocking.
 
     Raises:
@@ -175,7 +175,7 @@ def reserve(ray: Any, wish: Wish) -> Seats:
         if not group.wait(RESERVE_S):
             raise too_little(nodes_of(ray), wish, amount)
     logger.info("ray: workers on %s", ", ".join(node.address for node in places))
-    return Seats(tuple(places), amount, group)
+    return Reservation(tuple(places), amount, group)
 
 
 def _assign_in_time(ray: Any, wish: Wish) -> tuple[list[Node], int]:
@@ -192,10 +192,10 @@ def _assign_in_time(ray: Any, wish: Wish) -> tuple[list[Node], int]:
         time.sleep(0.1)
 
 
-def release(ray: Any, seats: Seats, resource: str) -> None:
+def release(ray: Any, reserved: Reservation, resource: str) -> None:
     """Give the bundles back, and wait until Ray's nodes say so: the next engine takes as many cores as are free."""
-    remove(ray, seats.group)
-    before = {node.node_id: node.free.get(resource, 0) for node in seats.nodes}
+    remove(ray, reserved.group)
+    before = {node.node_id: node.free.get(resource, 0) for node in reserved.nodes}
     deadline = time.monotonic() + RELEASE_S
     with contextlib.suppress(Exception):  # the cluster may be gone
         while time.monotonic() < deadline:

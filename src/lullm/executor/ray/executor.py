@@ -9,7 +9,7 @@ from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.errors import ModelLoadError
 from lullm.executor.ray.actors import Actors
-from lullm.executor.ray.cluster import Seats, Wish, connect, release, reserve
+from lullm.executor.ray.cluster import Reservation, Wish, connect, release, reserve
 from lullm.executor.ray.transport import SocketTransport
 from lullm.executor.remote.opening import config_of_ranks, open_ranked_worker
 from lullm.executor.remote.order import WorkerOrder
@@ -42,12 +42,12 @@ class RayExecutor(RemoteExecutor):
         resource = "GPU" if on_gpu else "CPU"
         wish = Wish(config.pipeline_parallel_size, config.tensor_parallel_size, resource, cores)
         with ExitStack() as undo:
-            seats = reserve(ray, wish)
-            undo.callback(release, ray, seats, resource)
-            of_ranks = _configs(config, seats)
+            reserved = reserve(ray, wish)
+            undo.callback(release, ray, reserved, resource)
+            of_ranks = _configs(config, reserved)
             host = ray.util.get_node_ip_address()
             own = ray.get_runtime_context().get_node_id()
-            is_local = all(node.node_id == own for node in seats.nodes) and not on_gpu
+            is_local = all(node.node_id == own for node in reserved.nodes) and not on_gpu
             timeout = config.step_timeout
             meeting = undo.enter_context(
                 Meeting.on_this_host(timeout) if is_local else Meeting.at(host, timeout, "nccl" if on_gpu else "gloo")
@@ -61,23 +61,23 @@ class RayExecutor(RemoteExecutor):
                 )
                 for place in places
             ]
-            actors = Actors(ray, seats, orders, host, resource)
+            actors = Actors(ray, reserved, orders, host, resource)
             transport = SocketTransport(actors.ends, actors, config.worker_timeout)
             super().__init__(RemoteWorkers(transport, orders, config.step_timeout))
-            self._undo = undo.pop_all()  # the meeting, since a store is asked while workers live, and the seats
+            self._undo = undo.pop_all()  # the meeting, since a store is asked while workers live, and the reservation
 
     def shutdown(self) -> None:
         super().shutdown()
         self._undo.close()
 
 
-def _configs(config: ResolvedConfig, seats: Seats) -> list[ResolvedConfig]:
+def _configs(config: ResolvedConfig, reserved: Reservation) -> list[ResolvedConfig]:
     """Of each rank. A CPU's cores are those that Ray gives; the memory of a node is divided among its workers only."""
-    shared = config_of_ranks(config, len(seats.nodes))
+    shared = config_of_ranks(config, len(reserved.nodes))
     if config.device != "cpu":
-        return [shared] * len(seats.nodes)
-    shares = [config.gpu_memory_utilization / seats.nodes.count(node) for node in seats.nodes]
-    return [dataclasses.replace(shared, threads=seats.amount, gpu_memory_utilization=share) for share in shares]
+        return [shared] * len(reserved.nodes)
+    shares = [config.gpu_memory_utilization / reserved.nodes.count(node) for node in reserved.nodes]
+    return [dataclasses.replace(shared, threads=reserved.amount, gpu_memory_utilization=share) for share in shares]
 
 
 def open_on_node(

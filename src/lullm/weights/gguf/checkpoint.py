@@ -1,6 +1,7 @@
 """GGUF files as a checkpoint: their tensors under the names and in the order of the same model's safetensors."""
 
 import mmap
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,21 +14,27 @@ from lullm.config.field import MOST_EXPERTS
 from lullm.config.gguf.file import GGUFFile, read_gguf
 from lullm.config.gguf.header import TensorPlace
 from lullm.config.gguf.keys import Keys
+from lullm.config.gguf.rope import head_dim
 from lullm.errors import ModelLoadError
 from lullm.units import cdiv
 from lullm.weights.gguf.blocks import check_library
 from lullm.weights.gguf.latent import KEY_PART, VALUE_PART, LatentParts
-from lullm.weights.gguf.names import checkpoint_name, checkpoint_shape
+from lullm.weights.gguf.names import Names, checkpoint_shape
 from lullm.weights.gguf.tensor import NATIVE, GGUFTensor
 from lullm.weights.gguf.value_heads import ValueHeads
-from lullm.weights.rule import Fusion, WeightRules
+from lullm.weights.rule import Fusion, HeadOrder, WeightRules, rotated_first
 
-_PAIRS_TURN = frozenset({"arcee", "granite", "granitehybrid", "granitemoe", "llama", "mistral3", "olmo", "smollm3"})
+_PAIRS_TURN = frozenset({
+    "arcee", "granite", "granitehybrid", "granitemoe", "internlm2", "llama", "minicpm", "mistral3", "olmo", "smollm3",
+    "xverse",
+})  # fmt: skip
 """Architectures whose files hold rows of queries and keys in the order of pairs of neighbours."""
 _VALUES_TAKE_TURNS = frozenset({"qwen35", "qwen35moe"})
 """Those with value heads in another order."""
 _GATES_APART = frozenset({"granitehybrid", "granitemoe"})
 """Those whose checkpoints hold gate and up as one matrix, and files as two."""
+_KINDS_APART = frozenset({"bloom", "falcon", "gptneox"})
+"""Those whose checkpoints hold query, key and value of a head together, and files all queries, all keys, all values."""
 _GATE_UP = Fusion(("gate_proj", "up_proj"), "gate_up_proj")
 _QKV_Z = Fusion(("in_proj_qkv", "in_proj_z"), "in_proj_qkvz")
 """Of Qwen3-Next, whose checkpoints hold queries, keys, values and gates of each head together."""
@@ -38,11 +45,12 @@ class GGUFSource:
 
     def __init__(self, path: Path):
         self._file = read_gguf(path)
-        keys = Keys(self._file)
+        self._keys = keys = Keys(self._file)
+        self._names = Names(self._file.architecture, self._file.tensors)
         self._heads = ValueHeads.of(keys) if self._file.architecture in _VALUES_TAKE_TURNS else None
         self._places = [place for place in self._file.tensors.values() if not _drafts(place.name, keys.num_layers)]
         for place in self._places:
-            _check_stack(self._file.architecture, place)
+            _check_stack(self._names, place)
             check_library(f"{place.name} of {path}", place.format)
         self.num_bytes = sum(place.num_bytes for place in self._places)
 
@@ -53,21 +61,30 @@ class GGUFSource:
             fusions = (*fusions, _GATE_UP)
         if self._file.architecture == "qwen3next":
             fusions = (*fusions, _QKV_Z)
+        if self._file.architecture in _KINDS_APART:
+            rules = replace(rules, head_orders=self._turned_part())
         return replace(rules, offsets=(), stacks=(), joins=(), transposes=(), flattens=(), fusions=fusions)
+
+    def _turned_part(self) -> tuple[HeadOrder, ...]:
+        """The order of heads that turn in part."""
+        size, turned = head_dim(self._keys), self._keys.number("rope.dimension_count")
+        if turned in (None, size):
+            return ()
+        num_heads = self._keys.need("attention.head_count")
+        num_turning = num_heads + (self._keys.number("attention.head_count_kv") or num_heads)
+        return (HeadOrder(re.compile(r"\.qkv_proj\."), rotated_first(size, turned), num_turning),)
 
     def names(self) -> frozenset[str]:
         return frozenset(self.shapes())
 
     def shapes(self) -> dict[str, list[int]]:
-        return {
-            name: list(shape) for place in self._places for name, shape in _named_shapes(self._file.architecture, place)
-        }
+        return {name: list(shape) for place in self._places for name, shape in _named_shapes(self._names, place)}
 
     def formats(self, rules: WeightRules) -> dict[str, tuple[int, ...]]:
         found: dict[str, tuple[int, ...]] = {}
         for place in self._places:
             is_whole = self._heads is None or self._heads.keeps_blocks(place.name, place.format)
-            for name, _ in _named_shapes(self._file.architecture, place):
+            for name, _ in _named_shapes(self._names, place):
                 found[rules.canonical_name(name)] = NATIVE.get(place.format.name, ()) if is_whole else ()
         return found
 
@@ -76,7 +93,7 @@ class GGUFSource:
         latents = LatentParts()
         contents = {path: _mapped(place) for path, place in {place.path: place for place in places}.items()}
         for place in places:
-            name = checkpoint_name(self._file.architecture, place.name)
+            name = self._names.of(place.name)
             if name is None:
                 continue
             raw = contents[place.path][place.offset : place.offset + place.num_bytes]
@@ -105,9 +122,9 @@ def _drafts(name: str, num_layers: int) -> bool:
     return len(parts) > 1 and parts[0] == "blk" and parts[1].isdecimal() and int(parts[1][:9]) >= num_layers
 
 
-def _check_stack(architecture: str, place: TensorPlace) -> None:
+def _check_stack(names: Names, place: TensorPlace) -> None:
     """Raises ModelLoadError: a tensor of all experts has more of them than any model, each of which takes a name."""
-    is_stack = "*" in (checkpoint_name(architecture, place.name) or "")
+    is_stack = "*" in (names.of(place.name) or "")
     if is_stack and (len(place.shape) < 2 or place.shape[0] > MOST_EXPERTS):
         raise ModelLoadError(
             f"{place.path}: tensor {place.name} has shape {list(place.shape)}, which is none of 1 to {MOST_EXPERTS} "
@@ -115,14 +132,14 @@ def _check_stack(architecture: str, place: TensorPlace) -> None:
         )
 
 
-def _named_shapes(architecture: str, place: TensorPlace) -> Iterator[tuple[str, tuple[int, ...]]]:
-    name = checkpoint_name(architecture, place.name)
+def _named_shapes(names: Names, place: TensorPlace) -> Iterator[tuple[str, tuple[int, ...]]]:
+    name = names.of(place.name)
     if name is not None and "*" in name:
         rows = place.shape[1:]
         if _GATE_UP.into in name:
             rows = (rows[0] // 2, *rows[1:])
-        names = [name.replace(_GATE_UP.into, part) for part in (_GATE_UP.parts if _GATE_UP.into in name else ("",))]
-        yield from ((own.replace("*", str(number)), rows) for number in range(place.shape[0]) for own in names)
+        parts = [name.replace(_GATE_UP.into, part) for part in (_GATE_UP.parts if _GATE_UP.into in name else ("",))]
+        yield from ((own.replace("*", str(number)), rows) for number in range(place.shape[0]) for own in parts)
     elif name is not None:
         yield name, checkpoint_shape(place.name, place.shape)
 

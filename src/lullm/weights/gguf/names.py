@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _IN_LAYER = {
@@ -47,6 +47,11 @@ _SPACE = {
     "ssm_conv1d": "mamba.conv1d",
     "ssm_norm": "mamba.norm",
     "ssm_out": "mamba.out_proj",
+    "ssm_x": "mamba.x_proj",
+    "ssm_dt": "mamba.dt_proj",
+    "ssm_dt_norm": "mamba.dt_layernorm",
+    "ssm_b_norm": "mamba.b_layernorm",
+    "ssm_c_norm": "mamba.c_layernorm",
 }
 _DELTA_NET = {
     "post_attention_norm": "post_attention_layernorm",
@@ -71,7 +76,7 @@ _WHOLE = {
 }
 """Of which the last word is not that of a checkpoint; '*': the layer's recurrent part."""
 _GEMMA = {"ffn_norm": "pre_feedforward_layernorm"}
-_GEMMA4 = {
+_LAYER_INPUTS = {
     **_GEMMA,
     "per_layer_token_embd": "model.embed_tokens_per_layer",
     "per_layer_model_proj": "model.per_layer_model_projection",
@@ -79,6 +84,22 @@ _GEMMA4 = {
     "inp_gate": "per_layer_input_gate",
     "proj": "per_layer_projection",
     "post_norm": "post_per_layer_input_norm",
+}
+_GEMMA3N = {
+    **_LAYER_INPUTS,
+    "altup_proj": "model.altup_projections.*",
+    "altup_unembd_proj": "model.altup_unembed_projections.*",
+    "altup_correct_coef": "altup.correction_coefs",
+    "altup_correct_scale.weight": "altup.correct_output_scale",
+    "altup_predict_coef": "altup.prediction_coefs",
+    "altup_router": "altup.modality_router",
+    "altup_router_norm": "altup.router_norm",
+    "laurel_l": "laurel.linear_left",
+    "laurel_r": "laurel.linear_right",
+    "laurel_post_norm": "laurel.post_laurel_norm",
+}
+_GEMMA4 = {
+    **_LAYER_INPUTS,
     "post_ffw_norm_1": "post_feedforward_layernorm_1",
     "post_ffw_norm_2": "post_feedforward_layernorm_2",
     "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
@@ -90,11 +111,17 @@ _GEMMA4 = {
 }
 _NEMOTRON_H = {**_SPACE, "ffn_up": "feed_forward.fc1", "ffn_down": "feed_forward.fc2"}
 _TWO_LAYERS = {"ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"}
+_TWO_NORMS = {"attn_norm": "post_attention_layernorm", "attn_norm_2": "input_layernorm"}
+"""Of Falcon 40B, whose MLP has a norm of its own."""
 _OF_ARCHITECTURE: dict[str, Mapping[str, str]] = {
     "arcee": _TWO_LAYERS,
+    "bloom": {**_TWO_LAYERS, "token_embd_norm": "model.embed_norm"},
     "deepseek2": _LATENT,
+    "falcon": _TWO_LAYERS,
+    "falcon-h1": {**_SPACE, "ffn_norm": "post_attention_layernorm.weight"},
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
+    "gemma3n": _GEMMA3N,
     "gemma4": _GEMMA4,
     "glm4": {
         "ffn_up": "mlp.gate_up_proj",
@@ -103,9 +130,14 @@ _OF_ARCHITECTURE: dict[str, Mapping[str, str]] = {
     },
     "gpt-oss": {"ffn_gate_inp": "mlp.router"},
     "gpt2": {**_TWO_LAYERS, "position_embd": "model.embed_positions"},
+    "gptneox": _TWO_LAYERS,
     "granitehybrid": _SPACE,
+    "jamba": _SPACE,
     "lfm2": {"token_embd_norm": "model.norm"},
     "lfm2moe": {"token_embd_norm": "model.norm"},
+    "mamba": _SPACE,
+    "mamba2": _SPACE,
+    "mpt": _TWO_LAYERS,
     "nemotron": _TWO_LAYERS,
     "nemotron_h": _NEMOTRON_H,
     "nemotron_h_moe": {
@@ -124,6 +156,7 @@ _OF_ARCHITECTURE: dict[str, Mapping[str, str]] = {
     "qwen35": _DELTA_NET,
     "qwen35moe": _DELTA_NET,
     "qwen3next": _DELTA_NET,
+    "starcoder": {**_TWO_LAYERS, "position_embd": "model.embed_positions"},
     "starcoder2": _TWO_LAYERS,
 }
 """What differs from the names above."""
@@ -132,32 +165,38 @@ _NOT_WEIGHTS = re.compile(r"^(rope_(freqs|factors_long|factors_short)\.weight|bl
 _LAYER = re.compile(r"^blk\.(\d{1,9})\.(.+)$")
 _FILTERS = re.compile(r"^blk\.\d+\.(shortconv\.conv|ssm_conv1d)\.weight$")
 """Of convolutions, each of one channel."""
-_VECTORS = re.compile(r"^blk\.\d+\.(ssm_a|ssm_d|ssm_norm\.weight)$")
+_VECTORS = re.compile(r"^blk\.\d+\.(ssm_d|ssm_norm\.weight)$")
 """That a file may hold as a matrix."""
+_DECAYS = re.compile(r"^blk\.\d+\.ssm_a$")
+"""Of a head, or of each state of a channel (Mamba 1)."""
 
 
-_DELTA, _MAMBA = "linear_attn", "mamba"
+class Names:
+    """The names of one architecture. tensors: of the file."""
 
+    def __init__(self, architecture: str, tensors: Container[str]):
+        self._own = _OF_ARCHITECTURE.get(architecture, {})
+        if architecture == "falcon" and "blk.0.attn_norm_2.weight" in tensors:
+            self._own = {**self._own, **_TWO_NORMS}
+        self._recurrent = "linear_attn" if self._own is _DELTA_NET else "mamba"
 
-def checkpoint_name(architecture: str, name: str) -> str | None:
-    """A checkpoint's name of a tensor; '*': the number of an expert, of which it stacks all. None: no weight."""
-    if _NOT_WEIGHTS.match(name):
-        return None
-    own = _OF_ARCHITECTURE.get(architecture, {})
-    layer = _LAYER.match(name)
-    rest = layer[2] if layer else name
-    prefix = f"model.layers.{layer[1]}." if layer else ""
-    if layer and rest in _WHOLE:
-        return prefix + (own.get(rest) or _WHOLE[rest]).replace(
-            "*", _DELTA if _OF_ARCHITECTURE.get(architecture) is _DELTA_NET else _MAMBA
-        )
-    stem, _, last = rest.rpartition(".")
-    known = own.get(stem) or (_IN_LAYER if layer else _TOP).get(stem)
-    return name if known is None else f"{prefix}{known}.{last}"
+    def of(self, name: str) -> str | None:
+        """A checkpoint's name of a tensor; '*': a number, of which it stacks all. None: no weight."""
+        if _NOT_WEIGHTS.match(name):
+            return None
+        layer = _LAYER.match(name)
+        rest = layer[2] if layer else name
+        prefix = f"model.layers.{layer[1]}." if layer else ""
+        if layer and (whole := self._own.get(rest) or _WHOLE.get(rest)):
+            return prefix + whole.replace("*", self._recurrent)
+        stem, _, last = rest.rpartition(".")
+        known = self._own.get(stem) or (_IN_LAYER if layer else _TOP).get(stem)
+        return name if known is None else f"{prefix}{known}.{last}"
 
 
 def checkpoint_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape that the tensor of this name in a file has in a checkpoint."""
     if len(shape) == 2 and _FILTERS.match(name):
         return shape[0], 1, shape[1]
-    return (math.prod(shape),) if _VECTORS.match(name) else shape
+    is_vector = _VECTORS.match(name) or _DECAYS.match(name) and shape[-1] == 1
+    return (math.prod(shape),) if is_vector else shape

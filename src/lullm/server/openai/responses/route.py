@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
 
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
@@ -10,7 +11,9 @@ from lullm.server.openai.responses.answer import ResponseAnswer
 from lullm.server.openai.responses.body import InputTokensBody, ResponsesBody
 
 
-async def _forgotten() -> JSONResponse:
+async def _forgotten(rest: str) -> JSONResponse:
+    if rest == "compact":  # a call of OpenAI's, and no response's id: like any path that no route takes
+        raise HTTPException(404)
     raise ApiError(
         404,
         "responses are not kept here: read them as they come, and send their items back as input",

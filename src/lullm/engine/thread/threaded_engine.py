@@ -1,0 +1,51 @@
+"""ThreadedEngine: an `LLMEngine`, its thread, and what stands between it and its callers, wherever those are."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lullm.config.resolved import IdleConfig
+from lullm.engine.llm_engine import LLMEngine
+from lullm.engine.thread.admission import Admission
+from lullm.engine.thread.engine_thread import EngineThread
+from lullm.engine.thread.mailbox import Command, EngineCall, Mailbox
+from lullm.engine.thread.sleep_watch import SleepWatch
+from lullm.types.sleep import SleepOptions
+
+_OF_WATCH = ("wake_up", "resume")
+_FOREIGN = ("collective_rpc", "update_weights")
+"""Calls of code that callers bring along: their errors are not the engine's."""
+
+
+class ThreadedEngine:
+    """One engine, and the parts that its thread works with."""
+
+    def __init__(self, engine: LLMEngine, idle: IdleConfig):
+        self.engine = engine
+        self.mailbox = Mailbox()
+        self.watch = SleepWatch(engine, self.mailbox, idle)
+        self.admission = Admission(engine, self.mailbox, self.watch, idle)
+
+    def start(self, on_turn: Callable[[bool], None] | None = None) -> EngineThread:
+        """The thread, which runs. `on_turn`: see there."""
+        return EngineThread(self.engine, self.mailbox, self.watch, self.admission, on_turn)
+
+    def call(self, verb: str, arguments: Mapping[str, Any]) -> tuple[EngineCall[Any], Command]:
+        """A call of an `EngineClient`, and the command that sees to it once it is sent."""
+        if verb == "sleep":
+            options = SleepOptions(**arguments)
+            sleep = EngineCall(lambda: self.watch.sleep(options))
+            return sleep, lambda: self.watch.begin_sleep(sleep, options)
+        is_foreign = verb in _FOREIGN
+
+        def run() -> Any:
+            if is_foreign:
+                self.watch.restart_clock()
+            return self.function(verb)(**arguments)
+
+        call: EngineCall[Any] = EngineCall(run, is_foreign)
+        return call, call.run
+
+    def function(self, verb: str) -> Callable[..., Any]:
+        """What a verb does, on the thread."""
+        function: Callable[..., Any] = getattr(self.watch if verb in _OF_WATCH else self.engine, verb)
+        return function
