@@ -81,5 +81,5 @@ def _formats(scheme: Scheme | None, num_inputs: int) -> tuple[int, ...]:
         return 4, 8
     bits = 8 if scheme.packing == "plain" else scheme.bits
     size = num_inputs if scheme.group_size is None else scheme.group_size
-    is_whole = num_inputs % size == 0 and not scheme.has_order
+    is_whole = num_inputs % size == 0 and not scheme.has_order and scheme.packing != "hqq"  # zero points of no digit
     return integer_formats(bits, scheme.is_symmetric, num_inputs, num_inputs // size) if is_whole else ()

@@ -111,6 +111,21 @@ RUNS = {
          "quant_method": "fp8", "weight_block_size": None},
         lambda: quantized.float8()[1],
     ),
+    "AMD, Quark, FP8": (
+        {"algo_config": None, "exclude": ["lm_head"],
+         "export": {"kv_cache_group": ["*k_proj", "*v_proj"], "min_kv_scale": 0.0, "pack_method": "reorder",
+                    "weight_format": "real_quantized", "weight_merge_groups": None},
+         "global_quant_config": {
+             "bias": None, "output_tensors": None, "target_device": None,
+             "input_tensors": {"dtype": "fp8_e4m3", "is_dynamic": False, "qscheme": "per_tensor"},
+             "weight": {"ch_axis": None, "dtype": "fp8_e4m3", "group_size": None, "is_dynamic": False,
+                        "observer_cls": "PerTensorMinMaxObserver", "qscheme": "per_tensor", "qat_spec": None,
+                        "round_method": "half_even", "scale_type": "float", "symmetric": True}},
+         "layer_quant_config": {}, "layer_type_quant_config": {}, "quant_method": "quark", "quant_mode": "eager_mode"},
+        lambda: quantized.quark()[1],
+    ),
+    "PyTorch, torchao, int8": (quantized.torchao()[0], lambda: quantized.torchao()[1]),
+    "HQQ": (quantized.hqq(size=64)[0], lambda: quantized.hqq(size=64)[1]),
     "Meta, FP8": (
         {"activation_scale_ub": 1200.0, "modules_to_not_convert": ["lm_head"], "quant_method": "fbgemm_fp8"},
         lambda: quantized.float8(per_row=True, name="weight_scale")[1],
@@ -122,21 +137,10 @@ REFUSED = {
     "RedHatAI, sparse 2:4": (
         _compressed("marlin-24", _INT4, None), f"format is 'marlin-24'; supported: 'pack-quantized'.*; {_ORIGINAL}"
     ),
-    "AMD, Quark": (
-        {"algo_config": None, "exclude": ["lm_head"], "export": {"kv_cache_group": [], "pack_method": "reorder"},
-         "global_quant_config": {"weight": {"dtype": "fp8_e4m3", "qscheme": "per_tensor"}}, "quant_method": "quark",
-         "quant_mode": "eager_mode"},
-        f"'quark' is not supported.*; {_ORIGINAL}",
-    ),
-    "PyTorch, torchao": (
+    "PyTorch, torchao, int4": (
         {"modules_to_not_convert": None, "quant_method": "torchao",
          "quant_type": {"default": {"_type": "Int4WeightOnlyConfig", "_data": {"group_size": 128}}}},
-        f"'torchao' is not supported.*; {_ORIGINAL}",
-    ),
-    "HQQ": (
-        {"quant_config": {"weight_quant_params": {"axis": 1, "group_size": 64, "nbits": 4}}, "quant_method": "hqq",
-         "skip_modules": ["lm_head"]},
-        f"'hqq' is not supported.*; {_ORIGINAL}",
+        f"_type is 'int4weightonlyconfig'; supported: .*; {_ORIGINAL}",
     ),
     "casperhansen, AWQ gemv": (
         {"bits": 4, "group_size": 128, "quant_method": "awq", "version": "gemv", "zero_point": True},

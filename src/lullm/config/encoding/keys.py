@@ -36,6 +36,13 @@ def check_known(data: Data, reads: Collection[str], ignores: Collection[str], re
         )
 
 
+def obj(value: Any, name: str) -> Data:
+    """The value, an object."""
+    if not isinstance(value, dict):
+        raise fault(f"{name} must be an object, not {shown(value)}")
+    return value
+
+
 def choice(data: Data, name: str, allowed: tuple[Any, ...], default: Any) -> Any:
     """`data[name]`, one of `allowed`; missing or null: the default. Strings in any case."""
     value = data.get(name)
@@ -70,6 +77,14 @@ def module_names(data: Data, *names: str) -> tuple[str, ...]:
     if len(entries) > _MOST_ENTRIES:
         raise fault(f"{' and '.join(names)} name {len(entries)} modules; {_MOST_ENTRIES} are the most")
     return tuple(entries)
+
+
+def wildcards(names: tuple[str, ...], name: str) -> Targets:
+    """Targets by names in which `*` stands for any text, or by expressions."""
+    entries = (
+        each if each.startswith("re:") else f"re:{re.escape(each).replace(re.escape('*'), '.*')}$" for each in names
+    )
+    return targets(tuple(entries), name)
 
 
 def targets(entries: tuple[str, ...], name: str) -> Targets:

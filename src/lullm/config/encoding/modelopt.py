@@ -1,9 +1,8 @@
 """ModelOpt (https://github.com/NVIDIA/Model-Optimizer): FP8 and NVFP4 as NVIDIA releases them."""
 
-import re
 from pathlib import Path
 
-from lullm.config.encoding.keys import Data, check_known, choice, module_names, targets
+from lullm.config.encoding.keys import Data, check_known, choice, module_names, wildcards
 from lullm.config.encoding.scheme import EVERYTHING, CheckpointEncoding, Float4Scheme, Float8Scheme
 from lullm.config.json_file import read_object
 
@@ -19,9 +18,8 @@ def read_modelopt(data: Data) -> CheckpointEncoding:
     if algorithm == "nvfp4":
         choice(data, "group_size", (16,), 16)
     left = module_names(data, "ignore", "exclude_modules")
-    patterns = tuple(f"re:{re.escape(each).replace(re.escape('*'), '.*')}$" for each in left)
     scheme = Float4Scheme(16) if algorithm == "nvfp4" else Float8Scheme()
-    return CheckpointEncoding("modelopt", ((EVERYTHING, scheme),), targets(patterns, "ignore"))
+    return CheckpointEncoding("modelopt", ((EVERYTHING, scheme),), wildcards(left, "ignore"))
 
 
 def with_own_file(data: Data, folder: Path) -> Data:

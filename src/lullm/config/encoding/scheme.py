@@ -13,11 +13,12 @@ take up to 0.03 s, in one of 1,000 a minute."""
 _MOST_SEARCH_S = 5.0
 """Of all names of a checkpoint together. 40,000 names take 0.05 s by the expressions that checkpoints have."""
 
-Packing = Literal["plain", "rows", "awq", "gptq"]
+Packing = Literal["plain", "rows", "awq", "gptq", "hqq"]
 """Where the integers of a matrix `[out, in]` lie.
 
 plain: int8 `[out, in]`. rows: int32 `[out, in x bits / 32]`. awq: int32 `[in, out x bits / 32]`, outputs in an order of
-its own. gptq: int32 `[in x bits / 32, out]`. The first of the integers of a word is in its low bits.
+its own. gptq: int32 `[in x bits / 32, out]`. The first of the integers of a word is in its low bits. hqq: uint8
+`[out x groups x bits / 8, group]`: a row is a group; the first run of groups is in the high bits, the next below.
 """
 
 

@@ -5,11 +5,14 @@ from collections.abc import Callable, Mapping
 from lullm.config.encoding.bitsandbytes import read_bitsandbytes
 from lullm.config.encoding.compressed_tensors import read_compressed_tensors
 from lullm.config.encoding.float8 import read_float8
+from lullm.config.encoding.hqq import read_hqq
 from lullm.config.encoding.keys import Data, fault
 from lullm.config.encoding.modelopt import read_modelopt
 from lullm.config.encoding.native import read_native
 from lullm.config.encoding.packed import read_auto_round, read_awq, read_gptq
+from lullm.config.encoding.quark import read_quark
 from lullm.config.encoding.scheme import CheckpointEncoding
+from lullm.config.encoding.torchao import read_torchao
 from lullm.config.field import shown
 
 METHODS: Mapping[str, Callable[[Data], CheckpointEncoding | None]] = {
@@ -20,19 +23,19 @@ METHODS: Mapping[str, Callable[[Data], CheckpointEncoding | None]] = {
     "fbgemm_fp8": read_float8,
     "fp8": read_float8,
     "gptq": read_gptq,
+    "hqq": read_hqq,
     "intel/auto-round": read_auto_round,
     "lullm": read_native,
     "modelopt": read_modelopt,
     "modelopt_fp4": read_modelopt,
+    "quark": read_quark,
+    "torchao": read_torchao,
 }
 _ORIGINAL = "take the original in bfloat16, with quantization='int8' or 'int4' if memory is short"
 _OTHERS: Mapping[str, str] = {
     "eetq": _ORIGINAL,
-    "hqq": _ORIGINAL,
     "quanto": _ORIGINAL,
-    "torchao": _ORIGINAL,
     "gguf": "take the folder that the file was made from",
-    "quark": _ORIGINAL,
 }
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from lullm.config.encoding.scheme import CheckpointEncoding, Float4Scheme, Float8Scheme, IntegerScheme, TableScheme
@@ -16,7 +17,7 @@ from lullm.weights.encoding.float8 import encode_float8
 from lullm.weights.encoding.joining import Join
 from lullm.weights.encoding.lookup import ROW_SCALES, encode_lookup, with_row_scales
 from lullm.weights.encoding.lookup import SUFFIXES as LOOKUP_SUFFIXES
-from lullm.weights.encoding.packed import encode_integers
+from lullm.weights.encoding.packed import HQQ_SUFFIXES, encode_integers
 from lullm.weights.rule import WeightRules
 
 _SUFFIXES = (
@@ -24,6 +25,12 @@ _SUFFIXES = (
     ".weight_zero_point", ".weight_g_idx",
     ".weight_global_scale", ".weight_scale_2", ".qweight", ".qzeros", ".scales", ".g_idx",
 )  # fmt: skip
+_OTHER_NAMES = {
+    "._weight_qdata": ".weight", "._weight_scale": ".weight_scale", "._weight_zero_point": ".weight_zero_point",
+}  # fmt: skip
+"""torchao's names of parts that others have, too."""
+_AWQ_NAMES = {".weight": ".qweight", ".weight_scale": ".scales", ".weight_zero_point": ".qzeros"}
+"""Quark's names of what AWQ has."""
 OF_ACTIVATIONS = re.compile(r"\.(input_scale|input_zero_point|input_global_scale|activation_scale)$")
 """How other engines round activations to 8 bits."""
 _LONGEST_NAME = 500
@@ -48,6 +55,11 @@ def with_encoding(rules: WeightRules, encoding: CheckpointEncoding) -> WeightRul
                 f"{name} is stored quantized, and config.json's quantization_config says that it is not; "
                 "fetch the checkpoint again"
             )
+        parts = {_OTHER_NAMES.get(suffix, suffix): part for suffix, part in parts.items()}
+        if encoding.method == "torchao" and ".weight_scale" in parts:  # of older files symmetric ones lack them
+            parts.setdefault(".weight_zero_point", torch.zeros_like(parts[".weight_scale"], dtype=torch.int8))
+        if isinstance(scheme, IntegerScheme) and scheme.packing == "awq":
+            parts = {_AWQ_NAMES.get(suffix, suffix): part for suffix, part in parts.items()}
         if isinstance(scheme, IntegerScheme):
             return encode_integers(name, with_row_scales(name, parts) if ROW_SCALES in parts else parts, scheme)
         if isinstance(scheme, Float4Scheme):
@@ -56,5 +68,6 @@ def with_encoding(rules: WeightRules, encoding: CheckpointEncoding) -> WeightRul
             return encode_lookup(name, parts)
         return encode_float8(name, parts, scheme) if isinstance(scheme, Float8Scheme) else encode_digits(name, parts)
 
-    join = Join(_SUFFIXES, encode, ".weight")
+    suffixes = (*_SUFFIXES, *_OTHER_NAMES, *(HQQ_SUFFIXES if encoding.method == "hqq" else ()))
+    join = Join(suffixes, encode, ".weight")
     return replace(rules, joins=(*rules.joins, join), drops=(*rules.drops, OF_ACTIVATIONS))

@@ -21,7 +21,7 @@ class IntegerTensor(RowRange):
     Args:
         name: for errors.
         read: (first row, last row) -> these rows' integers, uint8 or int8 `[n, in]`.
-        zeros: like `scales`; or one number for all.
+        zeros: like `scales`, integers or not; or one number for all.
         scales: `[out or 1, groups]`.
         group_of: the group of each input, int64 `[in]`; None: runs of `in / groups` inputs.
         centre: the zero point of a symmetric scheme, for integers as `read` gives them.
@@ -52,7 +52,7 @@ class IntegerTensor(RowRange):
         num_groups = self.scales.shape[1]
         if num_groups > 1 or not self._is_symmetric:
             is_exact = torch.equal(self.scales.half().float(), self.scales.float())
-            if self.group_of is not None or not is_exact:
+            if self.group_of is not None or not is_exact or not self._has_digits:
                 return ()
         return integer_formats(self.bits, self._is_symmetric, self.num_inputs, num_groups)
 
@@ -73,6 +73,14 @@ class IntegerTensor(RowRange):
     @cached_property
     def _is_symmetric(self) -> bool:
         return self.zeros == self.centre if isinstance(self.zeros, int) else bool((self.zeros == self.centre).all())
+
+    @cached_property
+    def _has_digits(self) -> bool:
+        """Whether all zero points are integers that a digit may be."""
+        zeros = self.zeros
+        if isinstance(zeros, int) or not zeros.is_floating_point():
+            return True
+        return bool(((zeros == zeros.round()) & (zeros >= 0) & (zeros < 2**self.bits)).all())
 
     def _scales(self) -> Tensor:
         return self.scales if len(self.scales) == 1 else self.scales[self.first : self.last]

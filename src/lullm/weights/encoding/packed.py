@@ -1,6 +1,7 @@
-"""Matrices of integers as compressed-tensors, AWQ and GPTQ store them, as an `IntegerTensor`."""
+"""Matrices of integers as compressed-tensors, AWQ, GPTQ and HQQ store them, as an `IntegerTensor`."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -21,14 +22,15 @@ def encode_integers(name: str, parts: Parts, scheme: IntegerScheme) -> IntegerTe
     """The matrix of these parts. Raises ModelLoadError: one is missing, or they do not belong together."""
     for suffix in _NEEDED[scheme.packing]:
         check(name, suffix in parts, f"missing tensor {name.removesuffix('.weight')}{suffix}")
-    make = {"plain": _plain, "rows": _rows, "awq": _awq, "gptq": _gptq}[scheme.packing]
+    make = {"plain": _plain, "rows": _rows, "awq": _awq, "gptq": _gptq, "hqq": _hqq}[scheme.packing]
     return make(name, parts, scheme)
 
 
 _NEEDED = {
     "plain": (".weight", ".weight_scale"),
     "rows": (".weight_packed", ".weight_scale", ".weight_shape"),
-    "awq": (".qweight", ".qzeros", ".scales"),
+    "awq": (".qweight", ".scales"),
+    "hqq": (".W_q", ".scale", ".zero", ".shape"),
     "gptq": (".qweight", ".qzeros", ".scales"),
 }
 
@@ -67,22 +69,26 @@ def _rows(name: str, parts: Parts, scheme: IntegerScheme) -> IntegerTensor:
 
 
 def _awq(name: str, parts: Parts, scheme: IntegerScheme) -> IntegerTensor:
-    words, zeros, scales = parts[".qweight"], parts[".qzeros"], parts[".scales"]
-    _check_columns(name, words, zeros, scales)
+    """Symmetric: digits have a sign, and there are no zero points."""
+    words, scales, centre = parts[".qweight"], parts[".scales"], 1 << (scheme.bits - 1)
+    zeros = None if scheme.is_symmetric else parts.get(".qzeros")
+    check(name, scheme.is_symmetric or zeros is not None, f"missing tensor {name.removesuffix('.weight')}.qzeros")
+    _check_columns(name, scales, *((words,) if zeros is None else (words, zeros)))
+    turn = centre if scheme.is_symmetric else 0
 
     def read(first: int, last: int) -> Tensor:
         start = first // 8
         columns = unpack(words[:, start : cdiv(last, 8)], scheme.bits, AWQ_ORDER)
-        return columns[:, first - 8 * start : last - 8 * start].t()
+        return columns[:, first - 8 * start : last - 8 * start].t() ^ turn
 
     shape = torch.Size((8 * words.shape[1], len(words)))
-    unpacked = unpack(zeros, scheme.bits, AWQ_ORDER).t()
-    return _tensor(name, scheme, read, shape, 1 << (scheme.bits - 1), scales.t(), unpacked, None)
+    unpacked = None if zeros is None else unpack(zeros, scheme.bits, AWQ_ORDER).t()
+    return _tensor(name, scheme, read, shape, centre, scales.t(), unpacked, None)
 
 
 def _gptq(name: str, parts: Parts, scheme: IntegerScheme) -> IntegerTensor:
     words, zeros, scales, per_word = parts[".qweight"], parts[".qzeros"], parts[".scales"], 32 // scheme.bits
-    _check_columns(name, words, zeros, scales)
+    _check_columns(name, scales, words, zeros)
     order = parts.get(".g_idx")
     check(name, order is not None or not scheme.has_order, "g_idx is missing, which desc_act needs")
     if scheme.zero_offset:
@@ -94,6 +100,43 @@ def _gptq(name: str, parts: Parts, scheme: IntegerScheme) -> IntegerTensor:
     shape = torch.Size((words.shape[1], per_word * len(words)))
     unpacked = unpack(zeros, scheme.bits).t()
     return _tensor(name, scheme, read, shape, 1 << (scheme.bits - 1), scales.t(), unpacked, order)
+
+
+_HQQ_FACTS = {
+    "nbits", "group_size", "axis", "packing", "unpack_view_dtype", "view_as_float", "quant_scale", "quant_zero",
+    "compute_dtype", "offload_meta", "encoded_state_dict", "stores_quant_config", "channel_wise", "optimize",
+    "round_zero",
+}  # fmt: skip
+HQQ_SUFFIXES = (*_NEEDED["hqq"], *sorted(f".{fact}" for fact in _HQQ_FACTS))
+"""Facts stand beside every matrix as tensors of their own."""
+
+
+def _hqq(name: str, parts: Parts, scheme: IntegerScheme) -> IntegerTensor:
+    words, per_byte, size = parts[".W_q"], 8 // scheme.bits, scheme.group_size
+    _check_type(name, words, torch.uint8, 2)
+    num_rows, num_inputs = stated_shape(name, parts[".shape"])
+    facts = {".nbits": scheme.bits, ".axis": 1, ".view_as_float": 0, ".quant_scale": 0, ".quant_zero": 0}
+    for suffix, value in facts.items():
+        stored = parts.get(suffix)
+        is_same = stored is None or stored.numel() == 1 and int(stored) == value
+        check(name, is_same, f"{suffix[1:]} is not {value}, as config.json says")
+    size = num_inputs if size is None else size
+    fits = words.shape[1] == size and num_inputs % size == 0 and per_byte * words.numel() == num_rows * num_inputs
+    check(name, fits, f"{list(words.shape)} bytes do not hold a matrix {[num_rows, num_inputs]} in groups of {size}")
+    num_groups = num_inputs // size
+
+    def read(first: int, last: int) -> Tensor:
+        groups = torch.arange(first * num_groups, last * num_groups)
+        shifts = 8 - scheme.bits * (groups // len(words) + 1)
+        values = words[groups % len(words)] >> shifts.to(torch.uint8).unsqueeze(1) & (2**scheme.bits - 1)
+        return values.view(last - first, num_inputs)
+
+    scales, zeros = parts[".scale"], parts[".zero"]
+    fits = scales.numel() == zeros.numel() == num_rows * num_groups and bool(zeros.float().isfinite().all())
+    check(name, fits, f"its scales {list(scales.shape)} and zero points {list(zeros.shape)} do not fit")
+    shape, by_row = torch.Size((num_rows, num_inputs)), (num_rows, num_groups)
+    return _tensor(name, replace(scheme, group_size=size), read, shape, 1 << (scheme.bits - 1),
+                   scales.reshape(by_row), zeros.reshape(by_row).float(), None)  # fmt: skip
 
 
 def _tensor(
@@ -118,7 +161,7 @@ def _tensor(
     check(name, bool(scales.float().isfinite().all()), "a scale is infinite or NaN")
     if zeros is not None:
         zeros = _by_row(zeros)
-        check(name, zeros.shape == scales.shape and not zeros.is_floating_point(),
+        check(name, zeros.shape == scales.shape and (scheme.packing == "hqq" or not zeros.is_floating_point()),
               f"zero points {list(zeros.shape)} of {zeros.dtype} do not fit scales {list(scales.shape)}")  # fmt: skip
     return IntegerTensor(
         name=name,
@@ -156,8 +199,8 @@ def _check_type(name: str, tensor: Tensor, dtype: torch.dtype, dim: int) -> None
     check(name, is_right, f"its integers are {list(tensor.shape)} of {tensor.dtype}, not a matrix of {dtype}")
 
 
-def _check_columns(name: str, words: Tensor, zeros: Tensor, scales: Tensor) -> None:
+def _check_columns(name: str, scales: Tensor, *words: Tensor) -> None:
     """Of matrices that are stored with a column per output."""
-    for packed in (words, zeros):
+    for packed in words:
         _check_type(name, packed, torch.int32, 2)
     check(name, scales.dim() == 2, f"its scales {list(scales.shape)} are no matrix")

@@ -9,7 +9,8 @@ AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 
 def unpack(words: Tensor, bits: int, order: tuple[int, ...] | None = None) -> Tensor:
     """uint8 `[rows, n x 32 / bits]` of words int32 `[rows, n]`. order: the place in its word of each integer."""
-    pieces = unpack_bytes(words.contiguous().view(torch.uint8), bits)  # little endian: the low byte is the first
+    in_row = words.contiguous().flatten().view(torch.uint8)  # little endian: the low byte is the first
+    pieces = unpack_bytes(in_row.view(len(words), -1), bits)
     if order is not None:
         pieces = pieces.unflatten(1, (-1, len(order)))[..., list(order)].flatten(1)
     return pieces
