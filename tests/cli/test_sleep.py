@@ -125,6 +125,11 @@ def test_nothing_listens(argv, capsys):
     assert capsys.readouterr().err == f"lullm: error: nothing listens on {url}; is `lullm serve` running there?\n"
 
 
+def test_a_host_of_a_name_that_none_can_have(capsys):
+    assert main(["ps", "--url", "http://" + "a" * 64]) == 2
+    assert capsys.readouterr().err.startswith("lullm: error: no answer from http://aaa")
+
+
 @pytest.mark.parametrize("argv", COMMANDS)
 @pytest.mark.parametrize(
     "url", ["", "127.0.0.1:8000", "ftp://x", "http://", "http://x:y", "http://[", "http://h:99999"]

@@ -1,10 +1,11 @@
 """Files of a model folder: what is not a regular file, too large or not UTF-8 is refused before it is read."""
 
 import os
+from pathlib import Path
 
 import pytest
 
-from lullm.config.json_file import read_object, read_text
+from lullm.config.json_file import given_path, read_object, read_text
 from lullm.errors import ModelLoadError
 
 
@@ -21,6 +22,19 @@ def test_a_pair_of_surrogates_is_a_character(tmp_path):
     path = tmp_path / "x.json"
     path.write_text(r'{"a": "\ud83d\ude00"}')
     assert read_object(path) == {"a": "\U0001f600"}
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "a" * 300, "~nobody-of-this-name/a"])
+def test_names_that_no_file_has(name):
+    with pytest.raises(ModelLoadError, match="no path that can be read"):
+        given_path(name)
+
+
+def test_names_that_a_file_could_have(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    for name in ("file", "nothing", "file/below", "Qwen/Qwen3-0.6B"):
+        assert given_path(name) == Path(name)
 
 
 def test_no_file(tmp_path):

@@ -71,6 +71,7 @@ def test_taken(name, values):
         ("grill", "x", "must be one of None, low, high, not 'x'; open it"),
         ("share", 1, "must be a number of at least 0 and below 1, not 1"),
         ("name", 3, "must be a string, not 3"),
+        ("name", "m\udce9", r"must be UTF-8, not 'm\udce9'"),
     ],
 )
 def test_refused(name, value, words):

@@ -6,6 +6,8 @@ import pytest
 from docs.markdown import PAGES, ROOT
 
 TEXT = "\n".join(page.read_text() for page in PAGES)
+SOURCE = ROOT / "src" / "lullm"
+ROOMS = "|".join(sorted(path.name for path in SOURCE.iterdir() if path.is_dir() and path.name[0] != "_"))
 
 
 def anchors_of(page):
@@ -25,6 +27,12 @@ def test_links_lead_somewhere(page):
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:tests|bench)/[^`:* ]+)", TEXT))))
 def test_what_a_page_names_exists(path):
     assert (ROOT / path).exists()
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(rf"`((?:{ROOMS})/[\w/.]*)`", TEXT))))
+def test_sources_that_a_page_names_exist(path):
+    """A module may stand there without its `.py`."""
+    assert (SOURCE / path).exists() or (SOURCE / f"{path}.py").exists()
 
 
 @pytest.mark.parametrize("path, name", sorted(set(re.findall(r"`(tests/[^`: ]+)::(\w+)`", TEXT))))

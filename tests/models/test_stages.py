@@ -7,10 +7,11 @@ import torch
 from kit.model.families import CASES
 from kit.model.golden import PagedRun, assert_close, golden_logits, load_model, prompt, save_model
 
+from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
 from lullm.config.parallel.cut import check_cut, first_layers
 from lullm.errors import ConfigError
-from lullm.models.stages import even_cut, layer_bytes
+from lullm.models.stages import even_cut, layer_bytes, with_stages
 from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.types.layer_kind import FullAttention, SharedAttention
 from lullm.types.parallel.stage import PipelineStage
@@ -75,7 +76,16 @@ def test_even_cuts():
     assert even_cut([1, 1, 1, 3], 2, range(4)) == (3, 1)
     assert even_cut([2] * 5, 3, range(5)) == (1, 2, 2)
     assert even_cut([1] * 4, 5, range(4)) is None
+    assert even_cut([1] * 4, 2**63, range(4)) is None, "not after as many rounds"
     assert even_cut([1] * 6, 2, [0, 1, 5]) == (1, 5), "the cut in the middle is not allowed"
+
+
+def test_layers_of_one_stage_are_all(tmp_path):
+    save_model(tmp_path, "Llama", next(iter(CASES["Llama"].variants.values())))
+    model = ModelConfig.from_folder(tmp_path)
+    wish = EngineConfig(model=str(tmp_path), pipeline_layers=str(model.num_hidden_layers - 1))
+    with pytest.raises(ConfigError, match="the model has"):
+        with_stages(wish.resolve(model), model)
 
 
 def test_the_head_counts_as_layers(tmp_path):

@@ -18,6 +18,9 @@ LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
 AttentionBackend = Literal["auto", "triton", "torch"]
 
 MAX_THREADS = 256
+MAX_STEP_TOKENS = 2**20
+"""Buffers for a step lie ready: 10^9 tokens would take 7.5 GiB for their ids alone."""
+MAX_SWAP_SPACE_GIB = 2**20
 DEFAULT_WORKER_TIMEOUT_S = 60.0
 
 
@@ -155,15 +158,21 @@ class EngineOptions:
         "never more blocks than the KV cache has; 0: nothing is swapped",
         "KV cache",
         least=0,
+        most=MAX_SWAP_SPACE_GIB,
     )
     enable_prefix_caching: bool = option(True, "share the KV of equal prompt prefixes", "KV cache")
     watermark: float = option(
         0.01, "share of the KV blocks that admission leaves free for running sequences", "KV cache", least=0, below=1
     )
 
-    max_num_seqs: int = option(128, "most sequences in one step", "scheduling", least=1)
+    max_num_seqs: int = option(128, "most sequences in one step", "scheduling", least=1, most=MAX_STEP_TOKENS)
     max_num_batched_tokens: int = option(
-        2048, "most tokens in one step (the chunk size)", "scheduling", least=1, unit="tokens"
+        2048,
+        "most tokens in one step (the chunk size)",
+        "scheduling",
+        least=1,
+        most=MAX_STEP_TOKENS,
+        unit="tokens",
     )
     enable_chunked_prefill: bool = option(
         True,

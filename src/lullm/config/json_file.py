@@ -17,6 +17,18 @@ LARGEST_JSON = 16 * MIB
 """The largest known is 1.2 MB: a tokenizer_config.json with 6,000 added tokens."""
 
 
+def given_path(name: str) -> Path:
+    """The path that a user gave, with `~` expanded. Raises ModelLoadError: no file system takes such a name."""
+    try:
+        path = Path(name).expanduser()
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError, RuntimeError) as error:  # too long, no permission; NUL, half a surrogate; no such home
+        raise ModelLoadError(f"{name!r} is no path that can be read: {getattr(error, 'strerror', error)}") from None
+    return path
+
+
 def read_text(path: Path, most_bytes: int = LARGEST_JSON) -> str:
     """The UTF-8 text of a file. Blocks on the disk, never on a pipe.
 

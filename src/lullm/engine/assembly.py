@@ -1,8 +1,8 @@
 """Assembly: what an engine is not built from, and a scheduler over as many KV blocks as its workers have room for."""
 
 import dataclasses
+import os
 import time
-from pathlib import Path
 
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
@@ -31,8 +31,8 @@ def check_options(config: EngineConfig, has_thread: bool) -> None:
             "several engines; an LLMEngine is one"
         )
     (_check_threaded if has_thread else check_threadless)(config)
-    if config.sleep_dir is not None and not Path(config.sleep_dir).is_dir():
-        raise ConfigError(f"sleep_dir: the folder {config.sleep_dir} does not exist")
+    if config.sleep_dir is not None and not os.path.isdir(config.sleep_dir):
+        raise ConfigError(f"sleep_dir: {config.sleep_dir} is not a folder that exists")
 
 
 def check_threadless(config: EngineConfig) -> None:

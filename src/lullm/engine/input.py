@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection
 
 from lullm.config.model import ModelConfig
+from lullm.config.option.option import has_utf8
 from lullm.config.resolved import ResolvedConfig
 from lullm.engine.pooling.rules import check_generates, resolved_pooling
 from lullm.errors import InvalidRequestError, ModelLoadError
@@ -66,7 +67,7 @@ class InputProcessor:
                 refuses the messages; a token id or a number is out of the model's range; a grammar is wrong;
                 best-of-several is to be streamed; the model does not generate, or not pool, what is asked for.
         """
-        if not isinstance(request_id, str) or not request_id or not _has_utf8(request_id):
+        if not isinstance(request_id, str) or not request_id or not has_utf8(request_id):
             raise InvalidRequestError(
                 f"request_id must be a non-empty string without lone surrogates, not {request_id!r}", "request_id"
             )
@@ -225,11 +226,6 @@ class InputProcessor:
                 raise InvalidRequestError(
                     f"{name} holds the token id {token_id}; the model has the ids 0 to {self._vocab_size - 1}", name
                 )
-
-
-def _has_utf8(text: str) -> bool:
-    """Whether other processes and pages can be sent it."""
-    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _check_calls_alone(params: SamplingParams) -> None:

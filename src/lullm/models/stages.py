@@ -25,7 +25,7 @@ def with_stages(config: ResolvedConfig, model: ModelConfig) -> ResolvedConfig:
     Raises:
         ConfigError: the model has too few layers, or cannot be cut there. UnsupportedError: it cannot be cut at all.
     """
-    if config.pipeline_parallel_size == 1:
+    if config.pipeline_parallel_size == 1 and not config.pipeline_layers:
         return config
     num_layers = config.pipeline_layers or _even_layers(config, model)
     check_cut(model, num_layers)
@@ -71,6 +71,8 @@ def even_cut(sizes: Sequence[int], num_stages: int, first: Sequence[int]) -> tup
         sizes: of the layers. first: those that a stage may begin with, ascending from 0.
     """
     ends = [*first[1:], len(sizes)]
+    if num_stages > len(ends):
+        return None
     starts: dict[int, tuple[int, tuple[int, ...]]] = {
         0: (0, ())
     }  # by the number of layers that are dealt out: the largest stage so far, and all stages

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from lullm.config.gguf.file import SUFFIX, first_shards, is_gguf, shard_paths
+from lullm.config.json_file import given_path
 from lullm.errors import ModelLoadError
 from lullm.weights.gguf.hub import hub_gguf
 from lullm.weights.hub.download import cached_snapshot, download, download_config
@@ -28,7 +29,7 @@ def resolve_model(name: str, revision: str | None = None, needs_weights: bool = 
         ModelLoadError: there is no such model, or more than one, the hub cannot be reached, or a revision is given for
             a folder.
     """
-    folder = Path(name).expanduser()
+    folder = given_path(name)
     if revision is not None and (name == "demo" or folder.exists()):
         raise ModelLoadError(f"revision={revision!r} belongs to a hub id; {name} is a {_kind(folder)}")
     if name == "demo":
@@ -52,7 +53,7 @@ def resolve_model(name: str, revision: str | None = None, needs_weights: bool = 
 
 def hub_id(name: str) -> str:
     """The name, if it can be a hub id. Raises ModelLoadError: it is a folder or a file, or a path only."""
-    path = Path(name).expanduser()
+    path = given_path(name)
     if name == "demo" or path.exists():
         raise ModelLoadError(f"{name} is a {_kind(path)}, not a model of the hub")
     if not _HUB_ID.fullmatch(name):

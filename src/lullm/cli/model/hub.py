@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lullm.config.gguf.file import SUFFIX, read_gguf, shard_paths
+from lullm.config.json_file import given_path
 from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
 from lullm.units import format_bytes
@@ -111,7 +112,7 @@ def _local_model(name: str) -> Path:
     from lullm.weights.gguf.hub import choose
     from lullm.weights.hub.cache import cached_models
 
-    if name == "demo" or Path(name).expanduser().exists():
+    if name == "demo" or given_path(name).exists():
         return resolve_model(name)
     repository, _, quantization = name.partition(":")
     wanted = hub_id(repository)

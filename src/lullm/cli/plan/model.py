@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lullm.config.gguf.file import is_gguf, read_gguf
+from lullm.config.json_file import given_path
 from lullm.config.model import ModelConfig
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def read_model(name: str) -> PlannedModel:
     from lullm.weights.reading.files import missing_files
     from lullm.weights.reading.head import with_own_head
 
-    path = Path(name).expanduser()
+    path = given_path(name)
     if path.name == CONFIG_FILE:
         return PlannedModel(ModelConfig.from_folder(path.parent), None)
     files = resolve_model(name, needs_weights=False)

@@ -128,7 +128,7 @@ class RemoteServer:
             if error.code == http.HTTPStatus.BAD_REQUEST:
                 raise InvalidRequestError(message) from None
             raise LullmError(message) from None
-        except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+        except (urllib.error.URLError, http.client.HTTPException, OSError, UnicodeError) as error:
             reason = getattr(error, "reason", None) or error
             if isinstance(reason, ConnectionRefusedError | FileNotFoundError):
                 raise LullmError(f"nothing listens on {self.url}; is `lullm serve` running there?") from None

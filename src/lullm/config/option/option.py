@@ -86,7 +86,7 @@ class Option:
         if (value is None and self.is_optional) or (isinstance(value, type) and self.takes_class):
             return
         if self.is_repeated:
-            if not (isinstance(value, tuple) and all(isinstance(each, str) for each in value)):
+            if not (isinstance(value, tuple) and all(isinstance(each, str) and has_utf8(each) for each in value)):
                 raise ConfigError(f"{self.said_name} must be a tuple of strings, not {value!r}")
         elif self.choices:
             if value not in self.choices:
@@ -101,6 +101,8 @@ class Option:
             if not isinstance(value, str):
                 noun = "a string or a class" if self.takes_class else "a string"
                 raise ConfigError(f"{self.said_name} must be {noun}, not {value!r}")
+            if not has_utf8(value):
+                raise ConfigError(f"{self.said_name} must be UTF-8, not {value!r}")
         elif not self._is_within(value):
             raise ConfigError(f"{self.said_name} must be {self._range}, not {value!r}")
 
@@ -114,13 +116,18 @@ class Option:
         """Such as 'an integer of at least 1', or 'a number of seconds above 0'."""
         noun = "an integer" if self.kind is int else f"a number of {self.unit}" if self.unit else "a number"
         bounds = [
-            f"{words} {bound:g}"
+            f"{words} {bound}"
             for words, bound in (
                 ("of at least", self.least), ("above", self.above), ("at most", self.most), ("below", self.below),
             )
             if math.isfinite(bound)
         ]  # fmt: skip
         return f"{noun} {' and '.join(bounds)}"
+
+
+def has_utf8(text: str) -> bool:
+    """Whether other processes and pages can be sent it; half a surrogate pair has none."""
+    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def options_of(declaring: type) -> tuple[Option, ...]:

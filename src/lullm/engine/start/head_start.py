@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lullm.config.engine import EngineConfig
+from lullm.config.json_file import given_path
 from lullm.config.model import ModelConfig
 from lullm.errors import LullmError
 from lullm.log import get_logger
@@ -52,9 +53,9 @@ def head_start(config: EngineConfig) -> Iterator[MemoryAhead | None]:
 
 
 def _begin(config: EngineConfig) -> MemoryAhead | None:
-    folder = Path(config.model).expanduser()
-    files = sorted(folder.glob("model*.safetensors"))
     try:
+        folder = given_path(config.model)
+        files = sorted(folder.glob("model*.safetensors"))
         if not files or not (folder / "config.json").is_file():  # the demo is small; a hub id may not be here yet
             return None
         stored = sum(file.stat().st_size for file in files)

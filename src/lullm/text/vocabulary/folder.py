@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-from lullm.config.json_file import read_object, read_text
+from lullm.config.json_file import given_path, read_object, read_text
 from lullm.errors import ModelLoadError
 from lullm.text.vocabulary import byte_pairs, sentence_piece, tekken
 from lullm.text.vocabulary.added import add_declared, mark_special
@@ -144,7 +144,7 @@ def read_chat_template(given: str) -> str:
     if any(mark in given for mark in "{}\n"):  # as vLLM tells them apart
         return given
     try:
-        return read_text(Path(given).expanduser())
+        return read_text(given_path(given))
     except FileNotFoundError:
         raise ModelLoadError(f"chat_template: the file {given} does not exist, and a template has braces") from None
 
