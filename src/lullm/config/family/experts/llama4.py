@@ -41,7 +41,7 @@ def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> 
     has_head_norms = boolean(data, "use_qk_norm", True)
     rope = config.ropes[0]
     assert rope is not None, "read_dense has one rope for all layers"
-    if has_head_norms and rope.rope_type not in _PLAIN_ROPES:
+    if has_head_norms and rope.rope_type not in _PLAIN_ROPES and rope.attention_factor != 1.0:
         raise ModelLoadError(
             f"config.json: rope_parameters have rope_type {rope.rope_type!r}, whose factor norms behind the rotation "
             f"take away again (use_qk_norm); only {', '.join(_PLAIN_ROPES)} are supported here"
