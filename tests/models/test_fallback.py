@@ -159,25 +159,27 @@ def test_a_rotation_that_follows_the_length_is_refused(tmp_path):
 
 def test_who_computes_what(tmp_path, caplog, monkeypatch):
     caplog.set_level("INFO", "lullm")
-    (tmp_path / "config.json").write_text(json.dumps(config_of("Apertus")))
+    (tmp_path / "config.json").write_text(json.dumps(config_of("Persimmon")))
     config = read_model_config(tmp_path, "auto")
-    assert config.foreign is not None and "ApertusForCausalLM runs by transformers' own code" in caplog.text
+    assert config.foreign is not None and "PersimmonForCausalLM runs by transformers' own code" in caplog.text
     assert "no family for it" in caplog.text
-    with pytest.raises(ModelLoadError, match="'ApertusForCausalLM' is not supported; known are.*install lullm.transf"):
+    with pytest.raises(
+        ModelLoadError, match="'PersimmonForCausalLM' is not supported; known are.*install lullm.transf"
+    ):
         read_model_config(tmp_path, "lullm")
     for options in ({"quantization": "int8"}, {"kv_cache_dtype": "fp8"}, {"batch_invariant": True}):
-        with pytest.raises(ConfigError, match="ApertusForCausalLM, which is computed by transformers"):
+        with pytest.raises(ConfigError, match="PersimmonForCausalLM, which is computed by transformers"):
             EngineConfig(**options).resolve(config)
     (tmp_path / "config.json").write_text(json.dumps(config_of("Olmo2")))
     assert read_model_config(tmp_path, "auto").foreign is None
     assert read_model_config(tmp_path, "transformers").foreign is not None
-    (tmp_path / "config.json").write_text(json.dumps(config_of("Apertus")))
+    (tmp_path / "config.json").write_text(json.dumps(config_of("Persimmon")))
 
     def missing():
         raise ModelLoadError("install lullm[transformers]")
 
     monkeypatch.setattr(blueprint, "installed", missing)
-    with pytest.raises(ModelLoadError, match="'ApertusForCausalLM' is not supported"):
+    with pytest.raises(ModelLoadError, match="'PersimmonForCausalLM' is not supported"):
         read_model_config(tmp_path, "auto")
     with pytest.raises(ModelLoadError, match="install lullm.transformers"):
         read_model_config(tmp_path, "transformers")

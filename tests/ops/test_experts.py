@@ -59,6 +59,20 @@ def test_factors_of_shares(ops, dtype):
     torch.testing.assert_close(found.shares, plain.shares * factors[plain.experts], rtol=2e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("noise", [0.01, 0.2])
+def test_one_expert_after_the_other(ops, noise):
+    """As transformers' sparsemixer, with its shares by ascending expert."""
+    from transformers.models.phimoe.modeling_phimoe import sparsemixer
+
+    config = ExpertsConfig(7, 2, 1, (True,), scoring="sparsemixer", nearness=2 * noise)
+    products = normal(40, 7)
+    shares, experts = sparsemixer(products, jitter_eps=noise, training=False)
+    found = ops.route(products, None, config)
+    experts, order = experts.sort(-1)
+    assert torch.equal(found.experts, experts)
+    torch.testing.assert_close(found.shares, shares.gather(1, order))
+
+
 def test_route_of_what_is_no_number(ops):
     config = ROUTERS["softmax"]
     products = torch.full((3, 37), torch.nan)

@@ -116,6 +116,9 @@ class DecoderConfig:
             count, what is above alone; None: all count. Empty: in all layers.
         has_output_gate: what attention gives is multiplied by gates, which the projection of the queries holds too.
         has_head_norms: of families that may have norms on every query and key head.
+        has_post_norms: of families that may have norms behind attention and MLP, too.
+        has_logit_bias: of families that may add a learned bias to the logits.
+        has_learned_activation: every layer's activation has parameters of its own (`nn.mlp.Xielu`).
         mlp_bias: projections of the MLP have a bias.
         embedding_scale: factor on the rows of the embedding, rounded to the model's dtype.
         residual_scale: factor on what attention and MLP add to the residual stream.
@@ -150,6 +153,9 @@ class DecoderConfig:
     gate_cutoffs: tuple[float | None, ...] = ()
     has_output_gate: bool = False
     has_head_norms: bool = False
+    has_post_norms: bool = False
+    has_logit_bias: bool = False
+    has_learned_activation: bool = False
     mlp_bias: bool = False
     embedding_scale: float = 1.0
     residual_scale: float = 1.0

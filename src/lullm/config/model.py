@@ -122,9 +122,11 @@ class ModelConfig:
             return "keeps latent vectors"
         if self.family.alibi_slopes:
             return "keeps positions beside its keys"
-        if self.family.experts is not None and self.family.experts.scales_inputs:
-            return "scales what experts read"
-        return "" if self.family.altup is None else "joins residual streams by torch"
+        if self.family.altup is not None:
+            return "joins residual streams by torch"
+        if self.family.has_learned_activation:
+            return "has a learned activation"
+        return "" if self.family.experts is None else self.family.experts.beside_ops
 
     @property
     def refused_caches(self) -> tuple[str, ...]:

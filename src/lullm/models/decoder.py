@@ -73,6 +73,7 @@ class DecoderStyle:
     Args:
         rules: how a checkpoint's names become parameters.
         head_norms: RMSNorm on every query and key head before the rotation. `has_norm_weights`: with weights.
+        norms_behind_rope: or behind it.
         row_norms: RMSNorm over all query heads of a row, and over all key heads, before the rotation.
         qkv_bias, o_bias: the projections have a bias.
         query_stretch: of models whose queries grow with their position.
@@ -89,6 +90,7 @@ class DecoderStyle:
     rules: WeightRules
     head_norms: bool = False
     has_norm_weights: bool = True
+    norms_behind_rope: bool = False
     row_norms: bool = False
     qkv_bias: bool = False
     o_bias: bool = False
@@ -167,6 +169,7 @@ def new_attention(
         soft_cap=family.attention_soft_cap,
         head_norm_eps=family.rms_norm_eps if style.head_norms else None,
         has_norm_weights=style.has_norm_weights,
+        norms_behind_rope=style.norms_behind_rope,
         row_norm_eps=family.rms_norm_eps if style.row_norms else None,
         qkv_bias=style.qkv_bias,
         o_bias=style.o_bias,

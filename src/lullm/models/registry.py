@@ -12,8 +12,10 @@ from lullm.config.family.family import Family
 from lullm.config.family.table import OUTSIDE
 from lullm.config.model import ModelConfig, Share
 from lullm.errors import ConfigError, UnsupportedError
-from lullm.models.family.deepseek import build_deepseek
-from lullm.models.family.experts import (
+from lullm.models.family.experts.deepseek import build_deepseek
+from lullm.models.family.experts.gpt_oss import build_gpt_oss
+from lullm.models.family.experts.llama4 import build_llama4
+from lullm.models.family.experts.routed import (
     build_dots1,
     build_ernie4_5_moe,
     build_exaone_moe,
@@ -21,10 +23,11 @@ from lullm.models.family.experts import (
     build_minimax_m2,
     build_mixtral,
     build_olmoe,
+    build_phimoe,
     build_qwen2_moe,
     build_qwen3_moe,
 )
-from lullm.models.family.gemma.gemma3 import build_gemma, build_gemma2, build_gemma3
+from lullm.models.family.gemma.gemma3 import build_gemma, build_gemma2, build_gemma3, build_vault_gemma
 from lullm.models.family.gemma.gemma3n import build_gemma3n
 from lullm.models.family.gemma.gemma4 import build_gemma4
 from lullm.models.family.glm import build_ernie4_5, build_glm, build_glm4, build_helium
@@ -36,7 +39,8 @@ from lullm.models.family.gpt import (
     build_gpt_neo,
     build_opt,
 )
-from lullm.models.family.gpt_oss import build_gpt_oss
+from lullm.models.family.granite import build_hyperclovax
+from lullm.models.family.hunyuan import build_hunyuan
 from lullm.models.family.hybrid.lfm2 import build_lfm2
 from lullm.models.family.hybrid.qwen_next import build_qwen3_5, build_qwen3_next
 from lullm.models.family.hybrid.state_space import (
@@ -51,13 +55,19 @@ from lullm.models.family.layer_norm.bloom import build_bloom, build_mpt
 from lullm.models.family.layer_norm.cohere import build_cohere
 from lullm.models.family.layer_norm.falcon import build_falcon
 from lullm.models.family.layer_norm.gpt_neox import build_codegen, build_gpt_neox, build_gptj, build_phi
-from lullm.models.family.layer_norm.starcoder import build_nemotron, build_olmo1, build_stablelm, build_starcoder2
+from lullm.models.family.layer_norm.starcoder import (
+    build_jais2,
+    build_nemotron,
+    build_olmo1,
+    build_stablelm,
+    build_starcoder2,
+)
 from lullm.models.family.llama import build_arcee, build_llama, build_seed_oss
-from lullm.models.family.llama4 import build_llama4
 from lullm.models.family.mistral import build_mistral
 from lullm.models.family.olmo import build_exaone4, build_olmo
 from lullm.models.family.phi import build_phi3
 from lullm.models.family.qwen import build_qwen2, build_qwen3
+from lullm.models.family.ungated import build_apertus, build_nanochat
 from lullm.models.protocol import Model
 from lullm.weights.rows.cut import cuts_of
 from lullm.weights.rule import without_experts
@@ -140,6 +150,17 @@ BUILDERS: dict[str, Builder] = {
     "StableLmForCausalLM": build_stablelm,
     "Starcoder2ForCausalLM": build_starcoder2,
     "SmolLM3ForCausalLM": build_llama,
+    "ApertusForCausalLM": build_apertus,
+    "CwmForCausalLM": build_llama,
+    "GraniteSWAForCausalLM": build_llama,
+    "GraniteMoeSWAForCausalLM": build_granite_hybrid,
+    "HunYuanDenseV1ForCausalLM": build_hunyuan,
+    "HunYuanMoEV1ForCausalLM": build_hunyuan,
+    "HyperCLOVAXForCausalLM": build_hyperclovax,
+    "Jais2ForCausalLM": build_jais2,
+    "NanoChatForCausalLM": build_nanochat,
+    "PhimoeForCausalLM": build_phimoe,
+    "VaultGemmaForCausalLM": build_vault_gemma,
 }
 """The same architectures as `config.family.table`."""
 

@@ -1,6 +1,8 @@
 """Self-attention with grouped key/value heads over the paged cache (https://arxiv.org/abs/2305.13245)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +13,7 @@ from lullm.nn.context import StepContext
 from lullm.nn.kv_scale import KVScales
 from lullm.nn.linear import FusedLinear, Linear, meta_parameter
 from lullm.nn.norm import RMSNorm, norm_rows_
-from lullm.ops.cache.layer_cache import HeadNorm
+from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class AttentionStyle:
         scale: factor on the products of queries and keys.
         soft_cap: see `Ops.attention`.
         head_norm_eps: of an RMSNorm on every query and key head before the rotation; None: there is none.
-        has_norm_weights: norms on heads scale by learned weights.
+        has_norm_weights: norms on heads scale by learned weights. norms_behind_rope: they stand behind the rotation.
         row_norm_eps: of an RMSNorm over all query heads of a row, and one over all its key heads, before the rotation.
         qkv_bias, o_bias: the projections have a bias.
         has_sinks: every query head has a learned sink (see `Ops.attention`).
@@ -37,6 +39,7 @@ class AttentionStyle:
     soft_cap: float | None = None
     head_norm_eps: float | None = None
     has_norm_weights: bool = True
+    norms_behind_rope: bool = False
     row_norm_eps: float | None = None
     qkv_bias: bool = False
     o_bias: bool = False
@@ -112,9 +115,18 @@ class Attention(nn.Module):
         qkv = qkv.unflatten(-1, (-1, self.head_dim))  # [T, Hq + 2 * Hkv, D]
         if self.style.has_value_norm and self.style.head_norm_eps is not None:
             ops.rms_norm_(qkv[:, qkv.shape[1] - self.num_kv_heads :], self.ones, self.style.head_norm_eps)
+        turned: Tensor | None = None
+        write: Callable[[LayerCache, Tensor], Tensor | None]
+        write = partial(ops.rope_and_cache, qkv, head_norm, context.positions, cos_sin_cache)
+        if self.style.norms_behind_rope:
+            turned = self._turn_and_norm(qkv, cos_sin_cache, context)
+            write = partial(ops.write_cache, qkv[:, turned.shape[1] :])
         if context.calibrates and self.kv_scales is not None:
-            self.kv_scales.calibrate(qkv, head_norm, cos_sin_cache, attention.slot_mapping, context)
-        q = ops.rope_and_cache(qkv, head_norm, context.positions, cos_sin_cache, cache, attention.slot_mapping)
+            self.kv_scales.calibrate(qkv, attention.slot_mapping, write)
+        q = write(cache, attention.slot_mapping)
+        if q is None:
+            assert turned is not None, "what only writes comes behind it"
+            q = turned
         if self.style.query_stretch is not None:
             q.mul_(_factors(context.positions, self.style.query_stretch).to(q.dtype))
         out = ops.attention(q, cache, attention, self.style.scale, self.style.soft_cap, self.sinks)  # [T, Hq, D]
@@ -122,6 +134,16 @@ class Attention(nn.Module):
         if self.gate_size:
             ops.multiply_(out, gate, "sigmoid")
         return self.o_proj(out, ops)
+
+    def _turn_and_norm(self, qkv: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:
+        """Both in place; the queries `[T, Hq, D]` of `qkv [T, Hq + 2 * Hkv, D]`."""
+        assert self.q_norm is not None and self.k_norm is not None, "of families with norms on heads"
+        num_turned = qkv.shape[1] - self.num_kv_heads
+        q, k = qkv[:, : num_turned - self.num_kv_heads], qkv[:, num_turned - self.num_kv_heads : num_turned]
+        context.ops.rotate_(qkv[:, :num_turned], None, context.positions, cos_sin_cache)
+        self.q_norm.norm_(q, context.ops)
+        self.k_norm.norm_(k, context.ops)
+        return q
 
 
 class QueryAttention(nn.Module):

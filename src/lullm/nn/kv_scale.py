@@ -4,13 +4,12 @@ They come from the checkpoint, from the first batch (`calibrate`), or are 1. Blo
 were written with. So `reset` and `calibrate` are allowed only while no block holds anything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from lullm.nn.context import StepContext
-from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.types.layer_kind import FullAttention, LayerKind, SharedAttention, SlidingWindow
 
 KEY_RANGE, VALUE_RANGE = 192.0, 96.0
@@ -55,21 +54,19 @@ class KVScales(nn.Module):
     def calibrate(
         self,
         qkv: Tensor,  # [T, Hq + 2 * Hkv, D]
-        head_norm: HeadNorm | None,
-        cos_sin_cache: Tensor,
         slot_mapping: Tensor,  # [T]
-        context: StepContext,
+        write: Callable[[LayerCache, Tensor], object],
     ) -> None:
         """Find the open scales from the keys and values that the layer is about to write. Does not wait for the device.
 
-        The step's keys and values are written once more, exactly, into a cache of the step's size. Rows of slot -1
-        are left out. So this works over any ops.
+        The step's keys and values are written once more, exactly, into a cache of the step's size: `write` does it,
+        given the cache and its slots. Rows of slot -1 are left out. So this works over any ops.
         """
         num_rows, _, head_size = qkv.shape
         exact = qkv.new_zeros((2, num_rows, 1, len(self.k_scale), head_size))  # in blocks of one token
         rows = torch.arange(num_rows, device=slot_mapping.device)
         rows = torch.where(slot_mapping < 0, -1, rows)
-        context.ops.rope_and_cache(qkv, head_norm, context.positions, cos_sin_cache, LayerCache(*exact), rows)
+        write(LayerCache(*exact), rows)
         largest = exact.abs().float().amax((1, 2, 4))  # [2, Hkv]
         scales = torch.stack((largest[0] / KEY_RANGE, largest[1] / VALUE_RANGE))
         scales = torch.where(scales.isfinite() & (scales > 0), scales, 1.0)

@@ -2,8 +2,9 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from lullm.nn.linear import FusedLinear, Linear
+from lullm.nn.linear import FusedLinear, Linear, meta_parameter
 from lullm.ops.table import Ops
 from lullm.types.arithmetic import Activation
 
@@ -56,6 +57,38 @@ class CutGatedMLP(GatedMLP):
         total = x.sum(-1, keepdim=True)
         ops.all_reduce_(total)
         return total / self.num_all
+
+
+class Xielu(nn.Module):
+    """An activation of a layer's own (xIELU, https://arxiv.org/abs/2411.13010). Torch computes it, in float32.
+
+    `p x^2 + beta x` above 0, `n (expm1(min(x, eps)) - x) + beta x` below, with `p = softplus(alpha_p)` and
+    `n = beta + softplus(alpha_n)`.
+    """
+
+    def __init__(self, dtype: torch.dtype):
+        super().__init__()
+        self.alpha_p, self.alpha_n = meta_parameter((1,), dtype), meta_parameter((1,), dtype)
+        self.beta, self.eps = meta_parameter((), dtype), meta_parameter((), dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        exact, beta = x.float(), self.beta.float()
+        p, n = F.softplus(self.alpha_p.float()), beta + F.softplus(self.alpha_n.float())
+        below = (torch.expm1(torch.minimum(exact, self.eps.float())) - exact) * n
+        return (torch.where(exact > 0, p * exact * exact, below) + beta * exact).to(x.dtype)
+
+
+class XieluMLP(nn.Module):
+    """`fc2(act_fn(fc1(x)))`, whose activation is learned."""
+
+    def __init__(self, hidden_size: int, intermediate_size: int, bias: bool, dtype: torch.dtype):
+        super().__init__()
+        self.fc1 = Linear(hidden_size, intermediate_size, bias, dtype)
+        self.act_fn = Xielu(dtype)
+        self.fc2 = Linear(intermediate_size, hidden_size, bias, dtype)
+
+    def forward(self, x: Tensor, ops: Ops) -> Tensor:  # [T, H] -> [T, H]
+        return self.fc2(self.act_fn(self.fc1(x, ops)), ops)
 
 
 class MLP(nn.Module):

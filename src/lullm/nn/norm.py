@@ -10,11 +10,16 @@ from lullm.ops.table import Ops
 
 
 class RMSNorm(nn.Module):
-    """Normalise the last dimension by its root mean square, then scale it by a learned weight."""
+    """Normalise the last dimension by its root mean square, then scale it by a learned weight, if it has one."""
 
-    def __init__(self, size: int, eps: float, dtype: torch.dtype):
+    weight: Tensor
+
+    def __init__(self, size: int, eps: float, dtype: torch.dtype, has_weight: bool = True):
         super().__init__()
-        self.weight = meta_parameter((size,), dtype)
+        if has_weight:
+            self.weight = meta_parameter((size,), dtype)
+        else:
+            self.register_buffer("weight", torch.ones(size, dtype=dtype, device="cpu"), persistent=False)
         self.eps = eps
 
     def forward(self, x: Tensor, ops: Ops) -> Tensor:  # [..., size] -> the same

@@ -5,6 +5,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
+from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -24,6 +25,10 @@ class Application(FastAPI):
         self._outside = outside
         self._handlers = handlers
         self.add_exception_handler(Exception, _raise)  # what no route foresaw is answered outside
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Not FastAPI's own, which asks for every request whether its telemetry is on; `Tracing` is ours.
+        await Starlette.__call__(self, scope, receive, send)
 
     def build_middleware_stack(self) -> ASGIApp:
         routes, handlers = super().build_middleware_stack(), self._handlers

@@ -106,6 +106,11 @@ LLAMA4 = {
     "num_local_experts": 5, "intermediate_size_mlp": 56, "attention_chunk_size": 20, "floor_scale": 32,
     "attn_scale": 0.4, "num_hidden_layers": 5,
 }  # fmt: skip
+HUNYUAN_ROPE = {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0}
+PHIMOE_ROPE = {
+    "rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 32, "short_mscale": 1.3,
+    "long_mscale": 1.3, "short_factor": [1 + pair / 7 for pair in range(6)], "long_factor": [2.0] * 6,
+}  # fmt: skip
 DELTA = {
     "full_attention_interval": 3, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
     "linear_value_head_dim": 12,
@@ -1034,6 +1039,142 @@ CASES = {
         MOE | DELTA,
         "as Qwen3.5, with experts, one shared behind a gate",
         loss=0.1,
+        is_rare=True,
+    ),
+    "Apertus": Cases(
+        "Apertus 8B, 70B",
+        {
+            "plain": UNGIVEN,
+            "plain rope, biases, tied, one kv head": TIED
+            | UNGIVEN
+            | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "attention_bias": True}
+            | {"num_key_value_heads": 1},
+        },
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
+        UNGIVEN,
+        "head norms, an MLP without gates whose activation is learned",
+    ),
+    "Cwm": Cases(
+        "Code World Model 32B",
+        {
+            "windows in three of four layers": {"sliding_window": 20, "num_hidden_layers": 5},
+            "plain rope, biases, tied": TIED
+            | IN_SOME_LAYERS
+            | {"sliding_window": 7, "mlp_bias": True, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+        },
+        {"sliding_window": 7, "head_dim": 8, "rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
+        {"sliding_window": 32, "num_hidden_layers": 5},
+        "windows in three of four layers",
+        is_rare=True,
+    ),
+    "GraniteSWA": Cases(
+        "Granite with windows",
+        {
+            "windows in three of four layers": {"sliding_window": 20, "num_hidden_layers": 5} | UNGIVEN,
+            "other ropes and none, multipliers, biases, untied": MULTIPLIERS
+            | UNGIVEN
+            | IN_SOME_LAYERS
+            | {"sliding_window": 7, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}
+            | {"layer_rope_theta": [1e4, 0, 500.0]},
+        },
+        MULTIPLIERS | {"sliding_window": 7},
+        MULTIPLIERS | UNGIVEN | {"sliding_window": 32, "num_hidden_layers": 5},
+        "as Granite, with windows in three of four layers, attention sinks, a rope per layer",
+        is_rare=True,
+    ),
+    "GraniteMoeSWA": Cases(
+        "Granite with windows, experts",
+        {
+            "plain": UNGIVEN | {"sliding_window": 20, "num_local_experts": 4, "shared_intermediate_size": 40},
+            "other ropes and none, multipliers": MULTIPLIERS
+            | UNGIVEN
+            | IN_SOME_LAYERS
+            | {"sliding_window": 7, "num_local_experts": 5, "layer_rope_theta": [1e4, 0, 500.0]},
+        },
+        MULTIPLIERS | {"sliding_window": 7, "num_local_experts": 4, "shared_intermediate_size": 40},
+        MULTIPLIERS | UNGIVEN | {"sliding_window": 32, "num_local_experts": 4},
+        "as Granite with windows, with experts",
+        loss=0.1,
+        is_rare=True,
+    ),
+    "HunYuanDenseV1": Cases(
+        "HunYuan 0.5B, 1.8B, 4B, 7B",
+        {
+            "plain": {},
+            "a larger base frequency, biases, tied": TIED
+            | {"attention_bias": True, "rope_parameters": HUNYUAN_ROPE, "num_key_value_heads": 1},
+        },
+        {"head_dim": 8},
+        {"rope_parameters": HUNYUAN_ROPE},
+        "head norms behind the rotation",
+    ),
+    "HunYuanMoEV1": Cases(
+        "HunYuan A13B",
+        {
+            "plain": {"num_experts": 5, "moe_topk": 2},
+            "a larger base frequency, biases, tied": TIED
+            | {"num_experts": 4, "moe_topk": [3, 3, 3], "attention_bias": True, "rope_parameters": HUNYUAN_ROPE},
+        },
+        {"num_experts": 4, "moe_topk": 2, "head_dim": 8},
+        {"num_experts": 5, "moe_topk": 2},
+        "as HunYuan, with experts and a shared one",
+        is_rare=True,
+    ),
+    "HyperCLOVAX": Cases(
+        "HyperCLOVA X SEED Think",
+        {
+            "plain": UNGIVEN,
+            "multipliers, biases, tied": TIED | MULTIPLIERS | {"attention_bias": True, "mlp_bias": True},
+            "norms in front alone": MULTIPLIERS | {"use_post_norm": False},
+        },
+        MULTIPLIERS | {"head_dim": 8},
+        MULTIPLIERS,
+        "as Granite, with norms on both sides",
+        is_rare=True,
+    ),
+    "Jais2": Cases(
+        "Jais 2 8B, 70B",
+        {"plain": UNGIVEN, "no biases, tied": TIED | {"attention_bias": False, "mlp_bias": False}},
+        {"head_dim": 8},
+        features="norms of mean and variance, biases, an MLP of squared relu without gates",
+        is_rare=True,
+    ),
+    "NanoChat": Cases(
+        "nanochat d20, d32",
+        {
+            "plain": UNGIVEN,
+            "biases, tied, no cap": TIED | UNGIVEN | {"attention_bias": True, "final_logit_softcapping": None},
+        },
+        {"final_logit_softcapping": 2.0},
+        UNGIVEN,
+        "norms without weights, also on heads and behind the embedding; an MLP of squared relu without gates; capped "
+        "logits",
+        is_rare=True,
+    ),
+    "Phimoe": Cases(
+        "Phi-3.5-MoE",
+        {
+            "plain": UNGIVEN | {"num_local_experts": 5, "router_jitter_noise": 0.2},
+            "longrope, window, biases, tied": TIED
+            | UNGIVEN
+            | {"num_local_experts": 4, "sliding_window": 20, "attention_bias": True, "lm_head_bias": True}
+            | {"rope_parameters": PHIMOE_ROPE, "router_jitter_noise": 0.4},
+        },
+        {"num_local_experts": 4, "sliding_window": 7, "router_jitter_noise": 0.3},
+        UNGIVEN | {"num_local_experts": 4, "sliding_window": 32, "router_jitter_noise": 0.2},
+        "experts chosen one after the other (sparsemixer), norms of mean and variance, longrope",
+        loss=0.1,
+    ),
+    "VaultGemma": Cases(
+        "VaultGemma 1B",
+        {
+            "capped": {"sliding_window": 20, "attn_logit_softcapping": 1.5, "final_logit_softcapping": 3.0},
+            "one kv head, biases, untied": {"sliding_window": 7, "num_key_value_heads": 1, "attention_bias": True}
+            | {"tie_word_embeddings": False},
+        },
+        {"sliding_window": 7, "head_dim": 8, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 2.0},
+        {"sliding_window": 32, "query_pre_attn_scalar": 1, "attn_logit_softcapping": 2.0, "tie_word_embeddings": False},
+        "as Gemma 2, with norms in front alone",
         is_rare=True,
     ),
     "SmolLM3": Cases(

@@ -1,5 +1,6 @@
 """Llama and the dense families that kept its keys."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,6 +45,16 @@ def ropes_of(kinds: tuple[LayerKind, ...], full: RopeConfig, local: RopeConfig) 
     return tuple(local if isinstance(kind, SlidingWindow) else full for kind in kinds)
 
 
+def ropes_where(turns: Sequence[bool], config: DecoderConfig) -> tuple[RopeConfig | None, ...]:
+    """The same in layers that rotate their heads."""
+    return tuple(rope if is_turned else None for rope, is_turned in zip(config.ropes, turns, strict=True))
+
+
+def with_rope(data: dict[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
+    """With these parameters, where a file has none."""
+    return {**data, "rope_parameters": parameters} if data.get("rope_parameters") is None else data
+
+
 def read_dense(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     """One rope for all layers. See `Family.read`."""
     return DecoderConfig(
@@ -55,6 +66,21 @@ def read_dense(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int
         attention_bias=boolean(data, "attention_bias", False),
         mlp_bias=boolean(data, "mlp_bias", False),
     )
+
+
+_PLAIN_ROPES = ("default", "linear", "dynamic", "llama3")
+
+
+def keeps_length(config: DecoderConfig) -> None:
+    """Raises ModelLoadError: the rotation changes the length of a head, which norms behind it take away again.
+
+    Where it does not, norms without weights give the same in front of it, where the ops have them.
+    """
+    if wrong := [rope.rope_type for rope in config.ropes if rope is not None and rope.rope_type not in _PLAIN_ROPES]:
+        raise ModelLoadError(
+            f"config.json: rope_parameters have rope_type {wrong[0]!r}, whose factor norms behind the rotation take "
+            f"away again; only {', '.join(_PLAIN_ROPES)} are supported here"
+        )
 
 
 def read_partial(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int, default: float) -> DecoderConfig:

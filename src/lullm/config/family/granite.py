@@ -1,12 +1,16 @@
-"""Granite's factors on the embedding, the residual stream, the scores and the logits."""
+"""Granite's factors on the embedding, the residual stream, the scores and the logits, and HyperCLOVA X's after them."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense
 from lullm.config.family.family import Family
-from lullm.config.field import positive_float
+from lullm.config.family.layer_kinds import window_but_every
+from lullm.config.field import boolean, positive_float, shown
+from lullm.config.rope import RopeConfig, read_theta
+from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind
 
 GRANITE_FACTORS = frozenset({"embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"})
@@ -23,6 +27,52 @@ def read_granite(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: i
     )
 
 
+def with_sinks(config: DecoderConfig, data: dict[str, Any]) -> DecoderConfig:
+    """Of the models with windows: sinks, and a base frequency for each layer; at 0 it does not rotate its heads."""
+    thetas = data.get("layer_rope_theta") or [None] * len(config.ropes)
+    if not isinstance(thetas, list) or len(thetas) != len(config.ropes):
+        raise ModelLoadError(f"config.json: layer_rope_theta must name {len(config.ropes)} layers, not {shown(thetas)}")
+    ropes = tuple(
+        None if theta == 0 else rope if rope is None else replace(rope, rope_theta=_theta(theta, rope))
+        for theta, rope in zip(thetas, config.ropes, strict=True)
+    )
+    return replace(config, ropes=ropes, has_sinks=True)
+
+
+def _theta(stated: Any, rope: RopeConfig) -> float:
+    return read_theta({"layer_rope_theta": stated}, "layer_rope_theta", rope.rope_theta)
+
+
+def _read_swa(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    return with_sinks(read_granite(data, kinds, head_dim), data)
+
+
+def _read_hyperclovax(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    """Logits are multiplied where Granite's are divided."""
+    return replace(
+        read_granite(data, kinds, head_dim),
+        attention_scale=positive_float(data, "attention_multiplier", head_dim**-0.5),
+        logit_scale=positive_float(data, "logits_scaling", 1.0),
+        has_post_norms=boolean(data, "use_post_norm", True),
+    )
+
+
+SWA_DEFAULTS = {"rms_norm_eps": 1e-5, "sliding_window": 128, "tie_word_embeddings": True, "num_key_value_heads": 4}
+SWA_READS = frozenset({"layer_rope_theta"})
+swa_kinds = partial(window_but_every, interval=4, is_first=True)
+
+GRANITE_SWA = Family(
+    _read_swa,
+    defaults=SWA_DEFAULTS,
+    reads=DENSE_READS | GRANITE_FACTORS | SWA_READS | {"attention_bias", "mlp_bias"},
+    layer_kinds=swa_kinds,
+)
+HYPERCLOVAX = Family(
+    _read_hyperclovax,
+    reads=DENSE_READS | GRANITE_FACTORS | {"attention_bias", "mlp_bias", "use_post_norm"},
+    fixed=NO_WINDOW,
+    ignores=UNUSED_WINDOW,
+)
 GRANITE = Family(
     read_granite,
     reads=DENSE_READS | GRANITE_FACTORS | {"attention_bias", "mlp_bias"},

@@ -89,9 +89,10 @@ def window_without_rope(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     )
 
 
-def window_but_every(data: dict[str, Any], interval: int) -> tuple[LayerKind, ...]:
-    """All layers have a window, but each `interval`-th has none."""
-    return _mixed(data, [SLIDING if (layer + 1) % interval else FULL for layer in range(num_layers(data))])
+def window_but_every(data: dict[str, Any], interval: int, is_first: bool = False) -> tuple[LayerKind, ...]:
+    """All layers have a window, but each `interval`-th has none; `is_first`: from the first on."""
+    ahead = 0 if is_first else 1
+    return _mixed(data, [SLIDING if (layer + ahead) % interval else FULL for layer in range(num_layers(data))])
 
 
 def _uniform(data: dict[str, Any], layer_type: str) -> tuple[LayerKind, ...]:

@@ -5,7 +5,17 @@ from functools import partial
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig, QueryStretch
-from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense, read_partial, ropes_of
+from lullm.config.family.dense import (
+    DENSE_READS,
+    NO_WINDOW,
+    UNUSED_WINDOW,
+    keeps_length,
+    read_dense,
+    read_partial,
+    ropes_of,
+    ropes_where,
+    with_rope,
+)
 from lullm.config.family.experts.reading import TRAINING, layers_by_name, read_grouped_experts
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import (
@@ -16,8 +26,18 @@ from lullm.config.family.layer_kinds import (
     window_where_named,
     window_without_rope,
 )
-from lullm.config.field import MOST_LAYERS, boolean, integer, optional_object, positive_float, positive_int
+from lullm.config.field import (
+    MOST_LAYERS,
+    boolean,
+    integer,
+    optional_object,
+    optional_positive_float,
+    positive_float,
+    positive_int,
+    shown,
+)
 from lullm.config.rope import MOST_POSITIONS, read_flat_rope, read_ropes_by_kind, read_theta
+from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind, SlidingWindow
 
 
@@ -45,8 +65,7 @@ def _without_rope(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: 
 
 def _read_smollm3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     config = read_dense(data, kinds, head_dim)
-    ropes = tuple(rope if turns else None for rope, turns in zip(config.ropes, layers_that_turn(data), strict=True))
-    return replace(config, ropes=ropes)
+    return replace(config, ropes=ropes_where(layers_that_turn(data), config))
 
 
 _OLMO3_THETA = 5e5
@@ -104,14 +123,37 @@ def _read_exaone4(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: 
     config = read_dense(data, kinds, head_dim)
     if data.get("sliding_window") is None:
         return config
-    ropes = zip(config.ropes, kinds, strict=True)
-    return replace(config, ropes=tuple(rope if isinstance(kind, SlidingWindow) else None for rope, kind in ropes))
+    return replace(config, ropes=ropes_where([isinstance(kind, SlidingWindow) for kind in kinds], config))
 
 
 def _read_exaone_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     """Behind DeepSeek-V3's router."""
     layers = layers_by_name(data, integer(data, "first_k_dense_replace", 1))
     return replace(_read_exaone4(data, kinds, head_dim), experts=read_grouped_experts(data, layers))
+
+
+_LLAMA3_ROPE = {
+    "rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192, "rope_theta": 1e6,
+}  # fmt: skip
+"""CWM's where a file has none; Apertus' is near it."""
+
+
+def _read_cwm(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    return read_dense(with_rope(data, _LLAMA3_ROPE), kinds, head_dim)
+
+
+def _read_apertus(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    if data.get("hidden_act") != "xielu":
+        raise ModelLoadError(f"config.json: hidden_act {shown(data.get('hidden_act'))} is not supported, only xielu")
+    data = with_rope({**data, "hidden_act": None}, _LLAMA3_ROPE | {"factor": 8.0, "rope_theta": 12e6})
+    return replace(read_dense(data | {"hidden_act": "silu"}, kinds, head_dim), has_learned_activation=True)
+
+
+def _read_nanochat(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    config = read_dense(data, kinds, head_dim)
+    keeps_length(config)
+    return replace(config, final_soft_cap=optional_positive_float(data, "final_logit_softcapping"))
 
 
 PHI3 = Family(
@@ -215,3 +257,30 @@ EXAONE_MOE = Family(
     ignores=TRAINING | {"num_nextn_predict_layers", "mtp_loss_scaling_factor"},
     layer_kinds=_exaone4_kinds,
 )  # fmt: skip
+CWM = Family(
+    _read_cwm,
+    defaults={
+        "rms_norm_eps": 1e-5,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "sliding_window": 8192,
+        "rope_theta": 1e6,
+    },
+    reads=DENSE_READS | {"mlp_bias"},
+    fixed={"attention_bias": False},
+    layer_kinds=partial(window_but_every, interval=4, is_first=True),
+)
+APERTUS = Family(
+    _read_apertus,
+    defaults={"rms_norm_eps": 1e-5, "hidden_act": "xielu", "rope_theta": 12e6},
+    reads=DENSE_READS | {"attention_bias"},
+    fixed=NO_WINDOW,
+    ignores=UNUSED_WINDOW,
+)
+NANOCHAT = Family(
+    _read_nanochat,
+    defaults={"hidden_act": "relu2", "final_logit_softcapping": 15.0},
+    reads=DENSE_READS | {"attention_bias"},
+    fixed=NO_WINDOW,
+    ignores=UNUSED_WINDOW,
+)

@@ -3,22 +3,25 @@
 from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
 from lullm.config.family.experts.gpt_oss import GPT_OSS
 from lullm.config.family.experts.llama4 import LLAMA4
+from lullm.config.family.experts.phimoe import PHIMOE
 from lullm.config.family.experts.sigmoid import DOTS1, GLM4_MOE, MINIMAX_M2, SOLAR_OPEN
 from lullm.config.family.experts.softmax import (
     ERNIE4_5_MOE,
     FLEX_OLMO,
     GRANITE_MOE,
+    GRANITE_MOE_SWA,
     MIXTRAL,
     OLMOE,
     QWEN2_MOE,
     QWEN3_MOE,
 )
 from lullm.config.family.family import Family
-from lullm.config.family.gemma.gemma3 import GEMMA, GEMMA2, GEMMA3
+from lullm.config.family.gemma.gemma3 import GEMMA, GEMMA2, GEMMA3, VAULT_GEMMA
 from lullm.config.family.gemma.gemma3n import GEMMA3N
 from lullm.config.family.gemma.gemma4 import GEMMA4, GEMMA4_UNIFIED
 from lullm.config.family.gpt import BIOGPT, GPT1, GPT2, GPT_BIGCODE, GPT_NEO, OPT
-from lullm.config.family.granite import GRANITE
+from lullm.config.family.granite import GRANITE, GRANITE_SWA, HYPERCLOVAX
+from lullm.config.family.hunyuan import HUNYUAN, HUNYUAN_MOE
 from lullm.config.family.hybrid.lfm2 import LFM2, LFM2_MOE
 from lullm.config.family.hybrid.mamba import FALCON_MAMBA, JAMBA, MAMBA, MAMBA2
 from lullm.config.family.hybrid.nemotron_h import NEMOTRON_H
@@ -33,6 +36,7 @@ from lullm.config.family.layer_norm.families import (
     COHERE2,
     GPT_NEOX,
     GPTJ,
+    JAIS2,
     NEMOTRON,
     OLMO,
     PHI,
@@ -40,7 +44,9 @@ from lullm.config.family.layer_norm.families import (
     STARCODER2,
 )
 from lullm.config.family.llama_like import (
+    APERTUS,
     ARCEE,
+    CWM,
     ERNIE4_5,
     EXAONE4,
     EXAONE_MOE,
@@ -48,6 +54,7 @@ from lullm.config.family.llama_like import (
     HELIUM,
     MINISTRAL,
     MINISTRAL3,
+    NANOCHAT,
     OLMO2,
     OLMO3,
     PHI3,
@@ -132,6 +139,17 @@ FAMILIES: dict[str, Family] = {
     "StableLmForCausalLM": STABLELM,
     "Starcoder2ForCausalLM": STARCODER2,
     "SmolLM3ForCausalLM": SMOLLM3,
+    "ApertusForCausalLM": APERTUS,
+    "CwmForCausalLM": CWM,
+    "GraniteSWAForCausalLM": GRANITE_SWA,
+    "GraniteMoeSWAForCausalLM": GRANITE_MOE_SWA,
+    "HunYuanDenseV1ForCausalLM": HUNYUAN,
+    "HunYuanMoEV1ForCausalLM": HUNYUAN_MOE,
+    "HyperCLOVAXForCausalLM": HYPERCLOVAX,
+    "Jais2ForCausalLM": JAIS2,
+    "NanoChatForCausalLM": NANOCHAT,
+    "PhimoeForCausalLM": PHIMOE,
+    "VaultGemmaForCausalLM": VAULT_GEMMA,
 }
 
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Scoring = Literal["softmax", "sigmoid"]
-"""How a router's products become scores: over all experts together, or each by itself."""
+Scoring = Literal["softmax", "sigmoid", "sparsemixer"]
+"""How a router's products become scores: over all experts together, each by itself, or among those near the best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ class ExpertsConfig:
         is_gated: experts, and the shared one, are gated MLPs; else MLPs of one activation.
         latent_size: of what experts read and give, between two projections; None: they do hidden states.
         has_shared_biases: the shared expert has biases.
+        nearness: with "sparsemixer", how far below the best a product may lie to count, as a share of its size.
         scales_inputs: the shares multiply what experts read, not what they give.
         clamped_gate: in place of the family's activation in the experts.
         own: the numbers of the experts that this worker has; None: all.
@@ -60,6 +61,14 @@ class ExpertsConfig:
     is_gated: bool = True
     latent_size: int | None = None
     has_shared_biases: bool = False
+    nearness: float = 0.0
     scales_inputs: bool = False
     clamped_gate: ClampedGate | None = None
     own: range | None = None
+
+    @property
+    def beside_ops(self) -> str:
+        """As `ModelConfig.beside_ops`."""
+        if self.scoring == "sparsemixer":
+            return "chooses experts by torch"
+        return "scales what experts read" if self.scales_inputs else ""

@@ -8,7 +8,7 @@ _FAMILIES = frozenset(
 """Those whose `...ForSequenceClassification` transformers has, over the shared decoder."""
 
 
-_OLDER_NAMES = {"MPTForCausalLM": "MptForCausalLM"}
+_OLDER_NAMES = {"MPTForCausalLM": "MptForCausalLM", "PhiMoEForCausalLM": "PhimoeForCausalLM"}
 """Of checkpoints from before transformers had the model."""
 
 

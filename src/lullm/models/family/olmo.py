@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, new_norm, rules_of
-from lullm.models.family.experts import experts_or_mlp
+from lullm.models.family.experts.routed import experts_or_mlp
 from lullm.nn.context import StepContext
 
 

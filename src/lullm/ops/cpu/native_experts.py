@@ -26,7 +26,7 @@ _one_by_one = grouped.experts_over(linear, quantized_linear)
 
 
 def route(products: Tensor, correction: Tensor | None, config: ExpertsConfig, factors: Tensor | None = None) -> Routes:
-    if products.dtype not in DTYPES or products.stride(1) != 1:
+    if products.dtype not in DTYPES or products.stride(1) != 1 or config.scoring == "sparsemixer":
         return routing.route(products, correction, config, factors)
     num_rows, num_experts = products.shape
     experts = new_result((num_rows, config.num_used), torch.int64)

@@ -26,6 +26,8 @@ class Route(Protocol):
 def route(products: Tensor, correction: Tensor | None, config: ExpertsConfig, factors: Tensor | None = None) -> Routes:
     """See `Ops.route`."""
     products = products.float()
+    if config.scoring == "sparsemixer":
+        return _mixed_sparsely(products, config)
     scores = products.softmax(-1) if config.scoring == "softmax" else products.sigmoid()
     ranked = _in_best_groups(scores if correction is None else scores + correction, config)
     order = ranked.argsort(dim=-1, descending=True, stable=True)
@@ -35,6 +37,19 @@ def route(products: Tensor, correction: Tensor | None, config: ExpertsConfig, fa
         shares = shares / (shares.sum(-1, keepdim=True) + 1e-20)
     shares = shares * config.scale
     return Routes(experts, shares if factors is None else shares * factors[experts])
+
+
+def _mixed_sparsely(products: Tensor, config: ExpertsConfig) -> Routes:
+    """One expert after the other, each with its share among those near it (https://arxiv.org/abs/2409.12136)."""
+    left, chosen, shares = products, [], []
+    for _ in range(config.num_used):
+        best, expert = left.max(-1, keepdim=True)
+        is_far = (best - products) / products.abs().clamp(min=best) > config.nearness
+        shares.append(left.masked_fill(is_far, -torch.inf).softmax(-1).gather(1, expert))
+        chosen.append(expert)
+        left = left.scatter(1, expert, -torch.inf)
+    experts, order = torch.cat(chosen, 1).sort(-1)
+    return Routes(experts, torch.cat(shares, 1).gather(1, order))
 
 
 def _in_best_groups(ranked: Tensor, config: ExpertsConfig) -> Tensor:

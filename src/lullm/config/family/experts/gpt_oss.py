@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.family.dense import read_dense
+from lullm.config.family.dense import read_dense, with_rope
 from lullm.config.family.experts.reading import TRAINING, read_experts
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import window_but_every
@@ -33,8 +33,7 @@ def _read_gpt_oss(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: 
             alpha=positive_float(data, "swiglu_alpha", 1.702), limit=positive_float(data, "swiglu_limit", 7.0)
         ),
     )
-    rope = _OSS_ROPE if data.get("rope_parameters") is None else data["rope_parameters"]
-    config = read_dense({**data, "rope_parameters": rope}, kinds, head_dim)
+    config = read_dense(with_rope(data, _OSS_ROPE), kinds, head_dim)
     return replace(config, experts=experts, has_sinks=True)
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig, QueryStretch
-from lullm.config.family.dense import read_dense
+from lullm.config.family.dense import keeps_length, read_dense, ropes_where
 from lullm.config.family.experts.reading import READS, TRAINING, read_experts
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import FULL, kinds_by_type, layers_that_turn
@@ -14,7 +14,6 @@ from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import FullAttention, LayerKind, SlidingWindow
 
 _CHUNKED = "chunked_attention"
-_PLAIN_ROPES = ("default", "linear", "dynamic", "llama3")
 
 
 def _layer_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
@@ -39,20 +38,15 @@ def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> 
     config = read_dense({**data, "intermediate_size": data.get("intermediate_size_mlp")}, kinds, head_dim)
     experts = read_experts(data, "num_local_experts", "intermediate_size", _layers_with_experts(data, len(kinds)))
     has_head_norms = boolean(data, "use_qk_norm", True)
-    rope = config.ropes[0]
-    assert rope is not None, "read_dense has one rope for all layers"
-    if has_head_norms and rope.rope_type not in _PLAIN_ROPES:
-        raise ModelLoadError(
-            f"config.json: rope_parameters have rope_type {rope.rope_type!r}, whose factor norms behind the rotation "
-            f"take away again (use_qk_norm); only {', '.join(_PLAIN_ROPES)} are supported here"
-        )
+    if has_head_norms:
+        keeps_length(config)
     stretch = None
     if data.get("attn_temperature_tuning"):
         trained_len = positive_int(data, "floor_scale", 8192, MOST_POSITIONS)
         stretch = QueryStretch(positive_float(data, "attn_scale", 0.1), trained_len, ahead=1)
     return replace(
         config,
-        ropes=tuple(rope if turns else None for turns in layers_that_turn(data)),
+        ropes=ropes_where(layers_that_turn(data), config),
         has_head_norms=has_head_norms,
         query_stretch=stretch,
         experts=replace(

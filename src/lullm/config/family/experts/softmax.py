@@ -7,7 +7,7 @@ from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense
 from lullm.config.family.experts.reading import READS, TRAINING, read_experts, sparse_layers
 from lullm.config.family.family import Family
-from lullm.config.family.granite import GRANITE_FACTORS, read_granite
+from lullm.config.family.granite import GRANITE_FACTORS, SWA_READS, read_granite, swa_kinds, with_sinks
 from lullm.config.family.layer_kinds import window_if_switched_on_for_all, window_in_odd, window_unless_null
 from lullm.config.field import MOST_INTERMEDIATE, boolean, integer, positive_int
 from lullm.errors import ModelLoadError
@@ -129,4 +129,12 @@ GRANITE_MOE = Family(
     reads=READS | GRANITE_FACTORS | {"attention_bias", "shared_intermediate_size"},
     fixed=NO_WINDOW | {"norm_topk_prob": True},
     ignores=TRAINING | UNUSED_WINDOW,
+)
+GRANITE_MOE_SWA = Family(
+    lambda data, kinds, head_dim: with_sinks(_read_granite_moe(data, kinds, head_dim), data),
+    defaults={**GRANITE_MOE.defaults, "sliding_window": 128},
+    reads=GRANITE_MOE.reads | SWA_READS,
+    fixed={"norm_topk_prob": True},
+    ignores=TRAINING,
+    layer_kinds=swa_kinds,
 )

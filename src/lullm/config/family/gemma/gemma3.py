@@ -1,5 +1,6 @@
 """What Gemma 1, 2 and 3 (text) say in a `config.json`."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -90,6 +91,7 @@ GEMMA2 = Family(
     ignores=_IGNORES | _REPEATED,
     layer_kinds=partial(window_but_every, interval=2),
 )
+VAULT_GEMMA = replace(GEMMA2, ignores=_IGNORES)
 GEMMA3 = Family(
     _read_third,
     # The first four are left out by the files of models with a tower.

@@ -7,7 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, activation, read_dense, read_partial, rotated_share
+from lullm.config.family.dense import (
+    NO_WINDOW,
+    UNUSED_WINDOW,
+    activation,
+    read_dense,
+    read_partial,
+    ropes_where,
+    rotated_share,
+)
 from lullm.config.family.family import Data, Family
 from lullm.config.family.gpt import GPT2_IGNORES
 from lullm.config.family.layer_kinds import window_but_every, window_unless_null
@@ -32,8 +40,7 @@ def _read_cohere(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
 def _read_cohere2(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     """Layers without a window do not rotate their heads."""
     config = _read_cohere(data, kinds, head_dim)
-    ropes = zip(config.ropes, kinds, strict=True)
-    return replace(config, ropes=tuple(rope if isinstance(kind, SlidingWindow) else None for rope, kind in ropes))
+    return replace(config, ropes=ropes_where([isinstance(kind, SlidingWindow) for kind in kinds], config))
 
 
 def _cohere2_kinds(data: Data) -> Kinds:
@@ -178,6 +185,13 @@ NEMOTRON = Family(
     aliases={"norm_eps": "rms_norm_eps"},
     defaults={"norm_eps": 1e-5, "hidden_act": "relu2"},
     reads=_READS | {"attention_bias", "mlp_bias", "partial_rotary_factor"},
+    **_PLAIN,
+)
+JAIS2 = Family(
+    read_dense,
+    aliases=_EPS,
+    defaults={"layer_norm_eps": 1e-5, "hidden_act": "relu2", "attention_bias": True, "mlp_bias": True},
+    reads=_READS | {"attention_bias", "mlp_bias"},
     **_PLAIN,
 )
 OLMO = Family(

@@ -14,7 +14,7 @@ from torch import Tensor
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, new_norm, rules_of
 from lullm.nn.context import StepContext
-from lullm.weights.rule import Offset
+from lullm.weights.rule import Offset, Rename
 
 PLUS_ONE = Offset(re.compile(r"norm\.weight$"), 1.0)
 """A checkpoint holds w where the norms multiply by 1 + w.
@@ -51,6 +51,14 @@ class GemmaLayer(DecoderLayer):
 def build_gemma(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     style = replace(_style(config, head_norms=False), make_layer=None)  # Llama's order of norms
     return CausalLM(config, style, dtype, max_model_len)
+
+
+def build_vault_gemma(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    """Gemma 2 in Llama's order of norms, under Gemma's names (https://arxiv.org/abs/2510.15001)."""
+    style = _style(config, head_norms=False)
+    norm = Rename(re.compile(r"\.pre_feedforward_layernorm\."), ".post_attention_layernorm.")
+    rules = replace(style.rules, renames=(*style.rules.renames, norm))
+    return CausalLM(config, replace(style, rules=rules, make_layer=None), dtype, max_model_len)
 
 
 def build_gemma2(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:

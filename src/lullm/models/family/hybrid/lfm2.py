@@ -10,7 +10,7 @@ from torch import nn
 from lullm.config.layer.recurrent import ShortConvolutionConfig
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, place_of, rules_of
-from lullm.models.family.experts import MIXTRAL_RENAMES, experts_or_mlp
+from lullm.models.family.experts.routed import MIXTRAL_RENAMES, experts_or_mlp
 from lullm.nn.recurrent.convolution import ShortConvolution
 from lullm.types.layer_kind import RecurrentState
 from lullm.weights.rule import Rename, Stack

@@ -14,7 +14,7 @@ from lullm.config.layer.recurrent import DeltaNetConfig
 from lullm.config.model import ModelConfig
 from lullm.log import get_logger
 from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, place_of, rules_of
-from lullm.models.family.experts import experts_or_mlp
+from lullm.models.family.experts.routed import experts_or_mlp
 from lullm.nn.recurrent.gated_delta import GatedDeltaNet
 from lullm.types.layer_kind import RecurrentState
 from lullm.weights.rule import Fusion, HeadOrder, Offset, Stack, WeightRules, rotated_first

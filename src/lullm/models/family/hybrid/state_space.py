@@ -17,7 +17,7 @@ from lullm.config.decoder import ParallelFactors
 from lullm.config.layer.recurrent import SelectiveConfig, StateSpaceConfig
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, gated_mlp, place_of, rules_of
-from lullm.models.family.experts import experts_or_mlp
+from lullm.models.family.experts.routed import experts_or_mlp
 from lullm.nn.context import StepContext
 from lullm.nn.experts import MixtureOfExperts
 from lullm.nn.mlp import MLP

@@ -1,5 +1,5 @@
 """StarCoder 2 (https://arxiv.org/abs/2402.19173), StableLM (https://arxiv.org/abs/2402.17834), Nemotron and Minitron
-(https://arxiv.org/abs/2402.16819) and OLMo (https://arxiv.org/abs/2402.00838): Llama's order, with layer norms.
+(https://arxiv.org/abs/2402.16819), Jais 2 and OLMo (https://arxiv.org/abs/2402.00838): Llama's order, with layer norms.
 
 Nemotron's norms hold w where they multiply by 1 + w, OLMo's hold nothing. StarCoder 2 and Nemotron have no gates.
 """
@@ -38,9 +38,15 @@ def build_stablelm(config: ModelConfig, dtype: torch.dtype, max_model_len: int) 
 
 
 def build_nemotron(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    return build_jais2(config, dtype, max_model_len, (Offset(re.compile(r"norm\.weight$"), 1.0),))
+
+
+def build_jais2(
+    config: ModelConfig, dtype: torch.dtype, max_model_len: int, offsets: tuple[Offset, ...] = ()
+) -> CausalLM:
+    """Nemotron without the 1."""
     rules, bias = rules_of(config), config.family.attention_bias
-    plus_one = Offset(re.compile(r"norm\.weight$"), 1.0)
-    rules = replace(rules, renames=(*rules.renames, *UNGATED_RENAMES), offsets=(plus_one,))
+    rules = replace(rules, renames=(*rules.renames, *UNGATED_RENAMES), offsets=offsets)
     style = DecoderStyle(rules, qkv_bias=bias, o_bias=bias, make_norm=layer_norm, make_mlp=plain_mlp)
     return CausalLM(config, style, dtype, max_model_len)
 

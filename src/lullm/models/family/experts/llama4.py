@@ -12,7 +12,7 @@ from torch import nn
 
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone
-from lullm.models.family.experts import COLUMN_STACKS, experts_or_mlp
+from lullm.models.family.experts.routed import COLUMN_STACKS, experts_or_mlp
 from lullm.models.family.glm import with_neighbours
 from lullm.models.family.mistral import stretch_within
 from lullm.weights.rule import Rename

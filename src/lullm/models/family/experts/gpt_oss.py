@@ -10,7 +10,7 @@ import torch
 
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, rules_of
-from lullm.models.family.experts import experts_or_mlp
+from lullm.models.family.experts.routed import experts_or_mlp
 from lullm.weights.encoding.joining import Join
 from lullm.weights.encoding.mxfp4 import encode_mxfp4
 from lullm.weights.rule import Rename, Stack

@@ -16,6 +16,7 @@ from torch import nn
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, gated_mlp, rules_of
 from lullm.models.family.glm import with_neighbours
+from lullm.models.family.layer_norm.parallel import LOGIT_BIAS, layer_norm
 from lullm.nn.experts import MixtureOfExperts
 from lullm.weights.rule import Rename, Stack
 
@@ -64,6 +65,20 @@ def drafts_of(config: ModelConfig) -> re.Pattern[str]:
 def build_mixtral(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     rules = rules_of(config)
     style = DecoderStyle(replace(rules, renames=(*rules.renames, *MIXTRAL_RENAMES)), make_mlp=experts_or_mlp)
+    return CausalLM(config, style, dtype, max_model_len)
+
+
+def build_phimoe(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    """Mixtral with norms of mean and variance, and biases (https://arxiv.org/abs/2404.14219)."""
+    rules, bias = rules_of(config), config.family.attention_bias
+    style = DecoderStyle(
+        replace(rules, renames=(*rules.renames, *MIXTRAL_RENAMES, *LOGIT_BIAS)),
+        qkv_bias=bias,
+        o_bias=bias,
+        has_logit_bias=config.family.has_logit_bias,
+        make_norm=layer_norm,
+        make_mlp=experts_or_mlp,
+    )
     return CausalLM(config, style, dtype, max_model_len)
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, rules_of
-from lullm.models.family.experts import GLM_RENAMES, drafts_of, experts_or_mlp
+from lullm.models.family.experts.routed import GLM_RENAMES, drafts_of, experts_or_mlp
 from lullm.nn.latent_attention import LatentAttention
 from lullm.weights.rule import HeadOrder, WeightRules
 

@@ -1,0 +1,69 @@
+"""Families without gates, with RMSNorm: Apertus (https://arxiv.org/abs/2509.14233), whose activation is learned, and
+nanochat (https://github.com/karpathy/nanochat), whose norms have no weights."""
+
+import re
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from lullm.config.model import ModelConfig
+from lullm.models.decoder import CausalLM, Decoder, DecoderStyle, plain_mlp, rules_of
+from lullm.models.family.layer_norm.parallel import UNGATED_RENAMES, renames
+from lullm.nn.context import StepContext
+from lullm.nn.mlp import XieluMLP
+from lullm.nn.norm import RMSNorm
+from lullm.weights.rule import HeadOrder
+
+APERTUS_RENAMES = renames(
+    (r"\.attention_layernorm\.", ".input_layernorm."), (r"\.feedforward_layernorm\.", ".post_attention_layernorm.")
+)
+
+
+def _xielu_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> XieluMLP:
+    return XieluMLP(config.hidden_size, config.family.inner_size(layer), config.family.mlp_bias, dtype)
+
+
+def build_apertus(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules, bias = rules_of(config), config.family.attention_bias
+    style = DecoderStyle(
+        replace(rules, renames=(*rules.renames, *UNGATED_RENAMES, *APERTUS_RENAMES)),
+        head_norms=True,
+        qkv_bias=bias,
+        o_bias=bias,
+        make_mlp=_xielu_mlp,
+    )
+    return CausalLM(config, style, dtype, max_model_len)
+
+
+def _empty_norm(config: ModelConfig, dtype: torch.dtype) -> RMSNorm:
+    return RMSNorm(config.hidden_size, config.family.rms_norm_eps, dtype, has_weight=False)
+
+
+class NanochatDecoder(Decoder):
+    """With a norm behind the embedding."""
+
+    def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
+        super().__init__(config, style, dtype, max_model_len)
+        self.embed_norm = _empty_norm(config, dtype)
+
+    def embed(self, token_ids: Tensor, context: StepContext) -> Tensor:
+        hidden = super().embed(token_ids, context)
+        return self.embed_norm(hidden, context.ops) if self.stage.is_first else hidden
+
+
+def build_nanochat(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    """Heads turn the other way round: as in a head whose halves are exchanged."""
+    rules, bias, half = rules_of(config), config.family.attention_bias, config.head_dim // 2
+    order = (*range(half, 2 * half), *range(half))
+    style = DecoderStyle(
+        replace(rules, head_orders=(HeadOrder(re.compile(r"\.self_attn\.[qk]_proj\."), order),)),
+        head_norms=True,
+        has_norm_weights=False,
+        qkv_bias=bias,
+        o_bias=bias,
+        make_norm=_empty_norm,
+        make_mlp=plain_mlp,
+        make_decoder=NanochatDecoder,
+    )
+    return CausalLM(config, style, dtype, max_model_len)
