@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import Response
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -42,6 +42,14 @@ class Application(FastAPI):
             await response(scope, receive, send)
 
         return self._outside(answer)
+
+
+def routed(*endpoints: tuple[str, str, Callable[..., Any]]) -> APIRouter:
+    """Endpoints as (methods, path, handler); a handler takes what FastAPI gives by the names of its parameters."""
+    routes = APIRouter()
+    for methods, path, handler in endpoints:
+        routes.add_api_route(path, handler, methods=methods.split())
+    return routes
 
 
 async def _raise(_request: Request, error: Exception) -> Response:
