@@ -209,6 +209,8 @@ HEADS = ("num_attention_heads", "n_head", "n_heads")
 def inner_size(config, family):
     if family in HEADLESS:
         return 0
+    if family == "Llama4":
+        return config["intermediate_size_mlp"]
     if family in ("GPT2", "GPTBigCode", "Bloom", "Mpt", "Falcon"):
         own = config.get("n_inner") or config.get("ffn_hidden_size")
         return own or 4 * one_of(config, "n_embd", "hidden_size", "d_model")
@@ -247,6 +249,7 @@ def add_experts(writer, config, family):
         ("num_dense_layers", writer.add_leading_dense_block_count),
         ("moe_layer_start_index", writer.add_leading_dense_block_count),
         ("moe_layer_interval", writer.add_interleave_moe_layer_step),
+        ("interleave_moe_layer_step", writer.add_interleave_moe_layer_step),
         ("n_group", writer.add_expert_group_count),
         ("topk_group", writer.add_expert_group_used_count),
     ):

@@ -157,6 +157,24 @@ def _gpt_oss(keys: Keys) -> Data:
     }
 
 
+def _llama4(keys: Keys) -> Data:
+    """Chunks, and how queries grow, are in the programs that run a file; so is that Maverick's heads have no norms."""
+    whole_heads(keys)
+    _check_router(keys, _SIGMOID, normalizes=False)
+    if keys.get("attention.sliding_window") == 0:
+        raise keys.fault("llama4 without chunks (attention.sliding_window 0) is not supported")
+    return {
+        **_counts(keys, "num_local_experts"),
+        "architectures": ["Llama4ForCausalLM"],
+        "rope_scaling": rope_scaling(keys),
+        "intermediate_size": keys.need("expert_feed_forward_length"),
+        "intermediate_size_mlp": keys.need("feed_forward_length"),
+        "interleave_moe_layer_step": keys.need("interleave_moe_layer_step"),
+        "use_qk_norm": keys.need("expert_count") != _MAVERICK_EXPERTS,
+    }
+
+
+_MAVERICK_EXPERTS = 128
 GROUPED = frozenset({"expert_shared_count", "expert_weights_scale", "expert_group_count", "leading_dense_block_count"})
 EXPERTS: dict[str, Architecture] = {
     "dots1": Architecture(_dots1, GROUPED),
@@ -168,6 +186,7 @@ EXPERTS: dict[str, Architecture] = {
     "gpt-oss": Architecture(_gpt_oss),
     "granitemoe": Architecture(_granite_moe, GRANITE_SCALES),
     "llama": Architecture(_llama),
+    "llama4": Architecture(_llama4, {"interleave_moe_layer_step"}),
     "minimax-m2": Architecture(_minimax_m2),
     "olmoe": Architecture(_olmoe),
     "qwen2moe": Architecture(_qwen2_moe),
