@@ -36,8 +36,8 @@ def texts():
     return [*WORDS, *ODD, *("".join(rng.choices(alphabet, k=30)) for _ in range(60))]
 
 
-def write(path, tokenizer_model, tokens, kinds, **keys):
-    writer = gguf.GGUFWriter(path, "llama")
+def write(path, tokenizer_model, tokens, kinds, architecture="llama", **keys):
+    writer = gguf.GGUFWriter(path, architecture)
     writer.add_tokenizer_model(tokenizer_model)
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
@@ -76,6 +76,28 @@ def parts_of(backend):
     added = backend.get_added_tokens_decoder()
     kinds = [1 if i not in added else 3 if added[i].special else 4 for i in range(len(tokens))]
     return tokens, kinds, [" ".join(pair) for pair in json.loads(backend.to_str())["model"]["merges"]]
+
+
+@pytest.mark.parametrize(("architecture", "pre"), [("qwen2", "qwen2"), ("gptneox", "mpt"), ("llama", "default")])
+def test_files_that_do_not_say_how_texts_are_cut(tmp_path, caplog, architecture, pre):
+    """As models of their architecture, else as llama.cpp does, and the log says it."""
+    tokens, kinds, merges = parts_of(trained(pre))
+    with caplog.at_level("WARNING", logger="lullm"):
+        silent = write(tmp_path / "a.gguf", "gpt2", tokens, kinds, architecture, token_merges=merges)
+    assert f"has no tokenizer.ggml.pre: texts are cut into words as for '{pre}'" in caplog.text
+    stated = write(tmp_path / "b.gguf", "gpt2", tokens, kinds, token_merges=merges, tokenizer_pre=pre)
+    assert [silent.encode(text) for text in texts()] == [stated.encode(text) for text in texts()]
+
+
+def test_words_of_default_and_falcon():
+    """Punctuation stands alone, digits by three."""
+    expected = {
+        "default": ["Ġ", "123", "45", ".", "6", "Ġa", "`", "b", "==", "c"],
+        "falcon": ["Ġ", "123", "45", ".", "6", "Ġa", "`", "b", "==", "c"],
+    }
+    for pre, words in expected.items():
+        found = [word for word, _ in trained(pre).pre_tokenizer.pre_tokenize_str(" 12345.6 a`b==c")]
+        assert found == words, pre
 
 
 @pytest.mark.parametrize("pre", _CUTS)

@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse
 from lullm.engine.client import EngineClient
 from lullm.errors import EngineAsleepError, WakeUpError
 from lullm.server.admin_schema import EmptyBody, ExplainBody, PauseBody, RemoteCallBody, SleepBody, TagsBody
+from lullm.server.application import routed
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
 from lullm.server.wire import WireModel, parse_body
@@ -28,8 +29,8 @@ _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 def router(context: ServerContext) -> APIRouter:
     """The endpoints over `context`'s engine."""
-    admin, routes = Admin(context.engine), APIRouter()
-    for method, path, handler in (
+    admin = Admin(context.engine)
+    return routed(
         ("POST", "/sleep", admin.sleep),
         ("GET", "/sleep/explain", admin.explain_sleep),
         ("POST", "/wake_up", admin.wake_up),
@@ -41,9 +42,7 @@ def router(context: ServerContext) -> APIRouter:
         ("POST", "/resume_memory_occupation", admin.wake_up),  # SGLang's name
         ("POST", "/reset_prefix_cache", admin.reset_prefix_cache),
         ("POST", "/collective_rpc", admin.collective_rpc),
-    ):
-        routes.add_api_route(path, handler, methods=[method])
-    return routes
+    )
 
 
 class Admin:

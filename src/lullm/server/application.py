@@ -3,8 +3,9 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import Response
+from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -25,6 +26,10 @@ class Application(FastAPI):
         self._handlers = handlers
         self.add_exception_handler(Exception, _raise)  # what no route foresaw is answered outside
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Not FastAPI's own, which asks for every request whether its telemetry is on; `Tracing` is ours.
+        await Starlette.__call__(self, scope, receive, send)
+
     def build_middleware_stack(self) -> ASGIApp:
         routes, handlers = super().build_middleware_stack(), self._handlers
 
@@ -37,6 +42,14 @@ class Application(FastAPI):
             await response(scope, receive, send)
 
         return self._outside(answer)
+
+
+def routed(*endpoints: tuple[str, str, Callable[..., Any]]) -> APIRouter:
+    """Endpoints as (methods, path, handler); a handler takes what FastAPI gives by the names of its parameters."""
+    routes = APIRouter()
+    for methods, path, handler in endpoints:
+        routes.add_api_route(path, handler, methods=methods.split())
+    return routes
 
 
 async def _raise(_request: Request, error: Exception) -> Response:

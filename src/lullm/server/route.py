@@ -8,6 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 import lullm
 from lullm.server.anthropic import model_card
+from lullm.server.application import routed
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
 from lullm.server.openai.chat.conversation import conversation
@@ -16,8 +17,8 @@ from lullm.server.openai.schema import DetokenizeBody, TokenizeBody, plain_promp
 
 def router(context: ServerContext) -> APIRouter:
     """The endpoints over `context`'s engine."""
-    small, routes = SmallEndpoints(context), APIRouter()
-    for method, path, handler in (
+    small = SmallEndpoints(context)
+    return routed(
         ("GET", "/v1/models", small.list_models),
         ("GET", "/v1/models/{name:path}", small.get_model),
         ("GET", "/health", small.health),
@@ -29,9 +30,7 @@ def router(context: ServerContext) -> APIRouter:
         ("POST", "/tokenize", small.tokenize),
         ("POST", "/detokenize", small.detokenize),
         ("GET", "/tokenizer_info", small.tokenizer_info),
-    ):
-        routes.add_api_route(path, handler, methods=[method])
-    return routes
+    )
 
 
 class SmallEndpoints:

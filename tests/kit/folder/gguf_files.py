@@ -27,6 +27,7 @@ ARCHITECTURES = {
     "Qwen3_5": "qwen35", "Qwen3_5Moe": "qwen35moe", "Bloom": "bloom", "ExaoneMoe": "exaone-moe", "Falcon": "falcon",
     "FalconH1": "falcon-h1", "FalconMamba": "mamba", "GPTBigCode": "starcoder", "GPTNeoX": "gptneox",
     "Gemma3n": "gemma3n", "Jamba": "jamba", "Mamba": "mamba", "Mamba2": "mamba2", "Mpt": "mpt",
+    "Llama4": "llama4", "HunYuanDenseV1": "hunyuan-dense", "HunYuanMoEV1": "hunyuan-moe",
 }  # fmt: skip
 FORMATS = gguf.GGMLQuantizationType
 EXPERTS = {
@@ -97,6 +98,10 @@ def gguf_tensors(folder, family, architecture):
             whole = values.reshape(config["num_attention_heads"], -1, values.shape[-1])
             keys, both = np.split(whole, [config["qk_nope_head_dim"]], axis=1)
             found |= {f"{layer}.attn_k_b.weight": keys.swapaxes(1, 2), f"{layer}.attn_v_b.weight": both}
+            continue
+        if family == "Llama4" and ".experts." in name:
+            for part, each in llama4_experts(name, values):
+                found[f"{layer}.{part}.weight"] = each
             continue
         if name.endswith("input_linear.weight"):
             kind = "_exps" if "block_sparse" in name else "_shexp" if config.get("num_local_experts") else ""
@@ -198,6 +203,14 @@ def delta_net(layer, values, config):
     heads = values.reshape(num_keys, -1, values.shape[-1])
     parts = [each.reshape(-1, values.shape[-1]) for each in np.split(heads, [key, 2 * key, 2 * key + value], axis=1)]
     return {f"{layer}.attn_qkv.weight": np.concatenate(parts[:3]), f"{layer}.attn_gate.weight": parts[3]}
+
+
+def llama4_experts(name, values):
+    """Stored as `[in, out]`, gates before the others."""
+    values = values.swapaxes(1, 2)
+    if name.endswith("down_proj"):
+        return [("ffn_down_exps", values)]
+    return zip(("ffn_gate_exps", "ffn_up_exps"), np.split(values, 2, axis=1), strict=True)
 
 
 def gpt_oss_experts(name, values):

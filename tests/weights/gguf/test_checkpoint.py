@@ -58,6 +58,12 @@ VARIANTS = {
     "Granite": MULTIPLIERS | {"attention_bias": True, "mlp_bias": True},
     "GraniteMoe": CASES["GraniteMoe"].keys_base,
     "GraniteMoeShared": CASES["GraniteMoeShared"].keys_base,
+    "Llama4": {
+        "num_local_experts": 5,
+        "intermediate_size_mlp": 56,
+        "num_hidden_layers": 4,
+        "interleave_moe_layer_step": 2,
+    },
     "MiniMaxM2": OSS | HALF,
     "Ministral3": {"rope_parameters": STRETCHED["rope_parameters"] | {"mscale": 1.0, "mscale_all_dim": 1.0}},
     "Olmo3": CASES["Olmo3"].variants["stretched in full layers"],
@@ -96,6 +102,8 @@ def test_logits(tmp_path, family):
         ("Falcon", FALCON_GROUPS | {"num_ln_in_parallel_attn": 1}),
         ("GPTNeoX", CASES["GPTNeoX"].variants["plain"] | {"use_parallel_residual": False, "attention_bias": False}),
         ("Jamba", CASES["Jamba"].variants["dense, biases, tied"]),
+        ("HunYuanDenseV1", CASES["HunYuanDenseV1"].variants["a larger base frequency, biases, tied"]),
+        ("HunYuanMoEV1", CASES["HunYuanMoEV1"].variants["a larger base frequency, biases, tied"]),
         ("Mamba2", MAMBA2 | TIED | {"n_groups": 1, "use_bias": True, "use_conv_bias": False}),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
@@ -151,16 +159,17 @@ def test_phi_with_factors_for_every_frequency(tmp_path):
     torch.testing.assert_close(logits(path), logits(tmp_path), atol=1e-4, rtol=0)
 
 
-def test_llama_3s_stretched_rope_is_a_tensor(tmp_path):
+@pytest.mark.parametrize("family", ["Llama", "Llama4"])
+def test_llama_3s_stretched_rope_is_a_tensor(tmp_path, family):
     from lullm.config.rope import RopeConfig
     from lullm.nn.rotary import rotary_frequencies
 
-    save_model(tmp_path, "Llama", {"rope_parameters": ROPE["llama3"]})
+    save_model(tmp_path, family, VARIANTS[family] | {"rope_parameters": ROPE["llama3"]})
     config = ModelConfig.from_folder(tmp_path)
     stretched, _ = rotary_frequencies(config, config.family.ropes[0], 128)
     plain, _ = rotary_frequencies(config, RopeConfig(rope_theta=10000.0), 128)
     path = tmp_path / "model.gguf"
-    write_gguf(path, tmp_path, "Llama", extra={"rope_freqs.weight": (plain / stretched).numpy()})
+    write_gguf(path, tmp_path, family, extra={"rope_freqs.weight": (plain / stretched).numpy()})
     torch.testing.assert_close(logits(path), logits(tmp_path), atol=1e-4, rtol=0)
 
 

@@ -76,7 +76,8 @@ def keeps_length(config: DecoderConfig) -> None:
 
     Where it does not, norms without weights give the same in front of it, where the ops have them.
     """
-    if wrong := [rope.rope_type for rope in config.ropes if rope is not None and rope.rope_type not in _PLAIN_ROPES]:
+    ropes = [rope for rope in config.ropes if rope is not None and rope.attention_factor != 1.0]
+    if wrong := [rope.rope_type for rope in ropes if rope.rope_type not in _PLAIN_ROPES]:
         raise ModelLoadError(
             f"config.json: rope_parameters have rope_type {wrong[0]!r}, whose factor norms behind the rotation take "
             f"away again; only {', '.join(_PLAIN_ROPES)} are supported here"

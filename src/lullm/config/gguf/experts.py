@@ -157,6 +157,37 @@ def _gpt_oss(keys: Keys) -> Data:
     }
 
 
+def _hunyuan_moe(keys: Keys) -> Data:
+    """A stretched base frequency is stored as it is. The shared expert is as wide as the others."""
+    _check_router(keys)
+    return {
+        **_base(keys, "HunYuanMoEV1ForCausalLM"),
+        "num_experts": keys.need("expert_count"),
+        "moe_topk": keys.need("expert_used_count"),
+        "moe_intermediate_size": keys.need("expert_feed_forward_length"),
+        "num_shared_expert": keys.number("expert_shared_count"),
+        "attention_bias": keys.has(_QUERY_BIAS),
+    }
+
+
+def _llama4(keys: Keys) -> Data:
+    """Chunks, and how queries grow, are in the programs that run a file; so is that Maverick's heads have no norms."""
+    whole_heads(keys)
+    _check_router(keys, _SIGMOID, normalizes=False)
+    if keys.get("attention.sliding_window") == 0:
+        raise keys.fault("llama4 without chunks (attention.sliding_window 0) is not supported")
+    return {
+        **_counts(keys, "num_local_experts"),
+        "architectures": ["Llama4ForCausalLM"],
+        "rope_scaling": rope_scaling(keys),
+        "intermediate_size": keys.need("expert_feed_forward_length"),
+        "intermediate_size_mlp": keys.need("feed_forward_length"),
+        "interleave_moe_layer_step": keys.need("interleave_moe_layer_step"),
+        "use_qk_norm": keys.need("expert_count") != _MAVERICK_EXPERTS,
+    }
+
+
+_MAVERICK_EXPERTS = 128
 GROUPED = frozenset({"expert_shared_count", "expert_weights_scale", "expert_group_count", "leading_dense_block_count"})
 EXPERTS: dict[str, Architecture] = {
     "dots1": Architecture(_dots1, GROUPED),
@@ -168,6 +199,8 @@ EXPERTS: dict[str, Architecture] = {
     "gpt-oss": Architecture(_gpt_oss),
     "granitemoe": Architecture(_granite_moe, GRANITE_SCALES),
     "llama": Architecture(_llama),
+    "hunyuan-moe": Architecture(_hunyuan_moe, {"expert_shared_count"}),
+    "llama4": Architecture(_llama4, {"interleave_moe_layer_step"}),
     "minimax-m2": Architecture(_minimax_m2),
     "olmoe": Architecture(_olmoe),
     "qwen2moe": Architecture(_qwen2_moe),

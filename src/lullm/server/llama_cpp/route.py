@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 import lullm
+from lullm.server.application import routed
 from lullm.server.context import ServerContext
 from lullm.server.llama_cpp.answer import CompletionAnswer, settings
 from lullm.server.llama_cpp.error import envelope
@@ -17,7 +18,7 @@ from lullm.server.openai.endpoint import Endpoint, reply_form
 
 def router(context: ServerContext) -> APIRouter:
     """The endpoints over `context`'s engine."""
-    engine, routes = context.engine, APIRouter()
+    engine = context.engine
 
     async def props() -> JSONResponse:
         return JSONResponse(_props(context))
@@ -32,13 +33,13 @@ def router(context: ServerContext) -> APIRouter:
     for path in ("/completion", "/infill", "/props", "/apply-template"):
         context.envelopes[path] = envelope
     completion = Endpoint(context, LlamaCompletionBody, reply_form(CompletionAnswer), "cmpl")
-    for path in ("/completion", "/completions"):
-        routes.add_api_route(path, completion, methods=["POST"])
-    infill = Endpoint(context, InfillBody, reply_form(CompletionAnswer), "infill")
-    routes.add_api_route("/infill", infill, methods=["POST"])
-    routes.add_api_route("/props", props, methods=["GET"])
-    routes.add_api_route("/apply-template", apply_template, methods=["POST"])
-    return routes
+    return routed(
+        ("POST", "/completion", completion),
+        ("POST", "/completions", completion),
+        ("POST", "/infill", Endpoint(context, InfillBody, reply_form(CompletionAnswer), "infill")),
+        ("GET", "/props", props),
+        ("POST", "/apply-template", apply_template),
+    )
 
 
 def _props(context: ServerContext) -> dict[str, Any]:

@@ -1,12 +1,10 @@
 """The routes of Ollama."""
 
-from collections.abc import Callable
-from typing import Any
-
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 import lullm
+from lullm.server.application import routed
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
 from lullm.server.ollama.answer import LINES, LinesAnswer
@@ -35,11 +33,11 @@ class NamedBody(WireModel):
 
 def router(context: ServerContext) -> APIRouter:
     """The endpoints over `context`'s engine."""
-    card, routes = Cards(context), APIRouter()
+    card = Cards(context)
     context.envelopes["/api/"] = envelope
     chat = Endpoint(context, OllamaChatBody, reply_form(LinesAnswer), "chat", check_name)
     generate = Endpoint(context, GenerateBody, reply_form(LinesAnswer), "gen", check_name)
-    handlers: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+    return routed(
         ("POST", "/api/chat", chat),
         ("POST", "/api/generate", generate),
         ("POST", "/api/embed", Embeddings(context, EmbedBody)),
@@ -52,9 +50,6 @@ def router(context: ServerContext) -> APIRouter:
         ("DELETE", "/api/delete", card.refuse),
         *(("POST", path, card.refuse) for path in _NOT_HERE),
     )
-    for method, path, handler in handlers:
-        routes.add_api_route(path, handler, methods=[method])
-    return routes
 
 
 class Cards:

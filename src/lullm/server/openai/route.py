@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter
 
+from lullm.server.application import routed
 from lullm.server.context import ServerContext
 from lullm.server.openai.answer import ChoicesAnswer
 from lullm.server.openai.chat.form import ChatForm
@@ -23,9 +24,7 @@ async def _chat(generation: Generation, body: ChatBody) -> ChoicesAnswer:
 
 def router(context: ServerContext) -> APIRouter:
     """The endpoints over `context`'s engine."""
-    routes = APIRouter()
-    completions = Endpoint(context, CompletionBody, _completion, "cmpl")
-    chat = Endpoint(context, ChatBody, _chat, "chatcmpl")
-    routes.add_api_route("/v1/completions", completions, methods=["POST"])
-    routes.add_api_route("/v1/chat/completions", chat, methods=["POST"])
-    return routes
+    return routed(
+        ("POST", "/v1/completions", Endpoint(context, CompletionBody, _completion, "cmpl")),
+        ("POST", "/v1/chat/completions", Endpoint(context, ChatBody, _chat, "chatcmpl")),
+    )

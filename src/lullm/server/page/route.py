@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from lullm.server.application import routed
 from lullm.server.context import ServerContext
 from lullm.server.page.feed import Feed
 from lullm.server.page.file import EVENTS_PATH, PageFile, page_files
@@ -35,15 +36,12 @@ HEADERS = {
 
 def router(context: ServerContext) -> APIRouter:
     """The page over `context`'s engine."""
-    routes, feed = APIRouter(), Feed(context)
-    for file in page_files():
-        routes.add_api_route(file.path, _sender(file), methods=["GET"])
+    feed = Feed(context)
 
     async def events(request: Request) -> Response:
         return SnapshotStream(feed.events(context.has_admin(request.scope)), context)
 
-    routes.add_api_route(EVENTS_PATH, events, methods=["GET"])
-    return routes
+    return routed(*(("GET", file.path, _sender(file)) for file in page_files()), ("GET", EVENTS_PATH, events))
 
 
 def _sender(file: PageFile) -> Callable[[], Awaitable[Response]]:

@@ -9,10 +9,8 @@ from starlette.routing import BaseRoute, Route
 
 import lullm
 from lullm.server import admin_schema
-from lullm.server.anthropic.body import CountBody
 from lullm.server.llama_cpp.schema import ApplyTemplateBody
 from lullm.server.ollama.route import NamedBody
-from lullm.server.openai.responses.body import InputTokensBody
 from lullm.server.openai.schema import DetokenizeBody, TokenizeBody
 from lullm.server.pooling.schema import EmbeddingBody, RerankBody, ScoreBody
 from lullm.server.wire import WireModel
@@ -22,8 +20,6 @@ BODIES: dict[str, type[WireModel]] = {
     "/detokenize": DetokenizeBody,
     "/apply-template": ApplyTemplateBody,
     "/api/show": NamedBody,
-    "/v1/messages/count_tokens": CountBody,
-    "/v1/responses/input_tokens": InputTokensBody,
     "/v1/embeddings": EmbeddingBody,
     **dict.fromkeys(("/score", "/v1/score"), ScoreBody),
     **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), RerankBody),

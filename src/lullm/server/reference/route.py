@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, JSONResponse
 
+from lullm.server.application import routed
 from lullm.server.reference.docs_page import docs_page
 from lullm.server.reference.openapi import document
 
@@ -14,7 +15,6 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-
 
 def router(routers: Sequence[APIRouter]) -> APIRouter:
     """The endpoints, which tell of the routes of `routers` and of themselves."""
-    routes = APIRouter()
 
     def told() -> dict[str, Any]:
         return document([route for each in [*routers, routes] for route in each.routes])
@@ -25,6 +25,5 @@ def router(routers: Sequence[APIRouter]) -> APIRouter:
     async def docs() -> HTMLResponse:
         return HTMLResponse(docs_page(told()), headers={"Content-Security-Policy": _POLICY})
 
-    routes.add_api_route("/openapi.json", openapi, methods=["GET"])
-    routes.add_api_route("/docs", docs, methods=["GET"])
+    routes = routed(("GET", "/openapi.json", openapi), ("GET", "/docs", docs))
     return routes

@@ -15,8 +15,11 @@ from tokenizers.models import BPE
 
 from lullm.config.gguf.file import GGUFFile, read_gguf
 from lullm.errors import ModelLoadError
+from lullm.log import get_logger
 from lullm.text.token_bytes import check_lengths
 from lullm.text.vocabulary.byte_pairs import CL100K, CONTRACTIONS, Cut, byte_level, pair
+
+logger = get_logger(__name__)
 
 _PREFIX = "tokenizer.ggml."
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
@@ -41,24 +44,47 @@ _DEEPSEEK = (
     r"\s*[\r\n]+|\s+(?!\S)|\s+",
 )
 _LLAMA3 = CL100K % "{1,3}"
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_THREE_DIGITS = "[0-9]{3}"
+_DEFAULT = (r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+", _THREE_DIGITS)
+"""llama.cpp's own, of files that name none: of no model."""
+_FALCON = (r"[\p{P}$+<=>^~|`]+", _GPT2, _THREE_DIGITS)
+_BLOOM = " ?[^(\\s|.,!?…。，、।۔،)]+"
+_EXAONE_MOE = (
+    CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|"
+    r"\s+(?!\S)|\s+"
+)
 _STARTS_WITH_BOS = dict.fromkeys(
     ("falcon-h1", "falcon3", "lfm2", "llama-bpe", "llama-v3", "llama3", "pixtral"),
     Cut((_LLAMA3,), whole_words=True),
 ) | {"tekken": Cut((_O200K % {"end": "", "digits": ""},), whole_words=True)}
 _CUTS: dict[str, Cut] = {
-    **dict.fromkeys(("default", "gpt-2", "phi-2"), Cut()),
-    "olmo": Cut(composed=True),
-    **dict.fromkeys(("codeshell", "refact", "smollm", "starcoder"), Cut(digit_by_digit=True)),
+    "default": Cut(_DEFAULT),
+    **dict.fromkeys(("exaone4", "gpt-2", "phi-2"), Cut()),
+    **dict.fromkeys(("mpt", "olmo"), Cut(composed=True)),
+    **dict.fromkeys(("codeshell", "exaone", "refact", "smollm", "starcoder"), Cut(digit_by_digit=True)),
+    "bloom": Cut((_BLOOM,)),
+    "exaone-moe": Cut((_EXAONE_MOE,)),
+    "falcon": Cut(_FALCON),
     "command-r": Cut(digit_by_digit=True, composed=True),
     **dict.fromkeys(("chatglm-bpe", "dbrx", "glm4", "smaug-bpe"), Cut((_LLAMA3,))),
     **_STARTS_WITH_BOS,
     **dict.fromkeys(("deepseek-r1-qwen", "qwen2"), Cut((CL100K % "",), composed=True)),
+    **dict.fromkeys(("hunyuan", "solar-open", "stablelm2"), Cut((CL100K % "",))),
     "qwen35": Cut((_WITH_MARKS,), composed=True),
-    **dict.fromkeys(("gpt-4o", "minimax-m2"), Cut((_O200K % {"end": CONTRACTIONS + "?", "digits": "{1,3}"},))),
-    "deepseek-v3": Cut(_DEEPSEEK),
+    **dict.fromkeys(
+        ("gpt-4o", "llama4", "minimax-m2"), Cut((_O200K % {"end": CONTRACTIONS + "?", "digits": "{1,3}"},))
+    ),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), Cut(_DEEPSEEK)),
     "seed-coder": Cut((_SEED,)),
 }
 """By `tokenizer.ggml.pre`."""
+_OF_OLDER = {
+    **dict.fromkeys(("gpt2", "phi2"), "gpt-2"), **dict.fromkeys(("starcoder", "starcoder2"), "starcoder"),
+    **dict.fromkeys(("gptneox", "mamba", "mpt"), "mpt"), **dict.fromkeys(("qwen2", "qwen2moe"), "qwen2"),
+    "bloom": "bloom", "command-r": "command-r", "exaone": "exaone", "falcon": "falcon", "olmo": "olmo",
+}  # fmt: skip
+"""By architecture: of files that were written before there was this key."""
 _SPACE = "▁"
 
 
@@ -110,7 +136,14 @@ def _as_long(file: GGUFFile, key: str, values: Any, tokens: list[str]) -> Sequen
 
 
 def _byte_level(file: GGUFFile, tokens: list[str]) -> Backend:
-    pre = file.metadata.get(_PREFIX + "pre", "default")
+    pre = file.metadata.get(_PREFIX + "pre")
+    if pre is None:
+        pre = _OF_OLDER.get(file.architecture, "default")
+        logger.warning(
+            "%s has no tokenizer.ggml.pre: texts are cut into words as for %r; a newer copy of the file says it",
+            file.path,
+            pre,
+        )
     if not isinstance(pre, str) or pre not in _CUTS:
         raise ModelLoadError(
             f"{file.path}: tokenizer.ggml.pre {pre!r} is not supported, only {', '.join(_CUTS)}; pass the folder of "

@@ -36,8 +36,9 @@ def _attention(
 
 def build_llama4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     family, rules = config.family, with_neighbours(config)
+    stacks = tuple(replace(stack, or_plain=False) for stack in COLUMN_STACKS)  # all files are alike: a square is turned
     style = DecoderStyle(
-        replace(rules, renames=(*rules.renames, *LLAMA4_RENAMES), stacks=COLUMN_STACKS),
+        replace(rules, renames=(*rules.renames, *LLAMA4_RENAMES), stacks=stacks),
         head_norms=family.has_head_norms,
         has_norm_weights=not family.has_head_norms,
         qkv_bias=family.attention_bias,

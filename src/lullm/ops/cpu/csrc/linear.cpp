@@ -178,13 +178,14 @@ void finish_rows(const LinearArgs& a, const float* sums, int64_t side_floats, in
   V bias[2][2] = {{zero(), zero()}, {zero(), zero()}};
   for (int64_t i = 0; a.bias != nullptr && i < 2 * a.num_sides(); i++)
     bias[i / 2][i % 2] = load(static_cast<const T*>(a.bias) + i / 2 * a.out_of_side() + panel * kPanelRows + i % 2 * kTileRows);
+  const bool streams = may_stream(a.y, a.y_stride * (a.y_is_float ? 4 : static_cast<int64_t>(sizeof(T))), a.num_rows);
   for (int64_t row = first_row; row < last_row; row++, sums += kPanelRows) {
     for (int tile = 0; tile < 2; tile++) {
       V result = add(load(sums + tile * kTileRows), bias[0][tile]);
       if (a.num_sides() == 2) result = gate(a, result, add(load(sums + side_floats + tile * kTileRows), bias[1][tile]));
       const int64_t at = row * a.y_stride + panel * kPanelRows + tile * kTileRows;
-      if (a.y_is_float) store(static_cast<float*>(a.y) + at, result);
-      else store(static_cast<T*>(a.y) + at, result);
+      if (a.y_is_float) put(static_cast<float*>(a.y) + at, result, streams);
+      else put(static_cast<T*>(a.y) + at, result, streams);
     }
   }
 }

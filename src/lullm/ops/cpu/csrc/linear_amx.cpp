@@ -65,10 +65,7 @@ constexpr int64_t kImage = kPanelRows * kPanelRows;
 // products, because a burst of stores to so many pages would stall.
 class Results {
  public:
-  explicit Results(const LinearArgs& a) : a_(a) {
-    const int64_t y_alignment = reinterpret_cast<int64_t>(a.y) | a.y_stride * (a.y_is_float ? 4 : 2);
-    may_stream_ = a.num_rows > kStreamedRows && y_alignment % 64 == 0;
-  }
+  explicit Results(const LinearArgs& a) : a_(a), may_stream_(may_stream(a.y, a.y_stride * (a.y_is_float ? 4 : 2), a.num_rows)) {}
 
   // `sums` is the image of the rows; behind it lies that of the up panel.
   void take(const float* sums, int64_t first_row, int64_t last_row, int64_t panel) {
@@ -85,8 +82,6 @@ class Results {
   }
 
  private:
-  static constexpr int64_t kStreamedRows = 64;  // results of more rows do not stay in the cache anyway
-
   void store_row() {
     const int64_t at = row_ * a_.y_stride + panel_ * kPanelRows;
     V low = add(load(sums_), bias_[0]), high = add(load(sums_ + 16), bias_[1]);
@@ -112,7 +107,7 @@ class Results {
   const LinearArgs& a_;
   const float* sums_ = nullptr;
   int64_t row_ = 0, last_row_ = 0, panel_ = 0;
-  bool may_stream_;
+  const bool may_stream_;
   V bias_[4];  // of a panel's two tiles, and of its partner's
 };
 
@@ -279,7 +274,6 @@ void linear_panels(const LinearArgs& a, int64_t first_row, int64_t last_row, int
     }
   }
   results.store_rows(32);
-  _mm_sfence();  // other threads must see streamed stores before they see that this item is done
 }
 
 // Numbers from the first-level cache, each tile used twice as above: registers of zeros reach 1.8 times as much, which

@@ -12,6 +12,9 @@ inline void fetch_far(const void* line) { __builtin_prefetch(line, 0, 2); }
 
 #if defined(__x86_64__)
 
+// Behind stores past the caches, so that other threads see them before what this one stores next.
+inline void finish_streams() { __builtin_ia32_sfence(); }
+
 // A moment in a loop that waits for another thread: tens of cycles, in which a core's second thread has it.
 inline void wait_briefly() { __builtin_ia32_pause(); }
 // Counts up at a rate of its own, and what 0.1 to 0.2 ms are of it.
@@ -19,6 +22,8 @@ inline uint64_t ticks() { return __builtin_ia32_rdtsc(); }
 inline uint64_t short_ticks() { return 400000; }
 
 #elif defined(__aarch64__)
+
+inline void finish_streams() {}  // there are none
 
 // `yield` does nothing on most of these processors; a barrier of instructions takes about as long as x86's pause.
 inline void wait_briefly() { asm volatile("isb" ::: "memory"); }

@@ -76,10 +76,7 @@ inline V total_of(I high, I low) {
 template <int kSides>
 class Results {
  public:
-  explicit Results(const QuantizedArgs& a) : a_(a) {
-    const int64_t y_alignment = reinterpret_cast<int64_t>(a.y) | a.y_stride * (a.y_is_float ? 4 : 2);
-    may_stream_ = a.num_rows > kStreamedRows && y_alignment % 64 == 0;
-  }
+  explicit Results(const QuantizedArgs& a) : a_(a), may_stream_(may_stream(a.y, a.y_stride * (a.y_is_float ? 4 : 2), a.num_rows)) {}
 
   void take(const int32_t* sums, int64_t first_row, int64_t last_row, int64_t panel, const float* row_scales, const uint8_t* const* scales) {
     finish_rows(16);
@@ -103,8 +100,6 @@ class Results {
   static constexpr int64_t kSums = 2 * kTileRows * kPanelRows;
 
  private:
-  static constexpr int64_t kStreamedRows = 64;  // results of more rows do not stay in the cache anyway
-
   void finish_row() {
     V results[2 * kSides];
     const V row_scale = set1(*row_scales_++);
@@ -145,7 +140,7 @@ class Results {
   const int32_t* sums_ = nullptr;
   const float* row_scales_ = nullptr;
   int64_t y_at_ = 0, num_rows_ = 0, panel_ = -1, left_ = 0;
-  bool may_stream_;
+  const bool may_stream_;
   V scales_[2 * kSides], bias_[2 * kSides];
 };
 
@@ -266,7 +261,6 @@ void multiply_tiles(const QuantizedArgs& a, int64_t first_row, int64_t last_row,
     }
   }
   results.finish_rows(16);
-  _mm_sfence();  // other threads must see streamed stores before they see that this item is done
 }
 
 void multiply_panels(const QuantizedArgs& a, int64_t first_row, int64_t last_row, int64_t first_panel,

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "activation.h"
-#include "quantized.h"
+#include "kernel_table.h"
 #include "simd.h"
 
 namespace lullm {
@@ -98,11 +98,9 @@ static inline void expand_block(const uint8_t* from, uint8_t* to) {
   }
 }
 
-// A panel of 4 bits as one of 8, its scales included.
-static inline void expand_panel(const uint8_t* from, int64_t in, uint8_t* to) {
-  const int64_t blocks = num_blocks(in);
-  for (int64_t block = 0; block < blocks; block++, from += kDigitBlockBytes, to += kByteBlockBytes) expand_block(from, to);
-  std::memcpy(to, from, kPanelScaleBytes);
+static inline void expand_blocks(const char* from, int64_t blocks, char* to) {
+  for (int64_t block = 0; block < blocks; block++, from += kDigitBlockBytes, to += kByteBlockBytes)
+    expand_block(reinterpret_cast<const uint8_t*>(from), reinterpret_cast<uint8_t*>(to));
 }
 
 template <class T>
@@ -131,11 +129,16 @@ template <class T>
 static inline void store_outputs(const QuantizedArgs& a, int64_t row, int64_t panel, const V (&results)[2],
                                  const V (&ups)[2]) {
   const int64_t out = panel * kPanelRows, left = a.out_of_side() - out;
+  const bool streams = may_stream(a.y, a.y_stride * (a.y_is_float ? 4 : static_cast<int64_t>(sizeof(T))), a.num_rows);
   for (int tile = 0; tile < 2 && tile * kTileRows < left; tile++) {
     const V result = a.num_sides() == 2 ? gate(a, results[tile], ups[tile]) : results[tile];
     const int64_t at = row * a.y_stride + out + tile * kTileRows;
-    if (a.y_is_float) store_up_to(static_cast<float*>(a.y) + at, result, left - tile * kTileRows);
-    else store_up_to(static_cast<T*>(a.y) + at, result, left - tile * kTileRows);
+    const auto to = [&](auto* y) {
+      if (left >= kPanelRows) put(y, result, streams);
+      else store_up_to(y, result, left - tile * kTileRows);
+    };
+    if (a.y_is_float) to(static_cast<float*>(a.y) + at);
+    else to(static_cast<T*>(a.y) + at);
   }
 }
 

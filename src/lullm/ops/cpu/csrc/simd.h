@@ -24,6 +24,7 @@ constexpr int kLanes = 16;
 //   even, odd: the floats 0, 2, 4, ... and 1, 3, 5, ... of 32 bf16 that lie in one cache line
 //   keep_below, keep_from: lanes first, first + 1, ...: those below `last`, or from it on, keep their value, the others get
 //     `other`
+//   stream: a store past the caches, of aligned elements; neighbours follow one another until a cache line is full
 //   keep: the lanes whose bits of the mask are set keep their value; keep_at_least: the others become 0
 //   at_most: a bit per lane, a <= b, which NaN is not
 //   transpose: sixteen rows of sixteen 32-bit units become their columns; strides in bytes, rows in registers are used up
@@ -102,6 +103,11 @@ template <class T>
 static inline void store_up_to(T* p, V v, int64_t left) {
   if (left >= kLanes) store(p, v);
   else store_first(p, v, left);
+}
+template <class T>
+static inline void put(T* p, V v, bool streams) {
+  if (streams) stream(p, v);
+  else store(p, v);
 }
 // As it would be after a round trip through memory.
 template <class T>

@@ -70,6 +70,7 @@ struct Pool {
         const int64_t last = first + std::clamp((range.end - first) / kShare, int64_t{1}, most);
         if (!range.next.compare_exchange_weak(first, last, std::memory_order_relaxed)) continue;
         task(context, first, last);
+        finish_streams();
         if (turn != nullptr && turn->is_over(caller_core.load(std::memory_order_relaxed))) return false;
         first = range.next.load(std::memory_order_relaxed);
       }
@@ -159,6 +160,7 @@ void run(Task task, void* context, int64_t num_items, int64_t most) {
   std::unique_lock lock(mutex, std::defer_lock);
   if (num_items <= 1 || !lock.try_lock()) {
     for (int64_t first = 0; first < num_items; first += most) task(context, first, std::min(num_items, first + most));
+    finish_streams();
     return;
   }
   if (wanted_threads == 0) wanted_threads = std::min(default_num_threads(), kMaxThreads);

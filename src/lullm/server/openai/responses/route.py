@@ -4,6 +4,7 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from lullm.server.application import routed
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
 from lullm.server.openai.endpoint import Endpoint, TokenCount, reply_form
@@ -23,10 +24,9 @@ async def _forgotten(rest: str) -> JSONResponse:
 
 def router(context: ServerContext) -> APIRouter:
     """The endpoints over `context`'s engine."""
-    routes = APIRouter()
-    responses = Endpoint(context, ResponsesBody, reply_form(ResponseAnswer), "resp")
     input_tokens = TokenCount(context, InputTokensBody, {"object": "response.input_tokens"})
-    routes.add_api_route("/v1/responses", responses, methods=["POST"])
-    routes.add_api_route("/v1/responses/input_tokens", input_tokens, methods=["POST"])
-    routes.add_api_route("/v1/responses/{rest:path}", _forgotten, methods=["GET", "POST", "DELETE"])
-    return routes
+    return routed(
+        ("POST", "/v1/responses", Endpoint(context, ResponsesBody, reply_form(ResponseAnswer), "resp")),
+        ("POST", "/v1/responses/input_tokens", input_tokens),
+        ("GET POST DELETE", "/v1/responses/{rest:path}", _forgotten),
+    )

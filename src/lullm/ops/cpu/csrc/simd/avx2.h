@@ -38,10 +38,15 @@ static inline __m256i rounded_bf16(__m256 v) {  // in the low half of each 32 bi
   rounded = _mm256_blendv_epi8(rounded, _mm256_or_si256(bits, _mm256_set1_epi32(0x400000)), is_nan);
   return _mm256_srli_epi32(rounded, 16);
 }
-static inline void store(Bf16* p, V v) {
-  __m256i packed = _mm256_packus_epi32(rounded_bf16(v.low), rounded_bf16(v.high));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
+static inline __m256i to_bf16(V v) {
+  return _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded_bf16(v.low), rounded_bf16(v.high)), 0xd8);
 }
+static inline void store(Bf16* p, V v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(v)); }
+static inline void stream(float* p, V v) {
+  _mm256_stream_ps(p, v.low);
+  _mm256_stream_ps(p + 8, v.high);
+}
+static inline void stream(Bf16* p, V v) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), to_bf16(v)); }
 #define LULLM_LANEWISE(name, op) \
   static inline V name(V a, V b) { return {op(a.low, b.low), op(a.high, b.high)}; }
 LULLM_LANEWISE(add, _mm256_add_ps)

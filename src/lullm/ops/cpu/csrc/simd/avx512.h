@@ -35,6 +35,8 @@ static inline __m256i to_bf16(V v) {
 #endif
 }
 static inline void store(Bf16* p, V v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(v)); }
+static inline void stream(float* p, V v) { _mm512_stream_ps(p, v); }
+static inline void stream(Bf16* p, V v) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), to_bf16(v)); }
 static inline V add(V a, V b) { return _mm512_add_ps(a, b); }
 static inline V sub(V a, V b) { return _mm512_sub_ps(a, b); }
 static inline V mul(V a, V b) { return _mm512_mul_ps(a, b); }
