@@ -62,6 +62,12 @@ CHANGES = {
     "layer_rope_theta": [[30.0, 300.0], [0, 100.0]],
     "router_jitter_noise": [0.6],
     "moe_topk": [1, 3],
+    "num_shared_experts": [1],
+    "num_dense_layers": [0, 2],
+    "global_attn_every_n_layers": [1, 3],
+    "scale_depth": [0.7],
+    "initializer_range": [0.03],
+    "embedding_initializer_range": [0.03],
     "max_window_layers": [0, 2],
     "layer_types": [["sliding_attention", "full_attention"], ["full_attention"] * 2, ["sliding_attention"] * 2]
     + [["chunked_attention", "full_attention"]]

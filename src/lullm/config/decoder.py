@@ -114,7 +114,8 @@ class DecoderConfig:
         altup: of families with several residual streams.
         gate_cutoffs: by layer, how many standard deviations above the mean of its row a gate of the MLP must lie to
             count, what is above alone; None: all count. Empty: in all layers.
-        has_output_gate: what attention gives is multiplied by gates, which the projection of the queries holds too.
+        has_output_gate: what attention gives is multiplied by gates, which the projection of the queries holds too;
+            `gate_is_apart`: but not in a checkpoint.
         has_head_norms: of families that may have norms on every query and key head.
         has_post_norms: of families that may have norms behind attention and MLP, too.
         has_logit_bias: of families that may add a learned bias to the logits.
@@ -152,6 +153,7 @@ class DecoderConfig:
     altup: AltUpConfig | None = None
     gate_cutoffs: tuple[float | None, ...] = ()
     has_output_gate: bool = False
+    gate_is_apart: bool = False
     has_head_norms: bool = False
     has_post_norms: bool = False
     has_logit_bias: bool = False

@@ -176,6 +176,7 @@ def new_attention(
         has_sinks=family.has_sinks,
         query_stretch=style.query_stretch,
         has_output_gate=family.has_output_gate,
+        gate_is_apart=family.gate_is_apart,
         has_value_norm=family.has_value_norms,
         values_are_keys=bool(equal_values) and equal_values[layer],
     )

@@ -16,6 +16,7 @@ from lullm.models.family.experts.deepseek import build_deepseek
 from lullm.models.family.experts.gpt_oss import build_gpt_oss
 from lullm.models.family.experts.llama4 import build_llama4
 from lullm.models.family.experts.routed import (
+    build_afmoe,
     build_dots1,
     build_ernie4_5_moe,
     build_exaone_moe,
@@ -150,6 +151,9 @@ BUILDERS: dict[str, Builder] = {
     "StableLmForCausalLM": build_stablelm,
     "Starcoder2ForCausalLM": build_starcoder2,
     "SmolLM3ForCausalLM": build_llama,
+    "AfmoeForCausalLM": build_afmoe,
+    "MiniCPM3ForCausalLM": build_deepseek,
+    "YoutuForCausalLM": build_deepseek,
     "ApertusForCausalLM": build_apertus,
     "CwmForCausalLM": build_llama,
     "GraniteSWAForCausalLM": build_llama,

@@ -30,7 +30,7 @@ class AttentionStyle:
         has_sinks: every query head has a learned sink (see `Ops.attention`).
         query_stretch: queries grow with their position. Torch computes it, so such steps are not recorded.
         has_output_gate: the result is multiplied by the sigmoid of a projection of its own. Its rows stand before the
-            queries' in the projection.
+            queries' in the projection. gate_is_apart: in a checkpoint it is a matrix of its own.
         has_value_norm: values are normed, by `head_norm_eps` and without a weight.
         values_are_keys: values are what keys are before their norm. The projection's rows are read twice.
     """
@@ -46,6 +46,7 @@ class AttentionStyle:
     has_sinks: bool = False
     query_stretch: QueryStretch | None = None
     has_output_gate: bool = False
+    gate_is_apart: bool = False
     has_value_norm: bool = False
     values_are_keys: bool = False
 
@@ -70,8 +71,8 @@ class Attention(nn.Module):
         self.head_dim, self.num_kv_heads = heads.head_dim, heads.num_heads
         q_size, kv_size = config.num_attention_heads * heads.head_dim, heads.size
         self.gate_size = q_size if style.has_output_gate else 0
-        part_sizes = (self.gate_size + q_size, kv_size, kv_size)
         shared_sizes = (self.gate_size, q_size, kv_size, kv_size)
+        part_sizes = shared_sizes if style.gate_is_apart else (self.gate_size + q_size, kv_size, kv_size)
         projection = FusedLinear(config.hidden_size, part_sizes, style.qkv_bias, dtype, shared_sizes)
         self.projection = "qkk_proj" if style.values_are_keys else "qkv_proj"
         self.add_module(self.projection, projection)

@@ -82,7 +82,7 @@ def _stated_sizes(config: ModelConfig, layer: int) -> _Sizes:
     all_heads = ("(num_attention_heads + 2 x num_key_value_heads) x head_dim", fused * head_dim)
     stated: _Sizes = {
         "embed_tokens": (vocab, embedding),
-        "q_proj": (gated if family.has_output_gate else queries, hidden),
+        "q_proj": (gated if family.has_output_gate and not family.gate_is_apart else queries, hidden),
         "k_proj": (keys, hidden),
         "v_proj": (keys, hidden),
         "qkv_proj": (all_heads, hidden),
@@ -111,7 +111,8 @@ def _wrong_sizes(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]
         if number not in stated:
             stated[number] = _stated_sizes(config, number)
         sizes = stated[number].get(layer, ()) if last == "weight" else ()
-        if ".experts." in name or ".shared_expert" in name or TOWER.search(name) or sizes and _is_packed(config, name):
+        is_own = any(part in name for part in (".experts.", ".shared_expert", ".self_attn.gate_proj."))
+        if is_own or TOWER.search(name) or sizes and _is_packed(config, name):
             sizes = ()  # of sizes of their own; the loader compares them
         if sizes and shape != [size for _, size in sizes]:
             is_matrix = len(shape) == len(sizes)

@@ -100,6 +100,10 @@ LATENT = {
     "num_key_value_heads": 4, "head_dim": ..., "num_experts_per_tok": 2, "moe_intermediate_size": 24,
     "n_routed_experts": 6,
 }  # fmt: skip
+DENSE_LATENT = {
+    key: value for key, value in LATENT.items() if "experts" not in key and key != "moe_intermediate_size"
+}  # fmt: skip
+AFMOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_experts": 6}
 YARN_ON_ALL = {"rope_parameters": ROPE["yarn"] | {"mscale": 0.7, "mscale_all_dim": 0.9}}
 OSS = {"num_experts_per_tok": 2, "num_local_experts": 5}
 LLAMA4 = {
@@ -1175,6 +1179,48 @@ CASES = {
         {"sliding_window": 7, "head_dim": 8, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 2.0},
         {"sliding_window": 32, "query_pre_attn_scalar": 1, "attn_logit_softcapping": 2.0, "tie_word_embeddings": False},
         "as Gemma 2, with norms in front alone",
+        is_rare=True,
+    ),
+    "Afmoe": Cases(
+        "Trinity Nano, Mini, Large",
+        {
+            "windows in three of four layers": AFMOE | {"sliding_window": 20, "num_hidden_layers": 5},
+            "scaled embeddings, tied, one shared expert": AFMOE
+            | TIED
+            | IN_SOME_LAYERS
+            | {"sliding_window": 7, "mup_enabled": True, "num_shared_experts": 1, "num_dense_layers": 2}
+            | {"route_scale": 1.7},
+        },
+        AFMOE | {"sliding_window": 7, "head_dim": 8, "global_attn_every_n_layers": 2},
+        AFMOE | {"sliding_window": 32, "num_hidden_layers": 5},
+        "norms on both sides and on heads, an output gate; layers without a window do not rotate; sigmoid router with "
+        "correction, shared experts",
+        loss=0.1,
+        is_rare=True,
+    ),
+    "MiniCPM3": Cases(
+        "MiniCPM3 4B",
+        {
+            "plain": DENSE_LATENT | {"dim_model_base": 24, "scale_emb": 2},
+            "no factors, queries from hidden states, biases, untied": DENSE_LATENT
+            | {"q_lora_rank": None, "scale_depth": None, "dim_model_base": None, "v_head_dim": None, "scale_emb": 1}
+            | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
+        },
+        DENSE_LATENT | {"dim_model_base": 24, "scale_emb": 3},
+        DENSE_LATENT | {"dim_model_base": 24, "scale_emb": 2, "tie_word_embeddings": False},
+        "latent vectors in the cache, without experts; factors on embedding, residual stream and logits",
+        is_rare=True,
+    ),
+    "Youtu": Cases(
+        "Youtu-LLM 2B",
+        {
+            "plain": DENSE_LATENT,
+            "halves turn, biases, untied": DENSE_LATENT
+            | {"rope_interleave": False, "attention_bias": True, "tie_word_embeddings": False, "q_lora_rank": None},
+        },
+        DENSE_LATENT,
+        DENSE_LATENT | {"tie_word_embeddings": False},
+        "as DeepSeek-V3, without experts",
         is_rare=True,
     ),
     "SmolLM3": Cases(

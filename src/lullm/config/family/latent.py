@@ -1,4 +1,4 @@
-"""Families with latent vectors in the cache: DeepSeek-V2 and V3, GLM-4.7-Flash."""
+"""Families with latent vectors in the cache: DeepSeek-V2 and V3, GLM-4.7-Flash; without experts MiniCPM3 and Youtu."""
 
 import math
 from dataclasses import replace
@@ -15,7 +15,7 @@ from lullm.config.family.experts.reading import (
     read_shared,
 )
 from lullm.config.family.family import Family
-from lullm.config.field import MOST_HEAD_DIM, boolean, integer, positive_float, positive_int, shown
+from lullm.config.field import MOST_HEAD_DIM, MOST_HEADS, boolean, integer, positive_float, positive_int, shown
 from lullm.config.layer.experts import ExpertsConfig
 from lullm.config.rope import RopeConfig
 from lullm.errors import ModelLoadError
@@ -60,7 +60,9 @@ def _as_one_head(data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "num_key_value_heads": 1, "head_dim": sizes.cached_size}
 
 
-def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int, experts: ExpertsConfig) -> DecoderConfig:
+def _read(
+    data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int, experts: ExpertsConfig | None = None
+) -> DecoderConfig:
     config, sizes = read_dense(data, kinds, head_dim), _sizes(data)
     rope = config.ropes[0]
     assert rope is not None, "read_dense has one rope for all layers"
@@ -107,8 +109,30 @@ def _read_glm4_lite(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim
     return _read(data, kinds, head_dim, read_grouped_experts(data, layers_by_name(data, num_dense=1)))
 
 
-_READS = DENSE_READS | {
+def _read_minicpm3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    """Halves turn. Factors as of Granite, in other words; null is none."""
+    hidden_size = positive_int(data, "hidden_size")
+    base, depth = data.get("dim_model_base"), data.get("scale_depth")
+    config = _read({**data, "rope_interleave": False}, kinds, head_dim)
+    return replace(
+        config,
+        embedding_scale=positive_float(data, "scale_emb", 12.0),
+        residual_scale=1.0 if depth is None else positive_float(data, "scale_depth", 1.4) / len(kinds) ** 0.5,
+        logit_scale=1.0 if base is None else positive_int(data, "dim_model_base") / hidden_size,
+    )
+
+
+def _minicpm3_heads(data: dict[str, Any]) -> dict[str, Any]:
+    """Values have a head's part of a row, where nothing is said."""
+    heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
+    size = positive_int(data, "v_head_dim", positive_int(data, "hidden_size") // heads, MOST_HEAD_DIM)
+    return _as_one_head({**data, "v_head_dim": size, "rope_interleave": False})
+
+
+_DENSE = DENSE_READS | {
     "attention_bias", "kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
+}  # fmt: skip
+_READS = _DENSE | {
     "n_routed_experts", "n_shared_experts", "num_experts_per_tok", "moe_intermediate_size", "routed_scaling_factor",
     "n_group", "topk_group",
 }  # fmt: skip
@@ -152,4 +176,25 @@ GLM4_MOE_LITE = Family(
     fixed=NO_WINDOW | _SIGMOID | {"first_k_dense_replace": 1},
     ignores=_IGNORES,
     derive=_as_one_head,
+)  # fmt: skip
+YOUTU = Family(
+    _read,
+    defaults={
+        "q_lora_rank": 1536, "qk_nope_head_dim": 128, "v_head_dim": 128, "tie_word_embeddings": True,
+    },
+    reads=_DENSE | {"rope_interleave"},
+    fixed=NO_WINDOW,
+    ignores=UNUSED_WINDOW | {"qk_head_dim", "embedding_initializer_range"},
+    derive=_as_one_head,
+)  # fmt: skip
+MINICPM3 = Family(
+    _read_minicpm3,
+    defaults={
+        "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "kv_lora_rank": 256, "q_lora_rank": 768,
+        "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256,
+    },
+    reads=_DENSE | {"mlp_bias"},
+    fixed=NO_WINDOW,
+    ignores=UNUSED_WINDOW | {"qk_head_dim"},
+    derive=_minicpm3_heads,
 )  # fmt: skip

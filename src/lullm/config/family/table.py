@@ -4,7 +4,7 @@ from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
 from lullm.config.family.experts.gpt_oss import GPT_OSS
 from lullm.config.family.experts.llama4 import LLAMA4
 from lullm.config.family.experts.phimoe import PHIMOE
-from lullm.config.family.experts.sigmoid import DOTS1, GLM4_MOE, MINIMAX_M2, SOLAR_OPEN
+from lullm.config.family.experts.sigmoid import AFMOE, DOTS1, GLM4_MOE, MINIMAX_M2, SOLAR_OPEN
 from lullm.config.family.experts.softmax import (
     ERNIE4_5_MOE,
     FLEX_OLMO,
@@ -27,7 +27,7 @@ from lullm.config.family.hybrid.mamba import FALCON_MAMBA, JAMBA, MAMBA, MAMBA2
 from lullm.config.family.hybrid.nemotron_h import NEMOTRON_H
 from lullm.config.family.hybrid.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from lullm.config.family.hybrid.state_space import BAMBA, FALCON_H1, GRANITE_HYBRID
-from lullm.config.family.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
+from lullm.config.family.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, MINICPM3, YOUTU
 from lullm.config.family.layer_norm.alibi import BLOOM, MPT
 from lullm.config.family.layer_norm.falcon import FALCON
 from lullm.config.family.layer_norm.families import (
@@ -139,6 +139,9 @@ FAMILIES: dict[str, Family] = {
     "StableLmForCausalLM": STABLELM,
     "Starcoder2ForCausalLM": STARCODER2,
     "SmolLM3ForCausalLM": SMOLLM3,
+    "AfmoeForCausalLM": AFMOE,
+    "MiniCPM3ForCausalLM": MINICPM3,
+    "YoutuForCausalLM": YOUTU,
     "ApertusForCausalLM": APERTUS,
     "CwmForCausalLM": CWM,
     "GraniteSWAForCausalLM": GRANITE_SWA,

@@ -1,15 +1,15 @@
-"""Routers over each expert by itself: GLM-4.5, Solar Open, dots.llm1, MiniMax-M2."""
+"""Routers over each expert by itself: GLM-4.5, Solar Open, dots.llm1, MiniMax-M2, Trinity."""
 
 from dataclasses import replace
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, read_dense, read_partial, rotated_share
+from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, read_dense, read_partial, ropes_where, rotated_share
 from lullm.config.family.experts.reading import READS, TRAINING, read_experts, read_grouped_experts
 from lullm.config.family.family import Family
-from lullm.config.family.layer_kinds import window_from
-from lullm.config.field import boolean, integer
-from lullm.types.layer_kind import LayerKind
+from lullm.config.family.layer_kinds import window_but_every, window_from
+from lullm.config.field import MOST_LAYERS, boolean, integer, positive_float, positive_int
+from lullm.types.layer_kind import LayerKind, SlidingWindow
 
 
 def _read_glm4_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
@@ -39,6 +39,32 @@ def _read_minimax_m2(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_di
     experts = read_experts(data, "num_local_experts", "intermediate_size", (True,) * len(kinds))
     experts = replace(experts, scoring="sigmoid", has_correction=True)
     return replace(read_partial(data, kinds, head_dim, default=rotated_share(data, head_dim)), experts=experts)
+
+
+def _read_afmoe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    """Layers without a window do not rotate their heads."""
+    first, num_shared = integer(data, "num_dense_layers", 1), integer(data, "num_shared_experts", 2)
+    layers = tuple(layer >= first for layer in range(len(kinds)))
+    experts = read_experts(data, "num_experts", "moe_intermediate_size", layers)
+    config = read_dense(data, kinds, head_dim)
+    return replace(
+        config,
+        ropes=ropes_where([isinstance(kind, SlidingWindow) for kind in kinds], config),
+        has_output_gate=True,
+        gate_is_apart=True,
+        embedding_scale=positive_int(data, "hidden_size") ** 0.5 if boolean(data, "mup_enabled", False) else 1.0,
+        experts=replace(
+            experts,
+            scoring="sigmoid",
+            scale=positive_float(data, "route_scale", 1.0),
+            has_correction=True,
+            shared_intermediate_size=num_shared * experts.intermediate_size if num_shared > 0 else None,
+        ),
+    )
+
+
+def _afmoe_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+    return window_but_every(data, positive_int(data, "global_attn_every_n_layers", 4, MOST_LAYERS))
 
 
 _GROUPED = READS | {
@@ -87,4 +113,22 @@ MINIMAX_M2 = Family(
     },
     # Layers that draft tokens are not loaded.
     ignores=TRAINING | UNUSED_WINDOW | {"use_mtp", "num_mtp_modules", "mtp_transformer_layers", "attn_type_list"},
+)  # fmt: skip
+AFMOE = Family(
+    _read_afmoe,
+    defaults={
+        "rms_norm_eps": 1e-5, "head_dim": 128, "num_experts": 64, "num_experts_per_tok": 6, "sliding_window": 1024,
+        "moe_intermediate_size": 1408,
+    },
+    reads=READS
+    | {
+        "num_experts", "moe_intermediate_size", "num_dense_layers", "num_shared_experts", "route_scale", "mup_enabled",
+        "global_attn_every_n_layers",
+    },
+    fixed={
+        "attention_bias": False, "norm_topk_prob": True, "route_norm": True, "score_func": "sigmoid", "n_group": 1,
+        "topk_group": 1, "num_expert_groups": 1, "num_limited_groups": 1,
+    },
+    ignores=TRAINING | {"load_balance_coeff", "use_grouped_mm"},
+    layer_kinds=_afmoe_kinds,
 )  # fmt: skip

@@ -15,10 +15,11 @@ from torch import nn
 
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, gated_mlp, rules_of
+from lullm.models.family.gemma.gemma3 import GemmaLayer
 from lullm.models.family.glm import with_neighbours
 from lullm.models.family.layer_norm.parallel import LOGIT_BIAS, layer_norm
 from lullm.nn.experts import MixtureOfExperts
-from lullm.weights.rule import Rename, Stack
+from lullm.weights.rule import Fusion, Rename, Stack
 
 MIXTRAL_RENAMES = (
     Rename(re.compile(r"(?<=\.)block_sparse_moe\."), "mlp."),
@@ -30,6 +31,15 @@ MINIMAX_CORRECTION = Rename(re.compile(r"\.mlp\.(?=e_score_correction_bias$)"), 
 ERNIE_CORRECTION = Rename(re.compile(r"\.mlp\.(gate\.)?moe_statics\."), ".mlp.gate.")
 EXAONE_DRAFTS = re.compile(r"^mtp\.")
 ERNIE_DRAFTS = re.compile(r"^model\.mtp_")
+AFMOE_RENAMES = tuple(
+    Rename(re.compile(pattern), name)
+    for pattern, name in (
+        (r"\.pre_mlp_layernorm\.", ".pre_feedforward_layernorm."),
+        (r"\.post_mlp_layernorm\.", ".post_feedforward_layernorm."),
+        (r"\.mlp\.router\.gate\.", ".mlp.gate."),
+        (r"\.mlp\.expert_bias$", ".mlp.gate.e_score_correction_bias"),
+    )
+)
 GLM_RENAMES = (Rename(re.compile(r"\.shared_experts\."), ".shared_expert."),)
 
 
@@ -53,7 +63,7 @@ def experts_or_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> nn.Mo
     """By layer."""
     family = config.family
     if family.experts is None or not family.experts.layers[layer]:
-        return gated_mlp(config, layer, dtype)
+        return gated_mlp(config, layer, dtype, family.mlp_bias)
     return MixtureOfExperts(family.experts, config.hidden_size, family.activation, dtype)
 
 
@@ -131,6 +141,16 @@ def build_exaone_moe(config: ModelConfig, dtype: torch.dtype, max_model_len: int
     renames = (*rules.renames, *GLM_RENAMES, MINIMAX_CORRECTION)
     rules = replace(rules, renames=renames, drops=(*rules.drops, EXAONE_DRAFTS))
     return CausalLM(config, DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp), dtype, max_model_len)
+
+
+def build_afmoe(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    """Gates of attention have a matrix of their own."""
+    rules = rules_of(config)
+    of_heads = Fusion(("gate_proj", "q_proj", "k_proj", "v_proj"), "qkv_proj")
+    others = tuple(fusion for fusion in rules.fusions if fusion.into != of_heads.into)
+    rules = replace(rules, renames=(*rules.renames, *AFMOE_RENAMES, *GLM_RENAMES), fusions=(of_heads, *others))
+    style = DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp, make_layer=GemmaLayer)
+    return CausalLM(config, style, dtype, max_model_len)
 
 
 def build_glm4_moe(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
