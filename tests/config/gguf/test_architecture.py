@@ -73,6 +73,7 @@ MORE = {
     },
     "gptneox": {"use_parallel_residual": True},
     "jamba": EXPERTS | SPACE | {"attention.head_count_kv": array("i", [0, 2])},
+    "hunyuan-moe": EXPERTS | {"expert_shared_count": 1, "feed_forward_length": 32},
     "llama4": EXPERTS | {"interleave_moe_layer_step": 1, "rope.scaling.type": "none"},
     "mamba": SPACE | {"ssm.dt_b_c_rms": True},
     "mamba2": SPACE,

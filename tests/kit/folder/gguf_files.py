@@ -27,7 +27,7 @@ ARCHITECTURES = {
     "Qwen3_5": "qwen35", "Qwen3_5Moe": "qwen35moe", "Bloom": "bloom", "ExaoneMoe": "exaone-moe", "Falcon": "falcon",
     "FalconH1": "falcon-h1", "FalconMamba": "mamba", "GPTBigCode": "starcoder", "GPTNeoX": "gptneox",
     "Gemma3n": "gemma3n", "Jamba": "jamba", "Mamba": "mamba", "Mamba2": "mamba2", "Mpt": "mpt",
-    "Llama4": "llama4",
+    "Llama4": "llama4", "HunYuanDenseV1": "hunyuan-dense", "HunYuanMoEV1": "hunyuan-moe",
 }  # fmt: skip
 FORMATS = gguf.GGMLQuantizationType
 EXPERTS = {

@@ -147,7 +147,8 @@ def add_config(writer, config, family):
             writer.add_max_alibi_bias(8)
     elif family != "GPT2" and heads:
         writer.add_head_count_kv(heads_by_layer(config, family))
-        writer.add_rope_freq_base(rope.get("rope_theta") or config.get("rope_theta", 10000.0))
+        base = rope.get("rope_theta") or config.get("rope_theta", 10000.0)
+        writer.add_rope_freq_base(base * rope.get("alpha", 1.0) ** (head_dim / (head_dim - 2)))
         writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
     own_eps = {"Lfm2": "norm_eps", "Lfm2Moe": "norm_eps"}.get(family, "rms_norm_eps")
     if family == "GPTNeoX":
@@ -235,7 +236,8 @@ def add_experts(writer, config, family):
     if not experts or family == "NemotronH" and "moe" not in config["layers_block_type"]:
         return
     writer.add_expert_count(experts)
-    writer.add_expert_used_count(config.get("num_experts_per_tok") or config.get("top_k_experts") or config["moe_k"])
+    used = one_of(config, "num_experts_per_tok", "top_k_experts", "moe_k", "moe_topk")
+    writer.add_expert_used_count(used[0] if isinstance(used, list) else used)
     writer.add_expert_feed_forward_length(config.get("moe_intermediate_size") or config["intermediate_size"])
     for key, add in (
         ("shared_expert_intermediate_size", writer.add_expert_shared_feed_forward_length),

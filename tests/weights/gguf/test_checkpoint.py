@@ -102,6 +102,8 @@ def test_logits(tmp_path, family):
         ("Falcon", FALCON_GROUPS | {"num_ln_in_parallel_attn": 1}),
         ("GPTNeoX", CASES["GPTNeoX"].variants["plain"] | {"use_parallel_residual": False, "attention_bias": False}),
         ("Jamba", CASES["Jamba"].variants["dense, biases, tied"]),
+        ("HunYuanDenseV1", CASES["HunYuanDenseV1"].variants["a larger base frequency, biases, tied"]),
+        ("HunYuanMoEV1", CASES["HunYuanMoEV1"].variants["a larger base frequency, biases, tied"]),
         ("Mamba2", MAMBA2 | TIED | {"n_groups": 1, "use_bias": True, "use_conv_bias": False}),
     ],
     ids=lambda each: each if isinstance(each, str) else "",

@@ -223,6 +223,7 @@ DENSE: dict[str, Architecture] = {
     "gpt2": Architecture(_gpt2),
     "gptneox": Architecture(_gpt_neox, {"use_parallel_residual"}),
     "granite": Architecture(_granite, GRANITE_SCALES),
+    "hunyuan-dense": Architecture(with_biases("HunYuanDenseV1ForCausalLM", attention_bias=_QUERY_BIAS)),
     "internlm2": Architecture(plain("LlamaForCausalLM")),
     "minicpm": Architecture(_minicpm, GRANITE_SCALES - {"attention.scale"}),
     "mistral3": Architecture(_mistral3, {"attention.temperature_scale"}),

@@ -157,6 +157,19 @@ def _gpt_oss(keys: Keys) -> Data:
     }
 
 
+def _hunyuan_moe(keys: Keys) -> Data:
+    """A stretched base frequency is stored as it is. The shared expert is as wide as the others."""
+    _check_router(keys)
+    return {
+        **_base(keys, "HunYuanMoEV1ForCausalLM"),
+        "num_experts": keys.need("expert_count"),
+        "moe_topk": keys.need("expert_used_count"),
+        "moe_intermediate_size": keys.need("expert_feed_forward_length"),
+        "num_shared_expert": keys.number("expert_shared_count"),
+        "attention_bias": keys.has(_QUERY_BIAS),
+    }
+
+
 def _llama4(keys: Keys) -> Data:
     """Chunks, and how queries grow, are in the programs that run a file; so is that Maverick's heads have no norms."""
     whole_heads(keys)
@@ -186,6 +199,7 @@ EXPERTS: dict[str, Architecture] = {
     "gpt-oss": Architecture(_gpt_oss),
     "granitemoe": Architecture(_granite_moe, GRANITE_SCALES),
     "llama": Architecture(_llama),
+    "hunyuan-moe": Architecture(_hunyuan_moe, {"expert_shared_count"}),
     "llama4": Architecture(_llama4, {"interleave_moe_layer_step"}),
     "minimax-m2": Architecture(_minimax_m2),
     "olmoe": Architecture(_olmoe),

@@ -70,12 +70,12 @@ _CUTS: dict[str, Cut] = {
     **dict.fromkeys(("chatglm-bpe", "dbrx", "glm4", "smaug-bpe"), Cut((_LLAMA3,))),
     **_STARTS_WITH_BOS,
     **dict.fromkeys(("deepseek-r1-qwen", "qwen2"), Cut((CL100K % "",), composed=True)),
-    **dict.fromkeys(("solar-open", "stablelm2"), Cut((CL100K % "",))),
+    **dict.fromkeys(("hunyuan", "solar-open", "stablelm2"), Cut((CL100K % "",))),
     "qwen35": Cut((_WITH_MARKS,), composed=True),
     **dict.fromkeys(
         ("gpt-4o", "llama4", "minimax-m2"), Cut((_O200K % {"end": CONTRACTIONS + "?", "digits": "{1,3}"},))
     ),
-    "deepseek-v3": Cut(_DEEPSEEK),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), Cut(_DEEPSEEK)),
     "seed-coder": Cut((_SEED,)),
 }
 """By `tokenizer.ggml.pre`."""
