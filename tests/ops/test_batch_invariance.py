@@ -11,6 +11,7 @@ from lullm.ops.cache.float8_cache import as_bytes
 from lullm.ops.cache.layer_cache import HeadNorm
 from lullm.ops.cpu import native, native_attention, quantized_native
 from lullm.ops.cpu.library import absence, load_library
+from lullm.ops.cpu.recording import call
 from lullm.ops.quantized.weight import QuantizedLayout
 
 from .test_native_cache import KINDS, empty_cache
@@ -66,6 +67,22 @@ def packed(*shape, dtype, seed=1):
     weight = normal(*shape, dtype=dtype, seed=seed) / shape[1] ** 0.5
     native.pack_weight_(weight)
     return weight
+
+
+@DTYPES
+def test_results_that_begin_within_a_cache_line(dtype):
+    """Stores past the caches want whole lines, so these go the usual way; what lies around them stays."""
+    x, weight = make_rows(64, dtype)[:40], normal(128, 64, dtype=dtype, seed=1)
+    native.pack_weight_(weight)
+    expected = native.linear(x, weight, None)
+    for first, stride in ((0, 136), (4, 128), (4, 136)):
+        memory = torch.full((41 * stride,), 7, dtype=dtype)
+        y = memory.as_strided((40, 128), (stride, 1), first)
+        sizes = x.stride(0), stride, 40, 64, 128, native.DTYPES[dtype]
+        call("lullm_linear", x.data_ptr(), weight.data_ptr(), None, y.data_ptr(), *sizes)
+        assert torch.equal(y, expected)
+        y.fill_(7)
+        assert (memory == 7).all()
 
 
 @DTYPES
