@@ -102,6 +102,9 @@ FAMILIES: dict[str, Options] = {
     "FalconH1": decoder(2048, 4096, 10, 8, 2, 128)
     | {"mamba_d_ssm": 3072, "mamba_n_heads": 48, "mamba_n_groups": 1, "mamba_d_state": 256},
     "Mamba": {"hidden_size": 1536, "num_hidden_layers": 16},
+    "FalconMamba": {"hidden_size": 4096, "num_hidden_layers": 4, "time_step_rank": 256},
+    "Jamba": decoder(2560, 8192, 6, 20, 1, 128)
+    | {"num_experts": 1, "attn_layer_period": 6, "attn_layer_offset": 3, "mamba_dt_rank": 160},
     "Mamba2": {"hidden_size": 2048, "num_hidden_layers": 12, "num_heads": 64, "head_dim": 64, "n_groups": 1},
     "NemotronH": decoder(4480, 15680, 4, 40, 8, 128)
     | {"layers_block_type": ["mamba", "mlp", "mamba", "attention"], "ssm_state_size": 128, "mamba_head_dim": 80}
@@ -131,7 +134,8 @@ SMALLER = {
     "linear_num_value_heads": 2, "mamba_n_heads": 4, "mamba_d_head": "auto", "mamba_d_ssm": 128, "mamba_num_heads": 8,
     "mamba_d_state": 16, "shared_intermediate_size": 64, "layer_types": ["full_attention", "full_attention"],
     "layers_block_type": ["mamba", "attention"], "attn_layer_indices": [1], "linear_num_key_heads": 2,
-    "full_attention_interval": 2, "num_kv_shared_layers": 1, "qk_rope_head_dim": 32,
+    "full_attention_interval": 2, "num_kv_shared_layers": 1, "qk_rope_head_dim": 32, "attn_layer_period": 2,
+    "attn_layer_offset": 1,
 }  # fmt: skip
 
 

@@ -81,11 +81,19 @@ def test_states_are_exact_in_a_cache_of_any_type(folder, kv_cache_dtype):
     assert same >= 3
 
 
+INVARIANT = {
+    "Qwen3_5": {"head_dim": 16},
+    "FalconH1": {"head_dim": 16, "mamba_d_state": 32, "mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16},
+}
+"""The last one has state spaces of whole tiles."""
+
+
 @pytest.mark.skipif(absence() is not None, reason="the native ops are not built here")
-def test_the_bits_follow_no_batch_and_no_chunks(tmp_path):
+@pytest.mark.parametrize("family", INVARIANT)
+def test_the_bits_follow_no_batch_and_no_chunks(tmp_path, family):
     """Alone, together, in chunks, and from the states of the prefix cache."""
-    options = ENGINE_SIZES | {"hidden_size": 64} | CASES["Qwen3_5"].engine | {"head_dim": 16}
-    random_model("Qwen3_5", options).save_pretrained(tmp_path)
+    options = ENGINE_SIZES | {"hidden_size": 64} | CASES[family].engine | INVARIANT[family]
+    random_model(family, options).save_pretrained(tmp_path)
     write_tokenizer(tmp_path)
     params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=1)
     prompts, found = random_prompts(4, 60), []

@@ -536,3 +536,19 @@ def test_a_forked_child_has_a_pool_of_its_own():
     if child == 0:
         os._exit(0 if torch.equal(native.linear(x, weight, None), expected) else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_rows_of_many_results_begin_at_cache_lines(isa):
+    """And rows of the weight behind its last panel are multiplied as the others, for one row as for many."""
+    x, weight = (
+        torch.randn(70, 64, generator=torch.Generator().manual_seed(1)).bfloat16(),
+        torch.zeros(1048, 64).bfloat16(),
+    )
+    weight.copy_(torch.randn(1048, 64, generator=torch.Generator().manual_seed(2)))
+    expected = x.float() @ weight.float().t()
+    native.pack_weight_(weight)
+    y = native.linear(x, weight, None)
+    assert y.shape == (70, 1048) and y.stride() == (1056, 1)
+    torch.testing.assert_close(y.float(), expected, atol=0.1, rtol=0.01)
+    for row in (0, 69):
+        assert torch.equal(native.linear(x[row : row + 1], weight, None)[0], y[row])

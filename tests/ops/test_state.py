@@ -10,31 +10,20 @@ from lullm.config.layer.recurrent import FACTOR_COLUMNS, head_states
 from lullm.kv.cache_group import num_state_blocks
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.cpu import native
-from lullm.ops.cpu.library import absence, load_library
+from lullm.ops.cpu.library import load_library
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.ops.state.layout import LayerState, StateLayout
 from lullm.ops.state.weights import DecayWeights
 from lullm.types.layer_kind import RecurrentState
 
-LIBRARY = None if absence() else load_library()
-VERSIONS = ["torch", *(() if LIBRARY is None else LIBRARY.available_isas)]
+LIBRARY = load_library()
 HEADS = [(2, 4, 8, 12), (1, 1, 16, 16), (4, 4, 32, 24), (1, 3, 40, 72)]
 """Key heads (groups), heads, their key size, their value size."""
 LENS = [[1], [200], [64, 1, 65, 1, 3], [1, 1, 1, 1], [2, 128, 63]]
 KERNEL = 4
 PAGE = (8, 1, 18)
 """Tokens, heads and their size of a block: no row of a state fits into a page evenly."""
-
-
-@pytest.fixture(params=VERSIONS)
-def ops(request):
-    """Torch's, and the native ones in every instruction set."""
-    if request.param == "torch":
-        return TORCH_CPU_OPS
-    assert LIBRARY is not None and LIBRARY.handle.lullm_select_isa(request.param.encode())
-    request.addfinalizer(lambda: LIBRARY.handle.lullm_select_isa(LIBRARY.isa.encode()))
-    return NATIVE_CPU_OPS
 
 
 def layout_of(query_lens, is_first=None, tables=None):

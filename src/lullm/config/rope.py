@@ -133,8 +133,8 @@ def read_rope(
     partial = _read_partial(data, parameters, rope_type, has_partial)
     original, factor = _read_scale(data, parameters, rope_type)
     low, high = _factor(parameters, "low_freq_factor", 1.0), _factor(parameters, "high_freq_factor", 4.0)
-    if low >= high:
-        raise ModelLoadError(f"config.json: low_freq_factor ({low}) must be below high_freq_factor ({high})")
+    if low > high:
+        raise ModelLoadError(f"config.json: low_freq_factor ({low}) must not be above high_freq_factor ({high})")
     fast, slow = _factor(parameters, "beta_fast", 32.0), _factor(parameters, "beta_slow", 1.0)
     if fast < slow:
         raise ModelLoadError(f"config.json: beta_fast ({fast}) must not be below beta_slow ({slow})")

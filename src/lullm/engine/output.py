@@ -1,7 +1,6 @@
 """OutputProcessor: from drawn tokens to text, log-probabilities and `RequestOutput`s; vectors take their own way."""
 
 from collections.abc import Iterable
-from typing import Protocol
 
 from lullm.engine.pooling.output import RequestVector
 from lullm.engine.stream_pace import StreamPace
@@ -108,22 +107,6 @@ class SequenceText:
         return LogprobList(self.logprobs, range(len(self.logprobs)), self._tokenizer.decode_token)
 
 
-class RequestState(Protocol):
-    """What is known of one unfinished request: a text (`RequestText`), or a vector (`RequestVector`)."""
-
-    def take(self, update: SequenceUpdate) -> str | None:
-        """Apply a step's change of a sequence. Returns the stop string that ends the sequence now, if any."""
-        ...
-
-    def abort(self) -> None:
-        """The request has ended from outside."""
-        ...
-
-    def output(self) -> EngineOutput | None:
-        """The request's output after this step; None if there is none."""
-        ...
-
-
 class RequestText:
     """The texts of one request's sequences, and the form of its outputs."""
 
@@ -146,7 +129,7 @@ class RequestText:
         return text
 
     def take(self, update: SequenceUpdate) -> str | None:
-        """See `RequestState`."""
+        """Apply a step's change of a sequence. Returns the stop string that ends the sequence now, if any."""
         seq = update.seq
         text = self.text_of(seq)
         if text.finish_reason is not None:  # by a stop string that a token before it in the same step completed
@@ -160,7 +143,7 @@ class RequestText:
         return stop
 
     def abort(self) -> None:
-        """See `RequestState`."""
+        """The request has ended from outside."""
         for seq in self._group.seqs:
             self.text_of(seq).finish(seq.status.finish_reason, seq.stop_reason)
 
@@ -231,7 +214,7 @@ class OutputProcessor:
     def __init__(self, tokenizer: Tokenizer, pace: StreamPace | None = None):
         self._tokenizer = tokenizer
         self._pace = pace or StreamPace()
-        self._requests: dict[str, RequestState] = {}
+        self._requests: dict[str, RequestText | RequestVector] = {}
 
     def add(self, group: SequenceGroup) -> None:
         pooling = group.request.pooling

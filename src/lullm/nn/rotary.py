@@ -117,9 +117,10 @@ def _dynamic_theta(config: ModelConfig, rope: RopeConfig, max_model_len: int) ->
 def _llama3(config: ModelConfig, rope: RopeConfig) -> Tensor:
     trained_len = rope.original_max_position_embeddings or config.max_position_embeddings
     inv_freq = _plain(rope.rope_theta, rope.rotary_dim(config.head_dim))
-    # Turns within the trained length: up to `low` is stretched in full, from `high` on not at all.
-    turns = trained_len * inv_freq / (2 * math.pi)
-    keep = ((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)).clamp(0, 1)
+    # Turns within the trained length: up to `low` is stretched in full, from `high` on not at all. Llama 4 has no ramp.
+    turns, ramp = trained_len * inv_freq / (2 * math.pi), rope.high_freq_factor - rope.low_freq_factor
+    above = turns - rope.low_freq_factor
+    keep = (above / ramp).clamp(0, 1) if ramp else (above >= 0).float()
     return inv_freq * keep + inv_freq / rope.factor * (1 - keep)
 
 

@@ -50,7 +50,7 @@ class Echo:
 
 
 class Threads:
-    """Implements `Processes`: actors in threads."""
+    """As `Actors`, in threads."""
 
     def __init__(self, ends):
         self.ends = ends

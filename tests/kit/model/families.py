@@ -813,8 +813,9 @@ CASES = {
             | {"layer_types": ["chunked_attention", "full_attention", "chunked_attention"], "moe_layers": [0, 2]}
             | {"no_rope_layers": [1, 1, 0], "attention_bias": True, "use_qk_norm": False, "num_experts_per_tok": 2}
             | {"attention_chunk_size": 32, "floor_scale": 7},
-            "dense layers between, llama3": LLAMA4
-            | {"interleave_moe_layer_step": 2, "attn_temperature_tuning": False, "rope_parameters": ROPE["llama3"]},
+            "dense layers between, llama3 without a ramp": LLAMA4
+            | {"interleave_moe_layer_step": 2, "attn_temperature_tuning": False}
+            | {"rope_parameters": ROPE["llama3"] | {"high_freq_factor": 1.0}},
         },
         LLAMA4
         | {"attention_chunk_size": 7, "head_dim": 8, "no_rope_layer_interval": 2, "floor_scale": 8}

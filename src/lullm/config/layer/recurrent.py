@@ -15,6 +15,20 @@ def head_states(num_heads: int, key_dim: int, value_dim: int) -> tuple[tuple[int
     return (num_heads, key_dim, value_dim), (num_heads, cdiv(value_dim, FACTOR_COLUMNS))
 
 
+CHUNK_TOKENS = 32
+"""Of a state space, that native code computes together where there are tiles (`kChunkTokens`)."""
+
+
+def chunk_tokens(num_heads: int, key_dim: int, value_dim: int, num_groups: int) -> tuple[tuple[int, ...], ...]:
+    """What the tokens of a chunk have written, until its last one is there: in bfloat16, and two numbers per head.
+
+    Nothing for sizes that are no tiles.
+    """
+    if key_dim % 32 or value_dim % 16:
+        return ()
+    return ((CHUNK_TOKENS - 1, num_heads * (value_dim // 2 + 2) + num_groups * key_dim // 2),)
+
+
 @dataclass(frozen=True, slots=True)
 class DeltaNetConfig:
     """The recurrent layers of a hybrid: gated delta nets (https://arxiv.org/abs/2412.06464).
@@ -104,9 +118,9 @@ class StateSpaceConfig:
 
     @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """What a sequence keeps: the rows that the convolution still sees, and a matrix per head."""
-        heads = head_states(self.num_heads, self.state_size, self.head_dim)
-        return (self.kernel_size - 1, self.num_channels), *heads
+        """What a sequence keeps: the rows that the convolution still sees, a matrix per head, and a chunk's tokens."""
+        sizes = (self.num_heads, self.state_size, self.head_dim)
+        return (self.kernel_size - 1, self.num_channels), *head_states(*sizes), *chunk_tokens(*sizes, self.num_groups)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import asyncio
 import queue
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from lullm.engine.process.message import Weight
 from lullm.errors import InvalidRequestError, LullmError
@@ -15,6 +15,8 @@ from lullm.executor.remote.codec import decode, encode
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from lullm.engine.process.link import EngineLink
 
 
 def encode_weight(weight: "tuple[str, Tensor]") -> bytes:
@@ -27,16 +29,6 @@ def encode_weight(weight: "tuple[str, Tensor]") -> bytes:
         raise InvalidRequestError(reason, "weights") from None
 
 
-class Wire(Protocol):
-    """What a feed needs of the connection to an engine's process."""
-
-    async def call(self, verb: str, kind: Any, **arguments: Any) -> Any: ...
-
-    async def give(self, data: bytes | None, is_broken: bool = False) -> None:
-        """Send a weight, or the end; returns once the engine takes it. Raises EngineDeadError."""
-        ...
-
-
 class WeightFeed:
     """An update of one engine, within `async with`, whose error breaks it off. One at a time per engine.
 
@@ -44,14 +36,14 @@ class WeightFeed:
         turn: held meanwhile.
     """
 
-    def __init__(self, wire: Wire, turn: asyncio.Lock):
-        self._wire = wire
+    def __init__(self, link: "EngineLink", turn: asyncio.Lock):
+        self._link = link
         self._turn = turn
         self._update: asyncio.Future[Any]
 
     async def __aenter__(self) -> Self:
         await self._turn.acquire()
-        self._update = asyncio.ensure_future(self._wire.call("update_weights", int))
+        self._update = asyncio.ensure_future(self._link.call("update_weights", int))
         return self
 
     async def put(self, data: bytes | None) -> bool:
@@ -81,7 +73,7 @@ class WeightFeed:
 
     async def _give(self, data: bytes | None, is_broken: bool = False) -> None:
         """Returns once the engine takes it, or the update has ended: an engine that has failed takes no more."""
-        given: asyncio.Future[Any] = asyncio.ensure_future(self._wire.give(data, is_broken))
+        given: asyncio.Future[Any] = asyncio.ensure_future(self._link.give(data, is_broken))
         try:
             await asyncio.wait([self._update, given], return_when=asyncio.FIRST_COMPLETED)
         finally:

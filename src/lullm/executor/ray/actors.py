@@ -1,4 +1,4 @@
-"""Actors: the processes that Ray has started for the workers of an engine. Implements `Processes`."""
+"""Actors: the processes that Ray has started for the workers of an engine."""
 
 import contextlib
 import hmac
@@ -59,10 +59,12 @@ class Actors:
             undo.pop_all()
 
     def name(self, rank: int) -> str:
+        """Such as 'worker 1 (process 312 on 10.0.0.2)'."""
         where = self._reserved.nodes[rank].address
         return f"worker {rank} (process {self._pids[rank]} on {where})" if rank in self._pids else f"worker {rank}"
 
     def last_words(self, rank: int) -> str:
+        """Why one has ended, as far as that is known by now. Takes a second at most."""
         try:
             self._ray.get(self._runs[rank], timeout=_WORDS_S)
         except self._ray.exceptions.GetTimeoutError:
@@ -72,10 +74,12 @@ class Actors:
         return "it has ended"
 
     def wait(self, timeout_s: float) -> None:
+        """Return once all have ended, or after so long."""
         with contextlib.suppress(Exception):  # the cluster may be gone, and they with it
             self._ray.wait(self._runs, num_returns=len(self._runs), timeout=timeout_s)
 
     def kill(self) -> None:
+        """End all that are left. Idempotent, from any thread."""
         for actor in self._actors:
             with contextlib.suppress(Exception):
                 self._ray.kill(actor, no_restart=True)

@@ -1,11 +1,11 @@
-"""SocketTransport: workers at the other ends of sockets, wherever they are. Implements `Transport`; knows no Ray."""
+"""SocketTransport: workers at the other ends of sockets, wherever they are. Implements `Transport`."""
 
 import contextlib
 import queue
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,25 +14,8 @@ from lullm.executor.remote.loss import Loss
 from lullm.executor.remote.message import Command, Reply
 from lullm.executor.remote.records import log_record_of
 
-
-class Processes(Protocol):
-    """What runs the workers at the other ends."""
-
-    def name(self, rank: int) -> str:
-        """Such as 'worker 1 (process 312 on 10.0.0.2)'."""
-        ...
-
-    def last_words(self, rank: int) -> str:
-        """Why one has ended, as far as that is known by now. Takes a second at most."""
-        ...
-
-    def wait(self, timeout_s: float) -> None:
-        """Return once all have ended, or after so long."""
-        ...
-
-    def kill(self) -> None:
-        """End all that are left. Idempotent, from any thread."""
-        ...
+if TYPE_CHECKING:
+    from lullm.executor.ray.actors import Actors
 
 
 class SocketTransport:
@@ -42,7 +25,7 @@ class SocketTransport:
         ends: by rank. timeout_s: a worker without a sign of life for so long is lost.
     """
 
-    def __init__(self, ends: Sequence[FrameSocket], processes: Processes, timeout_s: float):
+    def __init__(self, ends: Sequence[FrameSocket], processes: "Actors", timeout_s: float):
         self._ends = ends
         self._state = _State(ends, processes)
         self._threads = [
@@ -108,7 +91,7 @@ class SocketTransport:
 class _State:
     """What the threads that read share with their transport, which they do not keep alive."""
 
-    def __init__(self, ends: Sequence[FrameSocket], processes: Processes):
+    def __init__(self, ends: Sequence[FrameSocket], processes: "Actors"):
         self.ends = ends
         self.processes = processes
         self.come: queue.SimpleQueue[tuple[int, Reply] | None] = queue.SimpleQueue()  # None: one is lost

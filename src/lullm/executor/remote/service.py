@@ -3,28 +3,16 @@
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from lullm.errors import InvalidRequestError
 from lullm.executor.remote.message import OPENING, Command, Link, Reply, with_functions
-from lullm.types.step import Running, StepPlan, StepResult
+from lullm.types.step import Running, StepResult
 from lullm.types.wire.importable import find_importable
 from lullm.types.wire.plain_error import plain_error
 
-
-class ServedWorker(Protocol):
-    """What a service needs of a worker, beside the methods that commands name."""
-
-    @property
-    def is_accelerator(self) -> bool:
-        """Steps run beside the host: one can be launched while the result of another is waited for."""
-        ...
-
-    def launch_model(self, plan: StepPlan) -> Running[StepResult]: ...
-
-    def weights_version(self) -> int: ...
-
-    def shutdown(self) -> None: ...
+if TYPE_CHECKING:
+    from lullm.worker.worker import Worker
 
 
 class Service:
@@ -34,7 +22,7 @@ class Service:
         open_worker: loads the worker. gives_results: this rank's results of steps are wanted; else only its errors.
     """
 
-    def __init__(self, open_worker: Callable[[], ServedWorker], link: Link, rank: int, gives_results: bool):
+    def __init__(self, open_worker: Callable[[], "Worker"], link: Link, rank: int, gives_results: bool):
         self._open_worker = open_worker
         self._link = link
         self._rank = rank
@@ -57,7 +45,7 @@ class Service:
             worker.shutdown()
         return True
 
-    def _serve(self, worker: ServedWorker) -> None:
+    def _serve(self, worker: "Worker") -> None:
         """One after the other: a host computes a step when its result is asked for."""
         for command in self._commands():
             if command.kind == "step":
@@ -65,7 +53,7 @@ class Service:
             else:
                 self._answer(worker, command)
 
-    def _serve_beside(self, worker: ServedWorker) -> None:
+    def _serve_beside(self, worker: "Worker") -> None:
         """Results are waited for on a thread of their own, so that the next step is launched meanwhile."""
         finishing: deque[Future[None]] = deque()
         with ThreadPoolExecutor(1, "lullm-results") as thread:
@@ -87,7 +75,7 @@ class Service:
                 return
             yield command
 
-    def _launch(self, worker: ServedWorker, command: Command) -> Running[StepResult] | Exception:
+    def _launch(self, worker: "Worker", command: Command) -> Running[StepResult] | Exception:
         try:
             return worker.launch_model(command.content)
         except Exception as error:
@@ -104,7 +92,7 @@ class Service:
             if self._gives_results:
                 self._send(Reply(command.number, "result", result))
 
-    def _answer(self, worker: ServedWorker, command: Command) -> None:
+    def _answer(self, worker: "Worker", command: Command) -> None:
         try:
             value = _run(worker, command)
             reply = Reply(command.number, "value", [worker.weights_version(), value])
@@ -119,7 +107,7 @@ class Service:
         self._link.send(reply)
 
 
-def _run(worker: ServedWorker, command: Command) -> Any:
+def _run(worker: "Worker", command: Command) -> Any:
     if command.kind == "call":
         verb, args = command.content
         return getattr(worker, verb)(*args)
@@ -130,7 +118,7 @@ def _run(worker: ServedWorker, command: Command) -> Any:
     return _method_of(worker, method)(*args, **kwargs)
 
 
-def _method_of(worker: ServedWorker, name: str) -> Callable[..., Any]:
+def _method_of(worker: "Worker", name: str) -> Callable[..., Any]:
     method = None if name.startswith("_") else getattr(worker, name, None)
     if not callable(method):
         raise InvalidRequestError(f"workers have no method {name!r}", "method")

@@ -15,12 +15,16 @@ from lullm.ops import in_place, torch_cpu
 from lullm.ops.cache.layer_cache import HeadNorm
 from lullm.ops.cpu.recording import call, new_result
 from lullm.types.arithmetic import Activation
+from lullm.units import round_up
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 """Those that are native, by their number in `csrc/dtype.h`."""
 
 ACTIVATIONS: dict[Activation, int] = {"silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4, "relu2": 6}
 """By their number in `csrc/dtype.h`; 0: none."""
+
+_LINE, _FEW_ROWS, _FEW_OUTPUTS = 32, 64, 1024
+"""Results of more rows and outputs pass by the cache, a line at a time: their rows begin at multiples of this."""
 
 
 def set_num_threads(num_threads: int) -> None:
@@ -75,7 +79,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if x.stride(1) != 1:
         x = x.contiguous()
     num_rows, num_outputs = x.shape[0], weight.shape[0]
-    y = new_result((num_rows, num_outputs), x.dtype)
+    row_len = num_outputs
+    if num_rows > _FEW_ROWS and num_outputs > _FEW_OUTPUTS:
+        row_len = round_up(num_outputs, _LINE)
+    y = new_result((num_rows, row_len), x.dtype)[:, :num_outputs]
     call(
         "lullm_linear",
         x.data_ptr(),
@@ -83,7 +90,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         None if bias is None else bias.data_ptr(),
         y.data_ptr(),
         x.stride(0),
-        num_outputs,
+        y.stride(0),
         num_rows,
         weight.shape[1],
         num_outputs,

@@ -10,7 +10,7 @@ from lullm.server.openai.generation import Generation
 from lullm.server.openai.schema import ChatBody
 from lullm.text.reply.event import CallStart, ReplyEvent, ReplyReader, Thinking
 from lullm.text.reply.form.detection import reply_form
-from lullm.text.reply.reader import PlainReader, open_reader
+from lullm.text.reply.reader import open_reader
 from lullm.types.outputs import CompletionOutput, RequestOutput
 from lullm.types.reply.form import ReplyForm
 
@@ -33,7 +33,7 @@ class Reply:
     def of(cls, generation: Generation) -> "Reply":
         """The reply of a generation with one prompt and one completion. A raw prompt's reply is plain text."""
         [request] = generation.requests
-        reader = open_reader(request) if isinstance(generation.asked, ChatBody) else PlainReader()
+        reader = open_reader(request) if isinstance(generation.asked, ChatBody) else ReplyReader()
         return cls(generation, reader, CompletionOutput(0, "", []))
 
     def read(self, output: RequestOutput) -> list[ReplyEvent]:

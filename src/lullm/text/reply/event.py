@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +45,21 @@ class CallEnd:
 ReplyEvent = Text | Thinking | CallStart | CallArguments | CallEnd
 
 
-class ReplyReader(Protocol):
-    """Reads the reply of one completion. However the text is cut into deltas, the events join to the same reply."""
+class ReplyReader:
+    """Reads the reply of one completion; this reader takes everything for text.
+
+    However the text is cut into deltas, the events join to the same reply.
+    """
 
     @property
     def num_thinking_tokens(self) -> int:
         """How many of the tokens so far the model has thought with."""
-        ...
+        return 0
 
     def feed(self, text: str, token_ids: Sequence[int]) -> list[ReplyEvent]:
         """The events of a delta, or of the whole. What may be the start of a marker is held back."""
-        ...
+        return [Text(text)] if text else []
 
     def finish(self) -> list[ReplyEvent]:
         """The events of what was held back; a call that is open ends. The reader is of no use then."""
-        ...
+        return []

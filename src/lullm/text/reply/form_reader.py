@@ -7,7 +7,7 @@ import string
 from collections.abc import Sequence
 
 from lullm.text.reply.call import Call, read_json, read_keywords, read_object, read_tagged
-from lullm.text.reply.event import CallArguments, ReplyEvent, Text, Thinking
+from lullm.text.reply.event import CallArguments, ReplyEvent, ReplyReader, Text, Thinking
 from lullm.text.reply.source import (
     NotInFormError,
     Source,
@@ -32,8 +32,8 @@ _SHORTEST_MARK = 5
 _ALPHABET = string.ascii_letters + string.digits
 
 
-class FormReader:
-    """See `ReplyReader`. What begins like a call and is none is text."""
+class FormReader(ReplyReader):
+    """What begins like a call and is none is text."""
 
     def __init__(self, rules: ReplyRules):
         form = rules.form
@@ -51,18 +51,15 @@ class FormReader:
 
     @property
     def num_thinking_tokens(self) -> int:
-        """See `ReplyReader`."""
         return self._counter.num_tokens if self._counter else 0
 
     def feed(self, text: str, token_ids: Sequence[int]) -> list[ReplyEvent]:
-        """See `ReplyReader`."""
         if self._counter:
             self._counter.feed(token_ids)
         self._source.text += text
         return self._read_on()
 
     def finish(self) -> list[ReplyEvent]:
-        """See `ReplyReader`."""
         self._source.is_closed = True
         return self._read_on()
 

@@ -20,6 +20,7 @@ namespace lullm {
 namespace amx {
 
 void fill_attention(Kernels&);
+void fill_state(Kernels&);
 void fill_quantized(Kernels&);
 void fill_grid(Kernels&, const QuantizedKernels& of_vectors);
 
@@ -320,6 +321,7 @@ void fill(Kernels& kernels) {
   kernels.cached_row_bytes[kBFloat16] = [](const LinearArgs& a) { return (a.in < kWholeSteps * kTileDepth ? a.in : kWholeSteps * kTileDepth) * 2; };
   kernels.spin_products[kBFloat16] = spin_products;
   fill_attention(kernels);
+  fill_state(kernels);
   const QuantizedKernels of_vectors = kernels.quantized;
   fill_quantized(kernels);
   fill_grid(kernels, of_vectors);

@@ -29,6 +29,9 @@ int64_t rows_of_block(const LinearArgs& a, int dtype);
 void prepare_rows_here(LinearArgs& a, int dtype, int64_t first, int64_t last);
 void prepare_rows(LinearArgs& a, int dtype);
 
+// The rows of the weight behind its last whole panel, on all threads. `x_prepared` is filled.
+void multiply_last_rows(const LinearArgs& a, int dtype);
+
 // All of a linear layer, on all threads.
 void linear(LinearArgs a, int dtype);
 

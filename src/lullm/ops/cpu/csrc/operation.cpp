@@ -85,6 +85,7 @@ void lullm::linear(LinearArgs a, int dtype) {
                       std::min(panels, panel + (last - first) * item_panels));
     });
   }
+  if (panels > 0 && tail_of(a, dtype) > 0) return multiply_last_rows(a, dtype);
   const int64_t first = a.out - tail_of(a, dtype);
   for_ranges(a.out - first, a.in * size_of(dtype) * a.num_rows,
              [&](int64_t begin, int64_t end) { k.linear_tail[dtype](a, first + begin, first + end); });

@@ -7,6 +7,21 @@
 
 namespace lullm {
 
+// Tokens of a state space that are computed together where there are tiles, at multiples of their number in a sequence.
+constexpr int64_t kChunkTokens = 32;
+
+// The tokens [begin, end) of a chunk that a step computes; those before have been computed by other steps.
+struct Chunk {
+  int64_t span, begin, end;
+  int64_t first_row;  // of the chunk's first token among the step's rows; it may be below them
+  bool is_first;      // of its sequence
+
+  bool is_full() const { return end == kChunkTokens; }  // with this step
+  bool is_whole() const { return begin == 0 && is_full(); }
+  int64_t first_tile() const { return begin / 16; }
+  int64_t last_tile() const { return (end - 1) / 16; }
+};
+
 // The states of one layer in a step: per span float tensors one behind the other, in pages of blocks of the KV cache.
 // First come the keys' pages of the span's blocks, then the values'.
 struct StateArgs {
@@ -23,6 +38,16 @@ struct StateArgs {
   int64_t first_row(int64_t span) const { return query_starts[span]; }
   int64_t num_rows(int64_t span) const { return query_starts[span + 1] - query_starts[span]; }
   bool begins(int64_t span) const { return num_rows(span) == context_lens[span]; }
+
+  int64_t num_chunks(int64_t span) const {
+    return (context_lens[span] + kChunkTokens - 1) / kChunkTokens - (context_lens[span] - num_rows(span)) / kChunkTokens;
+  }
+  // The chunk `number` of those that the step meets.
+  Chunk chunk(int64_t span, int64_t number) const {
+    const int64_t end = context_lens[span], begin = end - num_rows(span);
+    const int64_t first = (begin / kChunkTokens + number) * kChunkTokens;
+    return {span, std::max(begin - first, int64_t{0}), std::min(end - first, kChunkTokens), first_row(span) + first - begin, first == 0};
+  }
 
   // body(place, index, count) for pieces of `count` elements of the tensor from `first` on, each within a page.
   template <class Body>
@@ -76,7 +101,9 @@ constexpr int kTokensAtOnce = 4;       // that move a state on while it is in re
 
 // See `Ops.gated_delta_rule` and `Ops.state_space`: the state of a head is [key_dim, value_dim].
 struct RecurrenceArgs {
-  StateArgs state;          // [num_heads, key_dim, value_dim], behind it factors [num_heads, num_column_blocks()]
+  // [num_heads, key_dim, value_dim], behind it factors [num_heads, num_column_blocks()], and if it keeps tokens those of a
+  // chunk but for the last one
+  StateArgs state;
   const void* queries;      // [T, num_groups, key_dim]
   const void* keys;         // the same
   const void* values;       // [T, num_heads, value_dim]
@@ -89,14 +116,22 @@ struct RecurrenceArgs {
   int64_t key_stride, value_stride, step_stride;
   int64_t num_groups, num_heads, key_dim, value_dim;
   float least_step, most_step;
+  bool keeps_tokens;
 
   // Where the factor of an item stands, in floats from the states on.
   int64_t factor_place(int64_t head, int64_t block) const {
     return num_heads * key_dim * value_dim + head * num_column_blocks() + block;
   }
+  // Tokens as they are kept: by head, values in bf16 and two floats; behind all heads by group, keys in bf16.
+  int64_t kept_of_head() const { return value_dim / 2 + 2; }
+  int64_t kept_place(int64_t head) const { return factor_place(num_heads, 0) + head * (kChunkTokens - 1) * kept_of_head(); }
+  int64_t kept_keys_place(int64_t group) const { return kept_place(num_heads) + group * (kChunkTokens - 1) * key_dim / 2; }
   int64_t num_column_blocks() const { return (value_dim + kStateColumns - 1) / kStateColumns; }
   int64_t padded_key_dim() const { return (key_dim + 15) / 16 * 16; }
   int64_t scratch_bytes() const { return 4 * (key_dim * kStateColumns + kTokensAtOnce * 2 * padded_key_dim()); }
+  // Of what the heads of a group share of a chunk, and of a head or a group that works on it.
+  int64_t prepared_bytes() const { return 4 * kChunkTokens * (key_dim + kChunkTokens); }
+  int64_t chunk_scratch_bytes() const { return 4 * (key_dim * value_dim + 32 * key_dim + 160 * value_dim + 2048); }
 };
 
 // See `Ops.selective_scan`.

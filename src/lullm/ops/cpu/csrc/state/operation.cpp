@@ -30,6 +30,26 @@ void add_channels(std::vector<ConvolutionItem>& items, ConvolutionItem item) {
   }
 }
 
+// Chunks side by side, as far as a group's heads share them; then every head through its chunks.
+void recur_chunks(const RecurrenceArgs& a) {
+  std::vector<Chunk> chunks;
+  std::vector<int64_t> first_of_span;
+  for (int64_t span = 0; span < a.state.num_spans; span++) {
+    first_of_span.push_back(static_cast<int64_t>(chunks.size()));
+    for (int64_t i = 0; i < a.state.num_chunks(span); i++) chunks.push_back(a.state.chunk(span, i));
+  }
+  const int64_t num_items = static_cast<int64_t>(chunks.size()) * a.num_groups;
+  char* prepared = static_cast<char*>(scratch(kSharedScratch, num_items * a.prepared_bytes()));
+  const auto own = [&] { return scratch(kItemScratch, a.chunk_scratch_bytes()); };
+  parallel_for(num_items, [&](int64_t item) {
+    kernels().prepare_chunk(a, chunks[item / a.num_groups], item % a.num_groups, prepared + item * a.prepared_bytes(), own());
+  });
+  parallel_for(a.state.num_spans * a.num_heads, [&](int64_t item) {
+    const int64_t span = item / a.num_heads;
+    kernels().recur_chunks(a, span, item % a.num_heads, prepared + first_of_span[span] * a.num_groups * a.prepared_bytes(), own());
+  });
+}
+
 }  // namespace
 
 LULLM_EXPORT void lullm_causal_convolution(const void* x, const void* weight, const void* bias, void* y, void* key_cache,
@@ -63,11 +83,12 @@ LULLM_EXPORT void lullm_recurrence(const void* queries, const void* keys, const 
                                    int64_t table_stride, int64_t num_blocks, int64_t block_bytes, int64_t page_len,
                                    int64_t offset, int64_t key_stride, int64_t value_stride, int64_t step_stride,
                                    int64_t num_groups, int64_t num_heads, int64_t key_dim, int64_t value_dim,
-                                   float least_step, float most_step, int dtype) {
+                                   float least_step, float most_step, int keeps_tokens, int dtype) {
   const RecurrenceArgs a = {{static_cast<char*>(key_cache), static_cast<char*>(value_cache), block_tables, context_lens,
                              query_starts, num_spans, table_stride, num_blocks, block_bytes, page_len, offset},
                             queries, keys, values, betas, steps, a_log, dt_bias, skip, y, key_stride, value_stride,
-                            step_stride, num_groups, num_heads, key_dim, value_dim, least_step, most_step};
+                            step_stride, num_groups, num_heads, key_dim, value_dim, least_step, most_step, keeps_tokens != 0};
+  if (a.keeps_tokens && dtype == kBFloat16 && kernels().recur_chunks != nullptr) return recur_chunks(a);
   const int64_t columns = a.num_column_blocks(), num_items = num_heads * columns;
   parallel_for(num_spans * num_items, [&](int64_t item) {
     const int64_t within = item % num_items;

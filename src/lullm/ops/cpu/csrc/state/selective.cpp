@@ -5,20 +5,11 @@
 
 #include "../kernel_table.h"
 #include "../simd.h"
+#include "softplus.h"
 
 namespace lullm {
 namespace LULLM_ISA {
 namespace {
-
-// log(1 + e**x): the larger of x and 0, and log(1 + u) with u = e**-|x|, as 2 atanh(s) of s = u / (2 + u) <= 1/3, whose
-// series ends at s**13 (remainder below 1e-8).
-inline V softplus(V x) {
-  const V above = max(x, zero()), u = exp(sub(x, add(above, above)));
-  const V s = div(u, add(set1(2.0f), u)), square = mul(s, s);
-  V series = set1(1.0f / 13);
-  LULLM_UNROLL for (const float odd : {11, 9, 7, 5, 3, 1}) series = fma(series, square, set1(1.0f / odd));
-  return fma(add(s, s), series, above);
-}
 
 template <class T>
 void select(const SelectiveArgs& a, int64_t span, int64_t block, void* scratch) {
