@@ -65,14 +65,17 @@ def test_two_workers(tmp_path, family, name, options):
 
 
 EXPERTS = {
+    "Afmoe": {},
     "DeepseekV2": {},
     "Gemma4": {"num_experts": 6},
     "Glm4Moe": {},
     "GptOss": {"num_local_experts": 6},
     "GraniteMoeHybrid": {},
     "Lfm2Moe": {"num_experts": 6},
+    "Llama4": {"num_local_experts": 6},
     "Mixtral": {},
     "NemotronH": {},
+    "Phimoe": {"num_local_experts": 6},
     "Qwen2Moe": {"num_experts": 6},
     "Qwen3_5Moe": {"num_experts": 6},
     "Qwen3Moe": {"num_experts": 6},

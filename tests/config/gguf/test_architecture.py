@@ -64,6 +64,7 @@ MORE = {
         "attention.sliding_window_pattern": array("B", [1, 0]), "embedding_length_per_layer_input": 0,
         "rope.freq_base_swa": 1000.0, "rope.dimension_count_swa": 16, "rope.scaling.type": "none",
     },
+    "apertus": {"rope.scaling.type": "none"},
     "exaone-moe": GROUPED,
     "falcon-h1": SPACE,
     "gemma3n": {
@@ -147,7 +148,7 @@ def test_what_changes_the_arithmetic_is_refused():
         config_data(file_of("qwen2", expert_count=8))
     with pytest.raises(ModelLoadError, match="expert_weights_norm False is not supported for qwen3moe, only True"):
         config_data(file_of("qwen3moe", expert_weights_norm=False))
-    with pytest.raises(ModelLoadError, match="'rwkv7' is not supported in GGUF; take the folder .* or one of: arcee"):
+    with pytest.raises(ModelLoadError, match="'rwkv7' is not supported in GGUF; take the folder .* or one of: apertus"):
         config_data(file_of("rwkv7"))
     with pytest.raises(ModelLoadError, match="rope.dimension_count 8 is not supported, only 16"):
         config_data(file_of("llama", **{"rope.dimension_count": 8}))

@@ -27,7 +27,7 @@ ARCHITECTURES = {
     "Qwen3_5": "qwen35", "Qwen3_5Moe": "qwen35moe", "Bloom": "bloom", "ExaoneMoe": "exaone-moe", "Falcon": "falcon",
     "FalconH1": "falcon-h1", "FalconMamba": "mamba", "GPTBigCode": "starcoder", "GPTNeoX": "gptneox",
     "Gemma3n": "gemma3n", "Jamba": "jamba", "Mamba": "mamba", "Mamba2": "mamba2", "Mpt": "mpt",
-    "Llama4": "llama4", "HunYuanDenseV1": "hunyuan-dense", "HunYuanMoEV1": "hunyuan-moe",
+    "Llama4": "llama4", "Apertus": "apertus", "HunYuanDenseV1": "hunyuan-dense", "HunYuanMoEV1": "hunyuan-moe",
 }  # fmt: skip
 FORMATS = gguf.GGMLQuantizationType
 EXPERTS = {
@@ -102,6 +102,8 @@ def gguf_tensors(folder, family, architecture):
         if family == "Llama4" and ".experts." in name:
             for part, each in llama4_experts(name, values):
                 found[f"{layer}.{part}.weight"] = each
+            continue
+        if ".act_fn." in name:  # among the keys
             continue
         if name.endswith("input_linear.weight"):
             kind = "_exps" if "block_sparse" in name else "_shexp" if config.get("num_local_experts") else ""
@@ -259,6 +261,8 @@ def write_gguf(path, folder, family, block=FORMATS.F32, choose=None, pre="qwen2"
     add_config(writer, config, family)
     if (Path(folder) / "tokenizer.json").exists():
         add_tokenizer(writer, Path(folder), config["vocab_size"], pre)
+    if family == "Apertus":
+        add_activations(writer, Path(folder))
     for name, values in (gguf_tensors(Path(folder), family, architecture) | (extra or {})).items():
         kind = (choose and choose(name)) or (block if values.ndim > 1 and "inp" not in name else FORMATS.F32)
         add_values(writer, name, values, kind)
@@ -266,6 +270,14 @@ def write_gguf(path, folder, family, block=FORMATS.F32, choose=None, pre="qwen2"
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def add_activations(writer, folder):
+    stored = load_file(next(folder.glob("*.safetensors")))
+    for part in ("alpha_n", "alpha_p", "beta", "eps"):
+        layers = range(num_layers(json.loads((folder / "config.json").read_text())))
+        values = [stored[f"model.layers.{layer}.mlp.act_fn.{part}"].float().item() for layer in layers]
+        getattr(writer, f"add_xielu_{part}")(values)
 
 
 def add_values(writer, name, values, kind):

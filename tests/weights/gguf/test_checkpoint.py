@@ -38,6 +38,7 @@ GROUPED = {"hidden_size": 256, "intermediate_size": 512}
 EVEN_YARN = {"rope_parameters": YARN_ON_ALL["rope_parameters"] | {"mscale": 0.9}}
 """A file holds one number for what queries and keys, and all of them, are multiplied by."""
 VARIANTS = {
+    "Apertus": CASES["Apertus"].variants["plain rope, biases, tied, one kv head"],
     "Llama": {"tie_word_embeddings": True},
     "Qwen2": {},
     "Qwen3": {"rope_parameters": ROPE["yarn"]},
@@ -159,7 +160,7 @@ def test_phi_with_factors_for_every_frequency(tmp_path):
     torch.testing.assert_close(logits(path), logits(tmp_path), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("family", ["Llama", "Llama4"])
+@pytest.mark.parametrize("family", ["Apertus", "Llama", "Llama4"])
 def test_llama_3s_stretched_rope_is_a_tensor(tmp_path, family):
     from lullm.config.rope import RopeConfig
     from lullm.nn.rotary import rotary_frequencies

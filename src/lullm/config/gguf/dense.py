@@ -187,6 +187,12 @@ def _bloom(keys: Keys) -> Data:
     return {"architectures": ["BloomForCausalLM"], **_eps(keys, "layer_norm_epsilon")}
 
 
+def _apertus(keys: Keys) -> Data:
+    """A plain rope is said, since a missing one means the released models'."""
+    data = with_biases("ApertusForCausalLM", attention_bias=_QUERY_BIAS)(keys)
+    return {**data, "rope_parameters": data.pop("rope_scaling") or {"rope_type": "default"}}
+
+
 def _minicpm(keys: Keys) -> Data:
     """As Granite, with the usual factor on scores."""
     if keys.has("rope_factors_long.weight"):
@@ -210,6 +216,7 @@ def _refuse_head_norms(keys: Keys) -> None:
 
 _LLAMA_BIASES = {"attention_bias": _QUERY_BIAS, "mlp_bias": _MLP_BIAS}
 DENSE: dict[str, Architecture] = {
+    "apertus": Architecture(_apertus),
     "arcee": Architecture(with_biases("ArceeForCausalLM", **_LLAMA_BIASES)),
     "bloom": Architecture(_bloom),
     "cohere2": Architecture(_cohere2, {"logit_scale"}),

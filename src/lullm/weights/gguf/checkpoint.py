@@ -3,6 +3,7 @@
 import mmap
 import re
 import warnings
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +53,7 @@ class GGUFSource:
         for place in self._places:
             _check_stack(self._names, place)
             check_library(f"{place.name} of {path}", place.format)
+        self._activations = _activations(keys) if self._file.architecture == "apertus" else {}
         self.num_bytes = sum(place.num_bytes for place in self._places)
 
     def rules(self, rules: WeightRules) -> WeightRules:
@@ -78,7 +80,8 @@ class GGUFSource:
         return frozenset(self.shapes())
 
     def shapes(self) -> dict[str, list[int]]:
-        return {name: list(shape) for place in self._places for name, shape in _named_shapes(self._names, place)}
+        stored = {name: list(shape) for place in self._places for name, shape in _named_shapes(self._names, place)}
+        return stored | {name: list(tensor.shape) for name, tensor in self._activations.items()}
 
     def formats(self, rules: WeightRules) -> dict[str, tuple[int, ...]]:
         found: dict[str, tuple[int, ...]] = {}
@@ -111,9 +114,22 @@ class GGUFSource:
                         values = rows.decode().neg().log()
                     yield own, values, rows.raw.nbytes
         latents.finish()
+        yield from ((name, tensor, 0) for name, tensor in self._activations.items())
 
     def _reorder(self) -> Callable[[str, GGUFTensor], GGUFTensor]:
         return _halves_apart(self._file) if self._heads is None else self._heads.in_order
+
+
+def _activations(keys: Keys) -> dict[str, Tensor]:
+    """What Apertus's layers have learned of their activation, which a file holds among its keys."""
+    found: dict[str, Tensor] = {}
+    for name, shape in (("alpha_p", (1,)), ("alpha_n", (1,)), ("beta", ()), ("eps", ())):
+        values = keys.file.metadata.get(f"xielu.{name}")
+        if not isinstance(values, array) or len(values) < keys.num_layers:
+            raise keys.fault(f"xielu.{name} must be a list of numbers, one for each layer")
+        for layer in range(keys.num_layers):
+            found[f"model.layers.{layer}.mlp.act_fn.{name}"] = torch.full(shape, values[layer])
+    return found
 
 
 def _drafts(name: str, num_layers: int) -> bool:

@@ -114,6 +114,7 @@ _TWO_LAYERS = {"ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"}
 _TWO_NORMS = {"attn_norm": "post_attention_layernorm", "attn_norm_2": "input_layernorm"}
 """Of Falcon 40B, whose MLP has a norm of its own."""
 _OF_ARCHITECTURE: dict[str, Mapping[str, str]] = {
+    "apertus": _TWO_LAYERS,
     "arcee": _TWO_LAYERS,
     "bloom": {**_TWO_LAYERS, "token_embd_norm": "model.embed_norm"},
     "deepseek2": _LATENT,
