@@ -141,7 +141,10 @@ def test_the_seed_of_run_is_the_answers():
         (["serve", "--port", "0", "--host", "0.0.0.0", "--enable-sleep-mode"], "set an --admin-key"),
         (["serve", "--sleep-dir", "."], "needs --enable-sleep-mode"),
         (["serve", "--no-verify-wake"], "needs --enable-sleep-mode"),
-        (["serve", "--port", "0", "--enable-sleep-mode", "--sleep-dir", "/no/such/folder"], "does not exist"),
+        (
+            ["serve", "--port", "0", "--enable-sleep-mode", "--sleep-dir", "/no/such/folder"],
+            "is not a folder that exists",
+        ),
         (["serve", "--sleep-after", "60s:1"], "needs --enable-sleep-mode"),
         (["serve", "--enable-sleep-mode", "--sleep-after", "60:1"], "'60' is not a time like"),
         (["serve", "--enable-sleep-mode", "--sleep-after", "60s:disk,10m:1"], "must be deeper"),

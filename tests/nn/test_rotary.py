@@ -103,7 +103,7 @@ def test_yarn_without_a_factor_stretches_to_the_configured_length():
     with pytest.raises(ModelLoadError, match="partial_rotary_factor 0.5"):
         ModelConfig.from_dict({**data, "rope_parameters": {"partial_rotary_factor": 0.5}})
     with pytest.raises(ModelLoadError, match="low_freq_factor"):
-        ModelConfig.from_dict({**data, "rope_parameters": {"rope_type": "llama3", "low_freq_factor": 4.0}})
+        ModelConfig.from_dict({**data, "rope_parameters": {"rope_type": "llama3", "low_freq_factor": 4.5}})
     with pytest.raises(ModelLoadError, match="attention_factor"):
         ModelConfig.from_dict({**data, "rope_parameters": KINDS["yarn"] | {"attention_factor": "big"}})
 
