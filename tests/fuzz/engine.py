@@ -213,7 +213,8 @@ class _Round:
 
 def _is_comparable(params: SamplingParams) -> bool:
     """Whether the answer is a greedy one, where a margin says how sure it is of the model's logits alone."""
-    return params.is_greedy and not (params.has_penalties or params.logit_bias or params.beam_width)
+    has_penalties = params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1.0
+    return params.is_greedy and not (has_penalties or params.logit_bias or params.beam_width)
 
 
 def _check_form(output: RequestOutput, params: SamplingParams) -> None:

@@ -182,11 +182,6 @@ class SamplingParams:
         return self.temperature == 0.0
 
     @property
-    def has_penalties(self) -> bool:
-        """Whether the logits depend on the tokens so far."""
-        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
-
-    @property
     def needs_logprobs(self) -> bool:
         """Whether the chosen tokens' log-probabilities are needed: asked for, or to rank `best_of`."""
         return self.logprobs is not None or self.num_sequences > self.n
