@@ -116,18 +116,10 @@ class Attention(nn.Module):
         qkv = qkv.unflatten(-1, (-1, self.head_dim))  # [T, Hq + 2 * Hkv, D]
         if self.style.has_value_norm and self.style.head_norm_eps is not None:
             ops.rms_norm_(qkv[:, qkv.shape[1] - self.num_kv_heads :], self.ones, self.style.head_norm_eps)
-        turned: Tensor | None = None
-        write: Callable[[LayerCache, Tensor], Tensor | None]
-        write = partial(ops.rope_and_cache, qkv, head_norm, context.positions, cos_sin_cache)
-        if self.style.norms_behind_rope:
-            turned = self._turn_and_norm(qkv, cos_sin_cache, context)
-            write = partial(ops.write_cache, qkv[:, turned.shape[1] :])
+        write = self._turn(qkv, head_norm, cos_sin_cache, context)
         if context.calibrates and self.kv_scales is not None:
             self.kv_scales.calibrate(qkv, attention.slot_mapping, write)
         q = write(cache, attention.slot_mapping)
-        if q is None:
-            assert turned is not None, "what only writes comes behind it"
-            q = turned
         if self.style.query_stretch is not None:
             q.mul_(_factors(context.positions, self.style.query_stretch).to(q.dtype))
         out = ops.attention(q, cache, attention, self.style.scale, self.style.soft_cap, self.sinks)  # [T, Hq, D]
@@ -136,15 +128,28 @@ class Attention(nn.Module):
             ops.multiply_(out, gate, "sigmoid")
         return self.o_proj(out, ops)
 
-    def _turn_and_norm(self, qkv: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:
-        """Both in place; the queries `[T, Hq, D]` of `qkv [T, Hq + 2 * Hkv, D]`."""
+    def _turn(
+        self, qkv: Tensor, head_norm: HeadNorm | None, cos_sin_cache: Tensor, context: StepContext
+    ) -> Callable[[LayerCache, Tensor], Tensor]:
+        """What writes the keys and values of `qkv [T, Hq + 2 * Hkv, D]` into slots of a cache, and gives the queries.
+
+        Norms behind the rotation are no part of the op that rotates and writes: both are done here, in place.
+        """
+        ops = context.ops
+        if not self.style.norms_behind_rope:
+            return partial(ops.rope_and_cache, qkv, head_norm, context.positions, cos_sin_cache)
         assert self.q_norm is not None and self.k_norm is not None, "of families with norms on heads"
         num_turned = qkv.shape[1] - self.num_kv_heads
-        q, k = qkv[:, : num_turned - self.num_kv_heads], qkv[:, num_turned - self.num_kv_heads : num_turned]
-        context.ops.rotate_(qkv[:, :num_turned], None, context.positions, cos_sin_cache)
-        self.q_norm.norm_(q, context.ops)
-        self.k_norm.norm_(k, context.ops)
-        return q
+        num_heads = num_turned - self.num_kv_heads
+        ops.rotate_(qkv[:, :num_turned], None, context.positions, cos_sin_cache)
+        self.q_norm.norm_(qkv[:, :num_heads], ops)
+        self.k_norm.norm_(qkv[:, num_heads:num_turned], ops)
+
+        def write(cache: LayerCache, slot_mapping: Tensor) -> Tensor:
+            ops.write_cache(qkv[:, num_heads:], cache, slot_mapping)
+            return qkv[:, :num_heads]
+
+        return write
 
 
 class QueryAttention(nn.Module):
