@@ -17,6 +17,7 @@ from torch import Tensor
 from lullm.arena.checksum import NewDigest, Xxh3Digest
 from lullm.collective.collective import Alone
 from lullm.ops import head_products, in_place
+from lullm.ops.cache.block_pairs import BlockPairs
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
@@ -36,7 +37,6 @@ from lullm.types.arithmetic import Activation, AttentionFeature, Gating
 _Maybe = Tensor | None
 _Parts = Sequence[tuple[Tensor, Tensor]]
 _Scan = Callable[[Tensor, Tensor, Tensor, DecayWeights, LayerState], Tensor]
-_BlockPairs = list[tuple[int, int]]
 _Experts = Callable[[Tensor, Routes, ExpertWeights, _Maybe, _Maybe], Tensor]
 
 
@@ -147,13 +147,13 @@ class Ops:
     the softmax divides by (https://arxiv.org/abs/2309.17453).
     """
 
-    copy_blocks: Callable[[list[LayerCache], _BlockPairs], None]
+    copy_blocks: Callable[[list[LayerCache], BlockPairs], None]
     """caches of all layers, pairs of (source, destination) block ids -> None.
 
     Copies whole blocks in every layer, as if one pair after the other.
     """
 
-    swap_blocks: Callable[[list[LayerCache], list[LayerCache], _BlockPairs], None]
+    swap_blocks: Callable[[list[LayerCache], list[LayerCache], BlockPairs], None]
     """sources, destinations: the caches of all layers in two pools; pairs of (source, destination) block ids -> None.
 
     Copies whole blocks between the pools. No destination stands in two pairs.
