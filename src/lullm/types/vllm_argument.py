@@ -20,6 +20,7 @@ class VllmArgument:
 
     Attributes:
         default: vLLM's; it asks for nothing, as None does.
+            As a flag it is a switch where the default is True or False, and takes several values where it is a tuple.
         advice: what to do instead, or why the argument changes nothing.
         passes: any value is accepted, because none could change anything here.
     """
@@ -42,9 +43,10 @@ def refused(advice: str, **defaults: Any) -> dict[str, VllmArgument]:
     return {name: VllmArgument(default, advice) for name, default in defaults.items()}
 
 
-def without_effect(reason: str, *names: str) -> dict[str, VllmArgument]:
-    """Arguments that pass with any value."""
-    return {name: VllmArgument(None, reason, passes=True) for name in names}
+def without_effect(reason: str, *names: str, **defaults: Any) -> dict[str, VllmArgument]:
+    """Arguments that pass with any value. `defaults`: of those that are no plain values as flags."""
+    known = dict.fromkeys(names) | defaults
+    return {name: VllmArgument(default, reason, passes=True) for name, default in known.items()}
 
 
 def without_vllms(arguments: dict[str, Any], known: Mapping[str, VllmArgument]) -> dict[str, Any]:
@@ -85,7 +87,19 @@ VLLM_CALLS: dict[str, VllmArgument] = {
 VLLM_SAMPLING: dict[str, VllmArgument] = {
     **refused("say it by structured_outputs=StructuredOutputsParams(...), with the same fields", guided_decoding=None),
     **refused("use `logit_bias`, `allowed_token_ids` or `bad_words`", logits_processors=None, extra_args=None),
-    **refused("`logprobs` gives the most likely tokens, the chosen one besides", logprob_token_ids=None),
+    **refused(
+        "`logprobs` gives the most likely tokens, the chosen one besides",
+        logprob_token_ids=None,
+        prompt_logprob_token_ids=None,
+    ),
+    **refused("`prompt_logprobs` begin at the prompt's second token", prompt_logprob_start=None),
+    **refused(
+        "append these tokens to the prompt and ask for `prompt_logprobs`: they come as if drawn",
+        trace_decode_token_ids=None,
+    ),
+    **refused("a model with runner='pooling' gives hidden states: `LLM.encode`", return_last_hidden_states=False),
+    **refused("there are no watermarks", watermarking=None),
+    **without_effect("tokens are streamed as they come", "stream_interval"),
     **refused("`repetition_penalty` and `frequency_penalty` work against repetition", repetition_detection=None),
     **without_effect("no blanks are put between special tokens", "spaces_between_special_tokens"),
     **without_effect("log-probabilities are always kept flat, and read like a list of dicts", "flat_logprobs"),
