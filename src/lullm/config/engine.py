@@ -14,7 +14,7 @@ from lullm.config.agreement import check_agreement, check_for_model, refuse_know
 from lullm.config.engine_option import EngineOptions
 from lullm.config.model import ModelConfig, ModelDType
 from lullm.config.option.option import described, options_of
-from lullm.config.option.vllm import VLLM_OPTIONS
+from lullm.config.option.vllm import ELSEWHERE, VLLM_OPTIONS
 from lullm.config.parallel.cut import parse_pipeline_layers
 from lullm.config.resolved import ResolvedConfig
 from lullm.config.user_option import DEFAULT_CPU_KV_SHARE, DEFAULT_GPU_MEMORY_UTILIZATION, UserOptions
@@ -61,8 +61,9 @@ class EngineConfig(UserOptions):
         own = without_vllms(options, VLLM_OPTIONS)
         unknown = sorted(own.keys() - known.keys())
         if unknown:
-            meant = (difflib.get_close_matches(name, known, n=1) for name in unknown)
-            hints = "".join(f"; did you mean {names[0]}?" for names in meant if names)
+            alike = {name: difflib.get_close_matches(name, known, n=1) for name in unknown}
+            meant = (ELSEWHERE.get(name) or "".join(alike[name]) for name in unknown)
+            hints = "".join(f"; did you mean {name}?" for name in meant if name)
             raise ConfigError(
                 f"unknown option {', '.join(map(repr, unknown))}{hints}; options are: {', '.join(sorted(known))}"
             )
