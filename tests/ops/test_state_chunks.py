@@ -1,4 +1,4 @@
-"""State spaces and the delta rule by chunks, where there are tiles: the same bits however a sequence is cut, and the golden sums."""
+"""Chunks of state spaces and of the delta rule: the same bits however a sequence is cut, and the golden sums."""
 
 import pytest
 import torch

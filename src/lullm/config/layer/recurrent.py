@@ -123,7 +123,9 @@ class StateSpaceConfig:
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """What a sequence keeps: the rows that the convolution still sees, a matrix per head, and a chunk's tokens."""
         sizes = (self.num_heads, self.state_size, self.head_dim)
-        kept = chunk_tokens(*sizes, self.num_groups, self.head_dim // 2 + 2)  # values in bfloat16, decay, size of a step
+        kept = chunk_tokens(
+            *sizes, self.num_groups, self.head_dim // 2 + 2
+        )  # values in bfloat16, decay, size of a step
         return (self.kernel_size - 1, self.num_channels), *head_states(*sizes), *kept
 
 
