@@ -78,7 +78,7 @@ COMMANDS: dict[str, str] = {
     "env": "it is `lullm doctor`",
     **dict.fromkeys(("stop", "unload", "kill"), _ONE_MODEL),
     "start": "it is `lullm serve`",
-    "create": "Modelfiles are not read; flags, a YAML file (--config) and requests say what theirs do",
+    "create": "Modelfiles are not read; --override-generation-config and --chat-template say what theirs do",
     **dict.fromkeys(("cp", "push"), "models are files, and ids of the hub; copy or upload them"),
     **dict.fromkeys(("signin", "signout", "login"), "set HF_TOKEN in the environment"),
     **dict.fromkeys(("download", "install"), "it is `lullm pull MODEL`"),

@@ -36,8 +36,6 @@ VLLM_OPTIONS: dict[str, VllmArgument] = {
     **refused("leave it out, or use runner='pooling' and convert", task=None),
     **refused("set HF_HOME or HF_HUB_CACHE in the environment", download_dir=None),
     **refused("set HF_TOKEN in the environment", hf_token=None),
-    **refused("the model's own defaults hold; give `SamplingParams`", generation_config="auto"),
-    **refused("give `SamplingParams`, or edit generation_config.json", override_generation_config=None),
     **refused(
         "LoRA adapters are not there yet; merge them into the checkpoint", enable_lora=False, default_mm_loras=None
     ),
