@@ -72,6 +72,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_causal_convolution": [_POINTER] * 9 + [_SIZE] * 9 + [_INT] * 2,
     "lullm_recurrence": [_POINTER] * 14 + [_SIZE] * 13 + [_FLOAT] * 2 + [_INT] * 2,
     "lullm_selective_scan": [_POINTER] * 12 + [_SIZE] * 11 + [_INT],
+    "lullm_rg_lru": [_POINTER] * 12 + [_SIZE] * 10 + [_INT],
     "lullm_gated_rms_norm": [_POINTER] * 4 + [_SIZE] * 6 + [_FLOAT] + [_INT] * 2,
     "lullm_multiply": [_POINTER] * 2 + [_SIZE] * 4 + [_INT] * 2,
     "lullm_group_bytes": [_SIZE],
@@ -82,7 +83,6 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_all_reduce": [_POINTER] * 2 + [_SIZE, _INT],
     "lullm_all_gather": [_POINTER] * 3 + [_SIZE] * 2,
     "lullm_deal_rows": [_POINTER] * 3 + [_SIZE] * 2,
-    "lullm_broadcast": [_POINTER] * 2 + [_SIZE] * 2,
     "lullm_send": [_POINTER] * 2 + [_SIZE] * 2,
     "lullm_receive": [_POINTER] * 2 + [_SIZE] * 2,
     "lullm_digest_bytes": [],
@@ -96,7 +96,7 @@ _SIGNATURES: dict[str, list[type]] = {
 _RETURN_INT = (
     "lullm_embedding", "lullm_gated_linear", "lullm_quantize_rows", "lullm_store_narrow", "lullm_quantized_embedding",
     "lullm_sort_rows", "lullm_grouped_linear", "lullm_operation_number", "lullm_replay",
-    "lullm_group_failure", "lullm_meet", "lullm_all_reduce", "lullm_all_gather", "lullm_deal_rows", "lullm_broadcast",
+    "lullm_group_failure", "lullm_meet", "lullm_all_reduce", "lullm_all_gather", "lullm_deal_rows",
     "lullm_send", "lullm_receive",
 )  # fmt: skip
 
