@@ -50,6 +50,12 @@ class UserOptions(EngineOptions):
         "model",
         value_name="JSON",
     )
+    hf_overrides: str | None = option(
+        None,
+        'other values for keys of config.json, as JSON: {"rope_parameters": {"rope_type": "yarn", ...}}; default: none',
+        "model",
+        value_name="JSON",
+    )
     dtype: DType = option("auto", "type of weights, activations and KV cache; 'auto' takes the checkpoint's", "model")
     max_model_len: int | None = option(
         None,
