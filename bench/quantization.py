@@ -1,6 +1,6 @@
 """What quantization costs in quality: logits of a quantized model beside those of the model in full.
 
-    python bench/quantization.py                      the demo model, over its own kind of text
+    PYTHONPATH=. python bench/quantization.py         the demo model, over its own kind of text (of `training/`)
     python bench/quantization.py --shape qwen3-0.6b   dummy weights of a real shape, over random tokens
 
 Per format: the relative error of the logits, |a - b| / |b|; the mean Kullback-Leibler divergence of the next token's
@@ -20,7 +20,6 @@ from engine_part import model_of, quantized_by
 from throughput import SHAPES
 
 from lullm import LLM, SamplingParams
-from lullm.demo.corpus.corpus import TASKS, held_out_items, user_turn
 from lullm.nn.linear import Matrix
 
 FORMATS = {"bfloat16": ("bfloat16", None), "int8": ("bfloat16", "int8"), "int4": ("bfloat16", "int4")}
@@ -51,6 +50,8 @@ def main() -> None:
 
 
 def demo_prompts(count: int) -> list[str]:
+    from training.corpus.corpus import TASKS, held_out_items, user_turn
+
     items = [item for task in TASKS for item in held_out_items(task, count // len(TASKS) + 1, 1)]
     return [user_turn(item.question) + item.answer for item in items[:count]]
 

@@ -14,6 +14,9 @@ _HOMES = {
     "BeamSearchParams": "lullm.llm.beam_search",
     "LLM": "lullm.llm.llm",
     "SamplingParams": "lullm.types.sampling_params",
+    "RequestOutputKind": "lullm.types.sampling_params",
+    "TextPrompt": "lullm.types.request",
+    "TokensPrompt": "lullm.types.request",
     "PoolingParams": "lullm.types.pooling.params",
     "PoolingRequestOutput": "lullm.types.pooling.outputs",
     "EmbeddingRequestOutput": "lullm.types.pooling.outputs",
@@ -41,9 +44,12 @@ __all__ = [
     "PoolingParams",
     "PoolingRequestOutput",
     "RequestOutput",
+    "RequestOutputKind",
     "SamplingParams",
     "ScoringRequestOutput",
     "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
     "register_model",
 ]
 
@@ -64,7 +70,8 @@ if TYPE_CHECKING:
         ScoringRequestOutput,
     )
     from lullm.types.pooling.params import PoolingParams
-    from lullm.types.sampling_params import SamplingParams
+    from lullm.types.request import TextPrompt, TokensPrompt
+    from lullm.types.sampling_params import RequestOutputKind, SamplingParams
 
 
 def __getattr__(name: str) -> Any:

@@ -29,6 +29,9 @@ GROUPS = {
         "StructuredOutputsParams",
         "RequestOutput",
         "CompletionOutput",
+        "RequestOutputKind",
+        "TextPrompt",
+        "TokensPrompt",
     ),
     "Options": ("EngineConfig", "EngineArgs", "AsyncEngineArgs"),
     "Vectors and scores": (
@@ -53,7 +56,7 @@ def page() -> str:
 
 def _entry(name: str, what: Any) -> list[str]:
     parts = [f"### `{name}{_signature(what)}`\n", *_prose(what)]
-    if inspect.isclass(what) and not dataclasses.is_dataclass(what):
+    if inspect.isclass(what) and not dataclasses.is_dataclass(what) and not issubclass(what, (enum.Enum, dict)):
         for method, member in inspect.getmembers(what):
             if method.startswith("_") or not inspect.getdoc(member):
                 continue
@@ -63,6 +66,8 @@ def _entry(name: str, what: Any) -> list[str]:
 
 
 def _signature(what: Any) -> str:
+    if inspect.isclass(what) and issubclass(what, enum.Enum):
+        return ""
     if hasattr(what, "__origin__"):
         return f" = {what}".replace("lullm.types.pooling.outputs.", "")
     try:

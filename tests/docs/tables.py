@@ -17,7 +17,7 @@ from kit.worker.matrix import EXECUTORS, LAYOUTS, ROWS
 
 from lullm.config.engine import EngineConfig
 from lullm.config.option.option import options_of
-from lullm.config.option.vllm import VLLM_OPTIONS
+from lullm.config.option.vllm import VLLM_OPTIONS, VLLM_SERVER_OPTIONS
 from lullm.types.vllm_argument import VLLM_CALLS, VLLM_SAMPLING, VllmArgument
 
 DOCS = ROOT / "docs"
@@ -79,6 +79,15 @@ OTHER_OPTIONS = "| option | passes with | why, or what to do instead |"
 def other_options() -> list[str]:
     """vLLM's options that lullm lacks."""
     return _vllms(OTHER_OPTIONS, VLLM_OPTIONS)
+
+
+OTHER_FLAGS = "| flag of `vllm serve` | passes with | why, or what to do instead |"
+
+
+def other_flags() -> list[str]:
+    """Those that are no engine's options, and that lullm lacks."""
+    known = {f"--{name.replace('_', '-')}": argument for name, argument in VLLM_SERVER_OPTIONS.items()}
+    return _vllms(OTHER_FLAGS, known)
 
 
 OTHER_PARAMS = "| argument of `SamplingParams` | passes with | why, or what to do instead |"
@@ -146,6 +155,7 @@ def parts() -> list[Part]:
         Part("distributed.md", PROCESSES, processes),
         Part("from-vllm.md", "Options of lullm, ", own_options),
         Part("from-vllm.md", OTHER_OPTIONS, other_options),
+        Part("from-vllm.md", OTHER_FLAGS, other_flags),
         Part("from-vllm.md", OTHER_PARAMS, other_params),
         Part("from-vllm.md", OTHER_ARGUMENTS, other_arguments),
         Part("endpoints.md", ENDPOINTS, endpoints),

@@ -54,8 +54,9 @@ def check_python(words: list[str]) -> None:
         assert all((ROOT / word).exists() for word in words[2:] if not word.startswith("-"))
         return
     if words[0] == "-m":
-        path = ROOT / "src" / (words[1].replace(".", "/") + ".py")
-        path = path if path.exists() else path.with_suffix("") / "__main__.py"
+        place = words[1].replace(".", "/")
+        names = [ROOT / base / f"{place}{end}" for base in ("", "src") for end in (".py", "/__main__.py")]
+        [path] = filter(Path.exists, names)
     else:
         path = ROOT / words[0]
     source = path.read_text()

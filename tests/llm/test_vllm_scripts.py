@@ -16,9 +16,12 @@ from lullm import (
     BeamSearchParams,
     EngineArgs,
     LLMEngine,
+    RequestOutputKind,
     SamplingParams,
+    TokensPrompt,
 )
 from lullm.errors import ConfigError, InvalidRequestError, UnsupportedError
+from lullm.types.vllm_argument import VLLM_NAMES
 
 PROMPTS = ["Once upon a time", "17 + 25 ="]
 
@@ -286,3 +289,67 @@ def test_an_answer_that_is_begun_goes_on(llm):
 def test_a_search_without_beams_is_told_so(llm):
     with pytest.raises(InvalidRequestError, match="beam_width must be at least 1, got 0"):
         llm.beam_search("Once", beam_width=0)
+
+
+def test_what_lullm_lacks_says_what_does_it(llm):
+    """They were plain AttributeErrors and TypeErrors."""
+    with pytest.raises(AttributeError, match="'LLM' object has no attribute 'start_weight_update': `update_weights`"):
+        llm.start_weight_update()
+    with pytest.raises(AttributeError, match="'LLMEngine' object has no attribute 'engine_core': `config`"):
+        _ = llm.llm_engine.engine_core
+    with pytest.raises(AttributeError, match="no attribute 'whatever'$"):
+        _ = llm.whatever
+    assert not hasattr(llm, "reset_mm_cache")
+    with pytest.raises(UnsupportedError, match="chat_template='x' is not supported: the folder's own template"):
+        llm.score("a", "b", chat_template="x")
+    with pytest.raises(UnsupportedError, match="profile_prefix='x' is not supported: name the folder"):
+        llm.start_profile(profile_prefix="x")
+    with pytest.raises(UnsupportedError, match="append these tokens to the prompt"):
+        SamplingParams(trace_decode_token_ids=[1])
+
+
+def test_no_advice_for_what_is_there(llm):
+    """A name has advice where a class lacks it, so that one of lullm's own is never shadowed."""
+    assert not {name for name in VLLM_NAMES if all(hasattr(kind, name) for kind in (LLM, LLMEngine, AsyncLLMEngine))}
+
+
+def test_enqueue_chat(llm):
+    messages = [{"role": "user", "content": PROMPTS[1]}]
+    params = SamplingParams(temperature=0, max_tokens=3)
+    plain = llm.chat(messages, params, use_tqdm=False, priority=1)
+    [request_id] = llm.enqueue_chat(messages, params, use_tqdm=False, lora_request=None, priority=[2])
+    [output] = llm.wait_for_completion(use_tqdm=False)
+    assert output.request_id == request_id and output.outputs == plain[0].outputs
+    assert llm.get_world_size() == llm.get_world_size(include_dp=False) == 1
+
+
+def test_a_pause_ends_under_vllms_tag():
+    """`wake_up(tags=["scheduling"])` was an unknown tag, and the engine stayed paused."""
+    with LLM("demo", max_model_len=64, enable_sleep_mode=True) as llm:
+        llm.sleep(level=0)
+        llm.wake_up(tags=["scheduling"])
+        assert not llm.is_sleeping()
+        llm.sleep(level=2)
+        llm.wake_up(tags=["weights"])
+        llm.wake_up(tags=["scheduling"])
+        assert llm.sleeping_tags == ("kv_cache",), "no memory has that name"
+        llm.wake_up(tags=["kv_cache", "scheduling"])
+        assert llm.generate("Once", SamplingParams(max_tokens=1), use_tqdm=False)
+        with pytest.raises(InvalidRequestError, match="sleep tags are"):
+            llm.sleep(tags=["scheduling"])
+
+
+def test_every_engine_pauses(llm):
+    """vLLM's trainers call sleep(level=0) on engines without sleep mode; it was refused."""
+    llm.sleep(level=0)
+    assert llm.sleep_state == "paused"
+    llm.wake_up()
+    assert llm.generate("Once", SamplingParams(max_tokens=1), use_tqdm=False)
+    with pytest.raises(ConfigError, match="sleep mode is off"):
+        llm.sleep(level=1)
+
+
+def test_names_of_vllm_stand_in_lullm_itself(llm):
+    assert RequestOutputKind.DELTA.value == "delta"
+    [output] = llm.generate(TokensPrompt(prompt_token_ids=[5, 6]), SamplingParams(max_tokens=1), use_tqdm=False)
+    assert output.prompt_token_ids == [5, 6]

@@ -167,6 +167,12 @@ CHANGES = {
     "problem_type": ["regression"],
     "id2label": [{"0": "a"}],
     "label2id": [{"a": 0}],
+    "num_mtp_layers": [1],
+    "block_types": [["attention"], ["attention", "recurrent"], ["mamba"]],
+    "lru_width": [64],
+    "conv1d_width": [3],
+    "mtp_layer_types": [["sliding_attention"]],
+    "mtp_mlp_layer_types": [["sparse"]],
     "per_layer_config": [
         {"1": {"rms_norm_eps": 0.5}},
         {"1": {"head_dim": 16}},

@@ -25,6 +25,7 @@ INDIVISIBLE = {
     "Mamba2 one group, biases, tied, bounded steps": "groups of a state space",
     "NemotronH biases, one group": "groups of a state space",
     "Qwen3Next a head of each, biases, dense layers, tied": "linear_num_value_heads",
+    "Zamba2 one block, no rope, no adapters in attention, biases, one group": "groups of a state space",
 }
 FOUR = ("DeepseekV3", "GPT2", "Gemma3", "Gemma4", "GptOss", "Lfm2", "Llama", "Mixtral", "Olmo2", "Phi3", "Qwen3Next")
 """Of each family the variants that four workers share: two or one key heads, and a vocabulary of 131."""

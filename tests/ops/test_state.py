@@ -14,7 +14,7 @@ from lullm.ops.cpu.library import load_library
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS
 from lullm.ops.state.layout import LayerState, StateLayout
-from lullm.ops.state.weights import DecayWeights
+from lullm.ops.state.weights import DecayWeights, UnitWeights
 from lullm.types.layer_kind import RecurrentState
 
 LIBRARY = load_library()
@@ -188,6 +188,51 @@ def test_a_selective_scan_in_steps_of_any_size_gives_the_same(ops):
         for first in range(0, num_tokens, size):
             part = [torch.cat([x[:2], x[first : first + size]]) for x in given[:3]]
             out, states = run_scan(ops, (*part, given[3]), [2, len(part[0]) - 2], torch.cat([kept * 0 + 1, kept]))
+            parts.append(out[2:])
+            kept = states[1:]
+        results.append((torch.cat(parts), kept))
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0], atol=5e-5, rtol=1e-4)
+        if ops is NATIVE_CPU_OPS:
+            assert all(torch.equal(found, first) for found, first in zip(result, results[0], strict=True))
+
+
+def run_units(ops, given, query_lens, before, is_first=None):
+    """Of gated linear units, (what the op gives, the states behind it)."""
+    shapes = (KERNEL - 1, before.shape[1]), (before.shape[1],)
+    state = state_of(query_lens, shapes, [torch.zeros(len(query_lens), *shapes[0]), before], is_first)
+    out = ops.rg_lru(*given, state)
+    return out, LayerState(state.cache, layout_of(query_lens, None, state.layout.block_tables), 0, shapes).read(1)
+
+
+def input_of_units(num_tokens, num_channels, dtype=torch.float32):
+    """Parts of longer rows; and weights."""
+    x, inputs, decays, _ = draw(num_tokens, 3 * num_channels + 3).to(dtype).split((*[num_channels] * 3, 3), dim=1)
+    return x, inputs, decays * 3, UnitWeights(draw(num_channels) - 2, draw(num_channels) - 1, draw(num_channels) + 1)
+
+
+@pytest.mark.parametrize("num_channels", [10, 150])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("query_lens", LENS, ids=str)
+def test_gated_units_equal_the_golden_version(ops, query_lens, dtype, num_channels):
+    given = input_of_units(sum(query_lens), num_channels, dtype)
+    before, is_first = draw(len(query_lens), num_channels), [span == 1 for span in range(len(query_lens))]
+    found, expected = (run_units(version, given, query_lens, before, is_first) for version in (ops, REFERENCE_OPS))
+    assert found[0].dtype == dtype and expected[0].float().abs().mean() > 0.1
+    tolerance = 5e-5 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(found[0], expected[0], atol=tolerance, rtol=max(tolerance, 1e-4))
+    torch.testing.assert_close(found[1], expected[1], atol=5e-5, rtol=1e-4)
+
+
+def test_gated_units_in_steps_of_any_size_give_the_same(ops):
+    """Native: the same bits, whatever stands beside it."""
+    num_tokens, results = 70, []
+    given = input_of_units(num_tokens, 150)
+    for size in (70, 1, 13):
+        kept, parts = draw(1, 150), []
+        for first in range(0, num_tokens, size):
+            part = [torch.cat([x[:2], x[first : first + size]]) for x in given[:3]]
+            out, states = run_units(ops, (*part, given[3]), [2, len(part[0]) - 2], torch.cat([kept * 0 + 1, kept]))
             parts.append(out[2:])
             kept = states[1:]
         results.append((torch.cat(parts), kept))

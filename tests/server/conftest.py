@@ -409,7 +409,9 @@ class ReplyingEngine(ScriptedEngine):
         super().__init__()
         self.replies = list(replies)
         self.prompts: list[str] = []
-        self.tokenizer = Tokenizer(self.tokenizer.backend, {"eos_token": "<|end|>"}, ChatTemplate(template, {}))
+        chat_template = ChatTemplate(template, {})
+        chat_template.try_out()
+        self.tokenizer = Tokenizer(self.tokenizer.backend, {"eos_token": "<|end|>"}, chat_template)
         self.model_config = model_config(self.tokenizer.vocab_size, 8192)
         self.config = EngineConfig(served_model_name="scripted", max_model_len=8192, **options).resolve(
             self.model_config

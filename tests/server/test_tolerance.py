@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from kit.template.styles import QWEN_TOOLS
 
 GOOD = {"model": "scripted", "prompt": "x", "max_tokens": 2}
 
@@ -42,6 +43,28 @@ def test_the_log_has_each_name_once(start, scripted, caplog):
             http.post("/tokenize", json={"prompt": "x", f"field{number}": 1})
     told = [record.getMessage() for record in caplog.records if "is ignored" in record.getMessage()]
     assert sum("num_ctx" in line for line in told) == 1 and len(told) == 256
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "tool", "body"),
+    [
+        ("/v1/responses", "web_search", {"name": "f", "type": "function"}, {"input": "x"}),
+        ("/v1/messages", "web_search_20250305", {"name": "f", "input_schema": {}}, {"max_tokens": 9}),
+    ],
+)
+def test_tools_that_their_makers_servers_run(start, replying, path, kind, tool, body):
+    """An offer beside the client's own; without those it is what the request is for."""
+    hosted = {"type": kind, "name": kind}
+    body = {"messages": [{"role": "user", "content": "x"}]} | body if path == "/v1/messages" else body
+    body = {"model": "scripted", "tools": [hosted, tool]} | body
+    engine = replying(QWEN_TOOLS, "yes")
+    with start(engine).http() as http:
+        assert ignored(http.post(path, json=body)) == f"tools[{kind}]"
+        assert kind not in engine.prompts[0]
+        refused = http.post(path, json=body | {"tools": [hosted]})
+    with start(replying(QWEN_TOOLS), unknown_fields="refuse").http() as http:
+        for answer in (refused, http.post(path, json=body)):
+            assert answer.status_code == 400 and kind in answer.json()["error"]["message"]
 
 
 def test_refusing(start, scripted):

@@ -31,7 +31,7 @@ def _print(args: argparse.Namespace) -> int:
 def _words(parser: CommandParser) -> list[str]:
     """The long flags, and the choices of flags and arguments; with those of the commands below it."""
     parsers = list(with_sub_parsers(parser))
-    flags = [name for each in parsers for name in each._option_string_actions if name.startswith("--")]
+    flags = [name for each in parsers for name in each.shown_flags if name.startswith("--")]
     choices = [str(choice) for each in parsers for action in each._actions for choice in action.choices or ()]
     return sorted(set(flags)) + sorted(set(choices))
 

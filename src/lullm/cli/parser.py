@@ -3,11 +3,15 @@
 import argparse
 import difflib
 import importlib
+import itertools
 import re
+import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
+
+from lullm.cli.flag import elsewhere
 
 _WRONG_CHOICE = re.compile(r"argument (?P<name>\S+): invalid choice: '(?P<given>.*)' \(choose from (?P<known>.*)\)")
 
@@ -61,13 +65,27 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         """As argparse does, but what is left over is an error here, where the flags of the sub-command are known."""
         self.with_flags()
+        given = sys.argv[1:] if args is None else args
+        for name in _names(itertools.takewhile(_is_flag, given) if sub_parsers(self) else given):
+            if name in elsewhere.FLAGS and name not in self._option_string_actions:
+                self.error(f"there is no {name}: {elsewhere.FLAGS[name]}")
         parsed, rest = super().parse_known_args(args, namespace)
         if hasattr(parsed, WORDS):  # argparse takes them in one row only: `run MODEL --seed 3 PROMPT`
             while rest and not rest[0].startswith("-"):
                 getattr(parsed, WORDS).append(rest.pop(0))
         if rest:
-            self.error(f"unrecognized arguments: {' '.join(rest)}{_suggestion(rest, self._option_string_actions)}")
+            self.error(f"unrecognized arguments: {' '.join(rest)}{_suggestion(rest, self.shown_flags)}")
         return parsed, rest
+
+    @property
+    def shown_flags(self) -> list[str]:
+        """The flags that the help names."""
+        return [name for name, action in self._option_string_actions.items() if action.help != argparse.SUPPRESS]
+
+    def _get_option_tuples(self, option_string):  # type: ignore[no-untyped-def]
+        """Without abbreviations, which argparse takes of `-tp` and its like whatever `allow_abbrev` says."""
+        found = super()._get_option_tuples(option_string)
+        return [each for each in found if each[1] == option_string or not each[1].startswith(option_string)]
 
     def check(self, args: list[str], source: str) -> None:
         """End the program if `args`, which come from `source` instead of the command line, are wrong; name `source`."""
@@ -81,7 +99,11 @@ class CommandParser(argparse.ArgumentParser):
         if wrong:
             known = re.findall(r"'([^']*)'", wrong["known"])
             kind = "command" if wrong["name"] == "COMMAND" else wrong["name"]
-            message = f"{kind}: there is no {wrong['given']!r}{_suggestion([wrong['given']], known)}"
+            message = f"{kind}: there is no {wrong['given']!r}"
+            if kind == "command" and wrong["given"] in elsewhere.COMMANDS:
+                message += f": {elsewhere.COMMANDS[wrong['given']]}"
+            else:
+                message += _suggestion([wrong["given"]], known)
             if kind != "command":
                 message += f" (choose from {', '.join(known)})"
         super().error(message if self._source is None else f"{self._source}: {message}")
@@ -111,6 +133,19 @@ def closest(given: str, known: Iterable[str]) -> str | None:
     names = sorted(known, key=len)
     found = [name for name in names if name.startswith(given)] or difflib.get_close_matches(given, names, n=1)
     return found[0] if found else None
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("-")
+
+
+def _names(args: Iterable[str]) -> Iterator[str]:
+    """The flags of a command line without their values: `-O` of `-O.level=3`. What stands behind `--` is none."""
+    for each in args:
+        if each == "--":
+            return
+        if _is_flag(each):
+            yield each.partition("=")[0].partition(".")[0]
 
 
 def _suggestion(given: Sequence[str], known: Iterable[str]) -> str:

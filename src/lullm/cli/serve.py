@@ -8,7 +8,9 @@ from lullm.cli.flag.engine import add_engine_flags, add_option_flags, engine_con
 from lullm.cli.flag.key import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE, gather_keys
 from lullm.cli.flag.model import add_model_argument, take_model
 from lullm.cli.flag.settings import add_config_flag
+from lullm.cli.flag.vllm import add_vllm_flags
 from lullm.config.option.option import options_of
+from lullm.config.option.vllm import VLLM_SERVER_OPTIONS
 from lullm.errors import EngineDeadError
 from lullm.server.options import ServerOptions
 
@@ -47,13 +49,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="names that requests may call the model by; the first stands in answers (default: the model as given)",
     )
-    groups["requests"].add_argument(
-        "--enable-auto-tool-choice", action="store_true", help="vLLM's; models may always call tools here"
-    )
     groups["watching"].add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="(default: %(default)s)"
     )
     add_engine_flags(parser, without=frozenset({"served_model_name"}))
+    add_vllm_flags(parser, VLLM_SERVER_OPTIONS)
     parser.set_defaults(run=run, not_engine=frozenset(), model_aliases=())
 
 

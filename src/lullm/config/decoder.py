@@ -93,6 +93,20 @@ class AltUpConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedBlocksConfig:
+    """Zamba 2's blocks of attention and an MLP, which several layers have in turn, each with small matrices of its own.
+
+    Args:
+        num_blocks: that differ.
+        rank: of the small matrices. adapts_attention: queries, keys and values have some, too, not the MLP alone.
+    """
+
+    num_blocks: int
+    rank: int
+    adapts_attention: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DecoderConfig:
     """What the shared decoder needs beside the common part of `ModelConfig`.
 
@@ -133,6 +147,7 @@ class DecoderConfig:
         recurrent: in place of attention, or beside it, in layers that keep a recurrent state.
         kinds_per_layer: entries of `layer_kinds` that a layer has.
         factors: of a family with attention and state spaces side by side.
+        shared_blocks: of a family whose attention and MLPs are the same in several layers.
         attention_soft_cap, final_soft_cap: `cap * tanh(x / cap)` of scores, and of logits; None: as they are.
     """
 
@@ -173,6 +188,7 @@ class DecoderConfig:
     recurrent: RecurrentConfig | None = None
     kinds_per_layer: int = 1
     factors: ParallelFactors | None = None
+    shared_blocks: SharedBlocksConfig | None = None
 
     @property
     def widest_row(self) -> int:

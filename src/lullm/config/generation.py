@@ -5,7 +5,7 @@ from pathlib import Path
 from lullm.config.field import token_id_list
 from lullm.config.gguf.architecture import sampling_data
 from lullm.config.gguf.file import is_gguf, read_gguf
-from lullm.config.json_file import read_object
+from lullm.config.json_file import optional_object
 from lullm.errors import InvalidRequestError
 from lullm.log import get_logger
 from lullm.types.sampling_params import SamplingParams
@@ -39,10 +39,7 @@ class GenerationDefaults:
             ModelLoadError: the file is not a JSON object, or its ends of a text are no token ids.
         """
         path = folder if is_gguf(folder) else folder / "generation_config.json"
-        try:
-            data = sampling_data(read_gguf(path)) if is_gguf(path) else read_object(path)
-        except FileNotFoundError:
-            return cls(SamplingParams())
+        data = sampling_data(read_gguf(path)) if is_gguf(path) else optional_object(path)
         eos_token_ids = token_id_list(data.get("eos_token_id"), f"{path}: eos_token_id")
         values = {param: data[name] for name, param in _PARAMS.items() if _is_usable(data.get(name), param, path)}
         if data.get("do_sample") is False:

@@ -63,3 +63,11 @@ def read_object(path: Path, most_bytes: int = LARGEST_JSON) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ModelLoadError(f"{path} must hold a JSON object")
     return data
+
+
+def optional_object(path: Path) -> dict[str, Any]:
+    """As `read_object`; empty if there is no such file."""
+    try:
+        return read_object(path)
+    except FileNotFoundError:
+        return {}

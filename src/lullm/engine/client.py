@@ -27,6 +27,7 @@ from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import Conversation, GenerateRequest, Input, Prompt
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.sleep import (
+    WAKE_TAGS,
     ForecastArguments,
     SleepArguments,
     SleepEvent,
@@ -38,13 +39,14 @@ from lullm.types.sleep import (
     WakeReport,
     check_tags,
 )
+from lullm.types.vllm_argument import VllmNames
 from lullm.types.watch.occupancy import Occupancy
 from lullm.types.watch.stats import EngineStats
 
 T = TypeVar("T")
 
 
-class EngineClient(ABC):
+class EngineClient(VllmNames, ABC):
     """An engine that runs beside the caller's event loop.
 
     Attributes:
@@ -190,7 +192,7 @@ class EngineClient(ABC):
             InvalidRequestError: unknown tag. WakeUpError: it did not come back as it was, and is still asleep.
             EngineDeadError: the engine stopped first.
         """
-        check_tags(tags)
+        check_tags(tags, WAKE_TAGS)
         return await self._call("wake_up", WakeReport, tags=tags and list(tags))
 
     async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:

@@ -22,6 +22,7 @@ from lullm.sched.scheduler import Scheduler
 from lullm.types.sleep import (
     KV_CACHE,
     TAGS,
+    WAKE_TAGS,
     WEIGHTS,
     Action,
     Released,
@@ -105,8 +106,11 @@ class Lifecycle:
         check_awake(self.state, self.sleeping_tags)
 
     def check(self, options: SleepOptions) -> None:
-        """Return if this engine can sleep so. Raises ConfigError: sleep mode is off; InvalidRequestError."""
-        if not self._is_enabled:
+        """Return if this engine can sleep so. Raises ConfigError: sleep mode is off; InvalidRequestError.
+
+        A pause releases no memory, so that every engine can.
+        """
+        if not self._is_enabled and options.level:
             raise ConfigError("sleep mode is off; build the engine with enable_sleep_mode=True")
         if options.keep_prefix_cache and not self._block_space.enable_prefix_caching:
             raise InvalidRequestError(
@@ -159,7 +163,7 @@ class Lifecycle:
         Raises:
             WakeUpError: they did not come back as they were; what failed is still asleep, what came before it awake.
         """
-        check_tags(tags)
+        check_tags(tags, WAKE_TAGS)
         started, restored, woken = time.perf_counter(), 0, []
         ahead = [tag for tag in self.sleeping_tags if tags is None or tag in tags]
         while ahead:

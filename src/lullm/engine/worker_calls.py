@@ -13,10 +13,11 @@ from lullm.engine.step_loop import StepLoop
 from lullm.errors import ConfigError, EngineAsleepError, UnsupportedError, WorkerLostError
 from lullm.executor.executor import Executor
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove
+from lullm.types.vllm_argument import VllmNames
 from lullm.worker.extension import check_remote_call, remote_methods
 
 
-class WorkerCalls(ABC):
+class WorkerCalls(VllmNames, ABC):
     """`LLMEngine` is one. What changes something first takes in the steps in flight: none meets half of a change."""
 
     config: ResolvedConfig

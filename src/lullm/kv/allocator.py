@@ -10,79 +10,82 @@ The device pool and the host pool have an allocator each; a block id is valid in
 import itertools
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Protocol
 
 
-class BlockAllocator(Protocol):
-    """What a block table needs from a pool of blocks. All calls are O(1) per block."""
+class BlockAllocator:
+    """What a block table needs from a pool of blocks. All calls are O(1) per block. Contents are for kinds that keep
+    them: here none is found."""
 
-    num_blocks: int
-
-    @property
-    def num_free(self) -> int:
-        """Blocks that `allocate` can hand out, cached contents included."""
-        ...
-
-    def allocate(self) -> int:
-        """A mutable block with reference count 1. The caller has checked `num_free`."""
-        ...
-
-    def next_free(self, num: int) -> list[int]:
-        """The blocks that `allocate` would hand out next, at most `num`."""
-        ...
-
-    def share(self, block_id: int) -> None:
-        """One more sequence holds the block."""
-        ...
-
-    def release(self, block_ids: Iterable[int]) -> None:
-        """One sequence fewer holds each block. Of blocks that become free, the first given is reused first."""
-        ...
-
-    def ref_count(self, block_id: int) -> int:
-        """Sequences that hold the block."""
-        ...
-
-    def find(self, block_hash: bytes) -> int | None:
-        """The block that holds this content, in use or free; None if there is none."""
-        ...
-
-    def promote(self, block_id: int, block_hash: bytes) -> bool:
-        """Mark the block as immutable with this content. False: another block has the same content already."""
-        ...
-
-    def content(self, block_id: int) -> bytes | None:
-        """The hash under which the block can be found; None if it cannot."""
-        ...
-
-    def cached_ids(self) -> Collection[int]:
-        """All blocks that can be found, in use or free; valid until the next call of another method."""
-        ...
-
-    def forget(self, block_id: int) -> None:
-        """The block cannot be found any more; in use or free."""
-        ...
-
-    def reset_cache(self) -> None:
-        """Forget all contents: no block is found by its hash any more."""
-        ...
-
-    def forget_free(self) -> None:
-        """Forget the contents of free blocks; those of blocks in use can still be found."""
-        ...
-
-
-class NaiveBlockAllocator:
-    """Reference counts and a stack of free blocks. Only forks share blocks."""
+    _free: "list[int] | FreeQueue"
 
     def __init__(self, num_blocks: int):
         self.num_blocks = num_blocks
         self._ref_counts = array("i", bytes(4 * num_blocks))
-        self._free = list(range(num_blocks - 1, -1, -1))
 
     @property
     def num_free(self) -> int:
+        """Blocks that `allocate` can hand out, cached contents included."""
         return len(self._free)
+
+    def allocate(self) -> int:
+        """A mutable block with reference count 1. The caller has checked `num_free`."""
+        raise NotImplementedError
+
+    def next_free(self, num: int) -> list[int]:
+        """The blocks that `allocate` would hand out next, at most `num`."""
+        raise NotImplementedError
+
+    def share(self, block_id: int) -> None:
+        """One more sequence holds the block."""
+        self._ref_counts[block_id] += 1
+
+    def release(self, block_ids: Iterable[int]) -> None:
+        """One sequence fewer holds each block. Those that become free are put behind the free ones, in this order."""
+        ref_counts = self._ref_counts
+        freed = []
+        for block_id in block_ids:
+            ref_count = ref_counts[block_id] - 1
+            ref_counts[block_id] = ref_count
+            if ref_count == 0:
+                freed.append(block_id)
+        self._free.extend(freed)
+
+    def ref_count(self, block_id: int) -> int:
+        """Sequences that hold the block."""
+        return self._ref_counts[block_id]
+
+    def find(self, block_hash: bytes) -> int | None:
+        """The block that holds this content, in use or free; None if there is none."""
+        return None
+
+    def promote(self, block_id: int, block_hash: bytes) -> bool:
+        """Mark the block as immutable with this content. False: another block has the same content already."""
+        return True
+
+    def content(self, block_id: int) -> bytes | None:
+        """The hash under which the block can be found; None if it cannot."""
+        return None
+
+    def cached_ids(self) -> Collection[int]:
+        """All blocks that can be found, in use or free; valid until the next call of another method."""
+        return ()
+
+    def forget(self, block_id: int) -> None:
+        """The block cannot be found any more; in use or free."""
+
+    def reset_cache(self) -> None:
+        """Forget all contents: no block is found by its hash any more."""
+
+    def forget_free(self) -> None:
+        """Forget the contents of free blocks; those of blocks in use can still be found."""
+
+
+class NaiveBlockAllocator(BlockAllocator):
+    """Reference counts and a stack of free blocks. Only forks share blocks."""
+
+    def __init__(self, num_blocks: int):
+        super().__init__(num_blocks)
+        self._free: list[int] = list(range(num_blocks - 1, -1, -1))
 
     def allocate(self) -> int:
         block_id = self._free.pop()
@@ -91,41 +94,6 @@ class NaiveBlockAllocator:
 
     def next_free(self, num: int) -> list[int]:
         return self._free[: -num - 1 : -1]
-
-    def share(self, block_id: int) -> None:
-        self._ref_counts[block_id] += 1
-
-    def release(self, block_ids: Iterable[int]) -> None:
-        ref_counts = self._ref_counts
-        for block_id in block_ids:
-            ref_count = ref_counts[block_id] - 1
-            ref_counts[block_id] = ref_count
-            if ref_count == 0:
-                self._free.append(block_id)
-
-    def ref_count(self, block_id: int) -> int:
-        return self._ref_counts[block_id]
-
-    def find(self, block_hash: bytes) -> int | None:
-        return None
-
-    def promote(self, block_id: int, block_hash: bytes) -> bool:
-        return True
-
-    def content(self, block_id: int) -> bytes | None:
-        return None
-
-    def cached_ids(self) -> Collection[int]:
-        return ()
-
-    def forget(self, block_id: int) -> None:
-        pass
-
-    def reset_cache(self) -> None:
-        pass
-
-    def forget_free(self) -> None:
-        pass
 
 
 class FreeQueue:
@@ -182,7 +150,7 @@ class FreeQueue:
         return head
 
 
-class PrefixCachingBlockAllocator:
+class PrefixCachingBlockAllocator(BlockAllocator):
     """Reference counts, and an index from content hash to block.
 
     A block is in the free queue exactly while its count is 0; its content may still be in the index then. Reuse for
@@ -190,16 +158,11 @@ class PrefixCachingBlockAllocator:
     """
 
     def __init__(self, num_blocks: int, on_evict: Callable[[int, bytes], None] | None = None):
-        self.num_blocks = num_blocks
+        super().__init__(num_blocks)
         self._on_evict = on_evict
-        self._ref_counts = array("i", bytes(4 * num_blocks))
-        self._free = FreeQueue(num_blocks)
+        self._free: FreeQueue = FreeQueue(num_blocks)
         self._hashes: list[bytes | None] = [None] * num_blocks
         self._index: dict[bytes, int] = {}
-
-    @property
-    def num_free(self) -> int:
-        return len(self._free)
 
     @property
     def num_cached(self) -> int:
@@ -220,19 +183,6 @@ class PrefixCachingBlockAllocator:
         if self._ref_counts[block_id] == 0:
             self._free.remove(block_id)
         self._ref_counts[block_id] += 1
-
-    def release(self, block_ids: Iterable[int]) -> None:
-        ref_counts = self._ref_counts
-        freed = []
-        for block_id in block_ids:
-            ref_count = ref_counts[block_id] - 1
-            ref_counts[block_id] = ref_count
-            if ref_count == 0:
-                freed.append(block_id)
-        self._free.extend(freed)
-
-    def ref_count(self, block_id: int) -> int:
-        return self._ref_counts[block_id]
 
     def find(self, block_hash: bytes) -> int | None:
         return self._index.get(block_hash)

@@ -10,7 +10,7 @@ from lullm.engine.interrupt import deferred_interrupt
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.sleep import ForecastArguments, SleepArguments, SleepForecast, SleepReport, SleepState, WakeReport
-from lullm.types.vllm_argument import VLLM_CALLS, takes_vllms
+from lullm.types.vllm_argument import VLLM_CALLS, VLLM_PROFILE, VllmNames, takes_vllms
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class EngineCalls:
+class EngineCalls(VllmNames):
     """What an engine, or several, can be told beside requests. `LLM` is one."""
 
     def __init__(self, llm_engine: "LLMEngine | ReplicaEngine"):
@@ -117,6 +117,7 @@ class EngineCalls:
 
         return self.collective_rpc(call_with_model, args=(func,))
 
+    @takes_vllms(VLLM_PROFILE)
     def start_profile(self, folder: str | Path = "profile") -> None:
         """Record where the time goes, until `stop_profile`, with torch. Raises as `Profiler.start` does."""
         with self._exclusive():

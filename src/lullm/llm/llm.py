@@ -12,14 +12,14 @@ from lullm.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_searc
 from lullm.llm.engine_calls import EngineCalls
 from lullm.llm.offline import run_all
 from lullm.llm.pooling import PoolingCalls
-from lullm.llm.prompt import UseTqdm, as_conversations, as_prompts, one_each, template_options, turn_options
+from lullm.llm.prompt import UseTqdm, as_prompts, conversations, one_each, turn_options
 from lullm.llm.tally import Tally
 from lullm.metrics.reader import Metric
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import Conversation, GenerateRequest, Input, Prompt
 from lullm.types.sampling_params import OutputKind, SamplingParams
-from lullm.types.vllm_argument import VLLM_CALLS, takes_vllms
+from lullm.types.vllm_argument import VLLM_CALLS, VLLM_ENQUEUE, takes_vllms
 
 if TYPE_CHECKING:
     from lullm.text.chat_template import Message
@@ -39,7 +39,9 @@ class LLM(PoolingCalls, EngineCalls):
     """
 
     def __init__(self, model: str = "demo", **options: Any):
-        super().__init__(start_engine(EngineConfig.from_options({"model": model, **options})))
+        config = EngineConfig.from_options({"model": model, **options})
+        super().__init__(start_engine(config))
+        self._num_workers, self._num_replicas = config.num_workers, config.data_parallel_size
         self._tally = Tally(self.llm_engine)
         self._request_ids = itertools.count()
         self._enqueued: list[GenerateRequest] = []
@@ -71,7 +73,7 @@ class LLM(PoolingCalls, EngineCalls):
         """
         return self._run(self._requests(as_prompts(prompts), sampling_params, priority), use_tqdm)
 
-    @takes_vllms(VLLM_CALLS)
+    @takes_vllms(VLLM_CALLS | VLLM_ENQUEUE)
     def enqueue(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -79,7 +81,9 @@ class LLM(PoolingCalls, EngineCalls):
         priority: int | Sequence[int] | None = None,
     ) -> list[str]:
         """Take prompts for the next `wait_for_completion`; their request ids. Raises as `generate` does."""
-        requests = self._requests(as_prompts(prompts), sampling_params, priority)
+        return self._enqueue(self._requests(as_prompts(prompts), sampling_params, priority))
+
+    def _enqueue(self, requests: list[GenerateRequest]) -> list[str]:
         with self._turn:
             self._enqueued += requests
         return [request.request_id for request in requests]
@@ -135,6 +139,7 @@ class LLM(PoolingCalls, EngineCalls):
         chat_template: str | None = None,
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
+        priority: int | Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Answer a conversation, or each of a list of them, through the model's chat template.
 
@@ -145,12 +150,27 @@ class LLM(PoolingCalls, EngineCalls):
         `split_special_tokens` as in `Conversation`: by default nothing that the messages say acts as a special token.
         Raises as `generate` does; also InvalidRequestError when the model has no chat template.
         """
-        conversations = as_conversations(messages)
-        options = template_options(chat_template_kwargs, tools)
-        options |= turn_options(add_generation_prompt, continue_final_message)
-        split = split_special_tokens
-        prompts = [Conversation(each, options, split, template=chat_template) for each in conversations]
-        return self._run(self._requests(prompts, sampling_params), use_tqdm)
+        turn = turn_options(add_generation_prompt, continue_final_message)
+        prompts = conversations(messages, chat_template_kwargs, tools, turn, split_special_tokens, chat_template)
+        return self._run(self._requests(prompts, sampling_params, priority), use_tqdm)
+
+    @takes_vllms(VLLM_CALLS | VLLM_ENQUEUE)
+    def enqueue_chat(
+        self,
+        messages: "Sequence[Message] | Sequence[Sequence[Message]]",
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: int | Sequence[int] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        tools: Sequence[dict[str, Any]] | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+    ) -> list[str]:
+        """Take conversations, as `chat` does, for the next `wait_for_completion`; their request ids."""
+        turn = turn_options(add_generation_prompt, continue_final_message)
+        prompts = conversations(messages, chat_template_kwargs, tools, turn, None, chat_template)
+        return self._enqueue(self._requests(prompts, sampling_params, priority))
 
     @overload
     def beam_search(
@@ -199,6 +219,10 @@ class LLM(PoolingCalls, EngineCalls):
         width = checked_width(beam_width if params is None else params)
         wanted = SamplingParams(n=width if n is None else n, beam_width=width, max_tokens=max_tokens, **options)
         return self.generate(prompts, wanted, use_tqdm)
+
+    def get_world_size(self, include_dp: bool = True) -> int:
+        """How many workers there are, of all replicas (`include_dp`) or of one."""
+        return self._num_workers * (self._num_replicas if include_dp else 1)
 
     def get_metrics(self) -> list[Metric]:
         """The numbers of /metrics under vLLM's names: gauges and counters of the engine, histograms of the requests.

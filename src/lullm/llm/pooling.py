@@ -18,7 +18,7 @@ from lullm.types.pooling.outputs import (
 from lullm.types.pooling.params import PoolingParams, PoolingTask
 from lullm.types.pooling.score import Scoring
 from lullm.types.request import Input, Prompt
-from lullm.types.vllm_argument import VLLM_CALLS, takes_vllms
+from lullm.types.vllm_argument import VLLM_CALLS, VLLM_SCORE, takes_vllms
 
 if TYPE_CHECKING:
     from lullm.engine.llm_engine import LLMEngine  # loads torch
@@ -78,7 +78,7 @@ class PoolingCalls:
         outputs = self._encode(as_prompts(prompts), pooling_params, use_tqdm, "classify")
         return [output.of(ClassificationOutput(output.outputs.data)) for output in outputs]
 
-    @takes_vllms(VLLM_CALLS)
+    @takes_vllms(VLLM_CALLS | VLLM_SCORE)
     def score(
         self,
         data_1: str | Sequence[str],

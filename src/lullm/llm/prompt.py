@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from lullm.errors import InvalidRequestError
-from lullm.types.request import Prompt
+from lullm.types.request import Conversation, Prompt
 from lullm.types.sampling_params import integers
 
 UseTqdm = bool | Callable[..., Any]
@@ -33,19 +33,26 @@ def one_each(name: str, value: Any, kind: type, num_prompts: int) -> list[Any]:
     return list(value)
 
 
-def as_conversations(messages: Any) -> Sequence[Any]:
-    """One conversation or several -> several. Raises InvalidRequestError: it is no list."""
+def conversations(
+    messages: Any,
+    template_kwargs: Any,
+    tools: Any,
+    turn: dict[str, bool],
+    split: bool | None,
+    template: str | None,
+) -> list[Conversation]:
+    """One conversation or several, with a template's own variables, the tools and `turn_options`.
+
+    Raises InvalidRequestError: one of them is of another kind.
+    """
     if not isinstance(messages, (list, tuple)):
         raise InvalidRequestError(f"messages must be a list of messages, not {type(messages).__name__}", "messages")
-    return [messages] if messages and isinstance(messages[0], dict) else messages
-
-
-def template_options(chat_template_kwargs: Any, tools: Any) -> dict[str, Any]:
-    """A template's own variables and the tools, as its options. Raises InvalidRequestError: they are no dict."""
-    if not isinstance(chat_template_kwargs, dict | None):
-        kind = type(chat_template_kwargs).__name__
+    if not isinstance(template_kwargs, dict | None):
+        kind = type(template_kwargs).__name__
         raise InvalidRequestError(f"chat_template_kwargs must be a dict, not {kind}", "chat_template_kwargs")
-    return (chat_template_kwargs or {}) | ({"tools": list(tools)} if tools else {})
+    options = (template_kwargs or {}) | ({"tools": list(tools)} if tools else {}) | turn
+    each = [messages] if messages and isinstance(messages[0], dict) else messages
+    return [Conversation(one, options, split, template=template) for one in each]
 
 
 def turn_options(add_generation_prompt: bool | None, continue_final_message: bool) -> dict[str, bool]:

@@ -21,6 +21,7 @@ from lullm.models.family.experts.routed import (
     build_ernie4_5_moe,
     build_exaone_moe,
     build_glm4_moe,
+    build_hy_v3,
     build_minimax_m2,
     build_mixtral,
     build_olmoe,
@@ -44,6 +45,7 @@ from lullm.models.family.granite import build_hyperclovax
 from lullm.models.family.hunyuan import build_hunyuan
 from lullm.models.family.hybrid.lfm2 import build_lfm2
 from lullm.models.family.hybrid.qwen_next import build_qwen3_5, build_qwen3_next
+from lullm.models.family.hybrid.recurrent_gemma import build_recurrent_gemma
 from lullm.models.family.hybrid.state_space import (
     build_bamba,
     build_falcon_h1,
@@ -52,6 +54,7 @@ from lullm.models.family.hybrid.state_space import (
     build_mamba,
     build_nemotron_h,
 )
+from lullm.models.family.hybrid.zamba2 import build_zamba2
 from lullm.models.family.layer_norm.bloom import build_bloom, build_mpt
 from lullm.models.family.layer_norm.cohere import build_cohere
 from lullm.models.family.layer_norm.falcon import build_falcon
@@ -152,6 +155,10 @@ BUILDERS: dict[str, Builder] = {
     "Starcoder2ForCausalLM": build_starcoder2,
     "SmolLM3ForCausalLM": build_llama,
     "AfmoeForCausalLM": build_afmoe,
+    "HYV3ForCausalLM": build_hy_v3,
+    "MellumForCausalLM": build_qwen3_moe,
+    "RecurrentGemmaForCausalLM": build_recurrent_gemma,
+    "Zamba2ForCausalLM": build_zamba2,
     "MiniCPM3ForCausalLM": build_deepseek,
     "YoutuForCausalLM": build_deepseek,
     "ApertusForCausalLM": build_apertus,

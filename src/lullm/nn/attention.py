@@ -14,6 +14,7 @@ from lullm.nn.kv_scale import KVScales
 from lullm.nn.linear import FusedLinear, Linear, meta_parameter
 from lullm.nn.norm import RMSNorm, norm_rows_
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
+from lullm.ops.table import Ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class Attention(nn.Module):
         context: StepContext,
     ) -> Tensor:  # [T, H]
         ops, attention, cache = context.ops, context.attention[self.group], context.caches[self.layer]
-        qkv = getattr(self, self.projection)(x, ops)
+        qkv = self.project(x, ops)
         if self.gate_size:
             gate, qkv = qkv[:, : self.gate_size], qkv[:, self.gate_size :]
         head_norm = None
@@ -127,6 +128,11 @@ class Attention(nn.Module):
         if self.gate_size:
             ops.multiply_(out, gate, "sigmoid")
         return self.o_proj(out, ops)
+
+    def project(self, x: Tensor, ops: Ops) -> Tensor:
+        """Of `x [T, H]` the gates, if there are any, the queries, keys and values."""
+        projected: Tensor = getattr(self, self.projection)(x, ops)
+        return projected
 
     def _turn(
         self, qkv: Tensor, head_norm: HeadNorm | None, cos_sin_cache: Tensor, context: StepContext

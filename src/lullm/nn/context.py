@@ -20,7 +20,8 @@ class StepContext:
         caches: by layer. What the step computes is written into them.
         ops: the functions that the layers call.
         input_embeddings: `[T, H]` in place of the embedding of the token ids, scaled already; None: the ids' own.
-        layer_inputs: `[T, L, P]`, by layer, what it reads of its tokens beside the hidden states; None: nothing.
+        layer_inputs: `[T, L, P]`, by layer, what it reads of its tokens beside the hidden states; or `[T, 1, P]`, the
+            same in all; None: nothing.
         stream: `[T, H]`, on a stage of a pipeline that is not the first: what the stage before gave. Layers write over
             it.
         calibrates: whether this step finds the open scales of an fp8 cache (`KVScales.calibrate`).

@@ -1,14 +1,15 @@
-"""AttentionLayout: the spans of one step, and the slots of their keys and values.
+"""AttentionLayout: the spans of one step, and the slots of their keys and values. Attention: what is called of it.
 
 `Ops.prepare_attention` converts it once per step into the form that its version of attention needs. All layers of a KV
 cache group share the result.
 """
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.types.layer_kind import first_seen
 
 
@@ -74,3 +75,18 @@ class PreparedAttention(Protocol):
     def slot_mapping(self) -> torch.Tensor:
         """`[T]` int64."""
         ...
+
+
+class Attention(Protocol):
+    """See `Ops.attention`."""
+
+    def __call__(
+        self,
+        q: torch.Tensor,
+        cache: LayerCache,
+        prepared: Any,
+        scale: float,
+        soft_cap: float | None = None,
+        sinks: torch.Tensor | None = None,
+        /,
+    ) -> torch.Tensor: ...

@@ -60,6 +60,7 @@ REFERENCE_OPS = Ops(
     gated_delta_rule=mixing.gated_delta_rule_over(state_reference.scan),
     state_space=mixing.state_space_over(state_reference.scan),
     selective_scan=mixing.selective_scan_over(state_reference.select),
+    rg_lru=mixing.rg_lru_over(state_reference.unite),
 )
 """The golden version: the table's definitions in the plainest torch."""
 
@@ -103,6 +104,7 @@ NATIVE_CPU_OPS = Ops(
     gated_delta_rule=native_state.gated_delta_rule,
     state_space=native_state.state_space,
     selective_scan=native_state.selective_scan,
+    rg_lru=native_state.rg_lru,
     layer_norm=native.layer_norm,
     rms_norm=native.rms_norm,
     rms_norm_=native.rms_norm_,

@@ -9,7 +9,7 @@ versions are in `selection`.
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from torch import Tensor
 from lullm.arena.checksum import NewDigest, Xxh3Digest
 from lullm.collective.collective import Alone
 from lullm.ops import head_products, in_place
+from lullm.ops.attention_layout import Attention
+from lullm.ops.cache.block_pairs import BlockPairs
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
@@ -30,13 +32,12 @@ from lullm.ops.quantized.narrow import NarrowLayout, NarrowRows, store_narrow_
 from lullm.ops.quantized.weight import Layout, QuantizedLayout, quantize_rows_
 from lullm.ops.state import mixing, recurrence
 from lullm.ops.state.layout import LayerState
-from lullm.ops.state.weights import DecayWeights
+from lullm.ops.state.weights import DecayWeights, UnitWeights
 from lullm.types.arithmetic import Activation, AttentionFeature, Gating
 
 _Maybe = Tensor | None
 _Parts = Sequence[tuple[Tensor, Tensor]]
 _Scan = Callable[[Tensor, Tensor, Tensor, DecayWeights, LayerState], Tensor]
-_BlockPairs = list[tuple[int, int]]
 _Experts = Callable[[Tensor, Routes, ExpertWeights, _Maybe, _Maybe], Tensor]
 
 
@@ -49,21 +50,6 @@ def _keep_weight(weight: Tensor) -> None:
 
 
 ATTENTION_FEATURES: frozenset[AttentionFeature] = frozenset(get_args(AttentionFeature))
-
-
-class Attention(Protocol):
-    """See `Ops.attention`."""
-
-    def __call__(
-        self,
-        q: Tensor,
-        cache: LayerCache,
-        prepared: Any,
-        scale: float,
-        soft_cap: float | None = None,
-        sinks: Tensor | None = None,
-        /,
-    ) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +133,13 @@ class Ops:
     the softmax divides by (https://arxiv.org/abs/2309.17453).
     """
 
-    copy_blocks: Callable[[list[LayerCache], _BlockPairs], None]
+    copy_blocks: Callable[[list[LayerCache], BlockPairs], None]
     """caches of all layers, pairs of (source, destination) block ids -> None.
 
     Copies whole blocks in every layer, as if one pair after the other.
     """
 
-    swap_blocks: Callable[[list[LayerCache], list[LayerCache], _BlockPairs], None]
+    swap_blocks: Callable[[list[LayerCache], list[LayerCache], BlockPairs], None]
     """sources, destinations: the caches of all layers in two pools; pairs of (source, destination) block ids -> None.
 
     Copies whole blocks between the pools. No destination stands in two pairs.
@@ -289,6 +275,14 @@ class Ops:
 
     Mamba 1 (`ops.state.recurrence.select`). The step size of a channel is softplus of `dt + dt_bias`. `skip * x` is
     added. Tensor 1 of the state, `[N, I]`, moves on in place. In float32, rounded once.
+    """
+
+    rg_lru: Callable[[Tensor, Tensor, Tensor, UnitWeights, LayerState], Tensor] = mixing.rg_lru_over(recurrence.unite)
+    """x `[T, I]`, inputs `[T, I]`, decays `[T, I]`, all parts of longer rows or not, weights, state -> like x.
+
+    Griffin's RG-LRU (`ops.state.recurrence.unite`). Sigmoids of inputs and decays, each with its bias, are gates: x
+    times the former is written, the logarithm of a channel's decay is -8 times the latter times softplus of its rate.
+    Tensor 1 of the state, `[I]`, moves on in place. In float32, rounded once.
     """
 
     forbid_: Callable[[Tensor, Tensor, Tensor], None] = in_place.forbid_

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from lullm.ops import grouped_attention
 from lullm.ops.activation import gate
 from lullm.ops.cache import float8_cache, int8_cache
+from lullm.ops.cache.block_pairs import BlockPairs, independent_batches
 from lullm.ops.cache.float8_cache import as_bytes
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.device_layout import DeviceLayout
@@ -120,32 +121,16 @@ def write_kv(k: Tensor, v: Tensor, cache: LayerCache, slot_mapping: Tensor) -> N
         slots.index_copy_(0, slot_mapping, as_bytes(rows))
 
 
-def copy_blocks(caches: list[LayerCache], pairs: list[tuple[int, int]]) -> None:
-    for batch in _independent(pairs):
+def copy_blocks(caches: list[LayerCache], pairs: BlockPairs) -> None:
+    for batch in independent_batches(pairs):
         sources, destinations = torch.tensor(batch, dtype=torch.int64).unbind(dim=1)
         for side in (as_bytes(side) for cache in caches for side in cache.tensors):
             side.index_copy_(0, destinations, side.index_select(0, sources))
 
 
-def swap_blocks(sources: list[LayerCache], destinations: list[LayerCache], pairs: list[tuple[int, int]]) -> None:
+def swap_blocks(sources: list[LayerCache], destinations: list[LayerCache], pairs: BlockPairs) -> None:
     source_ids, destination_ids = torch.tensor(pairs, dtype=torch.int64).unbind(dim=1)
     for from_cache, to_cache in zip(sources, destinations, strict=True):
         for from_side, to_side in zip(from_cache.tensors, to_cache.tensors, strict=True):
             content = as_bytes(from_side).index_select(0, source_ids)
             as_bytes(to_side).index_copy_(0, destination_ids, content)
-
-
-def _independent(pairs: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """Cut the list where a pair touches a destination of the batch before it: inside a batch order does not matter.
-
-    A batch reads all its sources before it writes, so that a destination may have been a source.
-    """
-    batches: list[list[tuple[int, int]]] = []
-    written: set[int] = set()
-    for source, destination in pairs:
-        if not batches or source in written or destination in written:
-            batches.append([])
-            written.clear()
-        batches[-1].append((source, destination))
-        written.add(destination)
-    return batches

@@ -22,7 +22,7 @@ from lullm.server.error import ApiError
 
 INERT = frozenset(
     {
-        *("user", "metadata", "store", "safety_identifier", "parallel_tool_calls"),
+        *("user", "metadata", "client_metadata", "store", "safety_identifier", "parallel_tool_calls"),
         *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
     }
 )
@@ -84,11 +84,14 @@ class WireModel(BaseModel):
     Attributes:
         is_echoed: clients send such objects back from answers: unknown fields that are null or `[]` are none.
         missing: as `MISSING`, for objects of this class.
+        hosted: types of such objects that the maker's servers run, beside those that the client does. They are offers,
+            which nothing has to take up: in a list with others they count as unknown fields; alone they are refused.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
     is_echoed: ClassVar = False
     missing: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    hosted: ClassVar[re.Pattern[str] | None] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -202,12 +205,25 @@ def _unknown(kind: type[WireModel], data: dict[str, Any], path: str, drops: bool
 
 def _unknown_below(kinds: tuple[type[WireModel], ...], value: Any, path: str, drops: bool) -> Iterator[str]:
     if isinstance(value, list) and len(value) <= MAX_ITEMS:  # longer ones are refused as a whole
+        if drops:
+            yield from _drop_hosted(kinds, value, path)
         for item in value:
             yield from _unknown_below(kinds, item, path + "[]", drops)
     elif isinstance(value, dict):
         kind = _kind_of(kinds, value)
         _refuse_missing(kind.missing, kind, value, path + ".")
         yield from _unknown(kind, value, path + ".", drops)
+
+
+def _drop_hosted(kinds: tuple[type[WireModel], ...], items: list[Any], path: str) -> Iterator[str]:
+    hosted = next((kind.hosted for kind in kinds if kind.hosted), None)
+    if hosted is None:
+        return
+    types = [str(item.get("type")) if isinstance(item, dict) else "" for item in items]
+    kept = [item for item, kind in zip(items, types, strict=True) if not hosted.fullmatch(kind)]
+    if kept:
+        items[:] = kept
+        yield from (f"{path}[{kind}]" for kind in types if hosted.fullmatch(kind))
 
 
 def _refuse_missing(

@@ -1,14 +1,17 @@
 """ChatTemplate: messages -> prompt text, by the Jinja template that comes with a model."""
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lullm.errors import InvalidRequestError, ModelLoadError
-from lullm.text.template.failure import Broken, Failed, Forbidden, OutOfBounds, Rejected
+from lullm.text.template.call_id import LONG, SHORT, with_short_ids
+from lullm.text.template.failure import Broken, Failed, Forbidden, OutOfBounds, Rejected, TemplateFailure
 from lullm.text.template.open_end import OPTION as OPEN_END
 from lullm.text.template.process import ProcessBounds
 from lullm.text.template.renderer import Renderer
+from lullm.text.template.turn_order import TurnOrder, trial_turns
 
 _PARAM = "messages"
 _TRIAL = [{"role": "user", "content": "Hello!"}]
@@ -37,6 +40,8 @@ class ChatTemplate:
         self.sources = {"default": source} if isinstance(source, str) else dict(source)
         self._special_tokens = dict(special_tokens)
         self._takes_argument_text = False
+        self._takes_short_ids = False
+        self._orders: dict[str, TurnOrder] = {}
         if "default" not in self.sources:
             raise ModelLoadError(f"no chat template is named 'default', only {', '.join(self.sources) or 'none'}")
         try:
@@ -77,19 +82,23 @@ class ChatTemplate:
             raise InvalidRequestError("tools must be a list of objects", "tools")
         if options.get("documents") and not any("documents" in source for source in self.sources.values()):
             raise InvalidRequestError("the chat template of this model takes no documents", "documents")
+        checked = _checked_messages(messages, self._takes_argument_text)
+        if self._takes_short_ids:
+            checked = [with_short_ids(message) for message in checked]
+        order = self._orders.get(self._name(tools), TurnOrder())
         return {
             "add_generation_prompt": not options.get(OPEN_END),
             **options,
-            "messages": _checked_messages(messages, self._takes_argument_text),
+            "messages": order.arranged(checked),
             "tools": list(tools) if tools else None,
         }
 
     def render_variables(self, variables: Mapping[str, Any], may_block: bool = True) -> str:
         """The text for `variables`. Raises as `render` does; WouldBlock: it takes longer, without `may_block`."""
-        tools, variables = variables.get("tools"), {**self._special_tokens, **variables}
-        name = "tool_use" if tools and "tool_use" in self.sources else "default"
         try:
-            return self._renderer.render(name, variables, may_block)
+            return self._renderer.render(
+                self._name(variables.get("tools")), {**self._special_tokens, **variables}, may_block
+            )
         except Forbidden as error:
             raise ModelLoadError(f"the chat template does what its sandbox forbids: {error}") from None
         except Rejected as error:
@@ -102,31 +111,49 @@ class ChatTemplate:
             raise InvalidRequestError(f"the chat template failed on these messages: {error}", _PARAM) from None
 
     def try_out(self) -> None:
-        """Render one message, with each template. Raises ModelLoadError: that takes more than any message may."""
-        variables = {**self._special_tokens, "messages": _TRIAL, "add_generation_prompt": True, "tools": None}
+        """Render some short conversations with each template, and learn what it takes.
+
+        Raises ModelLoadError: one message takes more than any may.
+        """
         for name in self.sources:
             try:
-                self._renderer.render(name, variables)
+                self._render_trial(name, _TRIAL)
             except (OutOfBounds, Forbidden) as error:
                 raise ModelLoadError(f"the chat template {name!r} cannot render one message: {error}") from None
             except (Rejected, Failed):
                 continue  # it may want tools, or a system message
         self._takes_argument_text = self._fails_with({}) and not self._fails_with("{}")
+        shows = functools.partial(self._shows, "default")
+        self._takes_short_ids = not shows(trial_turns("ucr", LONG)) and shows(trial_turns("ucr", SHORT))
+        self._orders = {name: TurnOrder.learned(functools.partial(self._shows, name)) for name in self.sources}
+
+    def _render_trial(self, name: str, messages: Sequence[Message]) -> str:
+        variables = {**self._special_tokens, "messages": messages, "add_generation_prompt": False, "tools": None}
+        return self._renderer.render(name, variables)
 
     def _fails_with(self, arguments: Any) -> bool:
         """Whether a call with such arguments cannot be printed. DeepSeek's templates add them to a text."""
         if not any("arguments" in source for source in self.sources.values()):
             return False
-        call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": arguments}}
-        messages = [*_TRIAL, {"role": "assistant", "content": "", "tool_calls": [call]}]
-        variables = {**self._special_tokens, "messages": messages, "add_generation_prompt": False, "tools": None}
+        call = {"id": SHORT, "type": "function", "function": {"name": "f", "arguments": arguments}}
         try:
-            self._renderer.render("default", variables)
+            self._render_trial("default", [*_TRIAL, {"role": "assistant", "content": "", "tool_calls": [call]}])
         except Failed:
             return True
         except (Rejected, OutOfBounds, Forbidden):
             return False
         return False
+
+    def _shows(self, name: str, messages: Sequence[Message]) -> bool:
+        """Whether a template prints what the messages say."""
+        try:
+            text = self._render_trial(name, _checked_messages(messages, self._takes_argument_text))
+        except TemplateFailure:
+            return False
+        return all(message["content"] in text for message in messages)
+
+    def _name(self, tools: Any) -> str:
+        return "tool_use" if tools and "tool_use" in self.sources else "default"
 
     @property
     def has_process(self) -> bool:

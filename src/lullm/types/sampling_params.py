@@ -28,6 +28,10 @@ class OutputKind(enum.Enum):
     FINAL_ONLY = "final_only"
 
 
+RequestOutputKind = OutputKind
+"""vLLM's name."""
+
+
 @dataclass(slots=True)
 class SamplingParams:
     """Sampling parameters, with the names, the order and the meanings of vLLM's.

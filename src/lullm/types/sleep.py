@@ -23,6 +23,8 @@ SleepCause = Literal["call", "idle", "request"]
 WEIGHTS = "weights"
 KV_CACHE = "kv_cache"
 TAGS = (WEIGHTS, KV_CACHE)
+WAKE_TAGS = (*TAGS, "scheduling")
+"""vLLM's third names no memory: it ends a pause. Here steps begin again by themselves once all is back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +84,9 @@ def check_awake(state: SleepState, tags: Sequence[str]) -> None:
         raise EngineAsleepError("the engine is paused (sleep level 0); call wake_up()")
 
 
-def check_tags(tags: Sequence[str] | None) -> None:
-    """Return if `tags` are some of `TAGS`, or None for all. Raises InvalidRequestError otherwise."""
-    if isinstance(tags, str) or not set(tags or ()).issubset(TAGS):
+def check_tags(tags: Sequence[str] | None, known: Sequence[str] = TAGS) -> None:
+    """Return if `tags` are some of the `known`, or None for all. Raises InvalidRequestError otherwise."""
+    if isinstance(tags, str) or not set(tags or ()).issubset(known):
         raise InvalidRequestError(f"sleep tags are {WEIGHTS!r} and {KV_CACHE!r}, not {tags!r}", "tags")
 
 

@@ -7,7 +7,7 @@ refused with what to do instead.
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from lullm.errors import UnsupportedError
 
@@ -20,6 +20,7 @@ class VllmArgument:
 
     Attributes:
         default: vLLM's; it asks for nothing, as None does.
+            As a flag it is a switch where the default is True or False, and takes several values where it is a tuple.
         advice: what to do instead, or why the argument changes nothing.
         passes: any value is accepted, because none could change anything here.
     """
@@ -42,9 +43,10 @@ def refused(advice: str, **defaults: Any) -> dict[str, VllmArgument]:
     return {name: VllmArgument(default, advice) for name, default in defaults.items()}
 
 
-def without_effect(reason: str, *names: str) -> dict[str, VllmArgument]:
-    """Arguments that pass with any value."""
-    return {name: VllmArgument(None, reason, passes=True) for name in names}
+def without_effect(reason: str, *names: str, **defaults: Any) -> dict[str, VllmArgument]:
+    """Arguments that pass with any value. `defaults`: of those that are no plain values as flags."""
+    known = dict.fromkeys(names) | defaults
+    return {name: VllmArgument(default, reason, passes=True) for name, default in known.items()}
 
 
 def without_vllms(arguments: dict[str, Any], known: Mapping[str, VllmArgument]) -> dict[str, Any]:
@@ -82,13 +84,76 @@ VLLM_CALLS: dict[str, VllmArgument] = {
 }
 """Arguments of `LLM`'s calls, named as in vLLM 0.32. A table of docs/from-vllm.md is made from this one."""
 
+VLLM_ENQUEUE = without_effect("nothing waits while prompts are taken", "use_tqdm")
+VLLM_SCORE = refused(
+    "the folder's own template joins the two texts; `instruction` says what counts as relevant", chat_template=None
+)
+VLLM_PROFILE = refused("name the folder to write to", profile_prefix=None) | refused(
+    "call start_profile and stop_profile where the profile is to begin and end", delay_iterations=0, max_iterations=0
+)
+"""Those of `LLM.enqueue`, of `score` and of `start_profile` besides."""
+
 VLLM_SAMPLING: dict[str, VllmArgument] = {
     **refused("say it by structured_outputs=StructuredOutputsParams(...), with the same fields", guided_decoding=None),
     **refused("use `logit_bias`, `allowed_token_ids` or `bad_words`", logits_processors=None, extra_args=None),
-    **refused("`logprobs` gives the most likely tokens, the chosen one besides", logprob_token_ids=None),
+    **refused(
+        "`logprobs` gives the most likely tokens, the chosen one besides",
+        logprob_token_ids=None,
+        prompt_logprob_token_ids=None,
+    ),
+    **refused("`prompt_logprobs` begin at the prompt's second token", prompt_logprob_start=None),
+    **refused(
+        "append these tokens to the prompt and ask for `prompt_logprobs`: they come as if drawn",
+        trace_decode_token_ids=None,
+    ),
+    **refused("a model with runner='pooling' gives hidden states: `LLM.encode`", return_last_hidden_states=False),
+    **refused("there are no watermarks", watermarking=None),
+    **without_effect("tokens are streamed as they come", "stream_interval"),
     **refused("`repetition_penalty` and `frequency_penalty` work against repetition", repetition_detection=None),
     **without_effect("no blanks are put between special tokens", "spaces_between_special_tokens"),
     **without_effect("log-probabilities are always kept flat, and read like a list of dicts", "flat_logprobs"),
     **without_effect("a request always takes a copy", "skip_clone"),
 }
 """Arguments of `SamplingParams`, as above."""
+
+_UPDATES = "`update_weights` takes names and tensors; a trainer elsewhere uses `worker_extension_cls` (docs/sleep.md)"
+_LORA = "LoRA adapters are not there yet; merge them into the checkpoint"
+_HEALTH = "`check_health()` raises what has happened"
+_PARTS = "`config` and `model_config` say what runs, `model_executor` has the workers; weights are not saved"
+
+VLLM_NAMES: dict[str, str] = {
+    **dict.fromkeys(("init_weight_transfer_engine", "start_weight_update", "finish_weight_update"), _UPDATES),
+    **dict.fromkeys(("shutdown_weight_transfer_engine", "start_draft_weight_update"), _UPDATES),
+    **dict.fromkeys(
+        ("get_weight_version", "set_weight_version", "update_weight_version"),
+        "`collective_rpc('weights_version')` counts the updates",
+    ),
+    **dict.fromkeys(("reset_mm_cache", "reset_encoder_cache"), "lullm takes text only"),
+    **dict.fromkeys(("add_lora", "remove_lora", "list_loras", "pin_lora"), _LORA),
+    **dict.fromkeys(("errored", "is_running", "is_stopped", "dead_error"), _HEALTH),
+    **dict.fromkeys(("engine_core", "vllm_config", "get_model_config", "get_vllm_config", "renderer"), _PARTS),
+    **dict.fromkeys(("get_num_queued_tokens", "get_status", "do_log_stats"), "`stats()` has the engine's numbers"),
+    "get_metrics": "`stats()` has the engine's numbers, `LLM.get_metrics` those of vLLM's names",
+    "is_paused": "`is_sleeping()` is true then, too, and `sleep_state` says which",
+    "release_kv_cache_memory": "it is `sleep(tags=['kv_cache'])`",
+    "reward": "it is `encode(prompts)`",
+    "add_request": "`generate` streams the outputs of a request",
+    "get_tokenizer": "it is `tokenizer`",
+    "apply_model": "it is a function of the model: `collective_rpc(lambda worker: f(worker.loaded.model))`",
+    "set_tokenizer": "give `tokenizer` at the start",
+    "get_supported_tasks": "`model_config.pooler` is None, or says what the model pools",
+    "wait_for_requests_to_drain": "`sleep(0, mode='wait')` returns once they have ended",
+}
+"""Methods and attributes of vLLM's `LLM`, `LLMEngine` and `AsyncLLM` that lullm lacks -> what does it here."""
+
+
+class VllmNames:
+    """What has methods under vLLM's names. Those that it lacks are an AttributeError that says what does it."""
+
+    if not TYPE_CHECKING:  # with it, a checker takes every name
+
+        def __getattr__(self, name: str) -> Any:
+            advice = f": {VLLM_NAMES[name]}" if name in VLLM_NAMES else ""
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}{advice}", name=name, obj=self
+            )

@@ -9,7 +9,7 @@ from lullm.errors import ModelLoadError
 from lullm.weights.gguf.hub import hub_gguf
 from lullm.weights.hub.download import cached_snapshot, download, download_config
 
-DEMO_FOLDER = Path(__file__).parents[1] / "demo" / "model"
+DEMO_FOLDER = Path(__file__).parents[1] / "demo"
 
 _HUB_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
 _QUANTIZATION = re.compile(r"[A-Za-z0-9][\w.-]*")

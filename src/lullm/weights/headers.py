@@ -111,7 +111,8 @@ def _wrong_sizes(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]
         if number not in stated:
             stated[number] = _stated_sizes(config, number)
         sizes = stated[number].get(layer, ()) if last == "weight" else ()
-        is_own = any(part in name for part in (".experts.", ".shared_expert", ".self_attn.gate_proj."))
+        own = (".experts.", ".shared_expert", ".shared_mlp.", ".shared_transformer.", ".self_attn.gate_proj.")
+        is_own = any(part in name for part in own)
         if is_own or TOWER.search(name) or sizes and _is_packed(config, name):
             sizes = ()  # of sizes of their own; the loader compares them
         if sizes and shape != [size for _, size in sizes]:

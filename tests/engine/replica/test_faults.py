@@ -45,7 +45,7 @@ def build(monkeypatch):
 def add(engine, count, max_tokens=12):
     for number in range(count):
         engine.add_request(f"r{number}", [5, 6, 7], PARAMS.replace(max_tokens=max_tokens))
-    engine._call(asyncio.sleep(0))  # behind them all on the event loop
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), engine._loop).result()  # behind them all on the event loop
     for fake in engine.fakes:
         fake.release()
 

@@ -110,6 +110,8 @@ LLAMA4 = {
     "num_local_experts": 5, "intermediate_size_mlp": 56, "attention_chunk_size": 20, "floor_scale": 32,
     "attn_scale": 0.4, "num_hidden_layers": 5,
 }  # fmt: skip
+MELLUM = MOE | {"sliding_window": 20, **IN_SOME_LAYERS}
+MELLUM_ROPES = {"full_attention": {**ROPE["yarn"], "rope_theta": 5e5}, "sliding_attention": {"rope_theta": 100.0}}
 HUNYUAN_ROPE = {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0}
 PHIMOE_ROPE = {
     "rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 32, "short_mscale": 1.3,
@@ -121,6 +123,14 @@ DELTA = {
 }  # fmt: skip
 WIDE_STATE = DELTA | {"linear_key_head_dim": 24, "linear_value_head_dim": 32}
 MAMBA = {"mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 12}
+ZAMBA = {
+    "n_mamba_heads": 8, "mamba_ngroups": 2, "mamba_d_state": 12, "head_dim": ..., "num_mem_blocks": 2,
+    "adapter_rank": 10,
+    "layers_block_type": ["linear_attention", "hybrid", "hybrid", "hybrid", "linear_attention"], "num_hidden_layers": 5,
+    "use_shared_attention_adapter": True, "use_mem_rope": True, "num_logits_to_keep": 0,
+    "num_key_value_heads": 4,
+}  # fmt: skip
+GRIFFIN = {"num_hidden_layers": 5, "attention_window_size": 20, "head_dim": ...}
 SOME_MAMBA = MAMBA | {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
 FALCON = MAMBA | {
     "mamba_d_ssm": 72, "ssm_multipliers": [0.7, 1.3, 0.8, 1.2, 0.6], "mlp_multipliers": [0.9, 1.1],
@@ -1198,6 +1208,68 @@ CASES = {
         "correction, shared experts",
         loss=0.1,
         is_rare=True,
+    ),
+    "HYV3": Cases(
+        "Hunyuan 3 (Hy3)",
+        {
+            "plain": EXAONE_MOE,
+            "two shared experts, biases, tied": EXAONE_MOE
+            | TIED
+            | {"num_shared_experts": 2, "attention_bias": True, "mlp_bias": True, "router_scaling_factor": 1.3}
+            | {"mlp_layer_types": ["sparse", "dense", "sparse"]},
+        },
+        EXAONE_MOE | {"head_dim": 8},
+        EXAONE_MOE,
+        "head norms; sigmoid router with correction, shared experts",
+        loss=0.1,
+        is_rare=True,
+    ),
+    "Mellum": Cases(
+        "Mellum 2 12B-A2.5B",
+        {
+            "windows in some layers": MELLUM,
+            "stretched in full layers, a dense layer, biases, tied": MELLUM
+            | TIED
+            | {"rope_parameters": MELLUM_ROPES, "mlp_layer_types": ["sparse", "dense", "sparse"]}
+            | {"attention_bias": True, "norm_topk_prob": False},
+        },
+        MOE | {"head_dim": 8, "sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"]},
+        MELLUM | {"sliding_window": 32},
+        "as Qwen3 MoE, with windows in some layers, and a rope per kind of layer",
+        is_rare=True,
+    ),
+    "Zamba2": Cases(
+        "Zamba 2 1.2B, 2.7B, 7B",
+        {
+            "two blocks": ZAMBA,
+            "one block, no rope, no adapters in attention, biases, one group": ZAMBA
+            | {"num_mem_blocks": 1, "use_shared_attention_adapter": False, "use_mem_rope": False}
+            | {
+                "num_key_value_heads": 2,
+                "add_bias_linear": True,
+                "mamba_ngroups": 1,
+                "hidden_act": "gelu_pytorch_tanh",
+            },
+        },
+        ZAMBA | {"num_hidden_layers": 2, "layers_block_type": ["linear_attention", "hybrid"]},
+        ZAMBA
+        | {"num_hidden_layers": 3, "layers_block_type": ["hybrid", "linear_attention", "hybrid"], "num_mem_blocks": 1},
+        "state spaces (Mamba 2) in every layer, before some of them a block of attention and an MLP that they share, "
+        "with small matrices of their own",
+        loss=0.2,
+    ),
+    "RecurrentGemma": Cases(
+        "RecurrentGemma 2B, 9B",
+        {
+            "plain": GRIFFIN | {"num_key_value_heads": 1},
+            "other sizes, biases, heads turn as a whole, untied": GRIFFIN
+            | {"lru_width": 64, "conv1d_width": 3, "attention_bias": True, "logits_soft_cap": 5.0}
+            | {"tie_word_embeddings": False, "block_types": ["recurrent", "attention"]}
+            | {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 1.0}},
+        },
+        GRIFFIN | {"num_hidden_layers": 2, "block_types": ["recurrent", "attention"], "attention_window_size": 7},
+        GRIFFIN | {"attention_window_size": 100, "tie_word_embeddings": False},
+        "gated linear units (RG-LRU) in two of three layers, attention with a window in the others; capped logits",
     ),
     "MiniCPM3": Cases(
         "MiniCPM3 4B",

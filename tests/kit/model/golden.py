@@ -58,7 +58,7 @@ def random_model(family, options, seed=0):
         corrections = [item for item in model.named_buffers() if item[0].endswith(learned)]
         for name, parameter in (*model.named_parameters(), *corrections):
             # Some families' norms add 1 themselves.
-            adds_one = family in ("Gemma", "Gemma2", "Gemma3", "Nemotron", "VaultGemma") or (
+            adds_one = family in ("Gemma", "Gemma2", "Gemma3", "Nemotron", "RecurrentGemma", "VaultGemma") or (
                 family.startswith(("Qwen3Next", "Qwen3_5")) and "linear_attn" not in name
             )
             is_factor = any(part in name for part in ("norm", ".ln_", "scalar", "router.scale", "per_expert_scale"))

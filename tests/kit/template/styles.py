@@ -227,6 +227,23 @@ MACROS = """
 {{- messages | map(attribute='role') | unique | sort | join(',') -}}
 {{- messages | rejectattr('role', 'equalto', 'tool') | list | length -}}"""
 
+SYSTEM_FIRST = """
+{%- for message in messages %}
+    {%- if message.role == "system" and not loop.first %}
+        {{- raise_exception("the system speaks first") }}
+    {%- endif %}
+    {{- '<|im_start|>' + message.role + '\\n' + message.content | trim + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+
+TURN_BY_TURN = """
+{%- for message in messages %}
+    {%- if message.role == "system" %}{{- raise_exception("there is no system here") }}{%- endif %}
+    {%- if (message.role == "user") != (loop.index0 % 2 == 0) %}{{- raise_exception("turn by turn") }}{%- endif %}
+    {{- '<' + message.role + '>' + message.content }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<assistant>' }}{% endif %}"""
+
 ALL = {
     "chatml": CHATML,
     "qwen": QWEN_TOOLS,

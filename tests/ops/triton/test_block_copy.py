@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from lullm.errors import UnsupportedError
+from lullm.ops.cache.block_pairs import independent_batches
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.selection import REFERENCE_OPS
-from lullm.ops.triton.block_copy import copy_blocks, independent_batches, swap_blocks
+from lullm.ops.triton.block_copy import copy_blocks, swap_blocks
 from lullm.ops.triton.device import IS_INTERPRETED, launch_device
 
 DEVICE = launch_device()

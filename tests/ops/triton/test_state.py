@@ -10,7 +10,7 @@ from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.ops.state.layout import LayerState, StateLayout
-from lullm.ops.state.weights import DecayWeights
+from lullm.ops.state.weights import DecayWeights, UnitWeights
 from lullm.ops.table import Ops
 from lullm.ops.triton.table import TRITON_OPS
 from lullm.types.layer_kind import RecurrentState
@@ -18,8 +18,10 @@ from lullm.types.layer_kind import RecurrentState
 SHAPES = (3, 10), (4, 8, 12)
 SELECTED = (3, 10), (8, 12)
 """Of Mamba 1, which has no heads."""
+UNITS = (3, 10), (12,)
+"""Of gated linear units."""
 NUM_ROWS = 5
-OPS = ["causal_convolution", "gated_delta_rule", "state_space", "selective_scan"]
+OPS = ["causal_convolution", "gated_delta_rule", "state_space", "selective_scan", "rg_lru"]
 
 
 def draw(*shape):
@@ -54,6 +56,9 @@ def run(ops, name, state):
     if name == "selective_scan":
         weights = DecayWeights(draw(12, 8), draw(12) - 1, draw(12))
         return ops.selective_scan(draw(NUM_ROWS, 12), draw(NUM_ROWS, 16), draw(NUM_ROWS, 12), weights, state)
+    if name == "rg_lru":
+        rows = [draw(NUM_ROWS, 12 + i)[:, :12] for i in range(3)]
+        return ops.rg_lru(*rows, UnitWeights(draw(12), draw(12) - 1, draw(12) + 1), state)
     return ops.state_space(values, keys * 0.3, draw(NUM_ROWS, 4), weights, state)
 
 
@@ -61,7 +66,7 @@ def run(ops, name, state):
 @pytest.mark.parametrize("name", OPS)
 def test_a_batch_of_decodes_without_a_word_to_the_host(name, context_lens, monkeypatch):
     num_real = sum(context > 0 for context in context_lens)
-    shapes = SELECTED if name == "selective_scan" else SHAPES
+    shapes = {"selective_scan": SELECTED, "rg_lru": UNITS}.get(name, SHAPES)
     expected_state, state = new_state(context_lens, shapes), new_state(context_lens, shapes)
     expected = run(TORCH_CPU_OPS, name, expected_state)
     monkeypatch.setattr(StateLayout, "query_lens", property(lambda _: pytest.fail("the host waits")))

@@ -5,7 +5,7 @@ import json
 import anthropic
 import pytest
 from anthropic.types import Message
-from kit.template.styles import CHATML, QWEN_TOOLS
+from kit.template.styles import CHATML, QWEN_TOOLS, SYSTEM_FIRST
 
 ADD = {
     "name": "add",
@@ -85,6 +85,16 @@ def test_the_clients_own_loop(start, replying, connect):
     *_, last = connect(start(engine)).beta.messages.tool_runner(**ASK, tools=[add])
     assert last.content[0].text == "It is 3."
     assert "hello" in engine.prompts[-1] and "<tool_response>\n3\n</tool_response>" in engine.prompts[-1]
+
+
+@pytest.mark.parametrize("template", [QWEN_TOOLS, SYSTEM_FIRST])
+def test_reminders(start, replying, connect, template):
+    """Claude Code has the system speak behind the user, which some chat templates refuse and others leave out."""
+    engine = replying(template, "Yes")
+    messages = [*HELLO, {"role": "system", "content": "There are skills."}]
+    connect(start(engine)).messages.create(**ASK | {"messages": messages}, system="Be brief.")
+    first, second, third = (engine.prompts[0].index(text) for text in ("Be brief.", "hello", "There are skills."))
+    assert first < second < third
 
 
 def test_whole_and_streamed_are_one(start, replying, connect):

@@ -66,6 +66,23 @@ def test_agent(start, replying, stream):
     assert "One more.\n" + call("add", x=3, y=4) + "<|im_end|>" in last and '"description": "Adds."' in last
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_functions_of_a_namespace(start, replying, stream):
+    """As Codex groups those for its agents: the model sees one list of names, the client both parts."""
+    space = {"type": "namespace", "name": "sums", "description": "All sums.", "tools": [ADD, CLOCK]}
+    engine = replying(QWEN_TOOLS, call("sums__add", x=1, y=2) + call("clock"), "It is 3.")
+    with start(engine).openai() as client:
+        answer = turn(client, stream, input="hello", tools=[CLOCK, space])
+        first, second = answer.output
+        results = [{"type": "function_call_output", "call_id": first.call_id, "output": "3"}]
+        sent = [item.model_dump(exclude_none=True) for item in answer.output]
+        turn(client, stream, input=[{"role": "user", "content": "hello"}, *sent, *results], tools=[CLOCK, space])
+    assert (first.namespace, first.name, second.namespace, second.name) == ("sums", "add", None, "clock")
+    assert answer.tools[1].model_dump(exclude_none=True) == space
+    assert call("sums__add", x=1, y=2) in engine.prompts[1] and "sums__clock" in engine.prompts[0]
+    assert engine.prompts[0].count("All sums.") == 1 and "All sums.\\n\\nAdds." in engine.prompts[0]
+
+
 def test_whole_is_strict(start, replying):
     with start(replying(QWEN_TOOLS, REPLIES[0])).http() as http:
         body = {"model": "scripted", "input": "hello", "tools": [ADD, CLOCK], "tool_choice": "auto"}
@@ -97,7 +114,7 @@ REPLY = [
 
 
 def test_each_item_begins_and_ends_once_in_order():
-    stream = ItemStream("1")
+    stream = ItemStream("1", {})
     events = [event for piece in REPLY for event in stream.feed([piece], [])] + list(stream.close("incomplete"))
     for number, event in enumerate(events):
         TypeAdapter(ResponseStreamEvent).validate_python(event | {"sequence_number": number}, strict=True)

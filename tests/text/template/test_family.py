@@ -107,4 +107,4 @@ def test_the_demo_model():
 
 def test_a_refusal_is_the_same():
     with pytest.raises(InvalidRequestError, match="rejected the messages: roles must alternate"):
-        both(styles.MISTRAL_TOOLS, {"messages": [TURNS[0], TURNS[0]]})
+        both(styles.MISTRAL_TOOLS, {"messages": [TURNS[1], TURNS[0]]})

@@ -4,8 +4,10 @@ import argparse
 from collections.abc import Callable, Collection
 from typing import Any
 
+from lullm.cli.flag.vllm import add_vllm_flags
 from lullm.config.engine import EngineConfig
 from lullm.config.option.option import Option, options_of
+from lullm.config.option.vllm import VLLM_OPTIONS
 from lullm.units import GIB, KIB, MIB
 
 SLEEP_OPTIONS = frozenset(each.name for each in options_of(EngineConfig) if each.group in ("sleep", "idle"))
@@ -19,7 +21,15 @@ for log-probabilities."""
 REPLY_OPTIONS = frozenset(each.name for each in options_of(EngineConfig) if each.group == "replies")
 """Of no use to commands without conversations."""
 
-_SHORT = {"model": ("-m",), "max_model_len": ("-c",)}
+_SHORT = {
+    "model": ("-m",),
+    "max_model_len": ("-c",),
+    "quantization": ("-q",),
+    "tensor_parallel_size": ("-tp",),
+    "pipeline_parallel_size": ("-pp",),
+    "data_parallel_size": ("-dp",),
+    "enable_expert_parallel": ("-ep",),
+}
 
 _SIZES = {"": 1, "b": 1, "k": KIB, "kib": KIB, "m": MIB, "mib": MIB, "g": GIB, "gib": GIB}
 
@@ -52,8 +62,9 @@ def _int_or_none(text: str) -> int | None:
 
 
 def add_engine_flags(parser: argparse.ArgumentParser, without: Collection[str] = ()) -> None:
-    """The engine's flags in their groups."""
+    """The engine's flags in their groups, and vLLM's."""
     add_option_flags(parser, EngineConfig, without)
+    add_vllm_flags(parser, VLLM_OPTIONS)
 
 
 def add_option_flags(

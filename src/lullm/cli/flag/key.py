@@ -16,11 +16,14 @@ def gather_keys(flags: Sequence[str], files: Sequence[str], variable: str) -> tu
     An empty variable is a key that `ServerOptions` refuses: a secret that is missing must not open the server.
 
     Raises:
-        ConfigError: a file cannot be read or has no key.
+        ConfigError: a file cannot be read or has no key; or a key stands only where other servers look for theirs.
     """
     keys = [*flags, *(key for path in files for key in read_keys(path))]
     if variable in os.environ:
         keys.append(os.environ[variable])
+    for other in ("VLLM_API_KEY", "LLAMA_API_KEY"):
+        if variable == API_KEY_VARIABLE and not keys and os.environ.get(other):
+            raise ConfigError(f"{other} is not read, and the server would be open; set {variable}, or unset {other}")
     return tuple(dict.fromkeys(keys))
 
 

@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lullm.cli.flag.elsewhere import VARIABLES
 from lullm.cli.flag.key import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE
 from lullm.cli.flag.model import MODEL_SETTING
+from lullm.cli.flag.vllm import VllmFlag
 from lullm.cli.parser import CommandParser, closest
 from lullm.errors import ConfigError
 
@@ -69,6 +71,9 @@ def apply_settings(
                 meant = closest(name, flags)
                 hint = "" if meant is None else f"; did you mean {variable_of(meant)}?"
                 print(f"lullm: the variable {variable} sets nothing{hint}", file=sys.stderr)
+    if others := sorted(variable for variable in environment if variable.startswith("VLLM_")):
+        named = (f"{each} ({VARIABLES[each]} does)" if each in VARIABLES else each for each in others)
+        print(f"lullm: variables of vLLM set nothing here: {', '.join(named)}", file=sys.stderr)
     # A setting is a default: it is known before the command line is read, and gives way to it.
     for source, tokens in said:
         parser.check(tokens, source)
@@ -120,8 +125,10 @@ def _listed(text: str) -> Any:
 def _tokens(flag: str, value: Any, actions: Mapping[str, argparse.Action], source: str) -> list[str]:
     """What the command line would say. Raises ConfigError."""
     action = actions.get(flag)
+    if isinstance(action, VllmFlag) and isinstance(value, (dict, list)):
+        value = json.dumps(value)
     if action is None:
-        meant = closest(flag, actions)
+        meant = closest(flag, (name for name in actions if actions[name].help != argparse.SUPPRESS))
         hint = "" if meant is None else f"; did you mean {meant.strip('-')}?"
         raise ConfigError(f"{source}: this command has no flag {flag}{hint}")
     if value is None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from lullm.config.encoding.keys import Data, check_known, choice, module_names, wildcards
 from lullm.config.encoding.scheme import EVERYTHING, CheckpointEncoding, Float4Scheme, Float8Scheme
-from lullm.config.json_file import read_object
+from lullm.config.json_file import optional_object
 
 _READS = ("quant_algo", "group_size", "ignore", "exclude_modules", "config_groups")
 _IGNORES = ("producer", "kv_cache_scheme", "kv_cache_quant_algo")
@@ -24,11 +24,9 @@ def read_modelopt(data: Data) -> CheckpointEncoding:
 
 def with_own_file(data: Data, folder: Path) -> Data:
     """A `config.json` with what older copies say in hf_quant_config.json alone. Raises ModelLoadError."""
-    try:
-        stated = {} if data.get("quantization_config") else read_object(folder / "hf_quant_config.json")
-    except FileNotFoundError:
-        return data
-    found = stated.get("quantization")
+    found = None
+    if not data.get("quantization_config"):
+        found = optional_object(folder / "hf_quant_config.json").get("quantization")
     if not isinstance(found, dict) or found.get("quant_algo") is None:
         return data
     return {**data, "quantization_config": {"quant_method": "modelopt", **found}}

@@ -35,6 +35,11 @@ def window_where_named(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     return _mixed(data, [FULL if data.get("sliding_window") is None else SLIDING] * num_layers(data))
 
 
+def full_where_not_named(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+    """Mellum: by `layer_types`; without them no layer has a window."""
+    return _mixed(data, [FULL] * num_layers(data))
+
+
 def window_if_switched_on(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     """Qwen2 and 3: layers from `max_window_layers` on have a window, if windows are switched on."""
     last_full = integer(data, "max_window_layers", 28)
@@ -134,6 +139,7 @@ def kinds_by_type(
         )
     if len(named) != num_layers(data):
         raise ModelLoadError(
-            f"config.json: layer_types names {len(named)} layers, num_hidden_layers is {num_layers(data)}"
+            f"config.json: layer_types (layers_block_type) names {len(named)} layers, num_hidden_layers is "
+            f"{num_layers(data)}"
         )
     return tuple(kinds[name] for name in named)

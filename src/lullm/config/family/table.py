@@ -4,12 +4,13 @@ from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
 from lullm.config.family.experts.gpt_oss import GPT_OSS
 from lullm.config.family.experts.llama4 import LLAMA4
 from lullm.config.family.experts.phimoe import PHIMOE
-from lullm.config.family.experts.sigmoid import AFMOE, DOTS1, GLM4_MOE, MINIMAX_M2, SOLAR_OPEN
+from lullm.config.family.experts.sigmoid import AFMOE, DOTS1, GLM4_MOE, HY_V3, MINIMAX_M2, SOLAR_OPEN
 from lullm.config.family.experts.softmax import (
     ERNIE4_5_MOE,
     FLEX_OLMO,
     GRANITE_MOE,
     GRANITE_MOE_SWA,
+    MELLUM,
     MIXTRAL,
     OLMOE,
     QWEN2_MOE,
@@ -26,7 +27,9 @@ from lullm.config.family.hybrid.lfm2 import LFM2, LFM2_MOE
 from lullm.config.family.hybrid.mamba import FALCON_MAMBA, JAMBA, MAMBA, MAMBA2
 from lullm.config.family.hybrid.nemotron_h import NEMOTRON_H
 from lullm.config.family.hybrid.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
+from lullm.config.family.hybrid.recurrent_gemma import RECURRENT_GEMMA
 from lullm.config.family.hybrid.state_space import BAMBA, FALCON_H1, GRANITE_HYBRID
+from lullm.config.family.hybrid.zamba2 import ZAMBA2
 from lullm.config.family.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, MINICPM3, YOUTU
 from lullm.config.family.layer_norm.alibi import BLOOM, MPT
 from lullm.config.family.layer_norm.falcon import FALCON
@@ -140,6 +143,10 @@ FAMILIES: dict[str, Family] = {
     "Starcoder2ForCausalLM": STARCODER2,
     "SmolLM3ForCausalLM": SMOLLM3,
     "AfmoeForCausalLM": AFMOE,
+    "HYV3ForCausalLM": HY_V3,
+    "MellumForCausalLM": MELLUM,
+    "RecurrentGemmaForCausalLM": RECURRENT_GEMMA,
+    "Zamba2ForCausalLM": ZAMBA2,
     "MiniCPM3ForCausalLM": MINICPM3,
     "YoutuForCausalLM": YOUTU,
     "ApertusForCausalLM": APERTUS,

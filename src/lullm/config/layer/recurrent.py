@@ -175,4 +175,33 @@ class ShortConvolutionConfig:
         return ((self.kernel_size - 1, self.num_channels),)
 
 
-RecurrentConfig = DeltaNetConfig | StateSpaceConfig | SelectiveConfig | ShortConvolutionConfig
+@dataclass(frozen=True, slots=True)
+class GatedUnitConfig:
+    """The recurrent layers of Griffin (RG-LRU, https://arxiv.org/abs/2402.19427): a number per channel.
+
+    Args:
+        num_heads, head_dim: of the channels; a head has matrices of its own, from which its gates follow.
+        kernel_size: tokens that the convolution sees, the last one included.
+    """
+
+    num_heads: int
+    head_dim: int
+    kernel_size: int
+
+    @property
+    def num_channels(self) -> int:
+        """Of the convolution and of the states."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def projected_size(self) -> int:
+        """Elements of the widest projection."""
+        return 2 * self.num_channels
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """What a sequence keeps: the rows that the convolution still sees, and the states of all channels."""
+        return (self.kernel_size - 1, self.num_channels), (self.num_channels,)
+
+
+RecurrentConfig = DeltaNetConfig | StateSpaceConfig | SelectiveConfig | ShortConvolutionConfig | GatedUnitConfig

@@ -1,7 +1,7 @@
 """What becomes of vLLM's engine options: those that lullm lacks, each with what it does about them.
 
-An option of `EngineConfig` means what it means in vLLM. The names are those of vLLM 0.32. A table of docs/from-vllm.md
-is made from this one.
+An option of `EngineConfig` means what it means in vLLM. The names are those of vLLM 0.32. Tables of docs/from-vllm.md
+are made from these.
 """
 
 from lullm.types.vllm_argument import VllmArgument, refused, without_effect
@@ -9,8 +9,12 @@ from lullm.types.vllm_argument import VllmArgument, refused, without_effect
 VLLM_OPTIONS: dict[str, VllmArgument] = {
     **refused(
         "no code of a checkpoint is run; `register_model` and entry points bring models of packages",
-        trust_remote_code=False,
         model_class_overrides=None,
+    ),
+    **without_effect(
+        "no code of a checkpoint is run, so there is nothing to trust; `register_model` and entry points bring models "
+        "of packages",
+        trust_remote_code=False,
     ),
     **refused("the tokenizer's files say what it is", tokenizer_mode="auto", skip_tokenizer_init=False),
     **refused(
@@ -39,7 +43,12 @@ VLLM_OPTIONS: dict[str, VllmArgument] = {
     ),
     **without_effect(
         "it only tunes LoRA, which is refused by `enable_lora`",
-        *("max_loras", "max_lora_rank", "max_cpu_loras", "lora_dtype", "fully_sharded_loras", "lora_target_modules"),
+        *("max_loras", "max_lora_rank", "max_cpu_loras", "lora_dtype", "lora_target_modules", "max_lora_cls_labels"),
+        fully_sharded_loras=False,
+        enable_tower_connector_lora=False,
+        specialize_active_lora=False,
+        enable_mixed_moe_lora_format=False,
+        enable_moe_shared_loras=False,
     ),
     **refused(
         "speculative decoding is not there yet",
@@ -50,8 +59,15 @@ VLLM_OPTIONS: dict[str, VllmArgument] = {
         spec_model=None,
         spec_tokens=None,
     ),
-    **refused("weights stay in memory while the engine is awake; use quantization='int8' or 'int4'", cpu_offload_gb=0),
-    **refused("use `swap_space`, which holds cached blocks as well", kv_offloading_size=None),
+    **refused(
+        "weights stay in memory while the engine is awake; use quantization='int8' or 'int4'",
+        cpu_offload_gb=0,
+        offload_backend="auto",
+        offload_group_size=0,
+    ),
+    **refused(
+        "use `swap_space`, which holds cached blocks as well", kv_offloading_size=None, kv_offloading_backend="native"
+    ),
     **refused("prefixes are not passed between engines", kv_transfer_config=None, kv_events_config=None),
     **refused(
         "hand a request's params `structured_outputs`; the only backend is llguidance", guided_decoding_backend=None
@@ -96,28 +112,144 @@ VLLM_OPTIONS: dict[str, VllmArgument] = {
         interleave_mm_strings=False,
     ),
     **without_effect(
-        "models of text and pictures are loaded without their tower", "language_model_only", "skip_mm_profiling"
+        "models of text and pictures are loaded without their tower",
+        language_model_only=False,
+        skip_mm_profiling=False,
     ),
-    **without_effect("there is nothing to cache without pictures", "mm_processor_cache_gb", "mm_processor_cache_type"),
+    **without_effect(
+        "it only tunes pictures and sound, which are refused",
+        *("mm_processor_cache_gb", "mm_processor_cache_type", "mm_shm_cache_max_object_size_mb", "mm_hasher_algorithm"),
+        *("mm_encoder_tp_mode", "mm_encoder_attn_backend", "mm_processor_device", "mm_tensor_ipc"),
+        *("video_pruning_rate", "video_pruning_method"),
+        disable_chunked_mm_input=False,
+        enable_mm_processor_stats=False,
+    ),
     **without_effect("steps are recorded by themselves; `enforce_eager` leaves it away", "max_seq_len_to_capture"),
     **without_effect(
         "nothing is compiled: kernels are there from the install, and decode steps are recorded in milliseconds",
-        *("compilation_config", "optimization_level", "cudagraph_capture_sizes", "max_cudagraph_capture_size"),
-        *("performance_mode", "enable_flashinfer_autotune", "jit_monitor_mode"),
+        *("compilation_config", "optimization_level", "max_cudagraph_capture_size", "performance_mode"),
+        *("jit_monitor_mode", "kernel_config", "ir_op_priority"),
+        cudagraph_capture_sizes=(),
+        enable_flashinfer_autotune=False,
+        cudagraph_metrics=False,
+        jit_monitor_verbose=False,
     ),
     **without_effect(
         "`lullm.log` and /metrics are there without it",
-        *("disable_log_stats", "disable_log_requests", "enable_log_requests", "use_tqdm_on_load", "kv_cache_metrics"),
+        *("kv_cache_metrics_sample", "show_hidden_metrics_for_version", "per_request_spec_decode_metrics"),
+        disable_log_stats=False,
+        disable_log_requests=False,
+        enable_log_requests=False,
+        aggregate_engine_logging=False,
+        use_tqdm_on_load=True,
+        kv_cache_metrics=False,
+        enable_mfu_metrics=False,
+        enable_logging_iteration_details=False,
     ),
     **without_effect(
         "lullm chooses by itself",
-        *("disable_custom_all_reduce", "ray_workers_use_nsight", "max_parallel_loading_workers"),
-        *("data_parallel_backend", "distributed_timeout_seconds", "all2all_backend", "moe_backend", "linear_backend"),
+        *("max_parallel_loading_workers", "data_parallel_backend", "distributed_timeout_seconds", "all2all_backend"),
+        *("moe_backend", "linear_backend", "attention_config", "mamba_backend", "mamba_ssu_algorithm"),
+        *("gdn_prefill_backend", "kda_prefill_backend", "kda_decode_backend", "cpu_distributed_timeout_seconds"),
+        *("expert_placement_strategy", "dcp_comm_backend", "sparse_indexer_topk_backend"),
+        disable_custom_all_reduce=False,
+        ray_workers_use_nsight=False,
+        disable_cascade_attn=False,
+        disable_nccl_for_dp_synchronization=False,
+        enable_shm_tensor_arena=False,
+    ),
+    **without_effect(
+        "each worker keeps to its share of the cores and to their memory",
+        "numa_bind_nodes",
+        "numa_bind_cpus",
+        numa_bind=False,
     ),
     **without_effect("prefixes are hashed by blake2b", "prefix_caching_hash_algo"),
-    **without_effect("there is one block manager", "use_v2_block_manager", "disable_hybrid_kv_cache_manager"),
+    **without_effect("there is one block manager", use_v2_block_manager=False, disable_hybrid_kv_cache_manager=False),
     **without_effect(
-        "files are read in parallel into their place", "safetensors_load_strategy", "pt_load_map_location"
+        "files are read in parallel into their place",
+        *("safetensors_load_strategy", "pt_load_map_location", "model_loader_extra_config"),
+        *("safetensors_prefetch_num_threads", "safetensors_prefetch_block_size"),
+    ),
+    **refused("tensors are taken from every safetensors file of the folder; remove the others", ignore_patterns=None),
+    **refused("a quantized checkpoint says itself how, and `quantization` is int8 or int4", quantization_config=None),
+    **refused(
+        "states are kept in the type that their model computes in",
+        mamba_cache_dtype="auto",
+        mamba_ssm_cache_dtype="auto",
+    ),
+    **refused("`kv_cache_dtype` holds for all layers", kv_cache_dtype_skip_layers=None),
+    **refused(
+        "blocks hold as many tokens of a state as `block_size` says", mamba_block_size=None, mamba_cache_mode="none"
+    ),
+    **refused("`max_num_batched_tokens` bounds a step", max_num_scheduled_tokens=None),
+    **refused("one batch is computed at a time", enable_dbo=False),
+    **refused(
+        "`data_parallel_size` has all replicas on this machine, behind one client",
+        data_parallel_size_local=None,
+        data_parallel_start_rank=None,
+        data_parallel_address=None,
+        data_parallel_rpc_port=None,
+        data_parallel_external_lb=False,
+        data_parallel_hybrid_lb=False,
+        enable_elastic_ep=False,
+    ),
+    **without_effect("`nnodes` is refused, so there is no other node to find", "master_addr", "master_port"),
+    **refused("`thinking_token_budget` of `SamplingParams` bounds thoughts", reasoning_config=None),
+    **refused("`reasoning_parser` names one of docs/thinking.md; more cannot be loaded", reasoning_parser_plugin=None),
+    **refused("bring methods along by `worker_extension_cls`, or call LLM.update_weights", weight_transfer_config=None),
+    **refused(
+        "set up `logging` yourself, or give `lullm serve --log-level`", logging_config=None, log_config_file=None
+    ),
+    **refused("there are no other platforms with options of their own", additional_config=None),
+    **refused("an arena gives recordings' memory back with the KV cache", sleep_mode_offload_cudagraph=False),
+    **without_effect("arenas give memory back with `enable_sleep_mode` alone", enable_cumem_allocator=False),
+    **refused(
+        "outputs do not say which experts were used; LLM.expert_load() counts them", enable_return_routed_experts=False
     ),
     **without_effect("tokens are streamed as they come", "stream_interval"),
 }
+
+VLLM_SERVER_OPTIONS: dict[str, VllmArgument] = {
+    **refused("name each origin by --allowed-origin ORIGIN, or '*'", allowed_origins=()),
+    **refused("--allowed-origin lets browsers send every header and method, no cookies", allow_credentials=False),
+    **without_effect(
+        "--allowed-origin lets browsers send every header and method", "allowed_methods", "allowed_headers"
+    ),
+    **refused("LoRA adapters are not there yet; merge them into the checkpoint", lora_modules=None),
+    **without_effect("contents are joined to text, which every template takes", "chat_template_content_format"),
+    **refused("a request's `chat_template_kwargs` say it", default_chat_template_kwargs=None),
+    **refused("the role of answers is assistant", response_role="assistant"),
+    **refused("`logprobs` name tokens by their text and its bytes", return_tokens_as_token_ids=False),
+    **refused("--tool-call-parser names one of docs/tools.md; more cannot be loaded", tool_parser_plugin=None),
+    **without_effect("models may always call tools", enable_auto_tool_choice=False),
+    **refused("tools are the client's; the server calls none", tool_server=None),
+    **refused(
+        "a request with tool_choice 'none' shows no tools to the template", exclude_tools_when_tool_choice_none=True
+    ),
+    **refused("`stream_options` of the request ask for usage", enable_force_include_usage=False),
+    **without_effect(
+        "answers always say how many tokens of the prompt were cached", enable_prompt_tokens_details=False
+    ),
+    **without_effect("/metrics counts what runs and what waits", enable_server_load_tracking=False),
+    **without_effect("a silent stream gets a comment each 10 s", "sse_keep_alive_interval"),
+    **without_effect("one thread of the server speaks HTTP", "api_server_count", "renderer_num_workers"),
+    **refused("put a proxy in front that answers under this path", root_path=None),
+    **refused("put a proxy in front", middleware=()),
+    **refused("SIGHUP makes the server read its certificate anew", enable_ssl_refresh=False),
+    **refused("TLS takes the ciphers of this machine's OpenSSL", ssl_ciphers=None),
+    **refused("a request cannot bring a template; --chat-template does", trust_request_chat_template=False),
+    **refused("--log-level says how much is logged", uvicorn_log_level="info", log_level=None),
+    **without_effect("--log-level warning leaves requests out of the log", disable_uvicorn_access_log=False),
+    **without_effect("--log-level warning leaves requests out of the log", "disable_access_log_for_endpoints"),
+    **refused("answers are not logged", enable_log_outputs=False),
+    **without_effect("answers are not logged", enable_log_deltas=True),
+    **refused("/docs is part of the server", disable_fastapi_docs=False),
+    **without_effect("/docs needs no other host", enable_offline_docs=False),
+    **without_effect("/tokenizer_info is there", enable_tokenizer_info_endpoint=False),
+    **refused("the server speaks HTTP alone", grpc=False, grpc_port=None),
+    **refused("every node would need a client of its own; lullm serves from one", headless=False),
+    **refused("prompts are text or token ids on every endpoint", tokens_only=False),
+    **refused("--drain-timeout says how long running requests get at the end", shutdown_timeout=0),
+}
+"""Flags of `vllm serve` beside the engine's."""

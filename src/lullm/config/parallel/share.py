@@ -12,6 +12,7 @@ from lullm.config.decoder import DecoderConfig
 from lullm.config.layer.experts import ExpertsConfig
 from lullm.config.layer.recurrent import (
     DeltaNetConfig,
+    GatedUnitConfig,
     RecurrentConfig,
     SelectiveConfig,
     ShortConvolutionConfig,
@@ -117,6 +118,8 @@ def _recurrent(recurrent: RecurrentConfig, parts: _Parts) -> RecurrentConfig:
         )
     if isinstance(recurrent, SelectiveConfig | ShortConvolutionConfig):
         return replace(recurrent, num_channels=parts.of(recurrent.num_channels, "the channels of a convolution"))
+    if isinstance(recurrent, GatedUnitConfig):
+        return replace(recurrent, num_heads=parts.of(recurrent.num_heads, "the heads of recurrent layers"))
     assert isinstance(recurrent, StateSpaceConfig)
     # A norm is over the heads of a group: its sum must not reach over workers.
     divide = parts.of_few if recurrent.gate == "no norm" else parts.of

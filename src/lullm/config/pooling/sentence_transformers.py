@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lullm.config.field import shown
-from lullm.config.json_file import read_object, read_text
+from lullm.config.json_file import optional_object, read_object, read_text
 from lullm.config.pooling.pooler import PoolerConfig, TokenScore
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
@@ -44,7 +44,7 @@ def read_modules(folder: Path) -> PoolerConfig | None:
     if names[:1] != ["Transformer"]:
         raise ModelLoadError(f"{folder}/modules.json: the first module must be a Transformer, not {shown(names[:1])}")
     _check_transformer(paths["Transformer"])
-    settings = _optional_object(folder / "config_sentence_transformers.json")
+    settings = optional_object(folder / "config_sentence_transformers.json")
     if settings.get("default_prompt_name") is not None:
         logger.warning(
             "%s: the prompt %s is not put before texts by itself; put it there where the model wants it",
@@ -120,15 +120,8 @@ def _read_tokens(folder: Path) -> TokenScore:
 
 
 def _check_transformer(folder: Path) -> None:
-    if _optional_object(folder / "sentence_bert_config.json").get("do_lower_case"):
+    if optional_object(folder / "sentence_bert_config.json").get("do_lower_case"):
         raise ModelLoadError(f"{folder}/sentence_bert_config.json: do_lower_case is not supported")
-
-
-def _optional_object(path: Path) -> dict[str, Any]:
-    try:
-        return read_object(path)
-    except FileNotFoundError:
-        return {}
 
 
 def _required_object(path: Path) -> dict[str, Any]:

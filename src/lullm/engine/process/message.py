@@ -216,21 +216,8 @@ class Ended(Message, tag="ended"):
 
 News = Ready | Outputs | Taken | Refused | Answer | Heard | Ended
 
-_encoder = msgspec.msgpack.Encoder()
-_orders: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
-_news: msgspec.msgpack.Decoder[News] = msgspec.msgpack.Decoder(News)
-
-
-def encode(message: Any) -> bytes:
-    """Raises TypeError, ValueError, OverflowError: it holds what MessagePack has not."""
-    return _encoder.encode(message)
-
-
-def decode_order(data: bytes | memoryview) -> Order:
-    """Raises msgspec.DecodeError: these are not the bytes of an order."""
-    return _orders.decode(data)
-
-
-def decode_news(data: bytes | memoryview) -> News:
-    """Raises msgspec.DecodeError: these are not the bytes of news."""
-    return _news.decode(data)
+encode = msgspec.msgpack.Encoder().encode
+"""Raises TypeError, ValueError, OverflowError: it holds what MessagePack has not."""
+decode_order = msgspec.msgpack.Decoder[Order](Order).decode
+decode_news = msgspec.msgpack.Decoder[News](News).decode
+"""Both raise msgspec.DecodeError: these are not the bytes of such a message."""

@@ -6,45 +6,50 @@ They compute by themselves, in processes of their own; `step` takes in what has 
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import os
 import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from lullm.config.engine import EngineConfig
 from lullm.engine.assembly import check_threadless
 from lullm.engine.replica.calling_thread import CallingThread
 from lullm.engine.replica.client import ReplicaClient
-from lullm.errors import EngineDeadError, InvalidRequestError, UnsupportedError
+from lullm.errors import EngineDeadError, InvalidRequestError
 from lullm.machine.owner import check_owner
-from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import GenerateRequest, Input
 from lullm.types.sampling_params import SamplingParams
-from lullm.types.sleep import (
-    ForecastArguments,
-    SleepArguments,
-    SleepForecast,
-    SleepReport,
-    SleepState,
-    WakeReport,
-    check_awake,
-)
+from lullm.types.sleep import SleepState, check_awake
 from lullm.types.watch.stats import EngineStats
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _News = tuple[GenerateRequest, EngineOutput | Exception]
 
 _STEP_S = 0.05
 """Without an output `step` returns after so long, so that its caller hears of Ctrl-C."""
+
+
+def _blocking(
+    call: Callable[Concatenate[ReplicaClient, P], Coroutine[Any, Any, T]],
+) -> "Callable[Concatenate[ReplicaEngine, P], T]":
+    """A call of the client as one of `ReplicaEngine`, which waits for what the thread that reads makes of it."""
+
+    @functools.wraps(call)
+    def wait(engine: "ReplicaEngine", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        engine._check_open()
+        return asyncio.run_coroutine_threadsafe(call(engine._client, *args, **kwargs), engine._loop).result()
+
+    return wait
 
 
 class ReplicaEngine:
@@ -124,7 +129,7 @@ class ReplicaEngine:
     def abort_request(self, request_id: str | Iterable[str], wants_output: bool = True) -> None:
         request_ids = [request_id] if isinstance(request_id, str) else list(request_id)
         if wants_output:
-            self._call(self._client.abort(request_ids))
+            self._abort(request_ids)
             return
         for each in request_ids:
             if (known := self._unfinished.pop(each, None)) is not None:
@@ -139,14 +144,18 @@ class ReplicaEngine:
     def unfinished_request_ids(self) -> list[str]:
         return list(self._unfinished)
 
-    def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
-        return self._call(self._client.sleep(level, **arguments))
-
-    def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
-        return self._call(self._client.explain_sleep(level, **arguments))
-
-    def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
-        return self._call(self._client.wake_up(tags))
+    sleep = _blocking(ReplicaClient.sleep)
+    explain_sleep = _blocking(ReplicaClient.explain_sleep)
+    wake_up = _blocking(ReplicaClient.wake_up)
+    collective_rpc = _blocking(ReplicaClient.collective_rpc)
+    expert_load = _blocking(ReplicaClient.expert_load)
+    rebalance_experts = _blocking(ReplicaClient.rebalance_experts)
+    start_profile = _blocking(ReplicaClient.start_profile)
+    stop_profile = _blocking(ReplicaClient.stop_profile)
+    reset_prefix_cache = _blocking(ReplicaClient.reset_prefix_cache)
+    check_health = _blocking(ReplicaClient.check_health)
+    _abort = _blocking(ReplicaClient.abort)
+    _shutdown = _blocking(ReplicaClient.shutdown)
 
     def is_sleeping(self) -> bool:
         return self.sleep_state != "awake"
@@ -166,15 +175,6 @@ class ReplicaEngine:
     def remote_methods(self) -> frozenset[str]:
         return self._client.remote_methods
 
-    def collective_rpc(
-        self,
-        method: str | Callable[..., Any],
-        timeout: float | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
-        return self._call(self._client.collective_rpc(method, timeout, args, kwargs))
-
     def update_weights(self, weights: "Iterable[tuple[str, Tensor]]") -> int:
         """The calling thread iterates."""
         self._check_open()
@@ -185,44 +185,16 @@ class ReplicaEngine:
     def reload_weights(self) -> None:
         self.collective_rpc("reload_weights")
 
-    def expert_load(self, clear: bool = False) -> ExpertLoad:
-        return self._call(self._client.expert_load(clear))
-
-    def rebalance_experts(self) -> ExpertMove:
-        return self._call(self._client.rebalance_experts())
-
-    def start_profile(self, folder: str | Path = "profile") -> None:
-        self._call(self._client.start_profile(folder))
-
-    def stop_profile(self) -> Path:
-        return self._call(self._client.stop_profile())
-
-    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        return self._call(self._client.reset_prefix_cache(reset_running_requests))
-
     def stats(self) -> EngineStats:
         self._check_alive()
         return self._client.stats()
-
-    def check_health(self) -> None:
-        self._check_open()
-        self._call(self._client.check_health())
 
     def shutdown(self) -> None:
         """Abort everything and end the engines. Idempotent. In a fork nothing happens."""
         if self._end.alive and os.getpid() == self._owner:
             self.abort_request(self.unfinished_request_ids(), wants_output=False)
-            self._call(self._client.shutdown(drain=False))
+            self._shutdown(drain=False)
             self._end()
-
-    def _call(self, call: Coroutine[Any, Any, T]) -> T:
-        """The result of a call on the thread that reads."""
-        try:
-            self._check_open()
-        except (EngineDeadError, UnsupportedError):
-            call.close()
-            raise
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
     def _check_alive(self) -> None:
         """Raises EngineDeadError: an engine is dead, or all are shut down."""

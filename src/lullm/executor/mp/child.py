@@ -64,12 +64,10 @@ class _RingLink:
         self._commands = commands
         self._answers = answers
 
-    def receive(self, may_wait: bool) -> Command | None:
+    def receive(self) -> Command:
         while (message := self._commands.read()) is None:
-            if not may_wait:
-                return None
             self._bell.wait()
-        return Command.from_message(message)
+        return Command.from_bytes(message)
 
     def send(self, reply: Reply) -> None:
         self._answers.write(reply.parts(), self._bell.wait)

@@ -33,16 +33,11 @@ class WorkerProcess:
     """One process, as its engine sees it."""
 
     rank: int
-    order: WorkerOrder
     bell: Bell
     answers: RingMemory
     lifeline: socket.socket
     process: subprocess.Popen[bytes]
     silence: Silence
-
-    @property
-    def has_ended(self) -> bool:
-        return self.process.poll() is not None
 
 
 class WorkerProcesses:
@@ -152,7 +147,7 @@ class WorkerProcesses:
     def _lose_the_silent(self) -> None:
         for each in self.all:
             fault = each.silence.fault(each.answers.beats)
-            if fault is not None and not each.has_ended:
+            if fault is not None and each.process.poll() is None:
                 self.lose(each.rank, fault)
 
     def _end(self) -> None:
@@ -200,7 +195,7 @@ def _start(order: WorkerOrder, bell: Bell, commands: RingMemory, engine_bell: Be
             raise
         finally:
             os.close(order_fd)
-    return WorkerProcess(order.rank, order, bell, answers, ours, process, silence)
+    return WorkerProcess(order.rank, bell, answers, ours, process, silence)
 
 
 def _pass_log_on(worker: WorkerProcess) -> bool:

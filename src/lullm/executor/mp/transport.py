@@ -4,7 +4,7 @@ import contextlib
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from lullm.errors import WorkerLostError
 from lullm.executor.mp.bell import Bell
@@ -40,7 +40,7 @@ class RingTransport:
             self._commands.close()
             self._bell.close()
             raise
-        self._loss = self._processes.loss
+        self.loss = self._processes.loss
         workers = self._processes.all
         self._writer = RingWriter(self._commands, [each.bell for each in workers])
         self._readers = [RingReader(each.answers, 0, each.bell) for each in workers]
@@ -56,7 +56,7 @@ class RingTransport:
         return len(self._readers)
 
     def send(self, command: Command) -> None:
-        self.check()
+        self.loss.check()
         check_owner(self._owner)
         self._num_answers = 0
         self._writer.write(command.parts(), self._make_room)
@@ -64,32 +64,26 @@ class RingTransport:
     def receive(self, timeout_s: float | None) -> list[tuple[int, Reply]]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            is_lost = self._loss.is_there  # before the reading: a worker that is lost may have answered before
+            is_lost = self.loss.is_there  # before the reading: a worker that is lost may have answered before
             self._take()
             if self._come:
                 found, self._come = self._come, []
                 return found
             if is_lost:
-                self.check()
+                self.loss.check()
             if 0 < self._num_answers < len(self._readers) and self._is_next_close():
                 continue
             if not self._bell.wait(None if deadline is None else deadline - time.monotonic()):
                 return []
 
-    def check(self) -> None:
-        self._loss.check()
-
     def lose(self, rank: int, reason: str) -> None:
         self._processes.lose(rank, reason)
-
-    def observe_loss(self, observer: Callable[[], None]) -> None:
-        self._loss.observe(observer)
 
     def close(self, grace_s: float) -> None:
         if self._close.alive:
             if grace_s and os.getpid() == self._owner:
                 with contextlib.suppress(WorkerLostError, _NoRoomError):
-                    self.check()
+                    self.loss.check()
                     self._writer.write(Command(0, "stop").parts(), _give_up)
             self._close.detach()
             _release(self._owner, self._processes, self._commands, self._bell, grace_s)
@@ -97,7 +91,7 @@ class RingTransport:
     def _take(self) -> None:
         for rank, reader in enumerate(self._readers):
             while (message := reader.read()) is not None:
-                self._come.append((rank, Reply.from_message(message)))
+                self._come.append((rank, Reply.from_bytes(message)))
                 self._num_answers += 1
 
     def _is_next_close(self) -> bool:
@@ -111,7 +105,7 @@ class RingTransport:
 
     def _make_room(self, timeout_s: float) -> None:
         """Wait, and read meanwhile: a worker that has no room for its answers takes no commands."""
-        self.check()
+        self.loss.check()
         self._take()
         self._bell.wait(timeout_s)
 

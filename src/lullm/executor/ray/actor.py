@@ -74,11 +74,9 @@ class _Link:
     def __init__(self, end: FrameSocket):
         self._end = end
 
-    def receive(self, may_wait: bool) -> Command | None:
-        if not may_wait and not select.select([self._end], [], [], 0)[0]:
-            return None
+    def receive(self) -> Command:
         _, data = self._end.receive()
-        return Command.from_message(data)
+        return Command.from_bytes(data)
 
     def send(self, reply: Reply) -> None:
         self._end.send("answer", reply.parts())

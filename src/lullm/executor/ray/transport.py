@@ -4,7 +4,7 @@ import contextlib
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,6 +28,7 @@ class SocketTransport:
     def __init__(self, ends: Sequence[FrameSocket], processes: "Actors", timeout_s: float):
         self._ends = ends
         self._state = _State(ends, processes)
+        self.loss = self._state.loss
         self._threads = [
             threading.Thread(
                 target=_read, args=(self._state, rank, end, timeout_s), name=f"lullm-worker-{rank}", daemon=True
@@ -43,14 +44,14 @@ class SocketTransport:
         return len(self._ends)
 
     def send(self, command: Command) -> None:
-        self.check()
+        self.loss.check()
         parts = command.parts()
         for rank, end in enumerate(self._ends):
             try:
                 end.send("command", parts)
             except OSError as error:
                 self._state.lose(rank, f"is out of reach: {error}")
-        self.check()
+        self.loss.check()
 
     def receive(self, timeout_s: float | None) -> list[tuple[int, Reply]]:
         come = self._state.come
@@ -65,22 +66,16 @@ class SocketTransport:
         if len(found) < len(items):
             come.put(None)  # what has come before a loss counts; the next call finds nothing else
         if not found:
-            self.check()
+            self.loss.check()
         return found
-
-    def check(self) -> None:
-        self._state.loss.check()
 
     def lose(self, rank: int, reason: str) -> None:
         self._state.lose(rank, reason)
 
-    def observe_loss(self, observer: Callable[[], None]) -> None:
-        self._state.loss.observe(observer)
-
     def close(self, grace_s: float) -> None:
         if self._close.alive:
-            if grace_s and not self._state.loss.is_there:
-                self._state.loss.expect()
+            if grace_s and not self.loss.is_there:
+                self.loss.expect()
                 for end in self._ends:
                     with contextlib.suppress(OSError):
                         end.send("command", Command(0, "stop").parts())
@@ -114,7 +109,7 @@ def _read(state: _State, rank: int, end: FrameSocket, timeout_s: float) -> None:
         while True:
             kind, data = end.receive()
             if kind == "answer":
-                state.come.put((rank, Reply.from_message(data)))
+                state.come.put((rank, Reply.from_bytes(data)))
             elif kind == "log":
                 log_record_of(rank, data)
     except TimeoutError:

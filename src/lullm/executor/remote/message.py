@@ -3,10 +3,11 @@
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 from lullm.errors import ConfigError, UnsupportedError
 from lullm.executor.remote.codec import Buffer, decode, encode
+from lullm.executor.remote.loss import Loss
 from lullm.types.step import StepPlan, StepResult
 from lullm.types.step_codec import decode_plan, decode_result, encode_plan, encode_result
 from lullm.types.wire.importable import find_importable, importable_name
@@ -15,8 +16,7 @@ _HEADER = struct.Struct("<QB7x")
 
 CommandKind = Literal["step", "call", "run", "stop"]
 AnswerKind = Literal["result", "value", "error"]
-_COMMANDS: tuple[CommandKind, ...] = ("step", "call", "run", "stop")
-_ANSWERS: tuple[AnswerKind, ...] = ("result", "value", "error")
+_KINDS: tuple[CommandKind | AnswerKind, ...] = ("step", "call", "run", "stop", "result", "value", "error")
 
 OPENING = 0
 """The number of the answer that a worker gives by itself, once it has loaded its model or failed to."""
@@ -52,58 +52,45 @@ def with_functions(values: Sequence[Any]) -> list[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
-    """What workers are to do. `content`: a plan; [verb, arguments]; [method, arguments, keywords]; None."""
-
+class _Message:
     number: int
-    kind: CommandKind
+    kind: Any
     content: Any = None
 
     def parts(self) -> list[Buffer]:
-        """The message. Raises TypeError: the content is no plain data."""
+        """The bytes. Raises TypeError: the content is no plain data."""
         content: list[Buffer]
-        if self.kind == "step":
-            assert isinstance(self.content, StepPlan)
+        if isinstance(self.content, StepPlan):
             content = [encode_plan(self.content)]
+        elif isinstance(self.content, StepResult):
+            content = [encode_result(self.content)]
         else:
             content = encode(self.content)
-        return [_HEADER.pack(self.number, _COMMANDS.index(self.kind)), *content]
+        return [_HEADER.pack(self.number, _KINDS.index(self.kind)), *content]
 
     @classmethod
-    def from_message(cls, message: bytearray) -> "Command":
-        number, code = _HEADER.unpack_from(message)
-        content = memoryview(message)[_HEADER.size :]
-        kind = _COMMANDS[code]
-        return cls(number, kind, decode_plan(content) if kind == "step" else decode(content))
+    def from_bytes(cls, data: bytearray) -> Self:
+        number, code = _HEADER.unpack_from(data)
+        kind, content = _KINDS[code], memoryview(data)[_HEADER.size :]
+        codec: Callable[[memoryview], Any] = {"step": decode_plan, "result": decode_result}.get(kind, decode)
+        return cls(number, kind, codec(content))
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Command(_Message):
+    """What workers are to do. `content`: a plan; [verb, arguments]; [method, arguments, keywords]; None."""
+
+    kind: CommandKind
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(_Message):
     """What one worker has made of a command.
 
     `content`: a step's result; [version of the weights, value]; or [version of the weights, plain error].
     """
 
-    number: int
     kind: AnswerKind
-    content: Any
-
-    def parts(self) -> list[Buffer]:
-        """The message. Raises TypeError: the content is no plain data."""
-        content: list[Buffer]
-        if self.kind == "result":
-            assert isinstance(self.content, StepResult)
-            content = [encode_result(self.content)]
-        else:
-            content = encode(self.content)
-        return [_HEADER.pack(self.number, _ANSWERS.index(self.kind)), *content]
-
-    @classmethod
-    def from_message(cls, message: bytearray) -> "Reply":
-        number, code = _HEADER.unpack_from(message)
-        content = memoryview(message)[_HEADER.size :]
-        kind = _ANSWERS[code]
-        return cls(number, kind, decode_result(content) if kind == "result" else decode(content))
 
 
 class Transport(Protocol):
@@ -111,6 +98,9 @@ class Transport(Protocol):
 
     @property
     def num_workers(self) -> int: ...
+
+    @property
+    def loss(self) -> Loss: ...
 
     def send(self, command: Command) -> None:
         """To every worker. Blocks while there is no room. Raises WorkerLostError."""
@@ -120,16 +110,8 @@ class Transport(Protocol):
         """(rank, reply) of what has come, at least one; none: nothing came in time. Raises WorkerLostError."""
         ...
 
-    def check(self) -> None:
-        """Return if no worker is lost. Costs nothing. Raises WorkerLostError."""
-        ...
-
     def lose(self, rank: int, reason: str) -> None:
-        """Give a worker up that has not answered: `check` says so from now on, and all workers are killed."""
-        ...
-
-    def observe_loss(self, observer: Callable[[], None]) -> None:
-        """`observer` is called once, from any thread, when a worker is lost."""
+        """Give a worker up that has not answered: `loss` says so from now on, and all workers are killed."""
         ...
 
     def close(self, grace_s: float) -> None:
@@ -140,8 +122,8 @@ class Transport(Protocol):
 class Link(Protocol):
     """A worker's end of it. One thread reads, and one writes."""
 
-    def receive(self, may_wait: bool) -> Command | None:
-        """The next command; None: there is none, and the call may not wait."""
+    def receive(self) -> Command:
+        """The next command. Blocks."""
         ...
 
     def send(self, reply: Reply) -> None:

@@ -36,7 +36,7 @@ class Service:
             self._fail(OPENING, error, version=0)
             return False
         try:
-            self._send(Reply(OPENING, "value", [worker.weights_version(), None]))
+            self._link.send(Reply(OPENING, "value", [worker.weights_version(), None]))
             if worker.is_accelerator:
                 self._serve_beside(worker)
             else:
@@ -69,8 +69,7 @@ class Service:
 
     def _commands(self) -> Iterator[Command]:
         while True:
-            command = self._link.receive(may_wait=True)
-            assert command is not None, "the link has waited"
+            command = self._link.receive()
             if command.kind == "stop":
                 return
             yield command
@@ -90,21 +89,18 @@ class Service:
             self._fail(command.number, error, version=0)
         else:
             if self._gives_results:
-                self._send(Reply(command.number, "result", result))
+                self._link.send(Reply(command.number, "result", result))
 
     def _answer(self, worker: "Worker", command: Command) -> None:
         try:
             value = _run(worker, command)
             reply = Reply(command.number, "value", [worker.weights_version(), value])
-            self._send(reply)
+            self._link.send(reply)
         except Exception as error:
             self._fail(command.number, error, worker.weights_version())
 
     def _fail(self, number: int, error: Exception, version: int) -> None:
-        self._send(Reply(number, "error", [version, plain_error(error, f"worker {self._rank}")]))
-
-    def _send(self, reply: Reply) -> None:
-        self._link.send(reply)
+        self._link.send(Reply(number, "error", [version, plain_error(error, f"worker {self._rank}")]))
 
 
 def _run(worker: "Worker", command: Command) -> Any:

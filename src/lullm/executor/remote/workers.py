@@ -78,10 +78,10 @@ class RemoteWorkers:
     def check_health(self) -> None:
         if self._is_closed:
             raise EngineDeadError("the engine has been shut down")
-        self._transport.check()
+        self._transport.loss.check()
 
     def observe_loss(self, observer: Callable[[], None]) -> None:
-        self._transport.observe_loss(observer)
+        self._transport.loss.observe(observer)
 
     def close(self) -> None:
         self._is_closed = True
@@ -93,7 +93,7 @@ class RemoteWorkers:
         if replies is None:
             reason = f"has not finished a step within step_timeout={self._step_timeout_s:g} s"
             self._transport.lose(self._result_rank, reason)
-            self._transport.check()
+            self._transport.loss.check()
         assert replies is not None, "the worker is lost"
         for error in (*map(_error_in, replies.values()), self._late_failure):
             if error is not None:

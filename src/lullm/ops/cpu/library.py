@@ -72,6 +72,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_causal_convolution": [_POINTER] * 9 + [_SIZE] * 9 + [_INT] * 2,
     "lullm_recurrence": [_POINTER] * 14 + [_SIZE] * 13 + [_FLOAT] * 2 + [_INT] * 2,
     "lullm_selective_scan": [_POINTER] * 12 + [_SIZE] * 11 + [_INT],
+    "lullm_rg_lru": [_POINTER] * 12 + [_SIZE] * 10 + [_INT],
     "lullm_gated_rms_norm": [_POINTER] * 4 + [_SIZE] * 6 + [_FLOAT] + [_INT] * 2,
     "lullm_multiply": [_POINTER] * 2 + [_SIZE] * 4 + [_INT] * 2,
     "lullm_group_bytes": [_SIZE],

@@ -13,13 +13,14 @@ from lullm.ops.cpu.native import DTYPES, has_whole_heads
 from lullm.ops.cpu.recording import call, new_result
 from lullm.ops.state import mixing, recurrence
 from lullm.ops.state.layout import LayerState
-from lullm.ops.state.weights import DecayWeights
+from lullm.ops.state.weights import DecayWeights, UnitWeights
 from lullm.types.arithmetic import Gating
 
 _torch_convolution = mixing.causal_convolution_over(recurrence.convolve)
 _torch_delta_rule = mixing.gated_delta_rule_over(recurrence.scan)
 _torch_state_space = mixing.state_space_over(recurrence.scan)
 _torch_selective_scan = mixing.selective_scan_over(recurrence.select)
+_torch_rg_lru = mixing.rg_lru_over(recurrence.unite)
 _GATINGS: dict[Gating | None, int] = {None: 0, "silu": 1, "sigmoid": 2}
 """By their number in `csrc/state/arguments.h`."""
 
@@ -137,6 +138,26 @@ def selective_scan(x: Tensor, bc: Tensor, dt: Tensor, weights: DecayWeights, sta
         bc.stride(0),
         dt.stride(0),
         *weights.a_log.shape,
+        DTYPES[x.dtype],
+    )
+    return y
+
+
+def rg_lru(x: Tensor, inputs: Tensor, decays: Tensor, weights: UnitWeights, state: LayerState) -> Tensor:
+    rows = x, inputs, decays
+    if x.dtype not in DTYPES or any(given.dtype != x.dtype or given.stride(1) != 1 for given in rows):
+        return _torch_rg_lru(x, inputs, decays, weights, state)
+    y = new_result(x.shape, x.dtype)
+    call(
+        "lullm_rg_lru",
+        *(given.data_ptr() for given in rows),
+        weights.rate.data_ptr(),
+        weights.input_bias.data_ptr(),
+        weights.decay_bias.data_ptr(),
+        y.data_ptr(),
+        *_place(state, 1),
+        *(given.stride(0) for given in rows),
+        x.shape[1],
         DTYPES[x.dtype],
     )
     return y

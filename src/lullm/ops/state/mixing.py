@@ -7,12 +7,15 @@ from torch import Tensor
 from torch.nn.functional import silu, softplus
 
 from lullm.ops.state.layout import LayerState, StateLayout
-from lullm.ops.state.weights import DecayWeights
+from lullm.ops.state.weights import DecayWeights, UnitWeights
 
 Convolve = Callable[[Tensor, Tensor, Tensor, StateLayout], Tensor]
 Scan = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor, StateLayout], Tensor]
 Select = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, StateLayout], Tensor]
+Unite = Callable[[Tensor, Tensor, Tensor, StateLayout], Tensor]
 NORM_EPS = 1e-6
+UNIT_EXPONENT = 8.0
+"""Griffin's c: how much of a channel's rate an open gate lets pass."""
 
 
 def causal_convolution_over(convolve: Convolve) -> Callable[[Tensor, Tensor, Tensor | None, bool, LayerState], Tensor]:
@@ -78,6 +81,21 @@ def selective_scan_over(select: Select) -> Callable[[Tensor, Tensor, Tensor, Dec
         return (out + values * weights.skip).to(x.dtype)
 
     return selective_scan
+
+
+def rg_lru_over(unite: Unite) -> Callable[[Tensor, Tensor, Tensor, UnitWeights, LayerState], Tensor]:
+    """`Ops.rg_lru` with these sums."""
+
+    def rg_lru(x: Tensor, inputs: Tensor, decays: Tensor, weights: UnitWeights, state: LayerState) -> Tensor:
+        gate = (decays.float() + weights.decay_bias).sigmoid()
+        passed = -UNIT_EXPONENT * softplus(weights.rate) * gate  # logarithm of the decay
+        written = x.float() * (inputs.float() + weights.input_bias).sigmoid()
+        states = state.read(1)
+        out = unite(written, passed, states, state.layout)
+        state.write(1, states)
+        return out.to(x.dtype)
+
+    return rg_lru
 
 
 def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, gates_first: bool) -> Tensor:

@@ -125,3 +125,33 @@ def _next_chunk(
     state *= passed[:, -1].exp()[:, None, None]
     state += (k * to_end.unsqueeze(-1)).transpose(1, 2) @ v
     return out
+
+
+def unite(x: Tensor, passed: Tensor, states: Tensor, layout: StateLayout) -> Tensor:
+    """Griffin's RG-LRU (https://arxiv.org/abs/2402.19427): x, passed `[T, I]`, states `[S, I]`: moved on -> `[T, I]`.
+
+        s <- exp(passed) s + sqrt(1 - exp(2 passed)) x
+
+    All float32. A sequence's first token is written as it is.
+    """
+    decays, written = passed.exp(), (1 - (2 * passed).exp()).sqrt() * x
+    out = torch.zeros_like(x)
+    if layout.is_decode:
+        num, is_first = layout.num_spans, layout.is_first.unsqueeze(1)
+        states.copy_(torch.where(is_first, x[:num], decays[:num] * states + written[:num]))
+        out[:num] = states
+        return out
+    for rows, state, is_first in zip(layout.rows, states, layout.is_first.tolist(), strict=True):
+        own, added = decays[rows].clone(), written[rows].clone()  # [N, I] each
+        if is_first:
+            added[0] = x[rows.start]
+        else:
+            added[0] += own[0] * state
+        shift = 1  # what a token sees doubles in every round
+        while shift < len(own):
+            added[shift:] = added[shift:] + own[shift:] * added[:-shift]
+            own[shift:] = own[shift:] * own[:-shift]
+            shift *= 2
+        out[rows] = added
+        state.copy_(added[-1])
+    return out

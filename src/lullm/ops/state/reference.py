@@ -42,3 +42,17 @@ def select(x: Tensor, b: Tensor, c: Tensor, dt: Tensor, rates: Tensor, states: T
             state.mul_((rates * dt[row]).exp()).add_(torch.outer(b[row], dt[row] * x[row]))
             out[row] = state.t() @ c[row]
     return out
+
+
+def unite(x: Tensor, passed: Tensor, states: Tensor, layout: StateLayout) -> Tensor:
+    """See `recurrence.unite`."""
+    out = torch.zeros_like(x)
+    for rows, state, is_first in zip(layout.rows, states, layout.is_first, strict=True):
+        for row in range(rows.start, rows.stop):
+            decay = passed[row].exp()
+            if is_first and row == rows.start:
+                state.copy_(x[row])
+            else:
+                state.mul_(decay).add_((1 - decay * decay).sqrt() * x[row])
+            out[row] = state
+    return out

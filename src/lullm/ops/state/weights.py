@@ -1,4 +1,4 @@
-"""DecayWeights: the learned numbers per head of a recurrence: how fast it forgets, and what passes it by."""
+"""The learned numbers of a recurrence per head or channel: how fast it forgets, and what passes it by."""
 
 import math
 from dataclasses import dataclass
@@ -22,3 +22,15 @@ class DecayWeights:
     skip: Tensor | None = None
     least_step: float = 0.0
     most_step: float = math.inf
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnitWeights:
+    """Of gated linear units, all `[I]` float32: softplus of `rate` is how fast a channel forgets at most.
+
+    `input_bias` and `decay_bias` are added to the products of the two gates.
+    """
+
+    rate: Tensor
+    input_bias: Tensor
+    decay_bias: Tensor

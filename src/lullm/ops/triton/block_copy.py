@@ -14,13 +14,12 @@ import triton
 import triton.language as tl
 
 from lullm.errors import UnsupportedError
+from lullm.ops.cache.block_pairs import BlockPairs, independent_batches
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.triton.device import IS_INTERPRETED, launch_device, num_multiprocessors
 from lullm.ops.triton.launch import Kernel
 from lullm.ops.triton.tile import COPY_WORDS, HOST_COPY_PROGRAMS
 from lullm.units import cdiv
-
-BlockPairs = list[tuple[int, int]]
 
 
 @triton.jit(do_not_specialize=["num_pairs", "num_caches"])
@@ -69,25 +68,6 @@ def swap_blocks(sources: list[LayerCache], destinations: list[LayerCache], pairs
             if cache.device.type == "cpu" and not IS_INTERPRETED and not cache.is_pinned():
                 raise UnsupportedError("blocks are swapped with pinned host memory only")
         _copy(sources, destinations, pairs, HOST_COPY_PROGRAMS)
-
-
-def independent_batches(pairs: BlockPairs) -> list[BlockPairs]:
-    """Cut the list so that the copies of a batch may run in any order, and the batches one after the other.
-
-    A batch ends before a pair that reads what the batch writes, or writes what it reads or writes.
-    """
-    batches: list[BlockPairs] = []
-    read: set[int] = set()
-    written: set[int] = set()
-    for source, destination in pairs:
-        if not batches or source in written or destination in written or destination in read:
-            batches.append([])
-            read.clear()
-            written.clear()
-        batches[-1].append((source, destination))
-        read.add(source)
-        written.add(destination)
-    return batches
 
 
 def _copy(sources: list[LayerCache], destinations: list[LayerCache], pairs: BlockPairs, max_programs: int) -> None:

@@ -27,6 +27,7 @@ TRITON_OPS = Ops(
     gated_delta_rule=state.gated_delta_rule,
     state_space=state.state_space,
     selective_scan=state.selective_scan,
+    rg_lru=state.rg_lru,
     rope_and_cache=rope_cache.rope_and_cache,
     write_cache=rope_cache.write_cache,
     prepare_attention=attention.prepare_attention,

@@ -1,5 +1,6 @@
 """The wire forms of Anthropic's Messages API. `cache_control` is taken without effect: prefixes are cached anyway."""
 
+import re
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
@@ -72,6 +73,7 @@ def _check_tool_type(kind: str | None) -> str | None:
 class Tool(Block):
     """A tool that the client runs."""
 
+    hosted: ClassVar = re.compile(r"(web_search|web_fetch|code_execution|tool_search_tool_[a-z]+|mcp_toolset)(_\d+)?")
     type: Annotated[str | None, AfterValidator(_check_tool_type)] = None
     name: str
     description: str | None = None

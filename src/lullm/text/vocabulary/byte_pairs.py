@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
 from lullm.config.field import boolean
-from lullm.config.json_file import read_object, read_text
+from lullm.config.json_file import optional_object, read_object, read_text
 from lullm.errors import ModelLoadError
 from lullm.text.vocabulary.added import add_declared, added_token
 from lullm.units import MIB
@@ -140,10 +140,7 @@ def _add_tokens(backend: Backend, folder: Path, config: dict[str, Any], known: M
 
 def _class_of(folder: Path, config: dict[str, Any]) -> _Class:
     """By tokenizer_config.json, else by config.json. Raises ModelLoadError: it is none of `_CLASSES`."""
-    try:
-        model = read_object(folder / "config.json")
-    except FileNotFoundError:
-        model = {}
+    model = optional_object(folder / "config.json")
     stated = config.get("tokenizer_class") or model.get("tokenizer_class")
     name = stated or _BY_MODEL_TYPE.get(str(model.get("model_type")))
     found = _CLASSES.get(str(name).removesuffix("Fast"))
@@ -189,13 +186,9 @@ def _declared(folder: Path, config: dict[str, Any], special: set[str]) -> tuple[
     """Id -> token, as `added_tokens_decoder` has it, or of added_tokens.json, which has ids by text; and which file."""
     if config.get("added_tokens_decoder"):
         return config["added_tokens_decoder"], "tokenizer_config.json"
-    try:
-        ids = read_object(folder / _ADDED)
-    except FileNotFoundError:
-        return {}, _ADDED
     declared = {
         number: {"content": content, "special": content in special, "normalized": content not in special}
-        for content, number in ids.items()
+        for content, number in optional_object(folder / _ADDED).items()
     }
     return declared, _ADDED
 

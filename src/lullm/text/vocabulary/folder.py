@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-from lullm.config.json_file import given_path, read_object, read_text
+from lullm.config.json_file import given_path, optional_object, read_text
 from lullm.errors import ModelLoadError
 from lullm.text.vocabulary import byte_pairs, sentence_piece, tekken
 from lullm.text.vocabulary.added import add_declared, mark_special
@@ -29,8 +29,8 @@ def read_tokenizer(folder: Path) -> tuple[Backend, dict[str, str], dict[str, str
     Raises:
         ModelLoadError: a file is missing, damaged, or contradicts another.
     """
-    config = _read_json(folder / "tokenizer_config.json")
-    named = _read_json(folder / "special_tokens_map.json") | config
+    config = optional_object(folder / "tokenizer_config.json")
+    named = optional_object(folder / "special_tokens_map.json") | config
     backend, roles = _load_backend(folder, named)
     special_tokens = roles | _special_tokens(named)
     _add_tokens(backend, config, special_tokens)
@@ -107,14 +107,6 @@ def _try_rules(backend: Backend, path: Path) -> None:
         raise ModelLoadError(f"{path} has rules that fail on plain text: {error}") from None
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    """The object in an optional file; empty without the file."""
-    try:
-        return read_object(path)
-    except FileNotFoundError:
-        return {}
-
-
 def _content(token: Any, where: str) -> str:
     """A token's text; the files spell it as a string or as `{"content": ...}`."""
     content = token.get("content") if isinstance(token, dict) else token
@@ -153,7 +145,7 @@ def _chat_template_sources(folder: Path, config: dict[str, Any]) -> dict[str, st
     """Name -> source of the folder's templates: chat_template.jinja, else the tokenizer's or processor's config."""
     sources: dict[str, str] = {}
     for file, value in (
-        ("chat_template.json", _read_json(folder / "chat_template.json").get("chat_template")),
+        ("chat_template.json", optional_object(folder / "chat_template.json").get("chat_template")),
         ("tokenizer_config.json", config.get("chat_template")),
     ):
         sources |= _stated_templates(value, file)

@@ -1,5 +1,6 @@
 """Rows made of others: in another order, transposed, taking turns, one behind the other."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,11 +16,10 @@ from lullm.weights.rule import HeadOrder
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OrderedRows:
-    """Rows that stand in another order than in the checkpoint (`rule.HeadOrder`), in runs."""
+class _RowsOfOne:
+    """Over the rows of one place, with its shape, unless a kind says otherwise."""
 
-    rows: "PlainRows | QuantizedRows | CutRows"
-    runs: tuple[Run, ...]
+    rows: Rows
 
     @property
     def shape(self) -> torch.Size:
@@ -32,6 +32,31 @@ class OrderedRows:
     def fits(self, shape: torch.Size) -> bool:
         return self.rows.fits(shape)
 
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _RowsOfSeveral(ABC):
+    """Over several places, whose matrices are stored alike."""
+
+    places: tuple[Rows, ...]
+
+    @property
+    @abstractmethod
+    def shape(self) -> torch.Size: ...
+
+    @property
+    def bits(self) -> int:
+        return self.places[0].bits
+
+    def fits(self, shape: torch.Size) -> bool:
+        return shape == self.shape
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OrderedRows(_RowsOfOne):
+    """Rows that stand in another order than in the checkpoint (`rule.HeadOrder`), in runs."""
+
+    runs: tuple[Run, ...]
+
     def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
         for run in self.runs:
             start = max(run.source, first_row)
@@ -42,14 +67,8 @@ class OrderedRows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TransposedRows:
+class TransposedRows(_RowsOfOne):
     """Rows of a matrix that the checkpoint holds as `[in, out]`. It is written whole."""
-
-    rows: Rows
-
-    @property
-    def bits(self) -> int:
-        return self.rows.bits
 
     @property
     def shape(self) -> torch.Size:
@@ -67,19 +86,9 @@ class TransposedRows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EitherWayRows:
+class EitherWayRows(_RowsOfOne):
     """Rows of a matrix that checkpoints hold as `[out, in]` or as `[in, out]`: its shape says which. A square is the
     former."""
-
-    rows: Rows
-
-    @property
-    def bits(self) -> int:
-        return self.rows.bits
-
-    @property
-    def shape(self) -> torch.Size:
-        return self.rows.shape
 
     def fits(self, shape: torch.Size) -> bool:
         return shape in (self.rows.shape, TransposedRows(self.rows).shape)
@@ -90,14 +99,8 @@ class EitherWayRows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FlatRows:
+class FlatRows(_RowsOfOne):
     """The rows of a vector that the checkpoint holds as `[1, size]`. It is written whole."""
-
-    rows: Rows
-
-    @property
-    def bits(self) -> int:
-        return self.rows.bits
 
     @property
     def shape(self) -> torch.Size:
@@ -112,22 +115,13 @@ class FlatRows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class InterleavedRows:
+class InterleavedRows(_RowsOfSeveral):
     """Rows of several places of one size that take turns in the checkpoint: row r is in place `r % len(places)`."""
-
-    places: tuple[Rows, ...]
-
-    @property
-    def bits(self) -> int:
-        return self.places[0].bits
 
     @property
     def shape(self) -> torch.Size:
         num_rows, *rest = self.places[0].shape
         return torch.Size((len(self.places) * num_rows, *rest))
-
-    def fits(self, shape: torch.Size) -> bool:
-        return shape == self.shape
 
     def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
         count = len(self.places)
@@ -138,21 +132,12 @@ class InterleavedRows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ConsecutiveRows:
+class ConsecutiveRows(_RowsOfSeveral):
     """Rows of several places of one parameter, one place after the other."""
-
-    places: tuple[Rows, ...]
-
-    @property
-    def bits(self) -> int:
-        return self.places[0].bits
 
     @property
     def shape(self) -> torch.Size:
         return torch.Size((sum(place.shape[0] for place in self.places), *self.places[0].shape[1:]))
-
-    def fits(self, shape: torch.Size) -> bool:
-        return shape == self.shape
 
     def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
         start = 0
@@ -165,14 +150,8 @@ class ConsecutiveRows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CopiedRows:
+class CopiedRows(_RowsOfSeveral):
     """Several places of one shape that one tensor fills, each with all of it."""
-
-    places: tuple[Rows, ...]
-
-    @property
-    def bits(self) -> int:
-        return self.places[0].bits
 
     @property
     def shape(self) -> torch.Size:

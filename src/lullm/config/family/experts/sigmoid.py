@@ -1,11 +1,11 @@
-"""Routers over each expert by itself: GLM-4.5, Solar Open, dots.llm1, MiniMax-M2, Trinity."""
+"""Routers over each expert by itself: GLM-4.5, Solar Open, dots.llm1, MiniMax-M2, Trinity, Hunyuan 3."""
 
 from dataclasses import replace
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, read_dense, read_partial, ropes_where, rotated_share
-from lullm.config.family.experts.reading import READS, TRAINING, read_experts, read_grouped_experts
+from lullm.config.family.experts.reading import READS, TRAINING, layers_by_name, read_experts, read_grouped_experts
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import window_but_every, window_from
 from lullm.config.field import MOST_LAYERS, boolean, integer, positive_float, positive_int
@@ -65,6 +65,22 @@ def _read_afmoe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: in
 
 def _afmoe_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     return window_but_every(data, positive_int(data, "global_attn_every_n_layers", 4, MOST_LAYERS))
+
+
+def _read_hy_v3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    config = read_dense(data, kinds, head_dim)
+    experts = read_experts(data, "num_experts", "moe_intermediate_size", layers_by_name(data, 1))
+    return replace(
+        config,
+        experts=replace(
+            experts,
+            scoring="sigmoid",
+            scale=positive_float(data, "router_scaling_factor", 1.0),
+            has_correction=True,
+            shared_intermediate_size=positive_int(data, "num_shared_experts", 1) * experts.intermediate_size,
+            has_shared_biases=config.mlp_bias,
+        ),
+    )
 
 
 _GROUPED = READS | {
@@ -131,4 +147,17 @@ AFMOE = Family(
     },
     ignores=TRAINING | {"load_balance_coeff", "use_grouped_mm"},
     layer_kinds=_afmoe_kinds,
+)  # fmt: skip
+HY_V3 = Family(
+    _read_hy_v3,
+    aliases={"num_local_experts": "num_experts"},
+    defaults={
+        "rms_norm_eps": 1e-5, "rope_theta": 11158840.0, "num_key_value_heads": 8, "head_dim": 128, "num_experts": 192,
+        "num_experts_per_tok": 8, "num_shared_experts": 1, "moe_intermediate_size": 1536,
+        "router_scaling_factor": 2.826, "intermediate_size": 13312,
+    },
+    reads=READS | {"attention_bias", "mlp_bias", "mlp_layer_types"},
+    fixed=NO_WINDOW | {"norm_topk_prob": True},
+    # In which type the shared expert is added; layers that draft tokens are not loaded.
+    ignores=TRAINING | UNUSED_WINDOW | {"enable_moe_fp32_combine", "num_nextn_predict_layers"},
 )  # fmt: skip

@@ -1,15 +1,21 @@
-"""Routers over all experts together: Mixtral, Qwen2 and 3 MoE, OLMoE, ERNIE, Granite."""
+"""Routers over all experts together: Mixtral, Qwen2 and 3 MoE, Mellum, OLMoE, ERNIE, Granite."""
 
 from dataclasses import replace
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense
-from lullm.config.family.experts.reading import READS, TRAINING, read_experts, sparse_layers
+from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense, ropes_of
+from lullm.config.family.experts.reading import READS, TRAINING, layers_by_name, read_experts, sparse_layers
 from lullm.config.family.family import Family
 from lullm.config.family.granite import GRANITE_FACTORS, SWA_READS, read_granite, swa_kinds, with_sinks
-from lullm.config.family.layer_kinds import window_if_switched_on_for_all, window_in_odd, window_unless_null
+from lullm.config.family.layer_kinds import (
+    full_where_not_named,
+    window_if_switched_on_for_all,
+    window_in_odd,
+    window_unless_null,
+)
 from lullm.config.field import MOST_INTERMEDIATE, boolean, integer, positive_int
+from lullm.config.rope import read_ropes_by_kind
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind
 
@@ -33,6 +39,14 @@ def _read_qwen3_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim
     name = "num_experts" if data.get("num_experts") is not None else "num_local_experts"
     experts = read_experts(data, name, "moe_intermediate_size", sparse_layers(data))
     return replace(read_dense(data, kinds, head_dim), experts=experts)
+
+
+def _read_mellum(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    """As Qwen3 MoE, with a rope per kind of layer."""
+    experts = read_experts(data, "num_experts", "moe_intermediate_size", layers_by_name(data, 0))
+    ropes = ropes_of(kinds, *read_ropes_by_kind(data, 5e5, 1e4))
+    plain = {**data, "rope_parameters": None}
+    return replace(read_dense(plain, kinds, head_dim), ropes=ropes, experts=experts)
 
 
 def _read_olmoe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
@@ -94,6 +108,20 @@ QWEN3_MOE = Family(
     ignores=TRAINING | {"max_window_layers"},
     layer_kinds=window_if_switched_on_for_all,
 )
+MELLUM = Family(
+    _read_mellum,
+    aliases={"num_local_experts": "num_experts"},
+    defaults={
+        "num_key_value_heads": 4, "head_dim": 128, "sliding_window": 1024, "intermediate_size": 7168,
+        "num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 896, "norm_topk_prob": True,
+    },
+    reads=frozenset({"rms_norm_eps", "hidden_act", "attention_bias", "mlp_layer_types", "rope_parameters"}),
+    fixed=NO_WINDOW,
+    # Layers that draft tokens are not loaded.
+    ignores=TRAINING | {"num_mtp_layers", "num_nextn_predict_layers", "mtp_layer_types", "mtp_mlp_layer_types"}
+    | {"max_window_layers"},
+    layer_kinds=full_where_not_named,
+)  # fmt: skip
 OLMOE = Family(
     _read_olmoe,
     defaults=_TO_MANY | {"rms_norm_eps": 1e-5},

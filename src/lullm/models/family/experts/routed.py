@@ -3,7 +3,8 @@
 Mixtral (https://arxiv.org/abs/2401.04088), Qwen2 MoE (https://arxiv.org/abs/2407.10671), Qwen3 MoE
 (https://arxiv.org/abs/2505.09388), OLMoE (https://arxiv.org/abs/2409.02060), GLM-4.5
 (https://arxiv.org/abs/2508.06471), Solar Open, K-EXAONE, dots.llm1 (https://arxiv.org/abs/2506.05767), MiniMax-M2
-(https://huggingface.co/MiniMaxAI/MiniMax-M2), ERNIE 4.5 (https://ernie.baidu.com/blog/publication/ERNIE_Technical_Report.pdf).
+(https://huggingface.co/MiniMaxAI/MiniMax-M2), Hunyuan 3 (https://huggingface.co/tencent/Hy3-preview), ERNIE 4.5
+(https://ernie.baidu.com/blog/publication/ERNIE_Technical_Report.pdf).
 They differ in the router, the shared expert and the attention, all of which are data.
 """
 
@@ -31,14 +32,14 @@ MINIMAX_CORRECTION = Rename(re.compile(r"\.mlp\.(?=e_score_correction_bias$)"), 
 ERNIE_CORRECTION = Rename(re.compile(r"\.mlp\.(gate\.)?moe_statics\."), ".mlp.gate.")
 EXAONE_DRAFTS = re.compile(r"^mtp\.")
 ERNIE_DRAFTS = re.compile(r"^model\.mtp_")
-AFMOE_RENAMES = tuple(
-    Rename(re.compile(pattern), name)
-    for pattern, name in (
-        (r"\.pre_mlp_layernorm\.", ".pre_feedforward_layernorm."),
-        (r"\.post_mlp_layernorm\.", ".post_feedforward_layernorm."),
-        (r"\.mlp\.router\.gate\.", ".mlp.gate."),
-        (r"\.mlp\.expert_bias$", ".mlp.gate.e_score_correction_bias"),
-    )
+ROUTER_RENAMES = (
+    Rename(re.compile(r"\.mlp\.router\.gate\."), ".mlp.gate."),
+    Rename(re.compile(r"\.mlp\.expert_bias$"), ".mlp.gate.e_score_correction_bias"),
+)
+AFMOE_RENAMES = (
+    Rename(re.compile(r"\.pre_mlp_layernorm\."), ".pre_feedforward_layernorm."),
+    Rename(re.compile(r"\.post_mlp_layernorm\."), ".post_feedforward_layernorm."),
+    *ROUTER_RENAMES,
 )
 GLM_RENAMES = (Rename(re.compile(r"\.shared_experts\."), ".shared_expert."),)
 
@@ -150,6 +151,20 @@ def build_afmoe(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
     others = tuple(fusion for fusion in rules.fusions if fusion.into != of_heads.into)
     rules = replace(rules, renames=(*rules.renames, *AFMOE_RENAMES, *GLM_RENAMES), fusions=(of_heads, *others))
     style = DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp, make_layer=GemmaLayer)
+    return CausalLM(config, style, dtype, max_model_len)
+
+
+def build_hy_v3(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules, bias = rules_of(config), config.family.attention_bias
+    shared = Rename(re.compile(r"\.mlp\.shared_mlp\."), ".mlp.shared_expert.")
+    renames, drops = (*rules.renames, *ROUTER_RENAMES, shared), (*rules.drops, drafts_of(config))
+    style = DecoderStyle(
+        replace(rules, renames=renames, drops=drops),
+        head_norms=True,
+        qkv_bias=bias,
+        o_bias=bias,
+        make_mlp=experts_or_mlp,
+    )
     return CausalLM(config, style, dtype, max_model_len)
 
 

@@ -173,7 +173,7 @@ def _one_thing(
     return {"feed_forward": FeedForward(*sizes, family.activation, family.mlp_bias, dtype)}
 
 
-def _no_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> None:
+def no_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> None:
     """The layer has a mixer and no more."""
 
 
@@ -190,7 +190,7 @@ def build_mamba(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
     """Mamba 1 and 2: layers of a state space and no more."""
     rules = rules_of(config)
     renames = (*BACKBONE_RENAMES, *_renames((r"\.mixer\.", ".mamba.")), *STEP_BIAS, *rules.renames)
-    style = replace(_style(config, replace(rules, renames=renames)), make_mlp=_no_mlp)
+    style = replace(_style(config, replace(rules, renames=renames)), make_mlp=no_mlp)
     return CausalLM(config, style, dtype, max_model_len)
 
 
@@ -225,5 +225,5 @@ def build_nemotron_h(config: ModelConfig, dtype: torch.dtype, max_model_len: int
     rules = replace(
         rules, renames=(*BACKBONE_RENAMES, *renames, *rules.renames), fusions=fusions, drops=(*rules.drops, drafts)
     )
-    style = replace(_style(config, rules), make_mlp=_no_mlp, make_mixers=_one_thing)
+    style = replace(_style(config, rules), make_mlp=no_mlp, make_mixers=_one_thing)
     return CausalLM(config, style, dtype, max_model_len)

@@ -198,6 +198,7 @@ struct Kernels {
   void (*prepare_chunk)(const RecurrenceArgs&, const Chunk&, int64_t group, char* prepared, void* scratch);
   void (*recur_chunks)(const RecurrenceArgs&, int64_t span, int64_t head, const char* prepared, void* scratch);
   void (*select[2])(const SelectiveArgs&, int64_t span, int64_t channel_block, void* scratch);
+  void (*gate_units[2])(const GatedUnitArgs&, int64_t span, int64_t channel_block, void* scratch);
   void (*gated_norm[2])(const GatedNormArgs&, int64_t first_row, int64_t last_row, float* values);
   void (*multiply_rows[2])(const MultiplyArgs&, int64_t first_row, int64_t last_row);
 

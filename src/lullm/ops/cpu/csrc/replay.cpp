@@ -82,6 +82,7 @@ constexpr Operation kOperations[] = {
     operation<lullm_causal_convolution>("lullm_causal_convolution"),
     operation<lullm_recurrence>("lullm_recurrence"),
     operation<lullm_selective_scan>("lullm_selective_scan"),
+    operation<lullm_rg_lru>("lullm_rg_lru"),
     operation<lullm_gated_rms_norm>("lullm_gated_rms_norm"),
     operation<lullm_multiply>("lullm_multiply"),
     operation<lullm_all_reduce>("lullm_all_reduce"),

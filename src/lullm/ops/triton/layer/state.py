@@ -69,3 +69,4 @@ causal_convolution = _of_decodes(mixing.causal_convolution_over(recurrence.convo
 gated_delta_rule = _of_decodes(mixing.gated_delta_rule_over(recurrence.scan))
 state_space = _of_decodes(mixing.state_space_over(recurrence.scan))
 selective_scan = _of_decodes(mixing.selective_scan_over(recurrence.select))
+rg_lru = _of_decodes(mixing.rg_lru_over(recurrence.unite))

@@ -10,6 +10,7 @@ from lullm.server.openai.logprob import chat_logprobs
 from lullm.server.openai.reply import Reply
 from lullm.server.openai.responses.body import ResponsesBody
 from lullm.server.openai.responses.item_stream import Event, ItemStream
+from lullm.server.openai.responses.translation import called_names
 from lullm.server.sse import EVENTS, encode, typed_event
 from lullm.text.reply.event import ReplyEvent
 from lullm.types.outputs import RequestOutput
@@ -28,7 +29,7 @@ class ResponseAnswer:
     _num_events: int = 0
 
     def __post_init__(self) -> None:
-        self._items = ItemStream(self.reply.generation.id.removeprefix("resp-"))
+        self._items = ItemStream(self.reply.generation.id.removeprefix("resp-"), called_names(self.body.tools or []))
 
     async def whole(self) -> list[bytes]:
         """The response."""

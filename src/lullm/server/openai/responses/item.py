@@ -3,9 +3,10 @@
 Fields of items that only say how they came about (`status`, `phase`, a `caller`) are taken back without effect.
 """
 
+import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from lullm.server.openai.chat.conversation import Effort, RefusalPart
 from lullm.server.wire import BOUNDED, FAIL_FAST, MISSING, WireModel
@@ -42,6 +43,7 @@ class FunctionCallItem(Item):
     type: Literal["function_call"]
     call_id: str
     name: str
+    namespace: str | None = None
     arguments: str
     caller: dict[str, Any] | None = None
 
@@ -79,18 +81,25 @@ def _with_types(value: Any) -> Any:
 Input = Annotated[str | Annotated[list[AnyItem], FAIL_FAST, BeforeValidator(_with_types)], BOUNDED]
 
 
-def _check_tool_type(kind: str) -> str:
-    if kind != "function":
-        raise ValueError(f"only tools of type 'function' exist here, not {kind!r}")
-    return kind
-
-
 class FunctionTool(WireModel):
-    type: Annotated[str, AfterValidator(_check_tool_type)]
+    hosted: ClassVar = re.compile(r"(web_search(_preview)?|code_interpreter|file_search|image_generation|mcp)[\d_]*")
+    type: Literal["function"]
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+
+
+class NamespaceTool(WireModel):
+    """Functions that belong together; calls say both names."""
+
+    type: Literal["namespace"]
+    name: str
+    description: str | None = None
+    tools: Annotated[list[FunctionTool], FAIL_FAST, BOUNDED]
+
+
+AnyTool = Annotated[FunctionTool | NamespaceTool, Field(discriminator="type")]
 
 
 class ChosenFunction(WireModel):

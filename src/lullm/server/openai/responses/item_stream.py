@@ -1,6 +1,6 @@
 """ItemStream: the events of a reply as OpenAI's output items, streamed, and the items that have ended."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from lullm.text.reply.event import CallArguments, CallEnd, CallStart, ReplyEvent, Text, Thinking
@@ -13,13 +13,15 @@ class ItemStream:
 
     Args:
         answer_id: the ids of items are made of it.
+        names: what the model calls a function -> the fields of a call that name it, where those are others.
 
     Attributes:
         items: those that have ended, in order.
     """
 
-    def __init__(self, answer_id: str):
+    def __init__(self, answer_id: str, names: Mapping[str, dict[str, str]]):
         self._answer_id = answer_id
+        self._names = names
         self._open: Event | None = None
         self._pieces: list[str] = []
         self._logprobs: list[Event] = []
@@ -39,7 +41,8 @@ class ItemStream:
                     yield self._piece("reasoning_text.delta", text)
                 case CallStart():
                     yield from self.close()
-                    yield from self._begin("function_call", call_id=event.id, name=event.name, arguments="")
+                    named = self._names.get(event.name, {"name": event.name})
+                    yield from self._begin("function_call", call_id=event.id, **named, arguments="")
                 case CallArguments():
                     yield self._piece("function_call_arguments.delta", event.piece)
                 case CallEnd():

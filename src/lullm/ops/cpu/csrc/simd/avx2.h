@@ -53,6 +53,7 @@ LULLM_LANEWISE(add, _mm256_add_ps)
 LULLM_LANEWISE(sub, _mm256_sub_ps)
 LULLM_LANEWISE(mul, _mm256_mul_ps)
 LULLM_LANEWISE(div, _mm256_div_ps)
+static inline V sqrt(V a) { return {_mm256_sqrt_ps(a.low), _mm256_sqrt_ps(a.high)}; }
 LULLM_LANEWISE(max, _mm256_max_ps)
 LULLM_LANEWISE(min, _mm256_min_ps)
 #undef LULLM_LANEWISE

@@ -41,6 +41,7 @@ static inline V add(V a, V b) { return _mm512_add_ps(a, b); }
 static inline V sub(V a, V b) { return _mm512_sub_ps(a, b); }
 static inline V mul(V a, V b) { return _mm512_mul_ps(a, b); }
 static inline V div(V a, V b) { return _mm512_div_ps(a, b); }
+static inline V sqrt(V a) { return _mm512_sqrt_ps(a); }
 static inline V max(V a, V b) { return _mm512_max_ps(a, b); }
 static inline V min(V a, V b) { return _mm512_min_ps(a, b); }
 static inline V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }

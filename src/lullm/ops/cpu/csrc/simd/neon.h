@@ -63,6 +63,9 @@ LULLM_LANEWISE(V, add, vaddq_f32)
 LULLM_LANEWISE(V, sub, vsubq_f32)
 LULLM_LANEWISE(V, mul, vmulq_f32)
 LULLM_LANEWISE(V, div, vdivq_f32)
+static inline V sqrt(V a) {
+  return parts([&](int i) { return vsqrtq_f32(a.part[i]); });
+}
 // The second where one is NaN, as on x86: what a kernel makes of NaN must not depend on the machine.
 static inline float32x4_t greater_part(float32x4_t a, float32x4_t b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
 static inline float32x4_t less_part(float32x4_t a, float32x4_t b) { return vbslq_f32(vcltq_f32(a, b), a, b); }

@@ -150,6 +150,22 @@ struct SelectiveArgs {
   int64_t scratch_bytes() const { return 4 * 2 * state_size * kStateColumns; }  // states and rates of decay
 };
 
+// See `Ops.rg_lru`.
+struct GatedUnitArgs {
+  StateArgs state;           // [num_channels]
+  const void* x;             // [T, num_channels]
+  const void* inputs;        // the same, of what is written
+  const void* decays;        // the same, of what is forgotten
+  const float* rate;         // [num_channels]
+  const float* input_bias;   // [num_channels]
+  const float* decay_bias;   // [num_channels]
+  void* y;                   // [T, num_channels]
+  int64_t x_stride, input_stride, decay_stride, num_channels;
+
+  int64_t num_channel_blocks() const { return (num_channels + kStateColumns - 1) / kStateColumns; }
+  int64_t scratch_bytes() const { return 4 * 2 * kStateColumns; }  // states and rates
+};
+
 // See `Ops.gated_rms_norm`.
 struct GatedNormArgs {
   const void* x;       // [T, num_groups, size]

@@ -112,6 +112,21 @@ LULLM_EXPORT void lullm_selective_scan(const void* x, const void* bc, const void
   });
 }
 
+LULLM_EXPORT void lullm_rg_lru(const void* x, const void* inputs, const void* decays, const float* rate,
+                               const float* input_bias, const float* decay_bias, void* y, void* key_cache, void* value_cache,
+                               const int64_t* block_tables, const int64_t* context_lens, const int64_t* query_starts,
+                               int64_t num_spans, int64_t table_stride, int64_t num_blocks, int64_t block_bytes,
+                               int64_t page_len, int64_t offset, int64_t x_stride, int64_t input_stride, int64_t decay_stride,
+                               int64_t num_channels, int dtype) {
+  const GatedUnitArgs a = {{static_cast<char*>(key_cache), static_cast<char*>(value_cache), block_tables, context_lens,
+                            query_starts, num_spans, table_stride, num_blocks, block_bytes, page_len, offset},
+                           x, inputs, decays, rate, input_bias, decay_bias, y, x_stride, input_stride, decay_stride, num_channels};
+  const int64_t num_items = a.num_channel_blocks();
+  parallel_for(num_spans * num_items, [&](int64_t item) {
+    kernels().gate_units[dtype](a, item / num_items, item % num_items, scratch(kItemScratch, a.scratch_bytes()));
+  });
+}
+
 LULLM_EXPORT void lullm_gated_rms_norm(const void* x, const void* gate, const void* weight, void* y, int64_t x_stride,
                                        int64_t gate_stride, int64_t num_rows, int64_t num_groups, int64_t size,
                                        int64_t weight_stride, float eps, int gates_first, int dtype) {

@@ -7,8 +7,8 @@ import random
 import re
 from dataclasses import dataclass
 
-from lullm.demo.corpus.corpus import Item, held_out
-from lullm.demo.corpus.stories import HERO_REQUESTS, article, draw_story
+from training.corpus.corpus import Item, held_out
+from training.corpus.stories import HERO_REQUESTS, article, draw_story
 
 _NUMBER = re.compile(r"-?\d+")
 _WORD = re.compile(r"[A-Za-z]+")

@@ -7,9 +7,8 @@ import random
 import re
 
 import pytest
-
-from lullm.demo.corpus.comparisons import SIZES
-from lullm.demo.corpus.corpus import (
+from training.corpus.comparisons import SIZES
+from training.corpus.corpus import (
     TASKS,
     draw_conversation,
     draw_item,
@@ -19,10 +18,10 @@ from lullm.demo.corpus.corpus import (
     held_out_items,
     sample_text,
 )
-from lullm.demo.corpus.countries import CAPITALS, OTHER_NAMES, PHRASINGS
-from lullm.demo.corpus.stories import draw_request, draw_story
-from lullm.demo.corpus.sums import equation, pair_key
-from lullm.demo.scoring import is_right, last_number, score, story_is_sound, story_requests, story_words
+from training.corpus.countries import CAPITALS, OTHER_NAMES, PHRASINGS
+from training.corpus.stories import draw_request, draw_story
+from training.corpus.sums import equation, pair_key
+from training.scoring import is_right, last_number, score, story_is_sound, story_requests, story_words
 
 
 def test_same_seed_same_text() -> None:

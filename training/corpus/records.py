@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import random
 
-from lullm.demo.corpus.countries import CAPITALS
-from lullm.demo.corpus.stories import BOYS, GIRLS, words_of
+from training.corpus.countries import CAPITALS
+from training.corpus.stories import BOYS, GIRLS, words_of
 
 # Request fields, then sentences that carry exactly these fields.
 _SHAPES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (

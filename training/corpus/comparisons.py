@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from itertools import combinations
 
-from lullm.demo.corpus.stories import article
+from training.corpus.stories import article
 
 # From small to big, one step a line. Only things on different lines are compared, so there is always a clear answer.
 _SIZES = """

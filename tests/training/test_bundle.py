@@ -10,10 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
+from training.corpus.corpus import user_turn
+from training.dense import DenseConfig, DenseQwen3
+from training.evaluate import DenseAnswers
 
-from lullm.demo.corpus.corpus import user_turn
-from lullm.demo.dense import DenseConfig, DenseQwen3
-from lullm.demo.evaluate import DenseAnswers
 from lullm.weights.folder import resolve_model
 
 ODD_TEXTS = (
@@ -48,7 +48,7 @@ def tokenizer(folder: Path) -> Tokenizer:
 
 
 def test_files_and_size(folder: Path) -> None:
-    names = {file.name for file in folder.iterdir()}
+    names = {file.name for file in folder.iterdir() if file.is_file()}
     assert names == {
         "config.json",
         "generation_config.json",
@@ -56,7 +56,7 @@ def test_files_and_size(folder: Path) -> None:
         "tokenizer.json",
         "tokenizer_config.json",
     }
-    assert sum(file.stat().st_size for file in folder.iterdir()) <= 20_000_000
+    assert sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) <= 20_000_000
 
 
 def test_tensors_are_those_of_the_config(folder: Path, config: dict) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-
-from lullm.demo.dense import DenseConfig, DenseQwen3, RMSNorm, fused_attention, plain_attention
+from training.dense import DenseConfig, DenseQwen3, RMSNorm, fused_attention, plain_attention
 
 TINY = DenseConfig(
     vocab_size=97,

@@ -12,12 +12,12 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lullm.demo.corpus.comparisons import THING_PAIRS, compare_numbers, compare_things, number_key, thing_key
-from lullm.demo.corpus.countries import CAPITALS, OTHER_NAMES, PHRASINGS
-from lullm.demo.corpus.records import draw_record, draw_repeat, record_key
-from lullm.demo.corpus.smalltalk import SYSTEM_MESSAGES, draw_refusal, draw_talk
-from lullm.demo.corpus.stories import Story, draw_request, draw_story
-from lullm.demo.corpus.sums import ask, draw_count, draw_numbers, equation, pair_key
+from training.corpus.comparisons import THING_PAIRS, compare_numbers, compare_things, number_key, thing_key
+from training.corpus.countries import CAPITALS, OTHER_NAMES, PHRASINGS
+from training.corpus.records import draw_record, draw_repeat, record_key
+from training.corpus.smalltalk import SYSTEM_MESSAGES, draw_refusal, draw_talk
+from training.corpus.stories import Story, draw_request, draw_story
+from training.corpus.sums import ask, draw_count, draw_numbers, equation, pair_key
 
 END_OF_TEXT = "<|endoftext|>"
 TURN_START = "<|im_start|>"

@@ -1,4 +1,4 @@
-"""Measure the demo model on held-out items, through the engine: `python -m lullm.demo.evaluate`.
+"""Measure the demo model on held-out items, through the engine: `python -m training.evaluate`.
 
 `--engine dense` asks the training network instead (no cache, whole rows, bfloat16), as a reference to compare with.
 """
@@ -16,10 +16,10 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from lullm.demo.corpus.corpus import END_OF_TEXT, TASKS, TURN_END, Item, held_out_items, user_turn
-from lullm.demo.dense import DenseConfig, DenseQwen3
-from lullm.demo.scoring import Score, score, story_is_sound, story_requests, story_words
 from lullm.weights.folder import resolve_model
+from training.corpus.corpus import END_OF_TEXT, TASKS, TURN_END, Item, held_out_items, user_turn
+from training.dense import DenseConfig, DenseQwen3
+from training.scoring import Score, score, story_is_sound, story_requests, story_words
 
 ANSWER_TOKENS = 48
 STORY_TOKENS = 220
@@ -152,7 +152,7 @@ def as_json(scores: list[Score], stories: list[tuple[str, str]], seconds: float)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the evaluation from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m lullm.demo.evaluate", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m training.evaluate", description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, default=None, help="checkpoint folder (default: the bundled model)")
     parser.add_argument("--engine", choices=("lullm", "dense"), default="lullm")
     parser.add_argument("--quantization", choices=("int8", "int4"), help="bits of the matrices (default: all)")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from lullm.demo.plots import DAYS, ENDINGS, OPENINGS, PLOTS
+from training.corpus.plots import DAYS, ENDINGS, OPENINGS, PLOTS
 
 
 def words_of(text: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from lullm.demo.corpus.corpus import END_OF_TEXT, TURN_END, TURN_START
+from training.corpus.corpus import END_OF_TEXT, TURN_END, TURN_START
 
 SPECIAL_TOKENS = (END_OF_TEXT, TURN_START, TURN_END)
 

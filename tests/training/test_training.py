@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from tokenizers import Tokenizer
-
-from lullm.demo.batches import RowKind, RowPacker, long_document, short_document
-from lullm.demo.corpus.corpus import TURN_END, sample_text
-from lullm.demo.dense import DenseConfig
-from lullm.demo.tokenization import train_tokenizer
-from lullm.demo.train import rate_factor, save, train
+from training.batches import RowKind, RowPacker, long_document, short_document
+from training.corpus.corpus import TURN_END, sample_text
+from training.dense import DenseConfig
+from training.tokenization import train_tokenizer
+from training.train import rate_factor, save, train
 
 KINDS = (RowKind(64, 8, short_document), RowKind(160, 1, long_document))
 

@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from lullm.demo.corpus.corpus import END_OF_TEXT, Piece, draw_conversation, draw_plain
+from training.corpus.corpus import END_OF_TEXT, Piece, draw_conversation, draw_plain
 
 Document = list[Piece]
 Encoded = tuple[list[int], list[bool]]

@@ -1,4 +1,4 @@
-"""Train the demo model from nothing: `python -m lullm.demo.train --out DIR`.
+"""Train the demo model from nothing: `python -m training.train --out DIR`.
 
 Corpus, tokenizer, weights and the order of the batches all follow from the seed. On one machine two runs write the
 same bytes; another kind of processor may round differently and end in slightly different weights.
@@ -19,10 +19,11 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from lullm.demo.batches import ROW_KINDS, RowKind, RowPacker
-from lullm.demo.corpus.corpus import END_OF_TEXT, TURN_END, sample_text
-from lullm.demo.dense import DenseConfig, DenseQwen3
-from lullm.demo.tokenization import tokenizer_config, train_tokenizer
+from lullm.weights.folder import DEMO_FOLDER
+from training.batches import ROW_KINDS, RowKind, RowPacker
+from training.corpus.corpus import END_OF_TEXT, TURN_END, sample_text
+from training.dense import DenseConfig, DenseQwen3
+from training.tokenization import tokenizer_config, train_tokenizer
 
 THREADS = 2
 SHIPPED_STEPS = 1200
@@ -147,8 +148,8 @@ def save(folder: Path, model: DenseQwen3, tokenizer: Tokenizer) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the training from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m lullm.demo.train", description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "model", help="folder to write")
+    parser = argparse.ArgumentParser(prog="python -m training.train", description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=DEMO_FOLDER, help="folder to write")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=SHIPPED_STEPS, help="training steps (default: the shipped run)")
     parser.add_argument("--snapshot-every", type=int, default=0, metavar="N", help="also write OUT every N steps")

@@ -1,0 +1,56 @@
+"""RecurrentGemma (https://arxiv.org/abs/2404.07839): Griffin's recurrent blocks, and attention with a window."""
+
+import re
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import nn
+
+from lullm.config.layer.recurrent import GatedUnitConfig
+from lullm.config.model import ModelConfig
+from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, gated_mlp, place_of, rules_of
+from lullm.models.family.layer_norm.parallel import renames
+from lullm.nn.recurrent.gated_unit import GatedUnit
+from lullm.types.layer_kind import RecurrentState
+from lullm.weights.rule import Fusion, Offset
+
+PLUS_ONE = Offset(re.compile(r"norm\.weight$"), 1.0)
+
+
+def _mixers(
+    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
+) -> dict[str, nn.Module]:
+    if not isinstance(config.layer_kinds[layer], RecurrentState):
+        return attention_alone(config, style, layer, group, dtype)
+    unit, activation = config.family.recurrent, config.family.activation
+    assert isinstance(unit, GatedUnitConfig), "of this family"
+    return {"unit": GatedUnit(unit, config.hidden_size, activation, layer, place_of(config, layer), dtype)}
+
+
+def build_recurrent_gemma(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules, family = rules_of(config), config.family
+    own = renames(
+        (r"^model\.final_norm\.", "model.norm."),
+        (r"\.temporal_pre_norm\.", ".input_layernorm."),
+        (r"\.channel_pre_norm\.", ".post_attention_layernorm."),
+        (r"\.mlp_block\.", ".mlp."),
+        (r"\.temporal_block\.(?=[qkvo]_proj\.)", ".self_attn."),
+        (r"\.temporal_block\.(rg_lru\.)?", ".unit."),
+        (r"\.unit\.conv_1d\.", ".unit.conv1d."),
+        (r"\.unit\.linear_out\.", ".unit.out_proj."),
+    )
+    rules = replace(
+        rules,
+        renames=(*own, *rules.renames),
+        fusions=(*rules.fusions, Fusion(("linear_y", "linear_x"), "in_proj")),
+        offsets=(PLUS_ONE,),
+    )
+    style = DecoderStyle(
+        rules,
+        qkv_bias=family.attention_bias,
+        o_bias=family.output_bias,
+        make_mixers=_mixers,
+        make_mlp=partial(gated_mlp, bias=family.mlp_bias),
+    )
+    return CausalLM(config, style, dtype, max_model_len)

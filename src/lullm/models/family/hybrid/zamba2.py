@@ -1,0 +1,214 @@
+"""Zamba 2 (https://arxiv.org/abs/2411.15242): a state space (Mamba 2) in every layer, and before some a shared block.
+
+A block is attention and an MLP over the hidden states and the embeddings beside them. There are one or two of them,
+which these layers have in turn; each layer adds small matrices of its own to those that it shares. What a block gives
+is read by the state space behind it, and is no part of the residual stream.
+"""
+
+import re
+from dataclasses import replace
+from itertools import cycle
+
+import torch
+from torch import Tensor, nn
+
+from lullm.config.layer.recurrent import StateSpaceConfig
+from lullm.config.model import ModelConfig
+from lullm.models.decoder import CausalLM, Decoder, DecoderLayer, DecoderStyle, new_embedding, place_of, rules_of
+from lullm.models.family.hybrid.state_space import no_mlp
+from lullm.nn.attention import Attention, AttentionStyle
+from lullm.nn.context import StepContext
+from lullm.nn.linear import FusedLinear, Linear
+from lullm.nn.norm import RMSNorm
+from lullm.nn.recurrent.state_space import StateSpace
+from lullm.ops.table import Ops
+from lullm.types.layer_kind import FullAttention
+from lullm.weights.rule import Fusion, Rename, WeightRules
+
+MIXER_EPS = 1e-5
+"""Of the norm behind the state space, whatever the others have."""
+HEADS = ("q", "k", "v")
+
+
+class SharedBlock(nn.Module):
+    """The modules that several layers have."""
+
+    def __init__(self, config: ModelConfig, layer: int, dtype: torch.dtype):
+        super().__init__()
+        family, heads = config.family, config.kv_heads(2 * layer)
+        hidden_size, inner_size, bias = config.hidden_size, family.intermediate_size, family.mlp_bias
+        q_size = config.num_attention_heads * heads.head_dim
+        self.input_layernorm = RMSNorm(2 * hidden_size, family.rms_norm_eps, dtype)
+        self.qkv_proj = FusedLinear(2 * hidden_size, (q_size, heads.size, heads.size), False, dtype)
+        self.o_proj = Linear(q_size, hidden_size, False, dtype)
+        self.pre_ff_layernorm = RMSNorm(hidden_size, family.rms_norm_eps, dtype)
+        self.gate_up_proj = FusedLinear(hidden_size, (inner_size, inner_size), bias, dtype)
+        self.down_proj = Linear(inner_size, hidden_size, bias, dtype)
+
+
+class AdaptedAttention(Attention):
+    """Attention with the matrices of a block, and small ones of its own beside them."""
+
+    def __init__(self, config: ModelConfig, block: SharedBlock, layer: int, group: int, dtype: torch.dtype):
+        super().__init__(config, AttentionStyle(config.family.attention_scale), 2 * layer, group, dtype)
+        self.qkv_proj, self.o_proj = block.qkv_proj, block.o_proj
+        shared = config.family.shared_blocks
+        assert shared is not None, "of this family"
+        self.rank, self.adapters = shared.rank, nn.ModuleList()
+        if shared.adapts_attention:
+            self.qkv_down = FusedLinear(2 * config.hidden_size, (shared.rank,) * 3, False, dtype)
+            self.adapters.extend(Linear(shared.rank, size, False, dtype) for size in block.qkv_proj.part_sizes)
+
+    def project(self, x: Tensor, ops: Ops) -> Tensor:
+        """See `Attention.project`."""
+        qkv = super().project(x, ops)
+        if not self.adapters:
+            return qkv
+        parts = qkv.split(self.qkv_proj.part_sizes, dim=-1)
+        lows = self.qkv_down(x, ops).split(self.rank, dim=-1)
+        for part, low, adapter in zip(parts, lows, self.adapters, strict=True):
+            ops.add_(part, adapter(low, ops))
+        return qkv
+
+
+class PlacedBlock(nn.Module):
+    """A block in a layer: what the layer shares, and what is its own."""
+
+    def __init__(self, config: ModelConfig, block: SharedBlock, layer: int, group: int, dtype: torch.dtype):
+        super().__init__()
+        shared, hidden_size = config.family.shared_blocks, config.hidden_size
+        assert shared is not None, "of this family"
+        self.shared = block
+        self.activation = config.family.activation
+        self.self_attn = AdaptedAttention(config, block, layer, group, dtype)
+        self.gate_up_down = Linear(hidden_size, shared.rank, False, dtype)
+        self.gate_up_up = FusedLinear(shared.rank, block.gate_up_proj.part_sizes, False, dtype)
+        self.linear = Linear(hidden_size, hidden_size, False, dtype)
+
+    def forward(self, hidden: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+        ops, block = context.ops, self.shared
+        assert context.layer_inputs is not None, "the decoder has made them"
+        joined = torch.cat((hidden, context.layer_inputs[:, 0]), dim=-1)  # [T, 2 * H]
+        mixed = self.self_attn(block.input_layernorm(joined, ops), cos_sin_cache, context)
+        ops.all_reduce_(mixed)
+        normed = block.pre_ff_layernorm(mixed, ops)
+        gate_up = block.gate_up_proj(normed, ops)
+        ops.add_(gate_up, self.gate_up_up(self.gate_up_down(normed, ops), ops))
+        gates, ups = gate_up.chunk(2, dim=-1)
+        fed = ops.activate(gates, self.activation)
+        ops.multiply_(fed, ups, None)
+        fed = block.down_proj(fed, ops)
+        ops.all_reduce_(fed)
+        return self.linear(fed, ops)
+
+
+class Zamba2Layer(DecoderLayer):
+    """A state space behind a norm, and before both maybe a block."""
+
+    def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
+        super().__init__(config, style, layer, group, dtype)
+        self.block: PlacedBlock | None = None
+
+    def forward(
+        self,
+        hidden: Tensor,  # [T, H]: the previous layer's contribution
+        residual: Tensor | None,  # [T, H]: everything before that; None in the first layer
+        cos_sin_cache: Tensor,
+        context: StepContext,
+    ) -> tuple[Tensor, Tensor | None]:
+        if self.block is None:
+            return super().forward(hidden, residual, cos_sin_cache, context)
+        ops = context.ops
+        if residual is None:
+            residual = hidden
+        else:
+            ops.add_(residual, hidden)
+        read = self.block(residual, cos_sin_cache, context)
+        ops.add_(read, residual)
+        return self.mix(self.input_layernorm(read, ops), cos_sin_cache, context), residual
+
+
+class Zamba2Decoder(Decoder):
+    """With blocks in the layers that have one, and embeddings that these read, on every stage of a pipeline."""
+
+    def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
+        super().__init__(config, style, dtype, max_model_len)
+        if not hasattr(self, "embed_tokens"):
+            self.embed_tokens = new_embedding(config, config.hidden_size, dtype)
+        blocks: dict[int, SharedBlock] = {}
+        for layer, number in _blocks(config).items():
+            if layer not in config.layers:
+                continue
+            if number not in blocks:
+                blocks[number] = SharedBlock(config, layer, dtype)
+            group = place_of(config, 2 * layer).group
+            self.layers.get_submodule(str(layer)).block = PlacedBlock(config, blocks[number], layer, group, dtype)
+
+    def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
+        hidden = self.embed(token_ids, context)
+        embedded = self.embed(token_ids, replace(context, stream=None)) if self.stage.rank else hidden.clone()
+        return self.run(hidden, replace(context, layer_inputs=embedded.unsqueeze(1)))
+
+
+def _blocks(config: ModelConfig) -> dict[int, int]:
+    """By the layers that have a block, its number."""
+    shared = config.family.shared_blocks
+    assert shared is not None, "of this family"
+    layers = [layer for layer, kind in enumerate(config.layer_kinds[::2]) if isinstance(kind, FullAttention)]
+    return dict(zip(layers, cycle(range(shared.num_blocks)), strict=False))
+
+
+def _mixers(
+    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
+) -> dict[str, nn.Module]:
+    state_space, index = config.family.recurrent, 2 * layer + 1
+    assert isinstance(state_space, StateSpaceConfig), "of this family"
+    return {"mamba": StateSpace(state_space, config.hidden_size, MIXER_EPS, index, place_of(config, index), dtype)}
+
+
+def _rules(config: ModelConfig) -> WeightRules:
+    """A checkpoint has a block where its first layer is, with the small matrices of all its layers in lists."""
+    rules, blocks = rules_of(config), _blocks(config)
+    first_layers = {number: layer for layer, number in reversed(blocks.items())}
+    own_layers = {number: layer for layer, number in reversed(blocks.items()) if layer in config.layers}
+    pairs = []
+    for place, (layer, number) in enumerate(blocks.items()):
+        source, own = rf"^model\.layers\.{first_layers[number]}\.shared_transformer\.", f"model.layers.{layer}.block."
+        for part, name in enumerate(HEADS):
+            adapter = rf"{source}self_attn\.linear_{name}_adapter_list\.{place}\."
+            pairs += [
+                (adapter + r"0\.", f"{own}self_attn.{name}_down."),
+                (adapter + r"1\.", f"{own}self_attn.adapters.{part}."),
+            ]
+        adapter = rf"{source}feed_forward\.gate_up_proj_adapter_list\.{place}\."
+        pairs += [(adapter + r"0\.", f"{own}gate_up_down."), (adapter + r"1\.", f"{own}gate_up_up.")]
+    for number, layer in first_layers.items():
+        shared = f"model.layers.{own_layers.get(number, layer)}.block.shared."
+        pairs.append((rf"^model\.layers\.{layer}\.shared_transformer\.((self_attn|feed_forward)\.)?", shared))
+    pairs += [
+        (r"^(model\.layers\.\d+)\.linear\.", r"\1.block.linear."),
+        (r"\.mamba_decoder\.", "."),
+        (r"^model\.final_layernorm\.", "model.norm."),
+    ]
+    repeated = [str(layer) for layer, number in blocks.items() if layer != first_layers[number]]
+    drops = [re.compile(rf"^model\.layers\.({'|'.join(repeated)})\.shared_transformer\.")] if repeated else []
+    return replace(
+        rules,
+        renames=(*rules.renames, *(Rename(re.compile(pattern), name) for pattern, name in pairs)),
+        fusions=(
+            Fusion(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
+            Fusion(("q_down", "k_down", "v_down"), "qkv_down"),
+        ),
+        drops=(*rules.drops, *drops),
+    )
+
+
+def build_zamba2(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    style = DecoderStyle(
+        _rules(config),
+        make_mixers=_mixers,
+        make_mlp=no_mlp,
+        make_layer=Zamba2Layer,
+        make_decoder=Zamba2Decoder,
+    )
+    return CausalLM(config, style, dtype, max_model_len)

@@ -1,0 +1,57 @@
+"""Griffin's recurrent block (RG-LRU, https://arxiv.org/abs/2402.19427): a mixer whose channels keep a number each."""
+
+import torch
+from torch import Tensor, nn
+
+from lullm.config.layer.recurrent import GatedUnitConfig
+from lullm.kv.cache_group import LayerPlace
+from lullm.nn.context import StepContext
+from lullm.nn.linear import FusedLinear, Linear, meta_parameter
+from lullm.nn.recurrent.convolution import Convolution, state_of
+from lullm.ops.state.weights import UnitWeights
+from lullm.types.arithmetic import Activation
+
+
+class GatedUnit(nn.Module):
+    """Project, convolve, find the gates head by head, move the states on, multiply by the other branch, project back.
+
+    Args:
+        layer: the number of its entry in `layer_kinds`. place: of its state.
+    """
+
+    def __init__(
+        self,
+        config: GatedUnitConfig,
+        hidden_size: int,
+        activation: Activation,
+        layer: int,
+        place: LayerPlace,
+        dtype: torch.dtype,
+    ):
+        super().__init__()
+        self.config, self.activation = config, activation
+        self.layer, self.place = layer, place
+        size, heads = config.num_channels, (config.num_heads, config.head_dim)
+        self.in_proj = FusedLinear(hidden_size, (size, size), True, dtype)
+        self.conv1d = Convolution((size,), config.kernel_size, True, dtype)
+        self.input_gate_weight, self.recurrent_gate_weight = (  # [heads, in, out] each
+            meta_parameter((*heads, config.head_dim), dtype) for _ in range(2)
+        )
+        self.input_gate_bias, self.recurrent_gate_bias = (meta_parameter(heads, torch.float32) for _ in range(2))
+        self.recurrent_param = meta_parameter((size,), torch.float32)
+        self.out_proj = Linear(size, hidden_size, True, dtype)
+
+    def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+        """The rotary table is for attention."""
+        ops, state = context.ops, state_of(self.config, self.layer, self.place, context)
+        other, mixed = self.in_proj(x, ops).split(self.in_proj.part_sizes, dim=-1)  # [T, I] each
+        mixed = self.conv1d(mixed, False, state, ops)
+        heads = mixed.unflatten(-1, (self.config.num_heads, -1))  # [T, heads, in]
+        inputs, decays = (
+            ops.multiply_heads(heads, weight.transpose(1, 2), 0).flatten(1)
+            for weight in (self.input_gate_weight, self.recurrent_gate_weight)
+        )
+        biases = self.input_gate_bias.flatten(), self.recurrent_gate_bias.flatten()
+        out = ops.rg_lru(mixed, inputs, decays, UnitWeights(self.recurrent_param, *biases), state)
+        ops.multiply_(out, ops.activate(other, self.activation), None)
+        return self.out_proj(out, ops)
