@@ -86,6 +86,10 @@ def test_a_script_with_vllms_flags():
         ("complete --url x", "there is no 'complete': `lullm run --raw"),
         ("create small -f Modelfile", "Modelfiles are not read"),
         ("stop demo", "`lullm sleep`"),
+        ("-m x.gguf -p hello", "a command comes before -m; `lullm --help` lists them"),
+        ("bench --model demo", "a command comes before --model; `lullm bench --help` lists them"),
+        ("help run", "`lullm COMMAND --help`"),
+        ("bench serve --base-url x", "it is --url"),
     ],
 )
 def test_habits(argv, advice, capsys):
@@ -98,10 +102,16 @@ def test_a_flag_that_a_command_has_is_its_own():
     assert build_parser().parse_args(["run", "demo", "--", "-p"]).words == ["demo", "-p"]
 
 
+def test_vllms_help_of_all_flags(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        build_parser().parse_args(["serve", "--help=all"])
+    assert "--max-num-seqs" in capsys.readouterr().out
+
+
 def test_no_advice_hides_a_flag_or_a_command():
     flags = {name for each in with_sub_parsers(build_parser()) for name in each.shown_flags}
     assert not elsewhere.COMMANDS.keys() & {command.name for command in COMMANDS}
-    assert {"--batch-size", "-i"} >= elsewhere.FLAGS.keys() & flags, "measurements have their own"
+    assert {"--batch-size", "--num-prompts", "-i"} >= elsewhere.FLAGS.keys() & flags, "measurements have their own"
 
 
 def test_what_the_advice_names_is_there():

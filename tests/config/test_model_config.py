@@ -4,9 +4,10 @@ import json
 
 import pytest
 
+from lullm.config.engine import EngineConfig
 from lullm.config.generation import GenerationDefaults
 from lullm.config.model import ModelConfig
-from lullm.errors import ModelLoadError
+from lullm.errors import ConfigError, ModelLoadError
 from lullm.types.layer_kind import FullAttention, RecurrentState, SlidingWindow
 
 PLAIN = {
@@ -242,6 +243,44 @@ def test_generation_defaults(tmp_path):
         path.write_text(broken)
         with pytest.raises(ModelLoadError, match="generation_config"):
             GenerationDefaults.from_folder(tmp_path)
+
+
+def test_generation_defaults_of_ones_own(tmp_path):
+    """vLLM's options, which were refused."""
+    model, other = tmp_path / "model", tmp_path / "other"
+    for folder, temperature in ((model, 0.6), (other, 0.3)):
+        folder.mkdir()
+        (folder / "generation_config.json").write_text(json.dumps({"temperature": temperature, "eos_token_id": 7}))
+    (tmp_path / "empty").mkdir()
+    for source, override, expected in [
+        ("auto", None, 0.6),
+        ("vllm", None, 1.0),
+        (str(other), None, 0.3),
+        ("auto", '{"temperature": 0.1, "max_new_tokens": 5}', 0.1),
+        ("vllm", '{"max_new_tokens": 5}', 1.0),
+    ]:
+        defaults = GenerationDefaults.from_folder(model, source, override)
+        assert defaults.params.temperature == expected
+        assert defaults.params.max_tokens == (5 if override else 16)
+        assert defaults.eos_token_ids == (7,), "what ends a text is the model's"
+    with pytest.raises(ModelLoadError, match="generation_config: there is no .*empty"):
+        GenerationDefaults.from_folder(model, str(tmp_path / "empty"))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [("{", "cannot be used: Expecting"), ("[]", "JSON object with"), ('{"top_q": 1}', "JSON object with some of"),
+     ('{"temperature": -1}', "temperature must"), ("1" * 9999, "cannot be used")],
+)  # fmt: skip
+def test_a_wrong_override_is_told_before_the_model_is_read(given, words):
+    with pytest.raises(ConfigError, match=f"override_generation_config .*{words}"):
+        EngineConfig(override_generation_config=given)
+
+
+def test_an_override_may_be_a_dict():
+    config = EngineConfig.from_options({"override_generation_config": {"top_k": 3}})
+    assert config == EngineConfig(override_generation_config='{"top_k": 3}')
+    assert EngineConfig.from_options({"override_generation_config": {}}) == EngineConfig()
 
 
 DEFAULTS = {

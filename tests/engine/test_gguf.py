@@ -44,6 +44,17 @@ def expected(folder):
     return tokens
 
 
+def test_a_file_of_ollamas_store(folder, expected, tmp_path):
+    """Its name is the digest of its content; it was refused as a file that is no GGUF file."""
+    blob = tmp_path / "sha256-0123"
+    blob.symlink_to(folder / "model.gguf")
+    with LLM(str(blob), **OPTIONS) as llm:
+        assert generate(llm) == expected
+    (tmp_path / "other").write_bytes(b"GGU")
+    with pytest.raises(ModelLoadError, match="is a file; pass the folder that holds it, or a GGUF file"):
+        LLM(str(tmp_path / "other"))
+
+
 def test_the_tokens_of_the_folder(folder, expected):
     with LLM(str(folder / "model.gguf"), **OPTIONS) as llm:
         assert generate(llm) == expected

@@ -223,6 +223,7 @@ def test_a_push_that_fails_says_what_it_did(llm, trainer, loaded):
 
     for wrong, words in [
         ((3, state[names[0]]), "pairs of a name and a tensor: int and "),
+        (names[0], "str is none; of a state dict give its items"),
         ((names[0], torch.empty(64, device="meta")), "model.norm.weight is on the meta device"),
     ]:
         with pytest.raises(InvalidRequestError, match=words) as error:

@@ -353,3 +353,11 @@ def test_names_of_vllm_stand_in_lullm_itself(llm):
     assert RequestOutputKind.DELTA.value == "delta"
     [output] = llm.generate(TokensPrompt(prompt_token_ids=[5, 6]), SamplingParams(max_tokens=1), use_tqdm=False)
     assert output.prompt_token_ids == [5, 6]
+
+
+def test_sampling_parameters_of_the_engine():
+    override = {"temperature": 0.0, "max_new_tokens": 3}
+    with LLM("demo", max_model_len=64, generation_config="vllm", override_generation_config=override) as llm:
+        [output] = llm.generate("Once upon a time", use_tqdm=False)
+        assert len(output.outputs[0].token_ids) == 3
+        assert llm.get_default_sampling_params() == SamplingParams(temperature=0.0, max_tokens=3)

@@ -1,86 +1,93 @@
-"""State spaces by chunks, where there are tiles: the same bits however a sequence is cut, and the golden sums."""
+"""Chunks of state spaces and of the delta rule: the same bits however a sequence is cut, and the golden sums."""
 
 import pytest
 import torch
 
-from lullm.config.layer.recurrent import CHUNK_TOKENS, StateSpaceConfig, chunk_tokens, head_states
+from lullm.config.layer.recurrent import CHUNK_TOKENS, DeltaNetConfig, StateSpaceConfig
 from lullm.ops.cpu.library import absence
 from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS
 from lullm.ops.state.layout import LayerState
 
-from .test_state import KERNEL, input_of, layout_of, settled, state_of
+from .test_state import KERNEL, KINDS, input_of, layout_of, settled, state_of
 
 pytestmark = pytest.mark.skipif(absence() is not None, reason="the native ops are not built here")
-HEADS = [(2, 4, 32, 16), (1, 3, 64, 48), (1, 1, 96, 80)]
+HEADS = [(2, 4, 32, 16), (1, 3, 64, 48), (1, 1, 96, 80), (2, 2, 128, 128)]
 """Groups, heads, their key size, their value size."""
 NUM_TOKENS = 150
 WHOLE = NUM_TOKENS // CHUNK_TOKENS * CHUNK_TOKENS
 PIECES = [[1] * 150, [7] * 21 + [3], [64, 64, 22], [31, 1, 33, 85], [100, 50], [WHOLE, 22]]
 
 
-def shapes_of(heads):
-    return (KERNEL - 1, 10), *head_states(*heads[1:]), *chunk_tokens(*heads[1:], heads[0])
+def shapes_of(kind, heads):
+    num_groups, num_heads, key_dim, value_dim = heads
+    if kind == "delta rule":
+        return DeltaNetConfig(num_groups, num_heads, key_dim, value_dim, KERNEL).state_shapes
+    return StateSpaceConfig(num_heads, value_dim, num_groups, key_dim, KERNEL).state_shapes
 
 
-def step(version, state, given, lens, contexts):
+def step(version, kind, state, given, lens, contexts):
     """One step of these spans, which have `contexts` tokens with it."""
     layout = layout_of(lens, None, state.layout.block_tables)
     layout.layout.context_lens.copy_(torch.tensor(contexts))
-    *tensors, weights = given
-    return version.state_space(*tensors, weights, LayerState(state.cache, layout, 0, state.shapes))
+    op = version.gated_delta_rule if kind == "delta rule" else version.state_space
+    return op(*given, LayerState(state.cache, layout, 0, state.shapes))
 
 
-def run(version, given, heads, pieces):
+def run(version, kind, given, heads, pieces):
     """Outputs, and the matrices behind the last full chunk."""
-    state, first, parts = state_of([1], shapes_of(heads), []), 0, []
+    state, first, parts = state_of([1], shapes_of(kind, heads), []), 0, []
     for size in pieces:
         part = *[x[first : first + size] for x in given[:3]], given[3]
         first += size
-        parts.append(step(version, state, part, [size], [first]))
+        parts.append(step(version, kind, state, part, [size], [first]))
     return torch.cat(parts), LayerState(state.cache, layout_of([1], None, state.layout.block_tables), 0, state.shapes)
 
 
+@KINDS
 @pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("rate", [-1.0, 2.0, 6.0])
-def test_chunks_equal_the_golden_version_and_have_the_same_bits(isa, heads, rate):
+def test_chunks_equal_the_golden_version_and_have_the_same_bits(isa, kind, heads, rate):
     """From what is kept for long to what is forgotten at once; outputs are rounded to bfloat16."""
-    given = input_of("state space", NUM_TOKENS, heads, torch.bfloat16)
+    given = input_of(kind, NUM_TOKENS, heads, torch.bfloat16)
     given[3].a_log.add_(rate)
     exact = *[x.float() for x in given[:3]], given[3]
-    expected, _ = run(REFERENCE_OPS, exact, heads, [NUM_TOKENS])
-    whole, state = run(NATIVE_CPU_OPS, given, heads, [NUM_TOKENS])
+    expected, _ = run(REFERENCE_OPS, kind, exact, heads, [NUM_TOKENS])
+    whole, state = run(NATIVE_CPU_OPS, kind, given, heads, [NUM_TOKENS])
     torch.testing.assert_close(whole.float(), expected, atol=1e-3, rtol=5e-3)
     states = [
-        run(version, (*[x[:WHOLE] for x in of[:3]], of[3]), heads, [WHOLE])[1]
+        run(version, kind, (*[x[:WHOLE] for x in of[:3]], of[3]), heads, [WHOLE])[1]
         for version, of in ((NATIVE_CPU_OPS, given), (REFERENCE_OPS, exact))
     ]
     # Chunks leave no factors beside their matrices.
     found = settled(states[0].read(1), states[0].read(2).nan_to_num(1.0))
     torch.testing.assert_close(found, states[1].read(1), atol=5e-5, rtol=1e-4)
     for pieces in PIECES:
-        out, behind = run(NATIVE_CPU_OPS, given, heads, pieces)
+        out, behind = run(NATIVE_CPU_OPS, kind, given, heads, pieces)
         assert torch.equal(out, whole) and torch.equal(behind.read(1), state.read(1))
 
 
-def test_spans_do_not_meet():
+@KINDS
+def test_spans_do_not_meet(kind):
     """A step of a prompt's begin, a chunk's end, a decode: each as alone."""
     heads, before, lens = HEADS[0], [0, 20, 45, 63], [70, 50, 1, 1]
-    given = input_of("state space", 200, heads, torch.bfloat16)
-    state = state_of([1] * len(lens), shapes_of(heads), [])
+    given = input_of(kind, 200, heads, torch.bfloat16)
+    state = state_of([1] * len(lens), shapes_of(kind, heads), [])
     for span, count in enumerate(before):
         if count:
             own = LayerState(
                 state.cache, layout_of([1], None, state.layout.block_tables[span : span + 1]), 0, state.shapes
             )
-            step(NATIVE_CPU_OPS, own, (*[x[:count] for x in given[:3]], given[3]), [count], [count])
+            step(NATIVE_CPU_OPS, kind, own, (*[x[:count] for x in given[:3]], given[3]), [count], [count])
     contexts = [count + own for count, own in zip(before, lens, strict=True)]
     rows = torch.cat([torch.arange(first, end) for first, end in zip(before, contexts, strict=True)])
-    found = step(NATIVE_CPU_OPS, state, (*[x[rows] for x in given[:3]], given[3]), lens, contexts)
-    alone, _ = run(NATIVE_CPU_OPS, given, heads, [200])
+    found = step(NATIVE_CPU_OPS, kind, state, (*[x[rows] for x in given[:3]], given[3]), lens, contexts)
+    alone, _ = run(NATIVE_CPU_OPS, kind, given, heads, [200])
     assert torch.equal(found, alone[rows])
 
 
 def test_what_a_state_has_room_for():
     config = StateSpaceConfig(num_heads=4, head_dim=16, num_groups=2, state_size=32, kernel_size=4)
     assert config.state_shapes[3:] == ((CHUNK_TOKENS - 1, (4 * 16 + 2 * 32) // 2 + 2 * 4),)
+    delta = DeltaNetConfig(num_key_heads=2, num_value_heads=4, key_head_dim=32, value_head_dim=16, kernel_size=4)
+    assert delta.state_shapes[3:] == ((CHUNK_TOKENS - 1, 4 * 16 + 4 + 2 * 32 // 2),)
     assert StateSpaceConfig(4, 16, 2, 24, 4).state_shapes[3:] == (), "no tiles"

@@ -16,6 +16,9 @@ from lullm.cli.flag import elsewhere
 _WRONG_CHOICE = re.compile(r"argument (?P<name>\S+): invalid choice: '(?P<given>.*)' \(choose from (?P<known>.*)\)")
 
 
+_ALL_HELP = "--help=all"
+"""vLLM's; the help names all flags anyway."""
+
 WORDS = "words"
 """Name of an argument that may stand before, between and behind flags."""
 
@@ -65,8 +68,11 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         """As argparse does, but what is left over is an error here, where the flags of the sub-command are known."""
         self.with_flags()
-        given = sys.argv[1:] if args is None else args
-        for name in _names(itertools.takewhile(_is_flag, given) if sub_parsers(self) else given):
+        args = ["--help" if each == _ALL_HELP else each for each in (sys.argv[1:] if args is None else args)]
+        has_commands = bool(sub_parsers(self))
+        for name in _names(itertools.takewhile(_is_flag, args) if has_commands else args):
+            if has_commands and name not in self._option_string_actions:
+                self.error(f"a command comes before {name}; `{self.prog} --help` lists them")
             if name in elsewhere.FLAGS and name not in self._option_string_actions:
                 self.error(f"there is no {name}: {elsewhere.FLAGS[name]}")
         parsed, rest = super().parse_known_args(args, namespace)

@@ -6,6 +6,7 @@ engine with a thread of its own does while nothing runs.
 
 import dataclasses
 import difflib
+import json
 import os
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -14,7 +15,7 @@ from lullm.config.agreement import check_agreement, check_for_model, refuse_know
 from lullm.config.engine_option import EngineOptions
 from lullm.config.model import ModelConfig, ModelDType
 from lullm.config.option.option import described, options_of
-from lullm.config.option.vllm import VLLM_OPTIONS
+from lullm.config.option.vllm import ELSEWHERE, VLLM_OPTIONS
 from lullm.config.parallel.cut import parse_pipeline_layers
 from lullm.config.resolved import ResolvedConfig
 from lullm.config.user_option import DEFAULT_CPU_KV_SHARE, DEFAULT_GPU_MEMORY_UTILIZATION, UserOptions
@@ -61,12 +62,15 @@ class EngineConfig(UserOptions):
         own = without_vllms(options, VLLM_OPTIONS)
         unknown = sorted(own.keys() - known.keys())
         if unknown:
-            meant = (difflib.get_close_matches(name, known, n=1) for name in unknown)
-            hints = "".join(f"; did you mean {names[0]}?" for names in meant if names)
+            alike = {name: difflib.get_close_matches(name, known, n=1) for name in unknown}
+            meant = (ELSEWHERE.get(name) or "".join(alike[name]) for name in unknown)
+            hints = "".join(f"; did you mean {name}?" for name in meant if name)
             raise ConfigError(
                 f"unknown option {', '.join(map(repr, unknown))}{hints}; options are: {', '.join(sorted(known))}"
             )
         said = {name: value for name, value in own.items() if value is not None or known[name].is_optional}
+        if isinstance(override := said.get("override_generation_config"), dict):  # vLLM's form of it
+            said["override_generation_config"] = json.dumps(override) if override else None
         paths = {name: os.fspath(value) for name, value in said.items() if isinstance(value, os.PathLike)}
         return cls(**{**said, **paths})
 

@@ -1,12 +1,14 @@
 """Sampling defaults a model brings along in `generation_config.json`."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 from lullm.config.field import token_id_list
 from lullm.config.gguf.architecture import sampling_data
 from lullm.config.gguf.file import is_gguf, read_gguf
-from lullm.config.json_file import optional_object
-from lullm.errors import InvalidRequestError
+from lullm.config.json_file import given_path, optional_object, read_object
+from lullm.errors import ConfigError, InvalidRequestError, ModelLoadError
 from lullm.log import get_logger
 from lullm.types.sampling_params import SamplingParams
 
@@ -30,21 +32,56 @@ class GenerationDefaults:
         self.eos_token_ids = eos_token_ids
 
     @classmethod
-    def from_folder(cls, folder: Path) -> "GenerationDefaults":
+    def from_folder(cls, folder: Path, source: str = "auto", override: str | None = None) -> "GenerationDefaults":
         """Read `folder/generation_config.json`; a missing file gives lullm's own defaults.
 
         A GGUF file may hold them itself. A value that no request could have ("top_p": 0) is passed over with a warning.
 
+        Args:
+            source, override: the options `generation_config` and `override_generation_config`. The ends of a text are
+                the model's own whatever they say.
+
         Raises:
-            ModelLoadError: the file is not a JSON object, or its ends of a text are no token ids.
+            ModelLoadError: the file is not a JSON object, or its ends of a text are no token ids; or the folder that
+                `source` names has none.
         """
         path = folder if is_gguf(folder) else folder / "generation_config.json"
         data = sampling_data(read_gguf(path)) if is_gguf(path) else optional_object(path)
         eos_token_ids = token_id_list(data.get("eos_token_id"), f"{path}: eos_token_id")
+        if source not in ("auto", "vllm"):
+            path = given_path(source) / "generation_config.json"
+        if source != "auto":
+            data = {} if source == "vllm" else _object_of_folder(path)
+        return cls(cls._params(data, path).replace(**parse_override(override)), eos_token_ids)
+
+    @staticmethod
+    def _params(data: dict[str, Any], path: Path) -> SamplingParams:
         values = {param: data[name] for name, param in _PARAMS.items() if _is_usable(data.get(name), param, path)}
         if data.get("do_sample") is False:
             values["temperature"] = 0.0
-        return cls(SamplingParams(**values), eos_token_ids)
+        return SamplingParams(**values)
+
+
+def parse_override(text: str | None) -> dict[str, Any]:
+    """The sampling parameters of `override_generation_config`. Raises ConfigError."""
+    if text is None:
+        return {}
+    try:
+        data = json.loads(text)
+        if not isinstance(data, dict) or not data.keys() <= _PARAMS.keys():
+            raise InvalidRequestError(f"it is a JSON object with some of {', '.join(_PARAMS)}")
+        values = {_PARAMS[name]: value for name, value in data.items()}
+        SamplingParams(**values)
+    except (ValueError, RecursionError, InvalidRequestError) as error:
+        raise ConfigError(f"override_generation_config {text:.200} cannot be used: {error}") from None
+    return values
+
+
+def _object_of_folder(path: Path) -> dict[str, Any]:
+    try:
+        return read_object(path)
+    except FileNotFoundError:
+        raise ModelLoadError(f"generation_config: there is no {path}; 'auto' takes the model's") from None
 
 
 def _is_usable(value: object, param: str, path: Path) -> bool:

@@ -36,6 +36,19 @@ class UserOptions(EngineOptions):
         "normalized, 'rerank' a score by the tokens 'yes' and 'no' (Qwen3-Reranker); 'auto' what its folder says",
         "model",
     )
+    generation_config: str = option(
+        "auto",
+        "where requests get the sampling parameters that they leave open: 'auto' from the model's "
+        "generation_config.json, 'vllm' none, as in `SamplingParams`; or from that of another folder",
+        "model",
+        value_name="FOLDER",
+    )
+    override_generation_config: str | None = option(
+        None,
+        'some of these, as JSON: {"temperature": 0.6, "max_new_tokens": 512}; default: none',
+        "model",
+        value_name="JSON",
+    )
     dtype: DType = option("auto", "type of weights, activations and KV cache; 'auto' takes the checkpoint's", "model")
     max_model_len: int | None = option(
         None,

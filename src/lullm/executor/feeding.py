@@ -49,7 +49,8 @@ def checked_weight(item: Any) -> "tuple[str, Tensor]":
     try:
         name, tensor = item
     except (TypeError, ValueError):
-        raise _no_pair(f"{type(item).__name__} is none") from None
+        hint = "; of a state dict give its items()" if isinstance(item, str) else ""
+        raise _no_pair(f"{type(item).__name__} is none{hint}") from None
     if not isinstance(name, str) or torch is None or not isinstance(tensor, torch.Tensor):
         raise _no_pair(f"{type(name).__name__} and {type(tensor).__name__} are not")
     if tensor.is_meta:

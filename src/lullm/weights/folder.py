@@ -41,7 +41,7 @@ def resolve_model(name: str, revision: str | None = None, needs_weights: bool = 
     if is_gguf(folder):
         return _gguf_file(folder)
     if folder.is_file():
-        raise ModelLoadError(f"{name} is a file; pass the folder that holds it, or a {SUFFIX} file")
+        raise ModelLoadError(f"{name} is a file; pass the folder that holds it, or a GGUF file")
     repository, _, quantization = name.partition(":")
     if quantization and _HUB_ID.fullmatch(repository) and _QUANTIZATION.fullmatch(quantization):
         return hub_gguf(repository, quantization, revision)

@@ -55,6 +55,17 @@ FLAGS: dict[str, str] = {
     **dict.fromkeys(("-O", "-O0", "-O1", "-O2", "-O3", "-cc"), "nothing is compiled; leave it out"),
     **dict.fromkeys(("-ac", "--attention-config"), "it is --attention-backend"),
     "-sc": _DRAFT,
+    "--backend": "every server is asked as OpenAI's; --endpoint is completions or chat",
+    "--base-url": "it is --url",
+    "--num-prompts": "it is --num-requests",
+    "--max-concurrency": "it is --concurrency",
+    "--random-input-len": "it is --input-len",
+    "--random-output-len": "it is --output-len",
+    "--save-result": "it is --json FILE",
+    "--result-filename": "it is --json FILE",
+    "--quick": "a question without a conversation is `lullm run --url URL PROMPT`",
+    "--model-name": "a server serves one model; leave it out",
+    "--modelfile": "Modelfiles are not read",
     **dict.fromkeys(("-dcp", "-pcp"), "workers share layers, heads and experts, not contexts"),
 }
 """Flag -> what to do instead. A command that has a flag of the name takes it."""
@@ -67,7 +78,7 @@ COMMANDS: dict[str, str] = {
     "env": "it is `lullm doctor`",
     **dict.fromkeys(("stop", "unload", "kill"), _ONE_MODEL),
     "start": "it is `lullm serve`",
-    "create": "Modelfiles are not read; flags, a YAML file (--config) and requests say what theirs do",
+    "create": "Modelfiles are not read; --override-generation-config and --chat-template say what theirs do",
     **dict.fromkeys(("cp", "push"), "models are files, and ids of the hub; copy or upload them"),
     **dict.fromkeys(("signin", "signout", "login"), "set HF_TOKEN in the environment"),
     **dict.fromkeys(("download", "install"), "it is `lullm pull MODEL`"),
@@ -77,6 +88,8 @@ COMMANDS: dict[str, str] = {
     **dict.fromkeys(("server", "launch", "up"), "it is `lullm serve MODEL`"),
     **dict.fromkeys(("status", "top"), "it is `lullm ps`"),
     **dict.fromkeys(("benchmark", "perf"), "it is `lullm bench`"),
+    "help": "it is `lullm --help`, and `lullm COMMAND --help`",
+    "version": "it is `lullm --version`",
 }
 """Command -> what to do instead."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lullm.config.gguf.header import Header, TensorPlace, read_header
+from lullm.config.gguf.header import MAGIC, Header, TensorPlace, read_header
 from lullm.errors import ModelLoadError
 
 SUFFIX = ".gguf"
@@ -15,8 +15,21 @@ _MOST_SHARDS = 4096
 
 
 def is_gguf(path: Path) -> bool:
-    """By its name: a GGUF file, that is there or not; a folder may have such a name, too."""
-    return path.suffix.lower() == SUFFIX and not path.is_dir()
+    """By its name, that is there or not, or by its first bytes, since Ollama's files have none of these names.
+
+    A folder may have such a name, too.
+    """
+    return not path.is_dir() and (path.suffix.lower() == SUFFIX or _begins_as_one(path))
+
+
+def _begins_as_one(path: Path) -> bool:
+    try:
+        if not path.is_file():  # a pipe would wait for its writer
+            return False
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
 
 
 def first_shards(paths: Sequence[Path]) -> list[Path]:

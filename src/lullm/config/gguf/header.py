@@ -19,7 +19,7 @@ from lullm.config.gguf.format import BlockFormat, format_of
 from lullm.errors import ModelLoadError
 from lullm.units import MIB
 
-_MAGIC = b"GGUF"
+MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
@@ -119,7 +119,7 @@ class _Reader:
         self._what = "its start"  # what is being read, for errors
 
     def header(self) -> Header:
-        if self._take(4) != _MAGIC:
+        if self._take(4) != MAGIC:
             raise self._fault("it is no GGUF file: the first four bytes are not 'GGUF'")
         version = self._number("<I")
         if version not in _VERSIONS:

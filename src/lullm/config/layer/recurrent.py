@@ -16,17 +16,19 @@ def head_states(num_heads: int, key_dim: int, value_dim: int) -> tuple[tuple[int
 
 
 CHUNK_TOKENS = 32
-"""Of a state space, that native code computes together where there are tiles (`kChunkTokens`)."""
+"""That native code computes together where there are tiles (`kChunkTokens`)."""
 
 
-def chunk_tokens(num_heads: int, key_dim: int, value_dim: int, num_groups: int) -> tuple[tuple[int, ...], ...]:
-    """What the tokens of a chunk have written, until its last one is there: in bfloat16, and two numbers per head.
+def chunk_tokens(
+    num_heads: int, key_dim: int, value_dim: int, num_groups: int, floats_per_head: int
+) -> tuple[tuple[int, ...], ...]:
+    """What the tokens of a chunk have written, until its last one is there: their keys in bfloat16, and these numbers.
 
     Nothing for sizes that are no tiles.
     """
     if key_dim % 32 or value_dim % 16:
         return ()
-    return ((CHUNK_TOKENS - 1, num_heads * (value_dim // 2 + 2) + num_groups * key_dim // 2),)
+    return ((CHUNK_TOKENS - 1, num_heads * floats_per_head + num_groups * key_dim // 2),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +68,10 @@ class DeltaNetConfig:
 
     @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """What a sequence keeps: the rows that the convolution still sees, and a matrix per value head."""
-        heads = head_states(self.num_value_heads, self.key_head_dim, self.value_head_dim)
-        return (self.kernel_size - 1, self.num_channels), *heads
+        """What a sequence keeps: the rows that the convolution sees, a matrix per value head, and a chunk's tokens."""
+        sizes = (self.num_value_heads, self.key_head_dim, self.value_head_dim)
+        kept = chunk_tokens(*sizes, self.num_key_heads, self.value_head_dim + 1)  # a head's changes, and its decay
+        return (self.kernel_size - 1, self.num_channels), *head_states(*sizes), *kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,10 @@ class StateSpaceConfig:
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """What a sequence keeps: the rows that the convolution still sees, a matrix per head, and a chunk's tokens."""
         sizes = (self.num_heads, self.state_size, self.head_dim)
-        return (self.kernel_size - 1, self.num_channels), *head_states(*sizes), *chunk_tokens(*sizes, self.num_groups)
+        kept = chunk_tokens(
+            *sizes, self.num_groups, self.head_dim // 2 + 2
+        )  # values in bfloat16, decay, size of a step
+        return (self.kernel_size - 1, self.num_channels), *head_states(*sizes), *kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,6 @@ VLLM_OPTIONS: dict[str, VllmArgument] = {
     **refused("leave it out, or use runner='pooling' and convert", task=None),
     **refused("set HF_HOME or HF_HUB_CACHE in the environment", download_dir=None),
     **refused("set HF_TOKEN in the environment", hf_token=None),
-    **refused("the model's own defaults hold; give `SamplingParams`", generation_config="auto"),
-    **refused("give `SamplingParams`, or edit generation_config.json", override_generation_config=None),
     **refused(
         "LoRA adapters are not there yet; merge them into the checkpoint", enable_lora=False, default_mm_loras=None
     ),
@@ -253,3 +251,20 @@ VLLM_SERVER_OPTIONS: dict[str, VllmArgument] = {
     **refused("--drain-timeout says how long running requests get at the end", shutdown_timeout=0),
 }
 """Flags of `vllm serve` beside the engine's."""
+
+ELSEWHERE: dict[str, str] = {
+    **dict.fromkeys(("model_path", "model_name_or_path", "pretrained_model_name_or_path"), "model"),
+    **dict.fromkeys(("n_ctx", "context_length", "num_ctx"), "max_model_len"),
+    **dict.fromkeys(("n_threads", "num_thread"), "threads"),
+    **dict.fromkeys(("n_batch", "n_ubatch", "chunked_prefill_size"), "max_num_batched_tokens"),
+    **dict.fromkeys(("n_gpu_layers", "num_gpu", "device_map"), "device"),
+    **dict.fromkeys(("type_k", "type_v"), "kv_cache_dtype"),
+    **dict.fromkeys(("load_in_4bit", "load_in_8bit"), "quantization"),
+    **dict.fromkeys(("n_parallel", "max_running_requests"), "max_num_seqs"),
+    "torch_dtype": "dtype",
+    "tp_size": "tensor_parallel_size",
+    "dp_size": "data_parallel_size",
+    "mem_fraction_static": "gpu_memory_utilization",
+    "keep_alive": "sleep_after",
+}
+"""Option of llama-cpp-python, transformers, Ollama or SGLang -> the one that is most like it."""

@@ -55,7 +55,7 @@ def open_model(config: EngineConfig) -> OpenedModel:
     tokenizer = Tokenizer.from_folder(tokenizer_folder, config.chat_template)
     reads_pairs = has_pair_roles(tokenizer.chat_template)
     model = with_use(model, folder, config.runner, config.convert, tokenizer.backend.token_to_id, reads_pairs)
-    defaults = GenerationDefaults.from_folder(folder)
+    defaults = GenerationDefaults.from_folder(folder, config.generation_config, config.override_generation_config)
     eos_token_ids = defaults.eos_token_ids + model.eos_token_ids
     if tokenizer.eos_token_id is not None:
         eos_token_ids += (tokenizer.eos_token_id,)

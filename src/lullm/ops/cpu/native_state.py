@@ -1,8 +1,8 @@
 """The ops of recurrent layers in the native library, over states where they lie in the KV cache (see `recording`).
 
 They are native for the dtypes of `native`; other cases use the torch version. A prompt takes them token by token, in
-the cache of a core, and state spaces, where there are tiles, by chunks at multiples of their length in a sequence: so a
-token's bits follow neither the batch nor the steps that its prompt is cut into.
+the cache of a core, or where there are tiles by chunks at multiples of their length in a sequence (but for selective
+scans): so a token's bits follow neither the batch nor the steps that its prompt is cut into.
 """
 
 import torch

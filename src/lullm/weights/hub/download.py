@@ -96,7 +96,9 @@ def explain(error: Exception, name: str, revision: str | None) -> str:
         return f"the hub wants an account for {name}; set HF_TOKEN to a token of yours, and check the spelling"
     if isinstance(error, errors.RepositoryNotFoundError) or status == 404:
         hint = "the account of HF_TOKEN sees none" if has_token else "a private one needs HF_TOKEN"
-        return f"there is no folder {name!r} and no such model on the hub (check the spelling; {hint})"
+        return (
+            f"there is no folder {name!r} and no such model on the hub (check the spelling; {hint}){_of_ollama(name)}"
+        )
     if status == 429:
         return f"the hub wants fewer requests than it got; wait, or set HF_TOKEN, before fetching {name}"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -106,7 +108,15 @@ def explain(error: Exception, name: str, revision: str | None) -> str:
     return (
         f"there is no folder {name!r}, and it could not be fetched from the hub ({type(error).__name__}: "
         f"{reason}{offline}); check the network (HTTPS_PROXY, HF_ENDPOINT), or pass the path of a local model folder"
+        f"{_of_ollama(name)}"
     )
+
+
+def _of_ollama(name: str) -> str:
+    """What to do with a name without an owner, which is rather one of Ollama's library."""
+    if "/" in name:
+        return ""
+    return f"; of a name of Ollama's, `ollama show --modelfile {name}` says the file (FROM), which can be passed"
 
 
 @contextlib.contextmanager

@@ -194,9 +194,9 @@ struct Kernels {
   void (*convolve[2])(const ConvolutionArgs&, const ConvolutionItem&, void* scratch);
   void (*keep_rows[2])(const ConvolutionArgs&, const ConvolutionItem&, void* scratch);
   void (*recur[2])(const RecurrenceArgs&, int64_t span, int64_t head, int64_t column_block, void* scratch);
-  // A state space by chunks; null without tiles.
+  // By chunks, the heads of an item; null without tiles. `prepared`: see `RecurrenceArgs::prepares_ahead`.
   void (*prepare_chunk)(const RecurrenceArgs&, const Chunk&, int64_t group, char* prepared, void* scratch);
-  void (*recur_chunks)(const RecurrenceArgs&, int64_t span, int64_t head, const char* prepared, void* scratch);
+  void (*recur_chunks)(const RecurrenceArgs&, int64_t span, int64_t first_head, const char* prepared, void* scratch);
   void (*select[2])(const SelectiveArgs&, int64_t span, int64_t channel_block, void* scratch);
   void (*gate_units[2])(const GatedUnitArgs&, int64_t span, int64_t channel_block, void* scratch);
   void (*gated_norm[2])(const GatedNormArgs&, int64_t first_row, int64_t last_row, float* values);

@@ -7,7 +7,7 @@
 
 namespace lullm {
 
-// Tokens of a state space that are computed together where there are tiles, at multiples of their number in a sequence.
+// Tokens of a sequence that are computed together where there are tiles, at multiples of their number.
 constexpr int64_t kChunkTokens = 32;
 
 // The tokens [begin, end) of a chunk that a step computes; those before have been computed by other steps.
@@ -122,16 +122,26 @@ struct RecurrenceArgs {
   int64_t factor_place(int64_t head, int64_t block) const {
     return num_heads * key_dim * value_dim + head * num_column_blocks() + block;
   }
-  // Tokens as they are kept: by head, values in bf16 and two floats; behind all heads by group, keys in bf16.
-  int64_t kept_of_head() const { return value_dim / 2 + 2; }
+  // Tokens as they are kept, by head: values in bf16 and two floats, or by the delta rule changes and a float; behind all
+  // heads by group, keys in bf16.
+  int64_t kept_of_head() const { return is_delta() ? value_dim + 1 : value_dim / 2 + 2; }
   int64_t kept_place(int64_t head) const { return factor_place(num_heads, 0) + head * (kChunkTokens - 1) * kept_of_head(); }
   int64_t kept_keys_place(int64_t group) const { return kept_place(num_heads) + group * (kChunkTokens - 1) * key_dim / 2; }
+  bool is_delta() const { return betas != nullptr; }
+  int64_t heads_of_group() const { return num_heads / num_groups; }
   int64_t num_column_blocks() const { return (value_dim + kStateColumns - 1) / kStateColumns; }
   int64_t padded_key_dim() const { return (key_dim + 15) / 16 * 16; }
   int64_t scratch_bytes() const { return 4 * (key_dim * kStateColumns + kTokensAtOnce * 2 * padded_key_dim()); }
-  // Of what the heads of a group share of a chunk, and of a head or a group that works on it.
-  int64_t prepared_bytes() const { return 4 * kChunkTokens * (key_dim + kChunkTokens); }
-  int64_t chunk_scratch_bytes() const { return 4 * (key_dim * value_dim + 32 * key_dim + 160 * value_dim + 2048); }
+  // What the heads of a group share of a chunk is prepared ahead for many heads, by any thread. One or two go through the
+  // chunks together and prepare each when they come to it: it does not leave the cache.
+  bool prepares_ahead() const { return heads_of_group() > 2; }
+  int64_t heads_of_item() const { return prepares_ahead() ? 1 : heads_of_group(); }
+  int64_t prepared_bytes() const {
+    return 4 * kChunkTokens * (is_delta() ? 3 * key_dim / 2 + 2 * kChunkTokens + 2 : key_dim + kChunkTokens);
+  }
+  int64_t chunk_scratch_bytes() const {
+    return 4 * ((heads_of_item() + 1) * key_dim * value_dim + 32 * key_dim + 200 * value_dim + 4096) + prepared_bytes();
+  }
 };
 
 // See `Ops.selective_scan`.

@@ -30,23 +30,26 @@ void add_channels(std::vector<ConvolutionItem>& items, ConvolutionItem item) {
   }
 }
 
-// Chunks side by side, as far as a group's heads share them; then every head through its chunks.
+// Chunks side by side, as far as a group's heads share them, if that is ahead of the heads; then heads through their chunks.
 void recur_chunks(const RecurrenceArgs& a) {
+  const auto own = [&] { return scratch(kItemScratch, a.chunk_scratch_bytes()); };
   std::vector<Chunk> chunks;
   std::vector<int64_t> first_of_span;
-  for (int64_t span = 0; span < a.state.num_spans; span++) {
+  for (int64_t span = 0; span < a.state.num_spans && a.prepares_ahead(); span++) {
     first_of_span.push_back(static_cast<int64_t>(chunks.size()));
     for (int64_t i = 0; i < a.state.num_chunks(span); i++) chunks.push_back(a.state.chunk(span, i));
   }
-  const int64_t num_items = static_cast<int64_t>(chunks.size()) * a.num_groups;
-  char* prepared = static_cast<char*>(scratch(kSharedScratch, num_items * a.prepared_bytes()));
-  const auto own = [&] { return scratch(kItemScratch, a.chunk_scratch_bytes()); };
-  parallel_for(num_items, [&](int64_t item) {
+  const int64_t num_prepared = static_cast<int64_t>(chunks.size()) * a.num_groups;
+  char* prepared = static_cast<char*>(scratch(kSharedScratch, num_prepared * a.prepared_bytes()));
+  parallel_for(num_prepared, [&](int64_t item) {
     kernels().prepare_chunk(a, chunks[item / a.num_groups], item % a.num_groups, prepared + item * a.prepared_bytes(), own());
   });
-  parallel_for(a.state.num_spans * a.num_heads, [&](int64_t item) {
-    const int64_t span = item / a.num_heads;
-    kernels().recur_chunks(a, span, item % a.num_heads, prepared + first_of_span[span] * a.num_groups * a.prepared_bytes(), own());
+  const int64_t items = a.num_heads / a.heads_of_item();
+  parallel_for(a.state.num_spans * items, [&](int64_t item) {
+    const int64_t span = item / items, head = item % items * a.heads_of_item();
+    const char* of_span = nullptr;
+    if (a.prepares_ahead()) of_span = prepared + (first_of_span[span] * a.num_groups + head / a.heads_of_group()) * a.prepared_bytes();
+    kernels().recur_chunks(a, span, head, of_span, own());
   });
 }
 

@@ -143,13 +143,13 @@ void recur(const RecurrenceArgs& a, int64_t span, int64_t head, int64_t block, v
   const int64_t num_vectors = (count + kLanes - 1) / kLanes, padded = a.padded_key_dim();
   float* state = static_cast<float*>(scratch);  // [key_dim, kStateColumns]
   float* widened = state + a.key_dim * kStateColumns;  // [kTokensAtOnce, 2, padded]: queries and keys
-  const int64_t first = head * a.key_dim * a.value_dim + column, group = head / (a.num_heads / a.num_groups);
+  const int64_t first = head * a.key_dim * a.value_dim + column, group = head / a.heads_of_group();
   for (int64_t i = 0; i < a.key_dim; i++) {
     float* row = state + i * kStateColumns;
     if (count < kStateColumns) std::memset(row, 0, kStateColumns * sizeof(float));
     a.state.read(span, first + i * a.value_dim, count, row);
   }
-  const bool is_delta = a.betas != nullptr;
+  const bool is_delta = a.is_delta();
   const float rate = -std::exp(a.a_log[head]);
   float factor;
   a.state.read(span, a.factor_place(head, block), 1, &factor);
