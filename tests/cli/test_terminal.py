@@ -82,7 +82,7 @@ def test_a_model_that_only_pools_is_no_partner(qwen3_folder, capsys):
 
 def test_run_prompt_too_long(qwen3_folder, capsys):
     assert main(["run", "--model", str(qwen3_folder), *FLAGS, "x" * 3000]) == 2
-    assert "lullm: error: the prompt has" in capsys.readouterr().err
+    assert "lullm: error: the prompt is too long" in capsys.readouterr().err
 
 
 def test_the_answer_is_printed_as_it_comes(qwen3_folder, monkeypatch):
@@ -190,6 +190,14 @@ def test_chat_ends_and_knows_its_commands(qwen3_folder, monkeypatch, capsys):
     code, out, err = talk(qwen3_folder, monkeypatch, capsys, "/help", "/fly", "/exit", "hello")
     assert (code, out) == (0, "") and "no command /fly; there are /help, /reset, /set" in err
     assert all(f"  {name} " in err for name in COMMANDS)
+
+
+def test_ollamas_words(qwen3_folder, monkeypatch, capsys):
+    """`/set parameter ...` was no setting and `/clear` no command, though the docs said that they are Ollama's."""
+    lines = ("/set parameter max_tokens 3", "/set parameter num_predict 7", "/set", "/?", "/clear", "/bye")
+    code, out, err = talk(qwen3_folder, monkeypatch, capsys, *lines)
+    assert (code, out) == (0, "") and "max_tokens 3" in err and "/help" in err and "no command" not in err
+    assert "no setting 'num_predict'; did you mean max_tokens?" in err
 
 
 def test_chat_changes_its_settings(qwen3_folder, expected, monkeypatch, capsys):

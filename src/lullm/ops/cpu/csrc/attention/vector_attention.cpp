@@ -111,16 +111,14 @@ class VectorAttention {
   float quantize(const T* from, K* to) const {
     constexpr float kMost = 16383;
     V top = zero();
-    bool is_nan = false;
     for (int64_t d = 0; d < size; d += kLanes) {
       const V x = load(from + d);
-      is_nan |= has_nan(x);
       top = max(top, max(x, sub(zero(), x)));
     }
     const float most = largest(top);
     const V factor = set1(most > 0 ? kMost / most : 0);
     for (int64_t d = 0; d < size; d += kLanes) store_crossed(to + d, to_integers(mul(load(from + d), factor)));
-    return is_nan ? NAN : most / kMost;
+    return most / kMost;
   }
 
   // `between` is called after each of the `num_blocks` of keys.
