@@ -150,7 +150,7 @@ def test_large_scores(dtype, kind):
 
 @pytest.mark.parametrize("num_rows", [1, 40])
 def test_queries_of_extremes(num_rows):
-    """Over integers a query may become integers, too: sums of the largest do not overflow, and no size is out of range."""
+    """Over integers a query may become integers, too: sums of the largest do not overflow; any size will do."""
     layout, q, _ = make_step([(num_rows, 70)], 2, 1, 512, 16, torch.bfloat16)
     key = torch.full((len(layout.block_tables[0]) + 2, 16, 1, 512), 127.0)
     key[::2] *= -1
