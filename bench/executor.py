@@ -146,12 +146,12 @@ def microseconds_of_sum(group, size: int, seconds: float) -> float:
     started = time.perf_counter()
     for _ in range(3):
         group.all_reduce_(x)
-    calls = torch.tensor([max(3, int(seconds * 3 / (time.perf_counter() - started)))])
-    group.broadcast_(calls, 0)
+    wanted = max(3, int(seconds * 3 / (time.perf_counter() - started)))
+    calls = int(group.all_gather(torch.tensor([[wanted]]))[0, 0])
     started = time.perf_counter()
-    for _ in range(int(calls)):
+    for _ in range(calls):
         group.all_reduce_(x)
-    return 1e6 * (time.perf_counter() - started) / int(calls)
+    return 1e6 * (time.perf_counter() - started) / calls
 
 
 def measure_steps(args: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ import pytest
 from lullm import EngineArgs
 from lullm.cli.flag import elsewhere
 from lullm.cli.flag.key import API_KEY_VARIABLE, gather_keys
+from lullm.cli.flag.settings import apply_settings
 from lullm.cli.flag.vllm import VllmFlag
 from lullm.cli.main import COMMANDS, build_parser, main
 from lullm.cli.parser import chosen, with_sub_parsers
@@ -46,7 +47,7 @@ def test_a_flag_of_vllms_that_asks_for_nothing(argv, model, capsys):
 def test_a_flag_of_vllms_that_asks_for_something(capsys):
     assert said(capsys, "serve", "--enable-lora").endswith("--enable-lora is not supported: LoRA adapters are not "
         "there yet; merge them into the checkpoint")  # fmt: skip
-    assert "edit config.json" in said(capsys, "run", "demo", "hi", "--hf-overrides", '{"a": 1}')
+    assert "or give `hf_overrides`" in said(capsys, "run", "demo", "hi", "--hf-config-path", "x")
 
 
 def test_each_flag_of_vllms_is_there(capsys):
@@ -119,6 +120,23 @@ def test_what_the_advice_names_is_there():
     for advice in [*elsewhere.FLAGS.values(), *elsewhere.COMMANDS.values(), *elsewhere.VARIABLES.values()]:
         for word in advice.replace("`", " ").replace(",", " ").replace(";", " ").split():
             assert not word.startswith("--") or word in known, advice
+
+
+def test_a_settings_file_of_vllms(tmp_path):
+    """Its flags were unknown, and values that are no text refused."""
+    file = tmp_path / "vllm.yaml"
+    file.write_text(
+        "trust-remote-code: true\ncompilation-config: {level: 3}\nuvicorn-log-level: info\n"
+        "override-generation-config: {temperature: 0.0}\ncudagraph-capture-sizes: [1, 2]\nmax-model-len: 128\n"
+    )
+    parser = build_parser()
+    argv = ["serve", "demo", "--config", str(file)]
+    apply_settings(*chosen(parser, argv), {}, set)
+    args = parser.parse_args(argv)
+    assert (args.override_generation_config, args.max_model_len) == ('{"temperature": 0.0}', 128)
+    file.write_text("limit-mm-per-prompt: {image: 1}")
+    with pytest.raises(SystemExit, match="2"):
+        apply_settings(*chosen(build_parser(), argv), {}, set)
 
 
 def test_variables_of_vllm(monkeypatch, capsys, tmp_path):

@@ -192,6 +192,14 @@ def test_chat_ends_and_knows_its_commands(qwen3_folder, monkeypatch, capsys):
     assert all(f"  {name} " in err for name in COMMANDS)
 
 
+def test_ollamas_words(qwen3_folder, monkeypatch, capsys):
+    """`/set parameter ...` was no setting and `/clear` no command, though the docs said that they are Ollama's."""
+    lines = ("/set parameter max_tokens 3", "/set parameter num_predict 7", "/set", "/?", "/clear", "/bye")
+    code, out, err = talk(qwen3_folder, monkeypatch, capsys, *lines)
+    assert (code, out) == (0, "") and "max_tokens 3" in err and "/help" in err and "no command" not in err
+    assert "no setting 'num_predict'; did you mean max_tokens?" in err
+
+
 def test_chat_changes_its_settings(qwen3_folder, expected, monkeypatch, capsys):
     lines = ("/set max_tokens 3", "hello", "/reset", "/set max-tokens 12", "/set temp", "/set top_p 7", "hello", "/set")
     code, out, err = talk(qwen3_folder, monkeypatch, capsys, *lines)

@@ -32,7 +32,7 @@ MODEL = ModelConfig.from_dict(
         ("max_model_len", 0), ("max_num_seqs", 0), ("max_num_batched_tokens", 1.5), ("block_size", 0),
         ("kv_cache_memory_bytes", 0), ("num_gpu_blocks_override", -1), ("watermark", 1.0), ("watermark", -0.1),
         ("swap_space", 1e308), ("max_num_batched_tokens", 10**9), ("max_num_seqs", 10**9),
-        ("swap_space", "4"), ("enable_prefix_caching", 1), ("scheduling_policy", "lifo"), ("max_logprobs", -1),
+        ("swap_space", "4"), ("enable_prefix_caching", 1), ("scheduling_policy", "lifo"), ("max_logprobs", -2),
         ("logprobs_mode", "x"), ("tokenizer", 1), ("preemption_mode", "x"), ("delay_factor", -1),
         ("threads", 0), ("threads", "2"), ("threads", 257),
         ("sleep_after", 60), ("sleep_dir", "."), ("verify_wake", False),

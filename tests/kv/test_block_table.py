@@ -78,9 +78,9 @@ def test_only_computed_blocks_become_findable():
     tokens = [1, 2, 3, 4, 5]
     table.allocate(5)
     table.promote(tokens, 3)
-    assert allocator.num_cached == 1
+    assert len(allocator.cached_ids()) == 1
     table.promote(tokens, 5)
-    assert allocator.num_cached == 2
+    assert len(allocator.cached_ids()) == 2
 
 
 def test_an_equal_block_is_exchanged_for_the_first_one():

@@ -361,3 +361,25 @@ def test_sampling_parameters_of_the_engine():
         [output] = llm.generate("Once upon a time", use_tqdm=False)
         assert len(output.outputs[0].token_ids) == 3
         assert llm.get_default_sampling_params() == SamplingParams(temperature=0.0, max_tokens=3)
+
+
+def test_all_log_probabilities():
+    """-1 is all of them in vLLM, and over HTTP here; in Python it was out of range."""
+    params = SamplingParams(max_tokens=1, logprobs=-1, prompt_logprobs=-1)
+    with LLM("demo", max_model_len=64, max_logprobs=-1) as llm:
+        [output] = llm.generate(PROMPTS[0], params, use_tqdm=False)
+        vocab_size = llm.llm_engine.model_config.vocab_size
+        assert len(output.outputs[0].logprobs[0]) == len(output.prompt_logprobs[1]) == vocab_size
+        assert params.logprobs == -1, "a request has its own copy"
+    with (
+        LLM("demo", max_model_len=64) as llm,
+        pytest.raises(InvalidRequestError, match="engine.s limit of 20"),
+    ):
+        llm.generate(PROMPTS[0], params, use_tqdm=False)
+
+
+def test_arguments_of_older_scripts(llm):
+    with pytest.raises(UnsupportedError, match="prompt_token_ids=.* is not supported: give prompts="):
+        llm.generate(prompt_token_ids=[[1, 2]])
+    with pytest.raises(UnsupportedError, match="use_beam_search=True is not supported: call LLM.beam_search"):
+        SamplingParams(use_beam_search=True)

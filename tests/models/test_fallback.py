@@ -123,8 +123,7 @@ def test_unknown_architectures_and_code_in_checkpoints_are_refused():
         foreign_config(data)
     with pytest.raises(ModelLoadError, match="runs no code of a checkpoint"):
         foreign_config(data | {"auto_map": {"AutoModelForCausalLM": "modeling_new.New"}})
-    with pytest.raises(ConfigError, match="trust_remote_code.*no code of a checkpoint is run"):
-        EngineConfig.from_options({"trust_remote_code": True})
+    assert EngineConfig.from_options({"trust_remote_code": True}) == EngineConfig(), "there is nothing to trust"
     with pytest.raises(ModelLoadError, match="quantized checkpoints"):
         foreign_config(config_of("StableLm", **HALF) | {"quantization_config": {"quant_method": "gptq"}})
     with pytest.raises(ModelLoadError, match="dtype 'int3' is not one of"):

@@ -18,7 +18,7 @@ from lullm.types.vllm_argument import VLLM_SAMPLING
         ("temperature", 10**400),
         ("top_p", 0.0), ("top_p", 1.1), ("top_k", -2), ("top_k", 0.5), ("min_p", 2),
         ("presence_penalty", 2.1), ("frequency_penalty", -3), ("repetition_penalty", 0),
-        ("max_tokens", 0), ("min_tokens", -1), ("logprobs", -1), ("prompt_logprobs", 1.0), ("seed", "x"),
+        ("max_tokens", 0), ("min_tokens", -1), ("logprobs", -2), ("prompt_logprobs", 1.0), ("seed", "x"),
         ("stop", [""]), ("stop", [1]), ("stop", ["x" * 1025]), ("stop", ["x"] * 65), ("stop", {"a": 1}),
         ("stop_token_ids", ["1"]), ("stop_token_ids", 3), ("allowed_token_ids", []), ("allowed_token_ids", [1.0]),
         ("logit_bias", {"x": 1}), ("logit_bias", {1: 101}), ("logit_bias", {1: math.nan}),

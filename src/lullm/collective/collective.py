@@ -33,10 +33,6 @@ class Collective(Protocol):
         """x `[N, C]` -> `[R, size * C]`: as `all_gather` of those R rows that are this member's (`rows_of`)."""
         ...
 
-    def broadcast_(self, x: Tensor, source: int) -> None:
-        """What the member `source` has, into everybody's x."""
-        ...
-
     def send(self, x: Tensor, to: int) -> None:
         """To the member `to`, which receives into a tensor of this shape and type."""
         ...
@@ -71,9 +67,6 @@ class Alone:
 
     def deal_rows(self, x: Tensor) -> Tensor:
         return x
-
-    def broadcast_(self, x: Tensor, source: int) -> None:
-        assert source == 0, "there is one worker only"
 
     def send(self, x: Tensor, to: int) -> None:
         raise AssertionError("there is one worker only")

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import BroadcastOptions, FileStore, PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 from torch.distributed import ProcessGroup, ProcessGroupGloo
 
 from lullm.collective.collective import rows_of
@@ -91,14 +91,6 @@ class TorchGroup:
     def deal_rows(self, x: Tensor) -> Tensor:
         own = rows_of(len(x), self.rank, self.size)
         return torch.cat(self._gathered(x)[:, own.start : own.stop].unbind(), dim=1)
-
-    def broadcast_(self, x: Tensor, source: int) -> None:
-        whole = x.contiguous()
-        options = BroadcastOptions()
-        options.rootRank, options.rootTensor = source, 0
-        self._finish(whole, lambda: self._group.broadcast([_bytes_of(whole)], options))
-        if whole is not x:
-            x.copy_(whole)
 
     def send(self, x: Tensor, to: int) -> None:
         whole = x.contiguous()

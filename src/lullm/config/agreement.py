@@ -1,6 +1,7 @@
 """What options say about each other and about a model, and what does not exist yet: refused before a thing is built."""
 
 from lullm.config.generation import parse_override
+from lullm.config.json_file import option_object
 from lullm.config.model import ModelConfig
 from lullm.config.option.option import options_of
 from lullm.config.parallel.cut import check_stages
@@ -44,6 +45,7 @@ def _check_together(options: UserOptions) -> None:
             f"({options.max_num_seqs}): every running sequence needs one token per step"
         )
     parse_override(options.override_generation_config)
+    option_object("hf_overrides", options.hf_overrides)
     check_stages(options.pipeline_layers, options.pipeline_parallel_size, bool(options.async_scheduling))
     if options.delay_factor and options.enable_chunked_prefill:
         raise ConfigError("delay_factor belongs to the prefill-first policy; set enable_chunked_prefill=False too")

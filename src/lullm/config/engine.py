@@ -69,8 +69,9 @@ class EngineConfig(UserOptions):
                 f"unknown option {', '.join(map(repr, unknown))}{hints}; options are: {', '.join(sorted(known))}"
             )
         said = {name: value for name, value in own.items() if value is not None or known[name].is_optional}
-        if isinstance(override := said.get("override_generation_config"), dict):  # vLLM's form of it
-            said["override_generation_config"] = json.dumps(override) if override else None
+        for name in ("override_generation_config", "hf_overrides"):
+            if isinstance(override := said.get(name), dict):  # vLLM's form of it
+                said[name] = json.dumps(override) if override else None
         paths = {name: os.fspath(value) for name, value in said.items() if isinstance(value, os.PathLike)}
         return cls(**{**said, **paths})
 

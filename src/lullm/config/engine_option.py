@@ -197,7 +197,7 @@ class EngineOptions:
     )
 
     max_logprobs: int = option(
-        20, "most log-probabilities per position a request may ask for", "log-probabilities", least=0
+        20, "most log-probabilities per position a request may ask for; -1: all", "log-probabilities", least=-1
     )
     logprobs_mode: LogprobsMode = option(
         "raw_logprobs", "log-probabilities before or after penalties, temperature and filters", "log-probabilities"

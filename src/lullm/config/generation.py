@@ -1,13 +1,12 @@
 """Sampling defaults a model brings along in `generation_config.json`."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from lullm.config.field import token_id_list
 from lullm.config.gguf.architecture import sampling_data
 from lullm.config.gguf.file import is_gguf, read_gguf
-from lullm.config.json_file import given_path, optional_object, read_object
+from lullm.config.json_file import given_path, option_object, optional_object, read_object
 from lullm.errors import ConfigError, InvalidRequestError, ModelLoadError
 from lullm.log import get_logger
 from lullm.types.sampling_params import SamplingParams
@@ -64,16 +63,14 @@ class GenerationDefaults:
 
 def parse_override(text: str | None) -> dict[str, Any]:
     """The sampling parameters of `override_generation_config`. Raises ConfigError."""
-    if text is None:
-        return {}
+    data = option_object("override_generation_config", text)
+    if unknown := sorted(data.keys() - _PARAMS.keys()):
+        raise ConfigError(f"override_generation_config has some of {', '.join(_PARAMS)}, not {', '.join(unknown)}")
+    values = {_PARAMS[name]: value for name, value in data.items()}
     try:
-        data = json.loads(text)
-        if not isinstance(data, dict) or not data.keys() <= _PARAMS.keys():
-            raise InvalidRequestError(f"it is a JSON object with some of {', '.join(_PARAMS)}")
-        values = {_PARAMS[name]: value for name, value in data.items()}
         SamplingParams(**values)
-    except (ValueError, RecursionError, InvalidRequestError) as error:
-        raise ConfigError(f"override_generation_config {text:.200} cannot be used: {error}") from None
+    except InvalidRequestError as error:
+        raise ConfigError(f"override_generation_config: {error}") from None
     return values
 
 

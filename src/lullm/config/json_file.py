@@ -7,10 +7,11 @@ fill the memory.
 import json
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lullm.errors import ModelLoadError
+from lullm.errors import ConfigError, ModelLoadError
 from lullm.units import MIB, format_bytes
 
 LARGEST_JSON = 16 * MIB
@@ -63,6 +64,27 @@ def read_object(path: Path, most_bytes: int = LARGEST_JSON) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ModelLoadError(f"{path} must hold a JSON object")
     return data
+
+
+def option_object(name: str, text: str | None) -> dict[str, Any]:
+    """The object that an option holds as JSON; empty: None. Raises ConfigError, which names the option."""
+    try:
+        data = {} if text is None else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{name} {text:.200} is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{name} must be a JSON object, not {text:.200}")
+    return data
+
+
+def overridden(data: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json with other values; those of a part such as `text_config` are taken one by one."""
+    parts = {
+        name: overridden(data[name], value)
+        for name, value in overrides.items()
+        if name.endswith("_config") and isinstance(value, dict) and isinstance(data.get(name), dict)
+    }
+    return {**data, **overrides, **parts}
 
 
 def optional_object(path: Path) -> dict[str, Any]:

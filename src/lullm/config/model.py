@@ -8,6 +8,7 @@ and `dtype`.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, cast, get_args
 
 from lullm.config.decoder import DecoderConfig
@@ -29,11 +30,11 @@ from lullm.config.field import (
 )
 from lullm.config.gguf.architecture import config_data
 from lullm.config.gguf.file import is_gguf, read_gguf
-from lullm.config.json_file import read_object
+from lullm.config.json_file import overridden, read_object
 from lullm.config.pooling.architecture import split_architecture
 from lullm.config.pooling.pooler import PoolerConfig, TokenScore
 from lullm.config.rope import MOST_POSITIONS
-from lullm.errors import ModelLoadError
+from lullm.errors import ConfigError, ModelLoadError
 from lullm.log import get_logger
 from lullm.types.layer_kind import FullAttention, KVHeads, LayerKind, SlidingWindow, attended_kind
 from lullm.types.parallel.placement import Axis
@@ -208,14 +209,18 @@ class ModelConfig:
         return self.tie_word_embeddings or not self.has_lm_head
 
     @classmethod
-    def from_folder(cls, folder: Path) -> "ModelConfig":
+    def from_folder(cls, folder: Path, overrides: Mapping[str, Any] = MappingProxyType({})) -> "ModelConfig":
         """Read `folder/config.json`, or the same from the header of a GGUF file, if `folder` is one.
 
+        Args:
+            overrides: other values for its keys.
+
         Raises:
-            ModelLoadError: no such file, not JSON, or a field is missing or makes no sense.
+            ModelLoadError: no such file, not JSON, or a field is missing or makes no sense. ConfigError: nothing is
+                known about one of the `overrides`.
         """
         if is_gguf(folder):
-            return cls.from_dict(config_data(read_gguf(folder)))
+            return cls.from_dict(overridden(config_data(read_gguf(folder)), overrides))
         path = folder / "config.json"
         try:
             data = read_object(path)
@@ -228,7 +233,9 @@ class ModelConfig:
             raise ModelLoadError(
                 f"{folder} has no config.json; a model folder holds config.json, tokenizer.json and *.safetensors"
             ) from None
-        config = cls.from_dict(with_own_file(data, folder))
+        config = cls.from_dict(overridden(with_own_file(data, folder), overrides))
+        if unknown := overrides.keys() & config.unknown_keys:
+            raise ConfigError(f"hf_overrides: nothing is known about {', '.join(sorted(unknown))}")
         if config.unknown_keys:
             logger.warning("%s: ignored, since nothing is known about them: %s", path, ", ".join(config.unknown_keys))
         return config

@@ -45,7 +45,14 @@ class UserOptions(EngineOptions):
     )
     override_generation_config: str | None = option(
         None,
-        'some of these, as JSON: {"temperature": 0.6, "max_new_tokens": 512}; default: none',
+        'some of these, as JSON: {"temperature": 0.6, "max_new_tokens": 512}, whose last bounds completions, and chats '
+        "in Python; default: none",
+        "model",
+        value_name="JSON",
+    )
+    hf_overrides: str | None = option(
+        None,
+        'other values for keys of config.json, as JSON: {"rope_parameters": {"rope_type": "yarn", ...}}; default: none',
         "model",
         value_name="JSON",
     )

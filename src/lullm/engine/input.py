@@ -39,8 +39,8 @@ class InputProcessor:
         self._model = model
         self._pairs = PairReader(tokenizer, model.pooler.pair_form if model.pooler else None)
         self._max_model_len = config.max_model_len
-        self._max_logprobs = config.max_logprobs
         self._vocab_size = model.vocab_size
+        self._max_logprobs = model.vocab_size if config.max_logprobs == -1 else config.max_logprobs
         self._tokenizer = tokenizer
         self._eos_token_ids = eos_token_ids
         self._splits_conversations = config.split_special_tokens is not False
@@ -205,11 +205,15 @@ class InputProcessor:
         self._check_ids(param, token_ids)
 
     def _check_params(self, params: SamplingParams) -> None:
+        """Of a request's own copy, where -1 log-probabilities become all of the vocabulary's."""
         if params.output_kind is OutputKind.DELTA and (params.beam_width or params.num_sequences > params.n):
             name = "beam_width" if params.beam_width else "best_of"
             raise InvalidRequestError(f"{name} cannot be streamed: the best are known at the end only", name)
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(params, name)
+            if value == -1:
+                value = self._vocab_size
+                setattr(params, name, value)
             if value is not None and value > self._max_logprobs:
                 raise InvalidRequestError(
                     f"{name}={value} is above the engine's limit of {self._max_logprobs} (max_logprobs)", name

@@ -164,11 +164,6 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         self._hashes: list[bytes | None] = [None] * num_blocks
         self._index: dict[bytes, int] = {}
 
-    @property
-    def num_cached(self) -> int:
-        """Blocks whose content can be found."""
-        return len(self._index)
-
     def allocate(self) -> int:
         block_id = self._free.popleft()
         if self._hashes[block_id] is not None:

@@ -7,6 +7,7 @@ vectors, and only those places are read and written.
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -35,10 +36,10 @@ def _penalize_repetition_(logits: Tensor, draws: Sequence[Draw], penalized: list
     lens = [len(ids) for ids in token_ids]
     factors = np.repeat([_edits(draws[row]).repetition_penalty for row in penalized], lens)
     places = (
-        _on_device(np.repeat(penalized, lens), logits),
-        _on_device(np.concatenate(token_ids, dtype=np.int64), logits),
+        on_device(np.repeat(penalized, lens), logits),
+        on_device(np.concatenate(token_ids, dtype=np.int64), logits),
     )
-    factor = _on_device(factors.clip(max=torch.finfo(logits.dtype).max), logits).to(logits.dtype)
+    factor = on_device(factors.clip(max=torch.finfo(logits.dtype).max), logits).to(logits.dtype)
     old = logits[places]
     # A token that occurs twice is read and written twice with the same value: no need to find the distinct ones.
     new = torch.where(old > 0, old / factor, old * factor)
@@ -52,21 +53,23 @@ def _penalize_output_(logits: Tensor, draws: Sequence[Draw], penalized: list[int
     for row in penalized:
         edits = _edits(draws[row])
         presence[row], frequency[row] = edits.presence_penalty, edits.frequency_penalty
-    penalty = _on_device(presence[rows] + frequency[rows] * counts, logits).to(logits.dtype)
-    logits[_on_device(rows, logits), _on_device(token_ids, logits)] -= penalty
+    penalty = on_device(presence[rows] + frequency[rows] * counts, logits).to(logits.dtype)
+    logits[on_device(rows, logits), on_device(token_ids, logits)] -= penalty
 
 
 def count_output_tokens(
     draws: Sequence[Draw], rows: Sequence[int], vocab_size: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(rows, token ids, counts), one entry per distinct output token of each of `rows`. Host only."""
-    keys = [_output_ids(draws[row]).astype(np.int64) + row * vocab_size for row in rows]
+    keys = [output_ids(draws[row]).astype(np.int64) + row * vocab_size for row in rows]
     distinct, counts = np.unique(np.concatenate(keys), return_counts=True)
     return distinct // vocab_size, distinct % vocab_size, counts
 
 
-def _output_ids(draw: Draw) -> np.ndarray:
-    return np.frombuffer(draw.token_ids, np.int32)[-draw.output_len :]
+def output_ids(draw: Draw) -> npt.NDArray[np.int32]:
+    """Those of its tokens that were drawn before, of a draw that carries them."""
+    token_ids = np.frombuffer(draw.token_ids, np.int32)
+    return token_ids[len(token_ids) - draw.output_len :]
 
 
 def _edits(draw: Draw) -> LogitEdits:
@@ -75,5 +78,6 @@ def _edits(draw: Draw) -> LogitEdits:
     return draw.params.edits
 
 
-def _on_device(array: np.ndarray, like: Tensor) -> Tensor:
+def on_device(array: np.ndarray, like: Tensor) -> Tensor:
+    """Where the logits are. Does not synchronise."""
     return torch.from_numpy(array).to(like.device, non_blocking=True)

@@ -8,12 +8,12 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from lullm.ops import in_place
 from lullm.sampling.masks import Masks
+from lullm.sampling.penalties import on_device, output_ids
 from lullm.text.reply.thinking import forced_id
 from lullm.types.draw import Draw, LogitEdits
 from lullm.types.packed import unpack
@@ -54,14 +54,9 @@ def apply_restrictions_(
     if forbidden:
         logits[_places(forbidden, logits)] = -torch.inf
     for row, edit in edits:
-        if edit.thinking is not None and (token_id := forced_id(edit.thinking, _output_ids(draws[row]))) is not None:
+        if edit.thinking is not None and (token_id := forced_id(edit.thinking, output_ids(draws[row]))) is not None:
             logits[row] = -torch.inf
             logits[row, token_id] = 0.0
-
-
-def _output_ids(draw: Draw) -> npt.NDArray[np.int32]:
-    token_ids = np.frombuffer(draw.token_ids, np.int32)
-    return token_ids[len(token_ids) - draw.output_len :]
 
 
 def forbidden_ids(
@@ -126,7 +121,4 @@ def _places(ids_of_rows: Sequence[tuple[int, Iterable[int]]], like: Tensor) -> P
     flat = np.concatenate(ids)
     inside = (flat >= 0) & (flat < like.shape[1])
     rows, flat = rows[inside], flat[inside]
-    return (
-        torch.from_numpy(rows).to(like.device, non_blocking=True),
-        torch.from_numpy(flat).to(like.device, non_blocking=True),
-    )
+    return on_device(rows, like), on_device(flat, like)

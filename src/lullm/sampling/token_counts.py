@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lullm.types.draw import Draw, LogitEdits
+from lullm.types.draw import Draw
+from lullm.types.packed import num_packed
 from lullm.units import next_power_of_2
 
 
@@ -56,7 +57,7 @@ class TokenCounts:
     def apply_(self, logits: Tensor, draws: Sequence[Draw]) -> None:
         """See `apply_penalties_`. Logits [N, V]."""
         edits = {row: draw.params.edits for row, draw in enumerate(draws) if draw.params.edits is not None}
-        rows = [row for row, edit in edits.items() if _penalizes(edit)]
+        rows = [row for row, edit in edits.items() if edit.reads_prompt]
         if not rows:
             return
         occurs, counts = self._room(len(rows), logits.device)
@@ -95,12 +96,12 @@ class TokenCounts:
         occurred, output = [], []
         for key, draw in zip(keys, draws, strict=True):
             counted = self._counted.get(key) or self._new(key)
-            prompt_len = len(draw.token_ids) // np.dtype(np.int32).itemsize - draw.output_len
+            prompt_len = num_packed(draw.token_ids) - draw.output_len
             if counted.prompt_len != prompt_len or not draw.token_ids.startswith(counted.token_ids):
                 counted.token_ids = b""
             if not counted.token_ids:
                 found.cleared.append(counted.place)
-            num_known = len(counted.token_ids) // np.dtype(np.int32).itemsize
+            num_known = num_packed(counted.token_ids)
             new = np.frombuffer(draw.token_ids, np.int32)[num_known:] + np.int64(counted.place * self._vocab_size)
             occurred.append(new)
             output.append(new[max(prompt_len - num_known, 0) :])
@@ -124,10 +125,6 @@ class TokenCounts:
             self._counted.clear()
             self._free = list(range(capacity))
         return self._occurs, self._counts
-
-
-def _penalizes(edits: LogitEdits) -> bool:
-    return bool(edits.presence_penalty or edits.frequency_penalty or edits.repetition_penalty != 1.0)
 
 
 def _add(occurs: Tensor, counts: Tensor, arrivals: Arrivals) -> None:

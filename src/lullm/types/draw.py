@@ -44,7 +44,7 @@ class LogitEdits(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def reads_prompt(self) -> bool:
-        """Whether it depends on those of the prompt, too."""
+        """Whether it depends on those of the prompt, too: it has penalties."""
         return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
 
 

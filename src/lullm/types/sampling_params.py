@@ -51,7 +51,8 @@ class SamplingParams:
         stop: strings that end the text; stop_token_ids: tokens that do; ignore_eos: go on after the model's own end.
         min_tokens: end-of-sequence and stop tokens cannot be drawn, and stop strings are not looked for, before.
         max_tokens: at most so many new tokens; None: up to the model's length.
-        logprobs, prompt_logprobs: how many of the best log-probabilities to return per position, besides the chosen.
+        logprobs, prompt_logprobs: how many of the best log-probabilities to return per position, besides the chosen;
+            -1: all, where `max_logprobs` of the engine lets them.
         truncate_prompt_tokens: of a longer prompt only so many last tokens count; -1: as many as fit before the output.
         logit_bias: token id -> added to its logit. allowed_token_ids: nothing else can be drawn.
         bad_words: strings that cannot be generated.
@@ -213,8 +214,8 @@ _INT_RANGES: tuple[tuple[str, int, int | None], ...] = (
     ("seed", -(2**63), 2**64 - 1),
     ("min_tokens", 0, None),
     ("max_tokens", 1, None),
-    ("logprobs", 0, None),
-    ("prompt_logprobs", 0, None),
+    ("logprobs", -1, None),
+    ("prompt_logprobs", -1, None),
     ("thinking_token_budget", -1, None),
     ("truncate_prompt_tokens", -1, None),
 )

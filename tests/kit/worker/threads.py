@@ -87,13 +87,6 @@ class ThreadCollective:
         self._exchange.part()
         return dealt
 
-    def broadcast_(self, x, source):
-        self.calls.append(("broadcast_", tuple(x.shape)))
-        sent = self._exchange.swap(self.rank, x)[source]
-        if source != self.rank:
-            x.copy_(sent)
-        self._exchange.part()
-
     def send(self, x, to):
         self.calls.append(("send", tuple(x.shape)))
         exchange = self._exchange

@@ -109,3 +109,17 @@ def test_calls_that_the_end_has_cut(start, replying, connect):
     for stream in (False, True):
         [one] = turn(client, stream, messages=HELLO, tools=[add])["tool_calls"]
         assert one["function"]["name"] == "add" and one["function"]["arguments"]["x"] == 1
+
+
+@pytest.mark.parametrize(("choice", "has_tools"), [("auto", True), (None, True), ("none", False)])
+def test_words_of_openais_in_clients_of_ollama(start, replying, choice, has_tools):
+    """The AI SDK's provider says which tool to call, LangChain's JavaScript of which type a call is."""
+    called = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "clock", "arguments": {}}}]}
+    tools = [{"type": "function", "function": {"name": "clock"}}]
+    body = {"model": "scripted", "messages": [*HELLO, called], "tools": tools, "tool_choice": choice}
+    engine = replying(QWEN_TOOLS, "Yes")
+    with start(engine, unknown_fields="refuse").http() as http:
+        assert http.post("/api/chat", json=body).status_code == 200
+        refused = http.post("/api/chat", json=body | {"tool_choice": "sometimes"})
+    assert ("<tools>" in engine.prompts[0]) is has_tools
+    assert refused.status_code == 400 and "tool_choice" in refused.json()["error"]

@@ -83,6 +83,30 @@ def test_functions_of_a_namespace(start, replying, stream):
     assert engine.prompts[0].count("All sums.") == 1 and "All sums.\\n\\nAdds." in engine.prompts[0]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_thoughts_that_come_back_sealed(start, replying, stream):
+    """Clients of a server that keeps nothing (the AI SDK with store=false) leave thoughts in the clear out."""
+    engine = replying(QWEN_TOOLS, "<think>\nh-h\n</think>\n\n" + call("clock"), "noon")
+    items = [{"role": "user", "content": "hello"}]
+    fields = {"tools": [CLOCK], "store": False, "include": ["reasoning.encrypted_content"]}
+    with start(engine).openai() as client:
+        thoughts, called = turn(client, stream, input=items, **fields).output
+        items += [
+            {"type": "reasoning", "id": thoughts.id, "summary": [], "encrypted_content": thoughts.encrypted_content},
+            called.model_dump(exclude_none=True),
+            {"type": "function_call_output", "call_id": called.call_id, "output": "12"},
+        ]
+        turn(client, stream, input=items, **fields)
+    assert "<think>\nh-h\n</think>" in engine.prompts[1]
+
+
+@pytest.mark.parametrize("content", ["gAAAAABo", "lullm:!", "lullm:/w==", ""])
+def test_seals_of_others_say_nothing(content):
+    items = [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}], "encrypted_content": content}]
+    body = parse_body(ResponsesBody, {"model": "m", "input": items})
+    assert openai_messages(None, body.input)[0]["reasoning_content"] == "hm"
+
+
 def test_whole_is_strict(start, replying):
     with start(replying(QWEN_TOOLS, REPLIES[0])).http() as http:
         body = {"model": "scripted", "input": "hello", "tools": [ADD, CLOCK], "tool_choice": "auto"}
@@ -114,7 +138,7 @@ REPLY = [
 
 
 def test_each_item_begins_and_ends_once_in_order():
-    stream = ItemStream("1", {})
+    stream = ItemStream("1", {}, seals=False)
     events = [event for piece in REPLY for event in stream.feed([piece], [])] + list(stream.close("incomplete"))
     for number, event in enumerate(events):
         TypeAdapter(ResponseStreamEvent).validate_python(event | {"sequence_number": number}, strict=True)

@@ -154,6 +154,8 @@ def test_nothing_is_kept(client):
     with pytest.raises(openai.NotFoundError, match="no such endpoint") as raised:
         client.responses.compact(model="scripted", input="hi")
     assert raised.value.code == "not_found"
+    with pytest.raises(openai.BadRequestError, match=r"input\.0: an item_reference .*store=false"):
+        client.responses.create(model="scripted", input=[{"type": "item_reference", "id": "rs_1"}])
 
 
 def test_a_failure_behind_the_first_event(start, scripted):

@@ -125,7 +125,7 @@ def _listed(text: str) -> Any:
 def _tokens(flag: str, value: Any, actions: Mapping[str, argparse.Action], source: str) -> list[str]:
     """What the command line would say. Raises ConfigError."""
     action = actions.get(flag)
-    if isinstance(action, VllmFlag) and isinstance(value, (dict, list)):
+    if isinstance(value, (dict, list)) and (isinstance(action, VllmFlag) or getattr(action, "metavar", "") == "JSON"):
         value = json.dumps(value)
     if action is None:
         meant = closest(flag, (name for name in actions if actions[name].help != argparse.SUPPRESS))

@@ -22,6 +22,9 @@ COMMANDS = {
 """Command -> what it does."""
 
 
+_OLLAMAS = {"num_predict": "max_tokens", "repeat_penalty": "repetition_penalty"}
+
+
 class Conversation:
     """What was said so far, and how the next answer is drawn.
 
@@ -48,16 +51,16 @@ class Conversation:
                 self._answer(text)
             return
         command, _, rest = text.partition(" ")
-        if command in ("/exit", "/bye"):
+        if command in ("/exit", "/bye"):  # as elsewhere: Ollama's, and llama.cpp's
             self.ended = True
-        elif command == "/reset":
+        elif command in ("/reset", "/clear"):
             self._messages = list(self._opening)
         elif command == "/stats":
             self._shows_stats = not self._shows_stats
             _tell(f"statistics are {'shown' if self._shows_stats else 'not shown'}")
         elif command == "/set":
             self._set(rest)
-        elif command == "/help":
+        elif command in ("/help", "/?"):
             for name, meaning in COMMANDS.items():
                 _tell(f"  {name:<18}{meaning}")
         else:
@@ -83,7 +86,7 @@ class Conversation:
             _tell(str(self._terminal.summary))
 
     def _set(self, rest: str) -> None:
-        name, _, text = rest.strip().partition(" ")
+        name, _, text = rest.strip().removeprefix("parameter ").lstrip().partition(" ")  # Ollama's word
         name, text = name.replace("-", "_"), text.strip()
         if not name:
             shown = self._changes | {turn["role"]: turn["content"] for turn in self._opening}
@@ -94,7 +97,7 @@ class Conversation:
             self._opening = [{"role": "system", "content": text}] if text else []
             self._messages = [*self._opening, *self._messages]
         elif name not in NAMES:
-            meant = closest(name, [*NAMES, "system"])
+            meant = _OLLAMAS.get(name) or closest(name, [*NAMES, "system"])
             hint = f"did you mean {meant}?" if meant else f"there are {', '.join([*NAMES, 'system'])}"
             _tell(f"no setting {name!r}; {hint}")
         else:

@@ -23,8 +23,7 @@ VLLM_OPTIONS: dict[str, VllmArgument] = {
         tokenizer_revision=None,
     ),
     **refused(
-        "edit config.json; an original Qwen3-Reranker needs none, only convert='rerank'",
-        hf_overrides=None,
+        "edit config.json, or give `hf_overrides`",
         hf_config_path=None,
         config_format="auto",
     ),

@@ -8,12 +8,13 @@ anything else                               next tokens
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from lullm.config.field import optional_object, positive_int, shown
-from lullm.config.json_file import read_object
+from lullm.config.json_file import overridden, read_object
 from lullm.config.model import ModelConfig
 from lullm.config.pooling.pooler import Classifier, PairForm, PoolerConfig, TokenScore
 from lullm.config.pooling.sentence_transformers import read_activation, read_modules
@@ -37,12 +38,13 @@ def with_use(
     convert: Convert,
     token_id: Callable[[str], int | None],
     has_pair_template: bool,
+    overrides: Mapping[str, Any] = MappingProxyType({}),
 ) -> ModelConfig:
     """The config of a model that pools as its folder or the user says.
 
     Args:
         token_id: of a token as the vocabulary spells it. has_pair_template: the chat template reads queries and
-            documents.
+            documents. overrides: other values for keys of config.json.
 
     Raises:
         ConfigError: the model cannot be used so. ModelLoadError: a file asks for what is not implemented.
@@ -54,6 +56,7 @@ def with_use(
             raise ConfigError("runner='generate': the checkpoint has no head for next tokens; leave runner out")
         return model
     data = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
+    data = overridden(data, overrides)
     stated = read_modules(folder) if folder.is_dir() else None  # else it is a GGUF file
     form: PairForm = "template" if has_pair_template else "joined"
     if convert == "embed" and model.num_labels is not None:

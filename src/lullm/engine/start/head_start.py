@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lullm.config.engine import EngineConfig
-from lullm.config.json_file import given_path
+from lullm.config.json_file import given_path, option_object
 from lullm.config.model import ModelConfig
 from lullm.errors import LullmError
 from lullm.log import get_logger
@@ -62,7 +62,7 @@ def _begin(config: EngineConfig) -> MemoryAhead | None:
         if stored < _LEAST_BYTES:
             return None
         threading.Thread(target=_read_ahead, args=(files,), name="lullm-read-ahead", daemon=True).start()
-        model = ModelConfig.from_folder(folder)
+        model = ModelConfig.from_folder(folder, option_object("hf_overrides", config.hf_overrides))
         resolved = config.resolve(model)
         if model.encoding is not None:  # in memory it may take four times what it takes in the files, or the same
             return None

@@ -9,6 +9,7 @@ from pathlib import Path
 from lullm.config.engine import EngineConfig
 from lullm.config.generation import GenerationDefaults
 from lullm.config.gguf.file import is_gguf
+from lullm.config.json_file import option_object
 from lullm.config.model import ModelConfig
 from lullm.config.pooling.use import with_use
 from lullm.config.resolved import ResolvedConfig
@@ -49,12 +50,15 @@ def open_model(config: EngineConfig) -> OpenedModel:
     """
     folder = resolve_model(config.model, config.revision)
     _check_gguf(config, folder)
-    model = read_model_config(folder, config.model_impl)
+    overrides = option_object("hf_overrides", config.hf_overrides)
+    model = read_model_config(folder, config.model_impl, overrides)
     resolved = config.resolve(model)
     tokenizer_folder = resolve_model(config.tokenizer) if config.tokenizer else folder
     tokenizer = Tokenizer.from_folder(tokenizer_folder, config.chat_template)
     reads_pairs = has_pair_roles(tokenizer.chat_template)
-    model = with_use(model, folder, config.runner, config.convert, tokenizer.backend.token_to_id, reads_pairs)
+    model = with_use(
+        model, folder, config.runner, config.convert, tokenizer.backend.token_to_id, reads_pairs, overrides
+    )
     defaults = GenerationDefaults.from_folder(folder, config.generation_config, config.override_generation_config)
     eos_token_ids = defaults.eos_token_ids + model.eos_token_ids
     if tokenizer.eos_token_id is not None:

@@ -1,11 +1,13 @@
 """Whose code computes a model: lullm's own, or that of `transformers`. Loads torch for the latter only."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from lullm.config.engine_option import ModelImpl
 from lullm.config.family.table import is_known
-from lullm.config.json_file import read_object
+from lullm.config.json_file import overridden, read_object
 from lullm.config.model import ModelConfig
 from lullm.config.pooling.architecture import split_architecture
 from lullm.errors import FamilyLimitError, ModelLoadError
@@ -15,27 +17,30 @@ from lullm.weights.reading.head import with_own_head
 logger = get_logger(__name__)
 
 
-def read_model_config(folder: Path, model_impl: ModelImpl) -> ModelConfig:
+def read_model_config(
+    folder: Path, model_impl: ModelImpl, overrides: Mapping[str, Any] = MappingProxyType({})
+) -> ModelConfig:
     """The config of a model folder, for the family or for transformers.
 
     Args:
         model_impl: 'auto' takes transformers where lullm has no family for the architecture, or the family does not
-            compute a key that transformers does; and logs it.
+            compute a key that transformers does; and logs it. overrides: other values for keys of config.json.
 
     Raises:
         ModelLoadError: as `ModelConfig.from_folder`, or transformers cannot run it over lullm's attention.
     """
     if model_impl == "lullm":
-        return _own(folder)
+        return _own(folder, overrides)
     data = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
+    data = overridden(data, overrides) if data else data
     architecture = _architecture(data)
     if architecture is None:  # it names what is missing
-        return _own(folder)
+        return _own(folder, overrides)
     if model_impl == "transformers":
         return _foreign(folder, data, "")
     if is_known(split_architecture(architecture).base):
         try:
-            return _own(folder)
+            return _own(folder, overrides)
         except FamilyLimitError as error:
             return _beyond_family(folder, data, error)
     from lullm.models.fallback.blueprint import check_architecture, has_architecture, is_installed  # torch
@@ -44,12 +49,12 @@ def read_model_config(folder: Path, model_impl: ModelImpl) -> ModelConfig:
     if reads_more or not has_architecture(architecture):
         if is_installed() and not reads_more:
             check_architecture(data, architecture)
-        return ModelConfig.from_folder(folder)
+        return ModelConfig.from_folder(folder, overrides)
     return _foreign(folder, data, ", since lullm has no family for it")
 
 
-def _own(folder: Path) -> ModelConfig:
-    return with_own_head(ModelConfig.from_folder(folder), folder)
+def _own(folder: Path, overrides: Mapping[str, Any]) -> ModelConfig:
+    return with_own_head(ModelConfig.from_folder(folder, overrides), folder)
 
 
 def _foreign(folder: Path, data: dict[str, Any], reason: str) -> ModelConfig:

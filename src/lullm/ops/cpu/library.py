@@ -83,7 +83,6 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_all_reduce": [_POINTER] * 2 + [_SIZE, _INT],
     "lullm_all_gather": [_POINTER] * 3 + [_SIZE] * 2,
     "lullm_deal_rows": [_POINTER] * 3 + [_SIZE] * 2,
-    "lullm_broadcast": [_POINTER] * 2 + [_SIZE] * 2,
     "lullm_send": [_POINTER] * 2 + [_SIZE] * 2,
     "lullm_receive": [_POINTER] * 2 + [_SIZE] * 2,
     "lullm_digest_bytes": [],
@@ -97,7 +96,7 @@ _SIGNATURES: dict[str, list[type]] = {
 _RETURN_INT = (
     "lullm_embedding", "lullm_gated_linear", "lullm_quantize_rows", "lullm_store_narrow", "lullm_quantized_embedding",
     "lullm_sort_rows", "lullm_grouped_linear", "lullm_operation_number", "lullm_replay",
-    "lullm_group_failure", "lullm_meet", "lullm_all_reduce", "lullm_all_gather", "lullm_deal_rows", "lullm_broadcast",
+    "lullm_group_failure", "lullm_meet", "lullm_all_reduce", "lullm_all_gather", "lullm_deal_rows",
     "lullm_send", "lullm_receive",
 )  # fmt: skip
 

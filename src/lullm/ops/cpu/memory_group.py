@@ -72,12 +72,6 @@ class MemoryGroup:
         self._call("lullm_deal_rows", whole.data_ptr(), y.data_ptr(), num_rows, num_columns * x.itemsize)
         return y
 
-    def broadcast_(self, x: Tensor, source: int) -> None:
-        whole = x.contiguous()
-        self._call("lullm_broadcast", whole.data_ptr(), whole.nbytes, source)
-        if whole is not x:
-            x.copy_(whole)
-
     def send(self, x: Tensor, to: int) -> None:
         whole = x.contiguous()
         self._call("lullm_send", whole.data_ptr(), whole.nbytes, to)

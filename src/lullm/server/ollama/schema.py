@@ -104,6 +104,7 @@ class CalledFunction(WireModel):
 
 class ToolCall(WireModel):
     id: str | None = None
+    type: Literal["function"] | None = None
     function: CalledFunction
 
 
@@ -125,6 +126,8 @@ class OllamaChatBody(OllamaBody):
 
     messages: Annotated[list[Message], FAIL_FAST, BOUNDED] | None = None
     tools: Annotated[list[dict[str, Any]], FAIL_FAST, BOUNDED] | None = None
+    # OpenAI's
+    tool_choice: Any = None
 
     @property
     def is_load(self) -> bool:
@@ -136,6 +139,7 @@ class OllamaChatBody(OllamaBody):
             fields |= {"continue_final_message": True, "add_generation_prompt": False}
         if self.tools:
             fields["tools"] = [{"type": "function", **tool} for tool in self.tools]
+            fields["tool_choice"] = self.tool_choice
         return self._chat(fields)
 
 

@@ -55,11 +55,6 @@ class Joining:
         for whole in alone:
             del self._groups[whole], self._missing[whole]
 
-    @property
-    def wholes(self) -> frozenset[str]:
-        """The names of the tensors that are joined."""
-        return frozenset(whole for _, whole in self._groups.values())
-
     def add(self, name: str, tensor: Tensor) -> tuple[str, Tensor | EncodedTensor] | None:
         """The tensor, or the one that it completes, with its name; None: others are to come.
 

@@ -28,7 +28,7 @@ constexpr int64_t kFarBytes = 8192;
 constexpr int64_t kNearBytes = 2048;
 constexpr int64_t kBlockBytes = 2 * kTileBytes;  // of a panel: 16 units of its 32 rows
 constexpr int64_t kPartBytes = 16 * 1024;        // of a panel, as it is multiplied, that several groups pass over
-constexpr int64_t kExpandedGroups = 3;           // from so many groups on, bf16 becomes floats once for all of them
+constexpr int64_t kExpandedGroups = 3;           // from so many groups on, the first leaves bf16 as floats for the others
 
 // Rows of a group, at most, and the tiles of a panel that it passes over at once: as accumulators fill the registers.
 constexpr int64_t kMostRows = kRegisters >= 32 ? 12 : 6;
@@ -41,7 +41,7 @@ struct FloatLine {
   using Part = V;
   static constexpr int kSteps = 1;
   static Part part(const char* line, int) { return load(reinterpret_cast<const float*>(line)); }
-  static V multiply(V sum, Part part, const char* x) { return fma(part, set1(*reinterpret_cast<const float*>(x)), sum); }
+  static void multiply(V& sum, Part part, const char* x) { add_product(sum, part, set1(*reinterpret_cast<const float*>(x))); }
 };
 struct PairLine {
   using Element = Bf16;
@@ -51,7 +51,7 @@ struct PairLine {
     const Bf16* pairs = reinterpret_cast<const Bf16*>(line);
     return step == 0 ? odd(pairs) : even(pairs);
   }
-  static V multiply(V sum, Part part, const char* x) { return FloatLine::multiply(sum, part, x); }
+  static void multiply(V& sum, Part part, const char* x) { FloatLine::multiply(sum, part, x); }
 };
 #if defined(LULLM_HAS_DOTS)
 struct DotLine {
@@ -59,13 +59,16 @@ struct DotLine {
   using Part = V;
   static constexpr int kSteps = 1;
   static Part part(const char* line, int) { return load(reinterpret_cast<const float*>(line)); }
-  static V multiply(V sum, Part part, const char* x) { return dot(sum, part, set_pair(x)); }
+  static void multiply(V& sum, Part part, const char* x) { sum = dot(sum, part, set_pair(x)); }
 };
 #endif
 
+// Rows of every group but the last, which has what is left.
 int64_t rows_at_once(const LinearArgs& a) {
   const int64_t groups = (a.num_rows + kMostRows - 1) / kMostRows;
-  return (a.num_rows + groups - 1) / groups;
+  const int64_t rows = (a.num_rows + groups - 1) / groups;
+  // Four rows of AVX2's are eight sums, just too few to hide how long a product takes: five and three are quicker.
+  return rows == 4 && groups == 2 && kMostRows == 6 ? 5 : rows;
 }
 
 template <class Line>
@@ -76,9 +79,7 @@ int64_t row_bytes(const LinearArgs& a) {
 // One row is read as it is, unless it becomes floats.
 template <class Line>
 int64_t prepared_bytes(const LinearArgs& a) {
-  const int64_t rows = rows_at_once(a);
-  if (Line::kSteps == 1 && a.num_rows == 1) return 0;
-  return (a.num_rows + rows - 1) / rows * rows * row_bytes<Line>(a);
+  return Line::kSteps == 1 && a.num_rows == 1 ? 0 : a.num_rows * row_bytes<Line>(a);
 }
 
 // A group of rows [first, last), unit after unit: for each of its steps the four bytes of every row.
@@ -86,7 +87,7 @@ template <class Line>
 void prepare_rows(const LinearArgs& a, int64_t first, int64_t last) {
   using T = typename Line::Element;
   constexpr int64_t kUnit = 4 / sizeof(T);
-  const int64_t rows = rows_at_once(a), units = a.in / kUnit;
+  const int64_t rows = last - first, units = a.in / kUnit;
   char* to = static_cast<char*>(a.x_prepared) + first * row_bytes<Line>(a);
   alignas(64) char lines[16 * 64] = {}, columns[16 * 64];
   for (int64_t unit = 0; unit < units; unit += kTileUnits) {
@@ -113,16 +114,18 @@ struct Fetch {
   int64_t lines;
 };
 
-// Adds a group's products with `blocks` blocks of a panel to its sums [kRows][32], or starts them.
-template <class Line, int kRows>
-void multiply(const char* w, const char* x, int64_t blocks, Fetch fetch, float* sums, bool is_first) {
-  constexpr int kTiles = tiles_at_once(kRows);
+// Adds a group's products with `blocks` blocks of a panel to its sums [kRows][32], or starts them. kKeeps: what it has
+// multiplied by becomes `floats`, twice as many blocks, for other groups; such stores cost nothing beside products.
+template <class Line, int kRows, bool kKeeps>
+void multiply(const char* w, const char* x, int64_t blocks, Fetch fetch, float* sums, bool is_first, char* floats) {
+  constexpr int kTiles = tiles_at_once(kRows), kHeld = kRegisters >= 32 ? kTiles : 1;
   for (int tile = 0; tile < 2; tile += kTiles) {
     V totals[kRows][kTiles];
     LULLM_UNROLL for (int r = 0; r < kRows; r++)
       LULLM_UNROLL for (int t = 0; t < kTiles; t++)
         totals[r][t] = is_first ? zero() : load(sums + r * kPanelRows + (tile + t) * kTileRows);
     const char *line = w + tile * kTileBytes, *rows = x;
+    char* kept = floats + tile * kTileBytes;
     for (int64_t block = 0; block < blocks; block++, line += kBlockBytes - kTileBytes) {
       for (int quarter = 0; quarter < 4; quarter++) {
         // Unrolled: the loop's own additions would take places of products, a tenth of them.
@@ -131,14 +134,21 @@ void multiply(const char* w, const char* x, int64_t blocks, Fetch fetch, float* 
           if (unit + kQuarter < fetch.lines) fetch_far(fetch.at + (unit + kQuarter) * 64);
           LULLM_UNROLL for (int t = 0; t < kTiles; t++) fetch_near(line + t * kTileBytes + kNearBytes);
           LULLM_UNROLL for (int step = 0; step < Line::kSteps; step++, rows += kRows * 4) {
-            typename Line::Part parts[kTiles];
-            LULLM_UNROLL for (int t = 0; t < kTiles; t++) parts[t] = Line::part(line + t * kTileBytes, step);
-            LULLM_UNROLL for (int r = 0; r < kRows; r++)
-              LULLM_UNROLL for (int t = 0; t < kTiles; t++)
-                totals[r][t] = Line::multiply(totals[r][t], parts[t], rows + r * 4);
+            LULLM_UNROLL for (int t = 0; t < kTiles; t += kHeld) {
+              typename Line::Part parts[kHeld];
+              LULLM_UNROLL for (int i = 0; i < kHeld; i++) {
+                parts[i] = Line::part(line + (t + i) * kTileBytes, step);
+                if (kKeeps) store(reinterpret_cast<float*>(kept + (t + i) * kTileBytes + (unit * Line::kSteps + step) * 64), parts[i]);
+              }
+              LULLM_UNROLL for (int r = 0; r < kRows; r++)
+                LULLM_UNROLL for (int i = 0; i < kHeld; i++) Line::multiply(totals[r][t + i], parts[i], rows + r * 4);
+              if (kHeld < kTiles) asm("" : "+r"(rows));  // numbers of the rows are loaded again, rather than kept
+            }
           }
         }
         fetch.at += fetch.lines * 64;
+        kept += kQuarter * Line::kSteps * 64;
+        if (kKeeps && quarter % 2 == 1) kept += kBlockBytes - kTileBytes;
       }
     }
     LULLM_UNROLL for (int r = 0; r < kRows; r++)
@@ -146,29 +156,16 @@ void multiply(const char* w, const char* x, int64_t blocks, Fetch fetch, float* 
   }
 }
 
-using Multiply = void (*)(const char*, const char*, int64_t, Fetch, float*, bool);
+using Multiply = void (*)(const char*, const char*, int64_t, Fetch, float*, bool, char*);
 
-template <class Line, int... kIndex>
+template <class Line, bool kKeeps, int... kIndex>
 Multiply multiply_of(int64_t rows, std::integer_sequence<int, kIndex...>) {
-  static constexpr Multiply kMultiply[] = {multiply<Line, kIndex + 1>...};
+  static constexpr Multiply kMultiply[] = {multiply<Line, kIndex + 1, kKeeps>...};
   return kMultiply[rows - 1];
 }
-template <class Line>
+template <class Line, bool kKeeps = false>
 Multiply multiply_of(int64_t rows) {
-  return multiply_of<Line>(rows, std::make_integer_sequence<int, kMostRows>());
-}
-
-// Blocks of bf16 as twice as many of floats, in the order in which `PairLine` takes them.
-void expand_blocks(const char* from, int64_t blocks, char* to) {
-  for (int64_t block = 0; block < blocks; block++) {
-    for (int tile = 0; tile < 2; tile++, from += kTileBytes) {
-      char* line = to + 2 * block * kBlockBytes + tile * kTileBytes;
-      for (int unit = 0; unit < kTileUnits; unit++, line += unit == kTileUnits / 2 ? kBlockBytes - kTileBytes + 128 : 128) {
-        store(reinterpret_cast<float*>(line), PairLine::part(from + unit * 64, 0));
-        store(reinterpret_cast<float*>(line + 64), PairLine::part(from + unit * 64, 1));
-      }
-    }
-  }
+  return multiply_of<Line, kKeeps>(rows, std::make_integer_sequence<int, kMostRows>());
 }
 
 // Adds the bias, applies the gate, rounds: 32 results of each row, from its sums and those of the panel's partner.
@@ -199,13 +196,19 @@ void linear_panels(const LinearArgs& a, int64_t first_row, int64_t last_row, int
   using T = typename Line::Element;
   const FlushDenormals flush(sizeof(T) == 2);
   const int64_t rows = rows_at_once(a), groups = (last_row - first_row + rows - 1) / rows;
+  const int64_t rows_of_last = last_row - first_row - (groups - 1) * rows;
   const int64_t depth = units_of(a.in, sizeof(T) == 4 ? kFloat32 : kBFloat16) / kTileUnits;  // blocks of a panel
-  const bool expands = Line::kSteps == 2 && groups >= kExpandedGroups;
-  const int64_t growth = expands ? 2 : 1, passes = groups * 2 / tiles_at_once(rows);
+  constexpr bool kExpands = Line::kSteps == 2;
+  const bool expands = kExpands && groups >= kExpandedGroups;
+  const int64_t growth = expands ? 2 : 1;
+  // Over a part of a panel, as it lies: those over floats take twice as many fetches.
+  const int64_t passes = (1 + (groups - 2) * growth) * (2 / tiles_at_once(rows)) + growth * (2 / tiles_at_once(rows_of_last));
   const bool widens = is_narrow(a.format);
   const int64_t part = passes == 1 && !widens ? depth : kPartBytes / kBlockBytes / growth;
-  const Multiply multiply_group = expands ? multiply_of<FloatLine>(rows) : multiply_of<Line>(rows);
-  const int64_t lines = (kQuarterLines / growth + passes - 1) / passes;
+  const Multiply multiply_first = expands ? multiply_of<Line, kExpands>(rows) : multiply_of<Line>(rows);
+  const Multiply multiply_next = expands ? multiply_of<FloatLine>(rows) : multiply_first;
+  const Multiply multiply_last = expands ? multiply_of<FloatLine>(rows_of_last) : multiply_of<Line>(rows_of_last);
+  const int64_t lines = (kQuarterLines + passes - 1) / passes;
   const int64_t side_panels = a.out_of_side() / kPanelRows, side_floats = groups * rows * kPanelRows;
   const char* x = static_cast<const char*>(a.x_prepared == nullptr ? a.x : a.x_prepared) + first_row * row_bytes<Line>(a);
   const char* weight = static_cast<const char*>(a.weight);
@@ -221,21 +224,22 @@ void linear_panels(const LinearArgs& a, int64_t first_row, int64_t last_row, int
         const int64_t blocks = begin + part < depth ? part : depth - begin;
         const char* w = whole + begin * kBlockBytes;
         const char* next = begin + blocks < depth ? w + blocks * kBlockBytes : next_panel;
-        const int64_t fetched = blocks * growth * 4 * lines * 64;  // by a pass
+        int64_t fetched = 0;
         if (widens) {
           constexpr int64_t kOfNarrow = kNarrowInputs / (kTileUnits * 4 / static_cast<int64_t>(sizeof(T)));
           w = widened;
           expand_narrow(reinterpret_cast<const uint8_t*>(whole), a.format, a.in, begin / kOfNarrow, blocks / kOfNarrow,
                         reinterpret_cast<T*>(widened));
         }
-        if (expands) expand_blocks(w, blocks, expanded);
         for (int64_t group = 0; group < groups; group++) {
-          const int64_t done = group * passes / groups * fetched;
-          Fetch fetch = {next + done, !widens && done < blocks * kBlockBytes ? lines : 0};
+          const bool is_last = group + 1 == groups, is_floats = expands && group > 0;
+          const int64_t count = is_last ? rows_of_last : rows, own_blocks = blocks * (is_floats ? 2 : 1);
+          Fetch fetch = {next + fetched, !widens && fetched < blocks * kBlockBytes ? lines : 0};
           if (passes == 1) fetch.at = w + kFarBytes;
-          multiply_group(expands ? expanded : w,
-                         x + group * rows * row_bytes<Line>(a) + begin * kTileUnits * Line::kSteps * rows * 4,
-                         blocks * growth, fetch, sums + side * side_floats + group * rows * kPanelRows, begin == 0);
+          fetched += 2 / tiles_at_once(count) * own_blocks * 4 * fetch.lines * 64;
+          (is_last ? multiply_last : group == 0 ? multiply_first : multiply_next)(
+              is_floats ? expanded : w, x + group * rows * row_bytes<Line>(a) + begin * kTileUnits * Line::kSteps * count * 4,
+              own_blocks, fetch, sums + side * side_floats + group * rows * kPanelRows, begin == 0, expanded);
         }
       }
     }
@@ -290,7 +294,7 @@ int64_t spin_products(int64_t rounds) {
   for (V& sum : sums) sum = zero();
   for (int64_t i = 0; i < rounds; i++) {
     LULLM_UNROLL for (V& sum : sums) {
-      sum = Line::multiply(sum, part, zeros);
+      Line::multiply(sum, part, zeros);
       hold(sum);
     }
   }

@@ -148,7 +148,6 @@ LULLM_EXPORT int lullm_all_reduce(void* group, void* x, int64_t count, int dtype
 // y [num_rows, members * row_bytes]: the rows of all members beside each other.
 LULLM_EXPORT int lullm_all_gather(void* group, const void* x, void* y, int64_t num_rows, int64_t row_bytes);
 LULLM_EXPORT int lullm_deal_rows(void* group, const void* x, void* y, int64_t num_rows, int64_t row_bytes);
-LULLM_EXPORT int lullm_broadcast(void* group, void* x, int64_t num_bytes, int64_t source);
 LULLM_EXPORT int lullm_send(void* group, const void* x, int64_t num_bytes, int64_t to);
 LULLM_EXPORT int lullm_receive(void* group, void* x, int64_t num_bytes, int64_t from);
 // y *= gating(x) of rows; see `Gating`.

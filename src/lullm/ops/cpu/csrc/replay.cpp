@@ -88,7 +88,6 @@ constexpr Operation kOperations[] = {
     operation<lullm_all_reduce>("lullm_all_reduce"),
     operation<lullm_all_gather>("lullm_all_gather"),
     operation<lullm_deal_rows>("lullm_deal_rows"),
-    operation<lullm_broadcast>("lullm_broadcast"),
     operation<lullm_send>("lullm_send"),
     operation<lullm_receive>("lullm_receive"),
 };

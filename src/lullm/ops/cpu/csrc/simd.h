@@ -28,6 +28,7 @@ constexpr int kLanes = 16;
 //   keep: the lanes whose bits of the mask are set keep their value; keep_at_least: the others become 0
 //   at_most: a bit per lane, a <= b, which NaN is not
 //   transpose: sixteen rows of sixteen 32-bit units become their columns; strides in bytes, rows in registers are used up
+//   add_product: sum = fma(a, b, sum), which stays in its register; left to itself, gcc moves sums about until some are in memory
 //   hold: the compiler keeps the value in a register and knows nothing of it
 //   signs_32, negate_8: the signs of integers, for the four bytes of each; bytes with their sign changed where it is negative
 //   add_dot: sum + the products of neighbouring 16-bit integers, in pairs

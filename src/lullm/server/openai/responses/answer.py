@@ -29,7 +29,8 @@ class ResponseAnswer:
     _num_events: int = 0
 
     def __post_init__(self) -> None:
-        self._items = ItemStream(self.reply.generation.id.removeprefix("resp-"), called_names(self.body.tools or []))
+        names = called_names(self.body.tools or [])
+        self._items = ItemStream(self.reply.generation.id.removeprefix("resp-"), names, self.body.seals_thoughts)
 
     async def whole(self) -> list[bytes]:
         """The response."""

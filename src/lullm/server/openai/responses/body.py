@@ -9,8 +9,7 @@ from lullm.server.openai.responses.translation import openai_messages, openai_to
 from lullm.server.openai.schema import ChatBody, DialectBody, EventOptions
 from lullm.server.wire import BOUNDED, FAIL_FAST, Strings, parse_body
 
-LOGPROBS = "message.output_text.logprobs"
-_EXTRAS = (LOGPROBS, "reasoning.encrypted_content")  # thoughts are in the answer as they are
+LOGPROBS, SEALED = "message.output_text.logprobs", "reasoning.encrypted_content"
 
 
 class InputTokensBody(DialectBody):
@@ -84,8 +83,13 @@ class ResponsesBody(InputTokensBody):
         """Whether the text comes with its log-probabilities."""
         return bool(self.top_logprobs) or LOGPROBS in (self.include or ())
 
+    @property
+    def seals_thoughts(self) -> bool:
+        """Whether thoughts come in a form that clients send back without looking."""
+        return SEALED in (self.include or ())
+
     def _fields(self) -> dict[str, Any]:
-        unknown = set(self.include or ()) - set(_EXTRAS)
+        unknown = set(self.include or ()) - {LOGPROBS, SEALED}
         if unknown:
             raise ApiError(400, f"include: {sorted(unknown)[0]!r} is not supported by this server", param="include")
         fields = super()._fields()

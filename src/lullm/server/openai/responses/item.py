@@ -6,7 +6,7 @@ Fields of items that only say how they came about (`status`, `phase`, a `caller`
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from lullm.server.openai.chat.conversation import Effort, RefusalPart
 from lullm.server.wire import BOUNDED, FAIL_FAST, MISSING, WireModel
@@ -61,7 +61,7 @@ class ReasoningText(WireModel):
 
 
 class ReasoningItem(Item):
-    """What the model has thought. A summary stands for it where there is nothing else."""
+    """What the model has thought: the first of content, sealed content and summary that says something."""
 
     type: Literal["reasoning"]
     summary: Annotated[list[ReasoningText], FAIL_FAST, BOUNDED] = Field(default_factory=list)
@@ -69,7 +69,18 @@ class ReasoningItem(Item):
     encrypted_content: str | None = None
 
 
-AnyItem = Annotated[MessageItem | FunctionCallItem | FunctionOutputItem | ReasoningItem, Field(discriminator="type")]
+class ItemReference(WireModel):
+    type: Literal["item_reference"]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse(cls, _: Any) -> Any:
+        raise ValueError("an item_reference needs a server that keeps items: send the item (store=false)")
+
+
+AnyItem = Annotated[
+    MessageItem | FunctionCallItem | FunctionOutputItem | ReasoningItem | ItemReference, Field(discriminator="type")
+]
 
 
 def _with_types(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from lullm.server.openai.responses.translation import sealed
 from lullm.text.reply.event import CallArguments, CallEnd, CallStart, ReplyEvent, Text, Thinking
 
 Event = dict[str, Any]
@@ -14,13 +15,15 @@ class ItemStream:
     Args:
         answer_id: the ids of items are made of it.
         names: what the model calls a function -> the fields of a call that name it, where those are others.
+        seals: whether thoughts come as `encrypted_content`, too.
 
     Attributes:
         items: those that have ended, in order.
     """
 
-    def __init__(self, answer_id: str, names: Mapping[str, dict[str, str]]):
+    def __init__(self, answer_id: str, names: Mapping[str, dict[str, str]], seals: bool):
         self._answer_id = answer_id
+        self._seals = seals
         self._names = names
         self._open: Event | None = None
         self._pieces: list[str] = []
@@ -62,6 +65,8 @@ class ItemStream:
             yield self._at(f"{part['type']}.done", content_index=0, **done)
             yield self._at("content_part.done", content_index=0, part=part)
             item = item | {"content": [part]}
+            if self._seals and item["type"] == "reasoning":
+                item["encrypted_content"] = sealed(text)
         item["status"] = status
         yield {"type": "response.output_item.done", "output_index": len(self.items), "item": item}
         self.items.append(item)

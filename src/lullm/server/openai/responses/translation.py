@@ -1,5 +1,6 @@
 """Input items as the messages of a chat."""
 
+import base64
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,8 @@ from lullm.server.openai.responses.item import (
     NamespaceTool,
     ReasoningItem,
 )
+
+_SEAL = "lullm:"
 
 
 def openai_messages(instructions: str | None, given: Input) -> list[dict[str, Any]]:
@@ -48,7 +51,7 @@ def _add(item: AnyItem, messages: list[dict[str, Any]]) -> None:
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
     match item:
         case ReasoningItem():
-            text = "\n".join(part.text for part in item.content or item.summary)
+            text = _thoughts(item)
             if text:
                 messages.append({"role": "assistant", "content": "", "reasoning_content": text})
         case MessageItem():
@@ -62,6 +65,26 @@ def _add(item: AnyItem, messages: list[dict[str, Any]]) -> None:
                 messages.append(last)
             function = {"name": _joined(item.namespace, item.name), "arguments": item.arguments}
             last.setdefault("tool_calls", []).append({"id": item.call_id, "type": "function", "function": function})
+
+
+def _thoughts(item: ReasoningItem) -> str:
+    said, summary = ("\n".join(part.text for part in parts or ()) for parts in (item.content, item.summary))
+    return said or unsealed(item.encrypted_content or "") or summary
+
+
+def sealed(thoughts: str) -> str:
+    """Thoughts as `encrypted_content`, which clients send back where they would leave thoughts in the clear out."""
+    return _SEAL + base64.b64encode(thoughts.encode(errors="replace")).decode()
+
+
+def unsealed(content: str) -> str:
+    """The thoughts of such a content; empty if another server has written it."""
+    if not content.startswith(_SEAL):
+        return ""
+    try:
+        return base64.b64decode(content.removeprefix(_SEAL), validate=True).decode()
+    except ValueError:
+        return ""
 
 
 def openai_tools(tools: list[AnyTool], choice: str | ChosenFunction | None) -> dict[str, Any]:

@@ -145,18 +145,6 @@ LULLM_EXPORT int lullm_deal_rows(void* group, const void* x, void* y, int64_t nu
   return 1;
 }
 
-LULLM_EXPORT int lullm_broadcast(void* group, void* x, int64_t num_bytes, int64_t source) {
-  Group& g = group_of(group);
-  return for_parts(num_bytes, [&](int64_t first, int64_t count) {
-    char* own = g.begin_round();
-    char* part = static_cast<char*>(x) + first;
-    if (g.rank == source) copy(own, part, count);
-    if (!g.arrive()) return false;
-    if (g.rank != source) copy(part, g.buffer(source), count);
-    return true;
-  });
-}
-
 LULLM_EXPORT int lullm_send(void* group, const void* x, int64_t num_bytes, int64_t to) {
   return for_parts(num_bytes, [&](int64_t first, int64_t count) {
     char* room = group_of(group).await_room(to);

@@ -60,6 +60,10 @@ LULLM_LANEWISE(min, _mm256_min_ps)
 static inline V fma(V a, V b, V c) {
   return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
 }
+static inline void add_product(V& sum, V a, V b) {
+  asm("vfmadd231ps %2, %1, %0" : "+x"(sum.low) : "x"(a.low), "x"(b.low));
+  asm("vfmadd231ps %2, %1, %0" : "+x"(sum.high) : "x"(a.high), "x"(b.high));
+}
 static inline V fnma(V a, V b, V c) {
   return {_mm256_fnmadd_ps(a.low, b.low, c.low), _mm256_fnmadd_ps(a.high, b.high, c.high)};
 }
@@ -87,9 +91,12 @@ static inline float largest(V a) {
   return _mm_cvtss_f32(_mm_max_ss(w, _mm_movehdup_ps(w)));
 }
 static inline V even(const Bf16* p) {
+  // By a shuffle, since a shift would take a place of the products'.
+  const __m256i moved = _mm256_set_epi8(13, 12, -1, -1, 9, 8, -1, -1, 5, 4, -1, -1, 1, 0, -1, -1,  //
+                                        13, 12, -1, -1, 9, 8, -1, -1, 5, 4, -1, -1, 1, 0, -1, -1);
   const __m256i* bits = reinterpret_cast<const __m256i*>(p);
-  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(bits), 16)),
-          _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(bits + 1), 16))};
+  return {_mm256_castsi256_ps(_mm256_shuffle_epi8(_mm256_loadu_si256(bits), moved)),
+          _mm256_castsi256_ps(_mm256_shuffle_epi8(_mm256_loadu_si256(bits + 1), moved))};
 }
 static inline V odd(const Bf16* p) {
   const __m256i* bits = reinterpret_cast<const __m256i*>(p);

@@ -45,6 +45,7 @@ static inline V sqrt(V a) { return _mm512_sqrt_ps(a); }
 static inline V max(V a, V b) { return _mm512_max_ps(a, b); }
 static inline V min(V a, V b) { return _mm512_min_ps(a, b); }
 static inline V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
+static inline void add_product(V& sum, V a, V b) { asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b)); }
 static inline V fnma(V a, V b, V c) { return _mm512_fnmadd_ps(a, b, c); }
 static inline V round(V a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 static inline V scale_by_power(V a, V exponent) { return _mm512_scalef_ps(a, exponent); }

@@ -74,6 +74,7 @@ LULLM_LANEWISE(V, min, less_part)
 static inline V fma(V a, V b, V c) {
   return parts([&](int i) { return vfmaq_f32(c.part[i], a.part[i], b.part[i]); });
 }
+static inline void add_product(V& sum, V a, V b) { sum = fma(a, b, sum); }
 static inline V fnma(V a, V b, V c) {
   return parts([&](int i) { return vfmsq_f32(c.part[i], a.part[i], b.part[i]); });
 }
