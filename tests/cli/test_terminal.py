@@ -82,7 +82,7 @@ def test_a_model_that_only_pools_is_no_partner(qwen3_folder, capsys):
 
 def test_run_prompt_too_long(qwen3_folder, capsys):
     assert main(["run", "--model", str(qwen3_folder), *FLAGS, "x" * 3000]) == 2
-    assert "lullm: error: the prompt has" in capsys.readouterr().err
+    assert "lullm: error: the prompt is too long" in capsys.readouterr().err
 
 
 def test_the_answer_is_printed_as_it_comes(qwen3_folder, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from kit.folder.checkpoint import write_tokenizer
 from kit.model.families import BY_RARITY, CASES
-from kit.model.golden import SIZES, random_model
+from kit.model.golden import SIZES, random_model, save
 from kit.model.greedy import greedy_tokens
 
 from lullm import LLM, SamplingParams
@@ -38,7 +38,7 @@ def checkpoint(request, tmp_path_factory):
     """(folder, transformers' tokens, the family's bound for `test_fewer_bits_stay_near`)."""
     folder = tmp_path_factory.mktemp(request.param)
     model = random_model(request.param, ENGINE_SIZES | CASES[request.param].engine)
-    model.save_pretrained(folder)
+    save(model, folder)
     write_tokenizer(folder)
     tokens = [greedy_tokens(model, prompt, GREEDY.max_tokens) for prompt in make_prompts()]
     assert len({token for output in tokens for token in output}) > 10, "a model that says something"

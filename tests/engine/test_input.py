@@ -1,6 +1,7 @@
 """InputProcessor: the one door. Every form of a prompt, what is refused and by which field and code, how long it is."""
 
 import pickle
+import re
 
 import pytest
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
@@ -126,6 +127,13 @@ def test_too_long(door):
     long = [{"role": "user", "content": "a" * 63}]
     assert refused(door, Conversation(long)) == ("messages", "context_length_exceeded")
     assert len(door.tokenize("a" * 100)) == 101, "only requests have a limit"
+
+
+def test_too_long_in_the_words_that_agents_look_for(door):
+    """Claude Code reads both numbers, LiteLLM and opencode look for either half, and shorten the conversation."""
+    with pytest.raises(InvalidRequestError) as found:
+        door.process("x", "a" * 63, PARAMS)
+    assert re.search(r"prompt is too long: 64 tokens > 63; .* maximum context length is 64 tokens", str(found.value))
 
 
 def test_parameters_and_the_rest(door):

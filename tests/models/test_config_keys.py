@@ -17,6 +17,7 @@ from kit.model.golden import (
     model_class,
     prompt,
     random_model,
+    save,
     write_config,
 )
 
@@ -253,7 +254,7 @@ def assert_same_or_refused(folder, family, options, keys, token_ids):
     """Whether it was computed. `keys` is what a refusal must name one of."""
     theirs = theirs_of(family, options, token_ids)
     if theirs is not None:
-        theirs[0].save_pretrained(folder)
+        save(theirs[0], folder)
     write_config(folder, family, options)
     try:
         ModelConfig.from_folder(folder)

@@ -38,6 +38,26 @@ def test_add(ops, dtype, shape):
 
 @DTYPES
 @SHAPES
+def test_xielu(ops, dtype, shape):
+    x = (normal(*shape) * 3).to(dtype)
+    numbers = [torch.tensor(value, dtype=dtype) for value in ([0.6], [-0.2], 0.5, -1e-6)]
+    exact, (p, n, beta, eps) = x.double(), [number.double() for number in numbers]
+    above = p.exp().log1p() * exact.square()
+    below = (beta + n.exp().log1p()) * (torch.expm1(torch.minimum(exact, eps)) - exact)
+    expected = (torch.where(exact > 0, above, below) + beta * exact).to(dtype)
+    ops.xielu_(x, *numbers)
+    torch.testing.assert_close(x, expected, rtol=3 * torch.finfo(dtype).eps, atol=2e-6)
+
+
+@DTYPES
+def test_join(ops, dtype):
+    """Of parts of longer rows."""
+    x, y = normal(5, 12, dtype=dtype)[:, 2:9], normal(5, 7, dtype=dtype, seed=1)[:, :4]
+    assert torch.equal(ops.join(x, y), torch.cat((x, y), dim=1))
+
+
+@DTYPES
+@SHAPES
 def test_scale(ops, dtype, shape):
     x = normal(*shape, dtype=dtype)
     expected = (x.double() * torch.tensor(0.3, dtype=torch.float32).double()).to(dtype)

@@ -89,7 +89,7 @@ def states_before(num_seqs, heads):
 
 def input_of(kind, num_tokens, heads, dtype=torch.float32):
     num_keys, num_values, key_dim, value_dim = heads
-    weights = DecayWeights(draw(num_values), draw(num_values) - 1, draw(num_values), 0.05, 1.5)
+    weights = DecayWeights(draw(num_values), draw(num_values) - 1, draw(num_values), 0.05, 1.5, most_beta=1.7)
     keys = draw(num_tokens, 2 * num_keys, key_dim)
     values = draw(num_tokens, num_values, value_dim)
     if kind == "delta rule":

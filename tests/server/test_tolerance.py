@@ -67,6 +67,34 @@ def test_tools_that_their_makers_servers_run(start, replying, path, kind, tool, 
             assert answer.status_code == 400 and kind in answer.json()["error"]["message"]
 
 
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+SHOWN = [
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "show", "input": {}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [IMAGE]}]},
+]
+ITEMS = [
+    {"type": "function_call", "call_id": "1", "name": "show", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_image", "image_url": "data:x"}]},
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        ("/v1/messages", {"max_tokens": 9, "messages": SHOWN}, "messages[].content[].content[image]"),
+        ("/v1/responses", {"input": ITEMS}, "input[].output[input_image]"),
+    ],
+)
+def test_a_tool_that_shows_a_picture(start, replying, path, body, name):
+    """As when an agent reads one. It stays in the conversation: a refusal would be the end of that."""
+    engine = replying(QWEN_TOOLS, "yes")
+    with start(engine).http() as http:
+        assert ignored(http.post(path, json={"model": "scripted"} | body)) == name
+    assert "<tool_response>\n[image left out: this model takes text only]\n</tool_response>" in engine.prompts[0]
+    with start(replying(QWEN_TOOLS), unknown_fields="refuse").http() as http:
+        assert http.post(path, json={"model": "scripted"} | body).status_code == 400
+
+
 def test_refusing(start, scripted):
     with start(scripted(), unknown_fields="refuse").http() as http:
         for path, body in (

@@ -27,6 +27,7 @@ def test_round_trip(byte_level: Tokenizer, sentencepiece_like: Tokenizer) -> Non
     for tokenizer in (byte_level, sentencepiece_like):
         for text in ("", "hello world", "😀 中 é\n", "  two  spaces "):
             assert tokenizer.decode(tokenizer.encode(text)) == text
+            assert tokenizer.batch_decode([tokenizer.encode(text)] * 2) == [text] * 2
 
 
 def test_special_tokens(sentencepiece_like: Tokenizer) -> None:

@@ -133,7 +133,6 @@ class DecoderConfig:
         has_head_norms: of families that may have norms on every query and key head.
         has_post_norms: of families that may have norms behind attention and MLP, too.
         has_logit_bias: of families that may add a learned bias to the logits.
-        has_learned_activation: every layer's activation has parameters of its own (`nn.mlp.Xielu`).
         mlp_bias: projections of the MLP have a bias.
         embedding_scale: factor on the rows of the embedding, rounded to the model's dtype.
         residual_scale: factor on what attention and MLP add to the residual stream.
@@ -172,7 +171,6 @@ class DecoderConfig:
     has_head_norms: bool = False
     has_post_norms: bool = False
     has_logit_bias: bool = False
-    has_learned_activation: bool = False
     mlp_bias: bool = False
     embedding_scale: float = 1.0
     residual_scale: float = 1.0

@@ -125,10 +125,6 @@ class ModelConfig:
             return "keeps positions beside its keys"
         if self.family.altup is not None:
             return "joins residual streams by torch"
-        if self.family.shared_blocks is not None:
-            return "joins hidden states and embeddings by torch"
-        if self.family.has_learned_activation:
-            return "has a learned activation"
         return "" if self.family.experts is None else self.family.experts.beside_ops
 
     @property

@@ -197,8 +197,10 @@ class InputProcessor:
             raise InvalidRequestError("the prompt is empty; it needs at least one token", param)
         if len(token_ids) > self._max_model_len - num_drawn:
             raise InvalidRequestError(
-                f"the prompt has {len(token_ids)} tokens; with a model length of {self._max_model_len} (max_model_len) "
-                f"it may have at most {self._max_model_len - num_drawn}{', since one more is generated' * num_drawn}",
+                # Agents know by these words that they have to shorten their conversation.
+                f"the prompt is too long: {len(token_ids)} tokens > {self._max_model_len - num_drawn}; this model's "
+                f"maximum context length is {self._max_model_len} tokens (max_model_len)"
+                f"{', one of which is generated' * num_drawn}",
                 param,
                 "context_length_exceeded",
             )

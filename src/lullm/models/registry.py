@@ -44,6 +44,7 @@ from lullm.models.family.gpt import (
 from lullm.models.family.granite import build_hyperclovax
 from lullm.models.family.hunyuan import build_hunyuan
 from lullm.models.family.hybrid.lfm2 import build_lfm2
+from lullm.models.family.hybrid.olmo_hybrid import build_olmo_hybrid
 from lullm.models.family.hybrid.qwen_next import build_qwen3_5, build_qwen3_next
 from lullm.models.family.hybrid.recurrent_gemma import build_recurrent_gemma
 from lullm.models.family.hybrid.state_space import (
@@ -157,6 +158,7 @@ BUILDERS: dict[str, Builder] = {
     "AfmoeForCausalLM": build_afmoe,
     "HYV3ForCausalLM": build_hy_v3,
     "MellumForCausalLM": build_qwen3_moe,
+    "OlmoHybridForCausalLM": build_olmo_hybrid,
     "RecurrentGemmaForCausalLM": build_recurrent_gemma,
     "Zamba2ForCausalLM": build_zamba2,
     "MiniCPM3ForCausalLM": build_deepseek,

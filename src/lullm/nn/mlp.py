@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from lullm.nn.linear import FusedLinear, Linear, meta_parameter
 from lullm.ops.table import Ops
@@ -60,7 +59,7 @@ class CutGatedMLP(GatedMLP):
 
 
 class Xielu(nn.Module):
-    """An activation of a layer's own (xIELU, https://arxiv.org/abs/2411.13010). Torch computes it, in float32.
+    """An activation of a layer's own (xIELU, https://arxiv.org/abs/2411.13010).
 
     `p x^2 + beta x` above 0, `n (expm1(min(x, eps)) - x) + beta x` below, with `p = softplus(alpha_p)` and
     `n = beta + softplus(alpha_n)`.
@@ -70,12 +69,6 @@ class Xielu(nn.Module):
         super().__init__()
         self.alpha_p, self.alpha_n = meta_parameter((1,), dtype), meta_parameter((1,), dtype)
         self.beta, self.eps = meta_parameter((), dtype), meta_parameter((), dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        exact, beta = x.float(), self.beta.float()
-        p, n = F.softplus(self.alpha_p.float()), beta + F.softplus(self.alpha_n.float())
-        below = (torch.expm1(torch.minimum(exact, self.eps.float())) - exact) * n
-        return (torch.where(exact > 0, p * exact * exact, below) + beta * exact).to(x.dtype)
 
 
 class XieluMLP(nn.Module):
@@ -88,7 +81,9 @@ class XieluMLP(nn.Module):
         self.fc2 = Linear(intermediate_size, hidden_size, bias, dtype)
 
     def forward(self, x: Tensor, ops: Ops) -> Tensor:  # [T, H] -> [T, H]
-        return self.fc2(self.act_fn(self.fc1(x, ops)), ops)
+        inner, own = self.fc1(x, ops), self.act_fn
+        ops.xielu_(inner, own.alpha_p, own.alpha_n, own.beta, own.eps)
+        return self.fc2(inner, ops)
 
 
 class MLP(nn.Module):

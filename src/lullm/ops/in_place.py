@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import silu
+from torch.nn.functional import silu, softplus
 
 from lullm.ops.cache.layer_cache import HeadNorm
 from lullm.types.arithmetic import Gating
@@ -13,6 +13,19 @@ from lullm.types.arithmetic import Gating
 def add_(total: Tensor, x: Tensor) -> None:
     """See `Ops.add_`."""
     total.add_(x)
+
+
+def xielu_(x: Tensor, alpha_p: Tensor, alpha_n: Tensor, beta: Tensor, eps: Tensor) -> None:
+    """See `Ops.xielu_`."""
+    exact, least = x.float(), beta.float()
+    p, n = softplus(alpha_p.float()), least + softplus(alpha_n.float())
+    below = (torch.expm1(torch.minimum(exact, eps.float())) - exact) * n
+    x.copy_(torch.where(exact > 0, p * exact * exact, below) + least * exact)
+
+
+def join(x: Tensor, y: Tensor) -> Tensor:
+    """See `Ops.join`."""
+    return torch.cat((x, y), dim=1)
 
 
 def scale_(x: Tensor, factor: float) -> None:

@@ -164,6 +164,12 @@ class Ops:
     add_: Callable[[Tensor, Tensor], None] = in_place.add_
     """total, x of its shape -> None. Adds x to the total in place; the sum is rounded once."""
 
+    xielu_: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None] = in_place.xielu_
+    """x, alpha_p `[1]`, alpha_n `[1]`, beta, eps, all of its type -> None. See `nn.mlp.Xielu`; rounded once."""
+
+    join: Callable[[Tensor, Tensor], Tensor] = in_place.join
+    """x `[T, N]`, y `[T, M]`, parts of longer rows or not -> `[T, N + M]`."""
+
     all_reduce_: Callable[[Tensor], None] = Alone().all_reduce_
     """x -> None. The sum over the workers that share a layer, in place (`Collective.all_reduce_`)."""
 
@@ -256,9 +262,9 @@ class Ops:
     state -> like v.
 
     Gated Delta Networks, https://arxiv.org/abs/2412.06464 (`ops.state.recurrence`). Queries and keys are brought to
-    length 1, queries divided by the root of Dk; a key head serves Hv / Hk value heads. beta is the sigmoid of b, the
-    decay's logarithm `-exp(a_log) * softplus(a + dt_bias)`. Tensor 1 of the state, `[Hv, Dk, Dv]`, moves on in place.
-    In float32, rounded once.
+    length 1, queries divided by the root of Dk; a key head serves Hv / Hk value heads. beta is `most_beta` times the
+    sigmoid of b, the decay's logarithm `-exp(a_log) * softplus(a + dt_bias)`. Tensor 1 of the state, `[Hv, Dk, Dv]`,
+    moves on in place. In float32, rounded once.
     """
 
     state_space: _Scan = mixing.state_space_over(recurrence.scan)

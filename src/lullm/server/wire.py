@@ -84,14 +84,19 @@ class WireModel(BaseModel):
     Attributes:
         is_echoed: clients send such objects back from answers: unknown fields that are null or `[]` are none.
         missing: as `MISSING`, for objects of this class.
-        hosted: types of such objects that the maker's servers run, beside those that the client does. They are offers,
-            which nothing has to take up: in a list with others they count as unknown fields; alone they are refused.
+        others: types of objects that stand in lists beside such ones, and do not exist here. They are what a client has
+            to offer, not what it asks for, so they count as unknown fields; but a list of nothing else is refused.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
     is_echoed: ClassVar = False
     missing: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    hosted: ClassVar[re.Pattern[str] | None] = None
+    others: ClassVar[re.Pattern[str] | None] = None
+
+    @classmethod
+    def stand_in(cls, other: str) -> list[dict[str, Any]]:
+        """What takes the place of an object of one of the `others`."""
+        return []
 
     @model_validator(mode="before")
     @classmethod
@@ -111,6 +116,11 @@ class WireModel(BaseModel):
             return not cls.is_echoed or (value is not None and value != [])
 
         return {name: value for name, value in data.items() if asks(name, value)}
+
+
+def unseen(medium: str) -> str:
+    """What a model that takes text only is told in place of a picture, a file, ..."""
+    return f"[{medium} left out: this model takes text only]"
 
 
 Body = TypeVar("Body", bound=WireModel)
@@ -206,7 +216,7 @@ def _unknown(kind: type[WireModel], data: dict[str, Any], path: str, drops: bool
 def _unknown_below(kinds: tuple[type[WireModel], ...], value: Any, path: str, drops: bool) -> Iterator[str]:
     if isinstance(value, list) and len(value) <= MAX_ITEMS:  # longer ones are refused as a whole
         if drops:
-            yield from _drop_hosted(kinds, value, path)
+            yield from _drop_others(kinds, value, path)
         for item in value:
             yield from _unknown_below(kinds, item, path + "[]", drops)
     elif isinstance(value, dict):
@@ -215,15 +225,20 @@ def _unknown_below(kinds: tuple[type[WireModel], ...], value: Any, path: str, dr
         yield from _unknown(kind, value, path + ".", drops)
 
 
-def _drop_hosted(kinds: tuple[type[WireModel], ...], items: list[Any], path: str) -> Iterator[str]:
-    hosted = next((kind.hosted for kind in kinds if kind.hosted), None)
-    if hosted is None:
+def _drop_others(kinds: tuple[type[WireModel], ...], items: list[Any], path: str) -> Iterator[str]:
+    kind = next((kind for kind in kinds if kind.others), None)
+    if kind is None or kind.others is None:
         return
     types = [str(item.get("type")) if isinstance(item, dict) else "" for item in items]
-    kept = [item for item, kind in zip(items, types, strict=True) if not hosted.fullmatch(kind)]
+    dropped = {other for other in types if kind.others.fullmatch(other)}
+    kept = [
+        one
+        for item, own in zip(items, types, strict=True)
+        for one in (kind.stand_in(own) if own in dropped else [item])
+    ]
     if kept:
         items[:] = kept
-        yield from (f"{path}[{kind}]" for kind in types if hosted.fullmatch(kind))
+        yield from (f"{path}[{own}]" for own in types if own in dropped)
 
 
 def _refuse_missing(

@@ -227,6 +227,10 @@ class Tokenizer:
         except (OverflowError, TypeError):
             raise InvalidRequestError("token ids must be integers from 0 to 2**32 - 1") from None
 
+    def batch_decode(self, sequences: Sequence[Sequence[int]], skip_special_tokens: bool = True) -> list[str]:
+        """`decode` of each, under transformers' name."""
+        return [self.decode(ids, skip_special_tokens) for ids in sequences]
+
     def decode_token(self, token_id: int) -> str:
         """One token's text for log-probabilities: with its leading space, and U+FFFD for an incomplete character."""
         text = self._texts.get(token_id)

@@ -101,6 +101,12 @@ def _stated_sizes(config: ModelConfig, layer: int) -> _Sizes:
     return stated
 
 
+_OF_OWN_SIZES = (
+    ".experts.", ".linear_attn.", ".shared_expert", ".shared_mlp.", ".shared_transformer.", ".self_attn.gate_proj.",
+)  # fmt: skip
+"""Parts of names: such matrices have sizes of their own, which the loader compares."""
+
+
 def _wrong_sizes(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]:
     stated: dict[int, _Sizes] = {}
     faults: dict[str, str] = {}  # by what is wrong: a wrong hidden_size is in every matrix
@@ -111,10 +117,9 @@ def _wrong_sizes(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]
         if number not in stated:
             stated[number] = _stated_sizes(config, number)
         sizes = stated[number].get(layer, ()) if last == "weight" else ()
-        own = (".experts.", ".shared_expert", ".shared_mlp.", ".shared_transformer.", ".self_attn.gate_proj.")
-        is_own = any(part in name for part in own)
+        is_own = any(part in name for part in _OF_OWN_SIZES)
         if is_own or TOWER.search(name) or sizes and _is_packed(config, name):
-            sizes = ()  # of sizes of their own; the loader compares them
+            sizes = ()
         if sizes and shape != [size for _, size in sizes]:
             is_matrix = len(shape) == len(sizes)
             wrong = [key for side, (key, size) in enumerate(sizes) if not is_matrix or shape[side] != size]

@@ -17,6 +17,7 @@ from lullm.errors import ModelLoadError
 from lullm.nn.experts import Elsewhere
 from lullm.nn.kv_scale import KVScales
 from lullm.nn.linear import FusedLinear
+from lullm.nn.recurrent.convolution import Convolution
 from lullm.ops.table import Ops
 from lullm.weights.encoding.encoded import EncodedTensor
 from lullm.weights.encoding.joining import whole_name
@@ -98,7 +99,7 @@ class WeightTargets:
                 cut = model.cuts.get(owner)
                 all_rows = rows_of(layer, owner, parameter, ops, cut)
                 parts = self._rules.parts_of(last)
-                if parts is None or not isinstance(layer, FusedLinear):
+                if parts is None or not isinstance(layer, FusedLinear | Convolution):
                     self._targets[owner] = WeightTarget(owner, {owner: data}, self._ruled(owner, all_rows))
                     continue
                 first_row = 0

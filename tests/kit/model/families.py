@@ -130,6 +130,7 @@ ZAMBA = {
     "use_shared_attention_adapter": True, "use_mem_rope": True, "num_logits_to_keep": 0,
     "num_key_value_heads": 4,
 }  # fmt: skip
+OLMO_HYBRID = {"rope_parameters": {"rope_type": "default", "rope_theta": None}, "head_dim": ...}
 GRIFFIN = {"num_hidden_layers": 5, "attention_window_size": 20, "head_dim": ...}
 SOME_MAMBA = MAMBA | {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
 FALCON = MAMBA | {
@@ -1270,6 +1271,22 @@ CASES = {
         GRIFFIN | {"num_hidden_layers": 2, "block_types": ["recurrent", "attention"], "attention_window_size": 7},
         GRIFFIN | {"attention_window_size": 100, "tie_word_embeddings": False},
         "gated linear units (RG-LRU) in two of three layers, attention with a window in the others; capped logits",
+    ),
+    "OlmoHybrid": Cases(
+        "OLMo Hybrid 7B",
+        {
+            "plain": OLMO_HYBRID,
+            "betas up to 1, rope, biases, tied": OLMO_HYBRID
+            | TIED
+            | {"linear_allow_neg_eigval": False, "rope_parameters": ROPE["linear"], "attention_bias": True}
+            | {"linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 12}
+            | {"layer_types": ["full_attention", "linear_attention", "linear_attention"]},
+        },
+        {"num_key_value_heads": 2, "head_dim": ..., "linear_key_head_dim": 8},
+        OLMO_HYBRID,
+        "gated delta nets in three of four layers, whose betas reach 2; attention as in OLMo 3, without rope",
+        loss=0.1,
+        is_rare=True,
     ),
     "MiniCPM3": Cases(
         "MiniCPM3 4B",

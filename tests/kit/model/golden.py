@@ -6,6 +6,7 @@ import json
 import random
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from lullm.arena.host import HostArena
 from lullm.config.parallel.share import share_of
@@ -67,10 +68,22 @@ def random_model(family, options, seed=0):
     return model
 
 
+def save(model, folder):
+    """As people download it. transformers cuts the filters of OLMo Hybrid into thirds, whatever their sizes are."""
+    model.save_pretrained(folder)
+    nets = {name: net for name, net in model.named_modules() if type(net).__name__ == "OlmoHybridGatedDeltaNet"}
+    if nets:
+        tensors = load_file(folder / "model.safetensors")
+        for name, net in nets.items():
+            parts = net.conv1d.weight.detach().split((net.key_dim, net.key_dim, net.value_dim))
+            tensors |= {f"{name}.{part}_conv1d.weight": rows.clone() for part, rows in zip("qkv", parts, strict=True)}
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
 def save_model(folder, family, options, seed=0):
     """A random model of some size (`SIZES`), saved as people download it."""
     model = random_model(family, SIZES | options, seed)
-    model.save_pretrained(folder)
+    save(model, folder)
     return model
 
 

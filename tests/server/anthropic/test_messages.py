@@ -145,7 +145,7 @@ def test_parameters_reach_the_engine(client, server):
             "use",
         ),
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "1"}]}]}, "user"),
-        ({"messages": [{"role": "user", "content": "x" * 600}]}, "model length"),
+        ({"messages": [{"role": "user", "content": "x" * 600}]}, "prompt is too long"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search", "input_schema": {}}]}, "web_search"),
         ({"output_config": {"format": {"type": "text", "schema": {}}}}, "output_config.format.type"),
         ({"container": "c"}, "container"),

@@ -165,7 +165,7 @@ def test_keep_alive(client, server, start, scripted, connect):
         ({"keep_alive": "soon"}, "keep_alive"),
         ({"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}, "images"),
         ({"messages": [{"role": "wizard", "content": "x"}]}, "role"),
-        ({"messages": [{"role": "user", "content": "x" * 600}]}, "model length"),
+        ({"messages": [{"role": "user", "content": "x" * 600}]}, "prompt is too long"),
     ],
 )
 def test_refusals_have_ollamas_envelope(http, fields, word):

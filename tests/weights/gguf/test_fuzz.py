@@ -20,7 +20,7 @@ from lullm.weights.headers import check_headers
 
 FAMILIES = [
     "Lfm2Moe", "Qwen3_5", "DeepseekV3", "GraniteMoeHybrid", "Qwen3Next", "NemotronH", "Glm4Moe", "Starcoder2", "Falcon",
-    "FalconH1", "GPTNeoX", "Gemma3n", "Jamba", "Mamba",
+    "FalconH1", "GPTNeoX", "Gemma3n", "Jamba", "Mamba", "Llama4", "Apertus", "HunYuanDenseV1", "HunYuanMoEV1", "Mpt",
 ]  # fmt: skip
 NUM_CASES = 30
 MOST_BYTES = 512 * MIB

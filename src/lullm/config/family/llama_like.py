@@ -147,7 +147,7 @@ def _read_apertus(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: 
     if data.get("hidden_act") != "xielu":
         raise ModelLoadError(f"config.json: hidden_act {shown(data.get('hidden_act'))} is not supported, only xielu")
     data = with_rope({**data, "hidden_act": None}, _LLAMA3_ROPE | {"factor": 8.0, "rope_theta": 12e6})
-    return replace(read_dense(data | {"hidden_act": "silu"}, kinds, head_dim), has_learned_activation=True)
+    return read_dense(data | {"hidden_act": "silu"}, kinds, head_dim)  # every layer's is `nn.mlp.Xielu`
 
 
 def _read_nanochat(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:

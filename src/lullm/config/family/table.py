@@ -26,6 +26,7 @@ from lullm.config.family.hunyuan import HUNYUAN, HUNYUAN_MOE
 from lullm.config.family.hybrid.lfm2 import LFM2, LFM2_MOE
 from lullm.config.family.hybrid.mamba import FALCON_MAMBA, JAMBA, MAMBA, MAMBA2
 from lullm.config.family.hybrid.nemotron_h import NEMOTRON_H
+from lullm.config.family.hybrid.olmo_hybrid import OLMO_HYBRID
 from lullm.config.family.hybrid.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from lullm.config.family.hybrid.recurrent_gemma import RECURRENT_GEMMA
 from lullm.config.family.hybrid.state_space import BAMBA, FALCON_H1, GRANITE_HYBRID
@@ -145,6 +146,7 @@ FAMILIES: dict[str, Family] = {
     "AfmoeForCausalLM": AFMOE,
     "HYV3ForCausalLM": HY_V3,
     "MellumForCausalLM": MELLUM,
+    "OlmoHybridForCausalLM": OLMO_HYBRID,
     "RecurrentGemmaForCausalLM": RECURRENT_GEMMA,
     "Zamba2ForCausalLM": ZAMBA2,
     "MiniCPM3ForCausalLM": MINICPM3,

@@ -38,6 +38,7 @@ class DeltaNetConfig:
     Args:
         num_key_heads, num_value_heads: a key head, which queries have as many of, serves several value heads.
         kernel_size: tokens that the convolution before the heads sees, the last one included.
+        most_beta: how much of what the state has for a key a token replaces at most; at 2 it turns round.
     """
 
     num_key_heads: int
@@ -45,6 +46,7 @@ class DeltaNetConfig:
     key_head_dim: int
     value_head_dim: int
     kernel_size: int
+    most_beta: float = 1.0
 
     @property
     def key_size(self) -> int:

@@ -21,12 +21,13 @@ def state_of(config: RecurrentConfig, layer: int, place: LayerPlace, context: St
 class Convolution(nn.Module):
     """A filter per channel, of weight `[C, 1, K]`.
 
-    `shared_sizes`: channels in parts of which workers that share the layer have a part each.
+    `shared_sizes`: channels in parts of which workers that share the layer have a part each. A checkpoint may hold the
+    filters of each part by themselves (`Fusion`).
     """
 
     def __init__(self, shared_sizes: tuple[int, ...], kernel_size: int, bias: bool, dtype: torch.dtype):
         super().__init__()
-        self.shared_sizes = shared_sizes
+        self.shared_sizes = self.part_sizes = shared_sizes
         num_channels = sum(shared_sizes)
         self.weight = meta_parameter((num_channels, 1, kernel_size), dtype)
         self.bias = meta_parameter((num_channels,), dtype) if bias else None

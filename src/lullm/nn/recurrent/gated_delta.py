@@ -26,17 +26,25 @@ class GatedDeltaNet(nn.Module):
 
     Args:
         layer: the number of its entry in `layer_kinds`. place: of its state.
+        is_apart: queries, keys and values have matrices of their own in a checkpoint.
     """
 
     def __init__(
-        self, config: DeltaNetConfig, hidden_size: int, eps: float, layer: int, place: LayerPlace, dtype: torch.dtype
+        self,
+        config: DeltaNetConfig,
+        hidden_size: int,
+        eps: float,
+        layer: int,
+        place: LayerPlace,
+        dtype: torch.dtype,
+        is_apart: bool = False,
     ):
         super().__init__()
         self.config = config
         self.layer = layer
         self.place = place
         channels = (config.key_size, config.key_size, config.value_size)
-        part_sizes = (config.num_channels, config.value_size)
+        part_sizes = (*channels, config.value_size) if is_apart else (config.num_channels, config.value_size)
         self.in_proj_qkvz = FusedLinear(hidden_size, part_sizes, False, dtype, (*channels, config.value_size))
         self.in_proj_ba = StepSizes(hidden_size, config.num_value_heads, dtype)
         self.conv1d = Convolution(channels, config.kernel_size, False, dtype)
@@ -48,14 +56,16 @@ class GatedDeltaNet(nn.Module):
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
         """The rotary table is for attention."""
         config, ops, state = self.config, context.ops, state_of(self.config, self.layer, self.place, context)
-        mixed, z = self.in_proj_qkvz(x, ops).split(self.in_proj_qkvz.part_sizes, dim=-1)  # [T, C], [T, Hv * Dv]
+        mixed, z = self.in_proj_qkvz(x, ops).split(
+            (config.num_channels, config.value_size), dim=-1
+        )  # [T, C], [T, Hv * Dv]
         mixed = self.conv1d(mixed, True, state, ops)
         qk, v = mixed.split((2 * config.key_size, config.value_size), dim=-1)
         out = ops.gated_delta_rule(
             qk.unflatten(-1, (-1, config.key_head_dim)),
             v.unflatten(-1, (-1, config.value_head_dim)),
             self.in_proj_ba(x, ops),
-            DecayWeights(self.A_log, self.dt_bias),
+            DecayWeights(self.A_log, self.dt_bias, most_beta=config.most_beta),
             state,
         )  # [T, Hv, Dv]
         return self.out_proj(ops.gated_rms_norm(out, z, self.norm.weight, self.norm.eps, False), ops)

@@ -48,6 +48,8 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_layer_norm": [_POINTER] * 4 + [_SIZE] * 3 + [_FLOAT, _INT],
     "lullm_activate": [_POINTER] * 2 + [_SIZE] * 3 + [_INT] * 3,
     "lullm_add": [_POINTER] * 2 + [_SIZE, _INT],
+    "lullm_xielu": [_POINTER] * 5 + [_SIZE, _INT],
+    "lullm_join": [_POINTER] * 3 + [_SIZE] * 5,
     "lullm_scale": [_POINTER, _SIZE, _FLOAT, _INT],
     "lullm_soft_cap": [_POINTER, _SIZE, _FLOAT, _INT],
     "lullm_scale_by": [_POINTER] * 2 + [_SIZE, _INT],

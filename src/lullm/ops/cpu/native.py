@@ -298,6 +298,25 @@ def add_(total: Tensor, x: Tensor) -> None:
         in_place.add_(total, x)
 
 
+def xielu_(x: Tensor, alpha_p: Tensor, alpha_n: Tensor, beta: Tensor, eps: Tensor) -> None:
+    numbers = alpha_p, alpha_n, beta, eps
+    if x.dtype in DTYPES and x.is_contiguous() and all(number.dtype == x.dtype for number in numbers):
+        addresses = (number.data_ptr() for number in numbers)
+        call("lullm_xielu", x.data_ptr(), *addresses, x.numel(), DTYPES[x.dtype])
+    else:
+        in_place.xielu_(x, alpha_p, alpha_n, beta, eps)
+
+
+def join(x: Tensor, y: Tensor) -> Tensor:
+    if x.dtype not in DTYPES or x.dtype != y.dtype or x.stride(1) != 1 or y.stride(1) != 1:
+        return in_place.join(x, y)
+    sizes = x.shape[1] * x.itemsize, y.shape[1] * y.itemsize
+    joined = new_result((len(x), x.shape[1] + y.shape[1]), x.dtype)
+    strides = x.stride(0) * x.itemsize, y.stride(0) * y.itemsize
+    call("lullm_join", x.data_ptr(), y.data_ptr(), joined.data_ptr(), *strides, len(x), *sizes)
+    return joined
+
+
 def scale_(x: Tensor, factor: float) -> None:
     if x.dtype in DTYPES and x.is_contiguous():
         call("lullm_scale", x.data_ptr(), x.numel(), factor, DTYPES[x.dtype])

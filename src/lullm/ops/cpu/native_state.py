@@ -112,7 +112,7 @@ def _recur(
         keys.shape[2],
         values.shape[2],
         weights.least_step,
-        weights.most_step,
+        weights.most_step if betas is None else weights.most_beta,
         len(state.shapes) > 3,
         DTYPES[values.dtype],
     )

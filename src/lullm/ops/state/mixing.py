@@ -45,7 +45,7 @@ def gated_delta_rule_over(scan: Scan) -> Callable[[Tensor, Tensor, Tensor, Decay
         k = _normed(k).repeat_interleave(num_repeats, dim=1)
         decays = -weights.a_log.exp() * softplus(a + weights.dt_bias)
         states = state.read(1)
-        out = scan(q, k, v.float(), decays, b.sigmoid(), states, state.layout)
+        out = scan(q, k, v.float(), decays, b.sigmoid() * weights.most_beta, states, state.layout)
         state.write(1, states)
         return out.to(v.dtype)
 

@@ -15,6 +15,7 @@ class DecayWeights:
         dt_bias: added to a token's step size, before softplus.
         skip: of a state space: how much of a token's value reaches its own output directly.
         least_step, most_step: bounds of a state space's step sizes.
+        most_beta: of a delta rule, factor on the sigmoids that say how much of a key's value is replaced.
     """
 
     a_log: Tensor
@@ -22,6 +23,7 @@ class DecayWeights:
     skip: Tensor | None = None
     least_step: float = 0.0
     most_step: float = math.inf
+    most_beta: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from lullm.server.wire import BOUNDED, FAIL_FAST, WireModel
+from lullm.server.wire import BOUNDED, FAIL_FAST, WireModel, unseen
 
 
 class Block(WireModel):
@@ -47,10 +47,20 @@ class ToolUseBlock(Block):
 TextBlocks = Annotated[str | Annotated[list[TextBlock], FAIL_FAST], BOUNDED]
 
 
+class ResultBlock(TextBlock):
+    """A part of what a tool has given. It may show what the model cannot see, which it is told then."""
+
+    others: ClassVar = re.compile("image|document")
+
+    @classmethod
+    def stand_in(cls, other: str) -> list[dict[str, Any]]:
+        return [{"type": "text", "text": unseen(other)}]
+
+
 class ToolResultBlock(Block):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: TextBlocks = ""
+    content: Annotated[str | Annotated[list[ResultBlock], FAIL_FAST], BOUNDED] = ""
     is_error: bool = False
 
 
@@ -73,7 +83,7 @@ def _check_tool_type(kind: str | None) -> str | None:
 class Tool(Block):
     """A tool that the client runs."""
 
-    hosted: ClassVar = re.compile(r"(web_search|web_fetch|code_execution|tool_search_tool_[a-z]+|mcp_toolset)(_\d+)?")
+    others: ClassVar = re.compile(r"(web_search|web_fetch|code_execution|tool_search_tool_[a-z]+|mcp_toolset)(_\d+)?")
     type: Annotated[str | None, AfterValidator(_check_tool_type)] = None
     name: str
     description: str | None = None

@@ -1,7 +1,7 @@
 """Anthropic's messages and tools in OpenAI's words."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lullm.server.anthropic.schema import (
@@ -34,7 +34,7 @@ def openai_messages(system: TextBlocks | None, messages: list[Message]) -> list[
     return translated
 
 
-def _text(content: TextBlocks) -> str:
+def _text(content: str | Sequence[TextBlock]) -> str:
     return content if isinstance(content, str) else "\n".join(block.text for block in content)
 
 

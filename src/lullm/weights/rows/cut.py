@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from lullm.config.model import Share
 from lullm.nn.embedding import Embedding, LMHead
 from lullm.nn.linear import FusedLinear, Matrix
+from lullm.nn.recurrent.convolution import Convolution
 from lullm.ops.quantized.stored import StoredRows
 from lullm.ops.table import Ops
 from lullm.weights.rows.place import PlainRows, QuantizedRows
@@ -150,7 +151,7 @@ def _cut(layer: nn.Module, whole: nn.Module, name: str, share: Share) -> Cut | N
     if dim == 0:
         sizes = getattr(layer, "shared_sizes", sizes)
         whole_sizes = getattr(whole, "shared_sizes", whole_sizes)
-    part_sizes = whole.part_sizes if isinstance(whole, FusedLinear) else ()
+    part_sizes = whole.part_sizes if isinstance(whole, FusedLinear | Convolution) else ()
     return Cut(of_all, dim, tuple(_runs(sizes, whole_sizes, share)), part_sizes)
 
 

@@ -21,10 +21,10 @@ def _layer_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     """By `layer_types`; where there are none, each `full_attention_interval`-th layer has attention."""
     interval = positive_int(data, "full_attention_interval", 4)
     types = [LINEAR if (layer + 1) % interval else FULL for layer in range(num_layers(data))]
-    return kinds_by_type(data, {LINEAR: RecurrentState(_delta_net(data).state_shapes)}, types)
+    return kinds_by_type(data, {LINEAR: RecurrentState(read_delta_net(data).state_shapes)}, types)
 
 
-def _delta_net(data: dict[str, Any]) -> DeltaNetConfig:
+def read_delta_net(data: dict[str, Any]) -> DeltaNetConfig:
     config = DeltaNetConfig(
         num_key_heads=positive_int(data, "linear_num_key_heads", most=MOST_HEADS),
         num_value_heads=positive_int(data, "linear_num_value_heads", most=MOST_HEADS),
@@ -53,7 +53,7 @@ def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> 
         activation=activation(data, "hidden_act"),
         attention_bias=boolean(data, "attention_bias", False),
         has_output_gate=True,
-        recurrent=_delta_net(data),
+        recurrent=read_delta_net(data),
     )
 
 

@@ -33,14 +33,22 @@ STACKS = (
 )
 
 
-def _mixers(
-    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
+def delta_net_or_attention(
+    config: ModelConfig,
+    style: DecoderStyle,
+    layer: int,
+    group: int,
+    dtype: torch.dtype,
+    *,
+    eps: float | None = None,
+    is_apart: bool = False,
 ) -> dict[str, nn.Module]:
-    """Attention, or a gated delta net in its place."""
+    """Attention, or a gated delta net in its place; `eps`: of its norm, if it is not that of the others."""
     if not isinstance(config.layer_kinds[layer], RecurrentState):
         return attention_alone(config, style, layer, group, dtype)
-    sizes = config.hidden_size, config.family.rms_norm_eps
-    return {"linear_attn": GatedDeltaNet(_delta_net(config), *sizes, layer, place_of(config, layer), dtype)}
+    sizes = config.hidden_size, config.family.rms_norm_eps if eps is None else eps
+    place = place_of(config, layer)
+    return {"linear_attn": GatedDeltaNet(_delta_net(config), *sizes, layer, place, dtype, is_apart)}
 
 
 def _delta_net(config: ModelConfig) -> DeltaNetConfig:
@@ -73,7 +81,7 @@ def _build(config: ModelConfig, rules: WeightRules, dtype: torch.dtype, max_mode
         qkv_bias=bias,
         o_bias=bias,
         make_mlp=experts_or_mlp,
-        make_mixers=_mixers,
+        make_mixers=delta_net_or_attention,
     )
     return CausalLM(config, style, dtype, max_model_len)
 

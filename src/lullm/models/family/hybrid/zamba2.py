@@ -64,10 +64,9 @@ class AdaptedAttention(Attention):
         qkv = super().project(x, ops)
         if not self.adapters:
             return qkv
-        parts = qkv.split(self.qkv_proj.part_sizes, dim=-1)
         lows = self.qkv_down(x, ops).split(self.rank, dim=-1)
-        for part, low, adapter in zip(parts, lows, self.adapters, strict=True):
-            ops.add_(part, adapter(low, ops))
+        q, k, v = (adapter(low, ops) for low, adapter in zip(lows, self.adapters, strict=True))
+        ops.add_(qkv, ops.join(ops.join(q, k), v))
         return qkv
 
 
@@ -88,7 +87,7 @@ class PlacedBlock(nn.Module):
     def forward(self, hidden: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
         ops, block = context.ops, self.shared
         assert context.layer_inputs is not None, "the decoder has made them"
-        joined = torch.cat((hidden, context.layer_inputs[:, 0]), dim=-1)  # [T, 2 * H]
+        joined = ops.join(hidden, context.layer_inputs[:, 0])  # [T, 2 * H]
         mixed = self.self_attn(block.input_layernorm(joined, ops), cos_sin_cache, context)
         ops.all_reduce_(mixed)
         normed = block.pre_ff_layernorm(mixed, ops)
@@ -146,7 +145,7 @@ class Zamba2Decoder(Decoder):
 
     def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
         hidden = self.embed(token_ids, context)
-        embedded = self.embed(token_ids, replace(context, stream=None)) if self.stage.rank else hidden.clone()
+        embedded = self.embed(token_ids, replace(context, stream=None))  # apart, since layers write over the other
         return self.run(hidden, replace(context, layer_inputs=embedded.unsqueeze(1)))
 
 

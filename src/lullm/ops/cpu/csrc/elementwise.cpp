@@ -193,6 +193,19 @@ void change(T* y, int64_t first, int64_t last, Change&& changed) {
 }
 
 template <class T>
+void xielu(const XieluArgs& a, int64_t first, int64_t last) {
+  const auto number = [](const void* at) { return to_float(*static_cast<const T*>(at)); };
+  const auto log1p_exp = [](float x) { return std::max(x, 0.0f) + std::log1p(std::exp(-std::abs(x))); };
+  const float least = number(a.beta);
+  const V p = set1(log1p_exp(number(a.alpha_p))), n = set1(least + log1p_exp(number(a.alpha_n)));
+  const V beta = set1(least), eps = set1(number(a.eps));
+  change(static_cast<T*>(a.y), first, last, [&](V x, int64_t) {
+    const V below = mul(n, sub(sub(exp(min(x, eps)), set1(1.0f)), x));
+    return fma(beta, x, select_negative(x, below, mul(p, mul(x, x))));
+  });
+}
+
+template <class T>
 void add_elements(const InPlaceArgs& a, int64_t first, int64_t last) {
   const T* x = static_cast<const T*>(a.x);
   change(static_cast<T*>(a.y), first, last, [&](V y, int64_t i) { return add(y, load_up_to(x + i, last - i)); });
@@ -252,6 +265,8 @@ void fill_elementwise(Kernels& kernels) {
   fill_rope_and_cache<Bf16>(kernels.rope_and_cache[kBFloat16]);
   kernels.layer_norm[kFloat32] = layer_norm<float>;
   kernels.layer_norm[kBFloat16] = layer_norm<Bf16>;
+  kernels.xielu[kFloat32] = xielu<float>;
+  kernels.xielu[kBFloat16] = xielu<Bf16>;
   kernels.activate[kFloat32] = activate_rows<float>;
   kernels.activate[kBFloat16] = activate_rows<Bf16>;
 }

@@ -115,6 +115,12 @@ struct InPlaceArgs {
   float value;    // of `scale` and `soft_cap`
 };
 
+// See `Ops.xielu_`.
+struct XieluArgs {
+  void* y;
+  const void *alpha_p, *alpha_n, *beta, *eps;  // one number each, of its type
+};
+
 // Heads of x [T, heads, head_size], in place: normed, if there is a weight, and rotated. Strides in elements.
 struct RotateArgs {
   void* x;
@@ -182,6 +188,7 @@ struct Kernels {
   void (*layer_norm[2])(const LayerNormArgs&, int64_t first_row, int64_t last_row);
   void (*activate[2])(const ActivationArgs&, int64_t first_row, int64_t last_row);
   void (*add[2])(const InPlaceArgs&, int64_t first, int64_t last);
+  void (*xielu[2])(const XieluArgs&, int64_t first, int64_t last);
   void (*scale[2])(const InPlaceArgs&, int64_t first, int64_t last);
   void (*soft_cap[2])(const InPlaceArgs&, int64_t first, int64_t last);
   void (*scale_by[2])(const InPlaceArgs&, int64_t first, int64_t last);

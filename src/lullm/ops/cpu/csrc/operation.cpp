@@ -230,6 +230,23 @@ LULLM_EXPORT void lullm_add(void* y, const void* x, int64_t count, int dtype) {
   for_ranges(count, 3 * size_of(dtype), [&](int64_t first, int64_t last) { kernels().add[dtype](a, first, last); });
 }
 
+LULLM_EXPORT void lullm_xielu(void* y, const void* alpha_p, const void* alpha_n, const void* beta, const void* eps,
+                              int64_t count, int dtype) {
+  const XieluArgs a = {y, alpha_p, alpha_n, beta, eps};
+  for_ranges(count, 6 * size_of(dtype), [&](int64_t first, int64_t last) { kernels().xielu[dtype](a, first, last); });
+}
+
+LULLM_EXPORT void lullm_join(const void* x, const void* y, void* joined, int64_t x_stride, int64_t y_stride, int64_t num_rows,
+                             int64_t x_bytes, int64_t y_bytes) {
+  for_ranges(num_rows, x_bytes + y_bytes, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; row++) {
+      char* to = static_cast<char*>(joined) + row * (x_bytes + y_bytes);
+      std::memcpy(to, static_cast<const char*>(x) + row * x_stride, x_bytes);
+      std::memcpy(to + x_bytes, static_cast<const char*>(y) + row * y_stride, y_bytes);
+    }
+  });
+}
+
 LULLM_EXPORT void lullm_scale(void* y, int64_t count, float factor, int dtype) {
   const InPlaceArgs a = {y, nullptr, factor};
   for_ranges(count, 2 * size_of(dtype), [&](int64_t first, int64_t last) { kernels().scale[dtype](a, first, last); });

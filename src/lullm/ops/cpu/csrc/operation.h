@@ -53,6 +53,12 @@ LULLM_EXPORT void lullm_activate(const void* x, void* y, int64_t stride, int64_t
 LULLM_EXPORT void lullm_add(void* y, const void* x, int64_t count, int dtype);
 LULLM_EXPORT void lullm_scale(void* y, int64_t count, float factor, int dtype);
 LULLM_EXPORT void lullm_soft_cap(void* y, int64_t count, float cap, int dtype);
+// xIELU in place; the four numbers have the type of y.
+LULLM_EXPORT void lullm_xielu(void* y, const void* alpha_p, const void* alpha_n, const void* beta, const void* eps,
+                              int64_t count, int dtype);
+// Rows of y behind rows of x; strides and sizes in bytes.
+LULLM_EXPORT void lullm_join(const void* x, const void* y, void* joined, int64_t x_stride, int64_t y_stride, int64_t num_rows,
+                             int64_t x_bytes, int64_t y_bytes);
 LULLM_EXPORT void lullm_scale_by(void* y, const void* factor, int64_t count, int dtype);
 LULLM_EXPORT void lullm_rotate(void* x, const void* weight, const int64_t* positions, const float* cos_sin,
                                int64_t row_stride, int64_t head_stride, int64_t num_rows, int64_t num_heads,

@@ -65,6 +65,8 @@ constexpr Operation kOperations[] = {
     operation<lullm_layer_norm>("lullm_layer_norm"),
     operation<lullm_activate>("lullm_activate"),
     operation<lullm_add>("lullm_add"),
+    operation<lullm_xielu>("lullm_xielu"),
+    operation<lullm_join>("lullm_join"),
     operation<lullm_scale>("lullm_scale"),
     operation<lullm_soft_cap>("lullm_soft_cap"),
     operation<lullm_scale_by>("lullm_scale_by"),

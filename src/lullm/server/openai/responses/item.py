@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from lullm.server.openai.chat.conversation import Effort, RefusalPart
-from lullm.server.wire import BOUNDED, FAIL_FAST, MISSING, WireModel
+from lullm.server.wire import BOUNDED, FAIL_FAST, MISSING, WireModel, unseen
 
 
 class Item(WireModel):
@@ -48,10 +48,20 @@ class FunctionCallItem(Item):
     caller: dict[str, Any] | None = None
 
 
+class OutputPart(TextPart):
+    """A part of what a function has given. It may show what the model cannot see, which it is told then."""
+
+    others: ClassVar = re.compile("input_(image|file)")
+
+    @classmethod
+    def stand_in(cls, other: str) -> list[dict[str, Any]]:
+        return [{"type": "input_text", "text": unseen(other.removeprefix("input_"))}]
+
+
 class FunctionOutputItem(Item):
     type: Literal["function_call_output"]
     call_id: str
-    output: Annotated[str | Annotated[list[TextPart], FAIL_FAST], BOUNDED]
+    output: Annotated[str | Annotated[list[OutputPart], FAIL_FAST], BOUNDED]
     caller: dict[str, Any] | None = None
 
 
@@ -93,7 +103,7 @@ Input = Annotated[str | Annotated[list[AnyItem], FAIL_FAST, BeforeValidator(_wit
 
 
 class FunctionTool(WireModel):
-    hosted: ClassVar = re.compile(r"(web_search(_preview)?|code_interpreter|file_search|image_generation|mcp)[\d_]*")
+    others: ClassVar = re.compile(r"(web_search(_preview)?|code_interpreter|file_search|image_generation|mcp)[\d_]*")
     type: Literal["function"]
     name: str
     description: str | None = None

@@ -115,7 +115,7 @@ struct RecurrenceArgs {
   void* y;                  // [T, num_heads, value_dim]
   int64_t key_stride, value_stride, step_stride;
   int64_t num_groups, num_heads, key_dim, value_dim;
-  float least_step, most_step;
+  float least_step, most_step;  // of the delta rule the latter is what a beta has at most
   bool keeps_tokens;
 
   // Where the factor of an item stands, in floats from the states on.

@@ -129,7 +129,7 @@ class Heads {
     for (int64_t t = 0; t < kChunkTokens; t += kLanes) {
       V step = softplus(add(load(given + t), bias));
       if (!kIsDelta) step = min(max(step, set1(a_.least_step)), set1(a_.most_step));
-      store(sizes_ + t, kIsDelta ? sigmoid(load(betas + t)) : step);
+      store(sizes_ + t, kIsDelta ? mul(set1(a_.most_step), sigmoid(load(betas + t))) : step);
       store(logs + t, max(mul(rate, step), set1(kLeastDecay)));
     }
     if constexpr (!kIsDelta) take_values(chunk);

@@ -176,7 +176,7 @@ void recur(const RecurrenceArgs& a, int64_t span, int64_t head, int64_t block, v
       if (is_delta) {
         normalize(query, padded, 1.0f / std::sqrt(static_cast<float>(a.key_dim)));
         normalize(key, padded, 1.0f);
-        betas[t] = 1.0f / (1.0f + std::exp(-to_float(row_of<T>(a.betas, token + t, a.step_stride)[head])));
+        betas[t] = a.most_step / (1.0f + std::exp(-to_float(row_of<T>(a.betas, token + t, a.step_stride)[head])));
       } else {
         for (int64_t j = 0; j < count; j += kLanes) store(move.written + j, mul(set1(step / factor), load(given[t] + j)));
       }

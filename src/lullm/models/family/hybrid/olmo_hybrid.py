@@ -1,0 +1,54 @@
+"""OLMo Hybrid (https://huggingface.co/allenai/Olmo-Hybrid-7B): gated delta nets in three of four layers.
+
+The others have attention as in OLMo 3, normed behind; delta nets are normed in front.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from lullm.config.model import ModelConfig
+from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, rules_of
+from lullm.models.family.hybrid.qwen_next import delta_net_or_attention
+from lullm.models.family.layer_norm.parallel import renames
+from lullm.models.family.olmo import OlmoLayer
+from lullm.types.layer_kind import RecurrentState
+from lullm.weights.rule import Fusion
+
+MIXER_EPS = 1e-5
+"""Of the norm behind the delta net, whatever the others have."""
+
+
+def _layer(config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype) -> DecoderLayer:
+    is_recurrent = isinstance(config.layer_kinds[layer], RecurrentState)
+    return (DecoderLayer if is_recurrent else OlmoLayer)(config, style, layer, group, dtype)
+
+
+def build_olmo_hybrid(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules, bias = rules_of(config), config.family.attention_bias
+    own = renames(
+        (r"\.attention_layer_norm\.", ".input_layernorm."),
+        (r"\.feedforward_layer_norm\.", ".post_attention_layernorm."),
+        (r"\.linear_attn\.o_proj\.", ".linear_attn.out_proj."),
+        (r"\.linear_attn\.o_norm\.", ".linear_attn.norm."),
+    )
+    rules = replace(
+        rules,
+        renames=(*own, *rules.renames),
+        fusions=(
+            *rules.fusions,
+            Fusion(("q_proj", "k_proj", "v_proj", "g_proj"), "in_proj_qkvz"),
+            Fusion(("b_proj", "a_proj"), "in_proj_ba"),
+            Fusion(("q_conv1d", "k_conv1d", "v_conv1d"), "conv1d"),
+        ),
+    )
+    style = DecoderStyle(
+        rules,
+        row_norms=True,
+        qkv_bias=bias,
+        o_bias=bias,
+        make_mixers=partial(delta_net_or_attention, eps=MIXER_EPS, is_apart=True),
+        make_layer=_layer,
+    )
+    return CausalLM(config, style, dtype, max_model_len)
