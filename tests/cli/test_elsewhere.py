@@ -58,6 +58,12 @@ def test_each_flag_of_vllms_is_there(capsys):
     assert hidden and not set(hidden) & set(serve.shown_flags)
 
 
+def test_a_choice_that_is_none_is_told_what_python_tells(capsys):
+    """`--quantization awq` said 'choose from int8, int4', and not that the checkpoint itself says how."""
+    assert "leave it out for GGUF files and quantized checkpoints" in said(capsys, "serve", "demo", "-q", "awq")
+    assert "leave it out for GGUF files" in said(capsys, "run", "demo", "hi", "--load-format", "gguf")
+
+
 def test_vllms_short_flags():
     args = build_parser().parse_args(["serve", "-tp", "2", "-pp=2", "-dp", "3", "-q", "int8", "-ep"])
     assert (args.tensor_parallel_size, args.pipeline_parallel_size, args.data_parallel_size) == (2, 2, 3)

@@ -112,6 +112,9 @@ class CommandParser(argparse.ArgumentParser):
                 message += _suggestion([wrong["given"]], known)
             if kind != "command":
                 message += f" (choose from {', '.join(known)})"
+                action = self._option_string_actions.get(wrong["name"].rpartition("/")[2])
+                if advice := getattr(action, "advice", None):
+                    message += f"; {advice}"
         super().error(message if self._source is None else f"{self._source}: {message}")
 
 

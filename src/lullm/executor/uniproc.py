@@ -6,9 +6,9 @@ from typing import Any
 
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
-from lullm.errors import EngineDeadError, InvalidRequestError, UnsupportedError
+from lullm.errors import EngineDeadError, UnsupportedError
 from lullm.executor.executor import Executor
-from lullm.executor.workers import Answer, WorkerVerb
+from lullm.executor.workers import Answer, WorkerVerb, run_on
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.types.step import Running, StepPlan, StepResult
 from lullm.worker.extension import open_worker
@@ -37,11 +37,7 @@ class LocalWorkers:
     ) -> list[Answer]:
         if timeout is not None:
             raise UnsupportedError("a call on the caller's own thread cannot be cut off; leave timeout out")
-        if callable(method):
-            return [_answer(method, worker, *args, **kwargs) for worker in self._workers]
-        if method.startswith("_") or not callable(getattr(type(self._workers[0]), method, None)):
-            raise InvalidRequestError(f"workers have no method {method!r}", "method")
-        return [_answer(getattr(worker, method), *args, **kwargs) for worker in self._workers]
+        return [_answer(run_on, worker, method, args, kwargs) for worker in self._workers]
 
     def weights_versions(self) -> list[int]:
         return [worker.weights_version() for worker in self._workers]
@@ -59,9 +55,9 @@ class LocalWorkers:
             worker.shutdown()
 
 
-def _answer(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Answer:
+def _answer(function: Callable[..., Any], *args: Any) -> Answer:
     try:
-        return Answer(function(*args, **kwargs))
+        return Answer(function(*args))
     except Exception as error:
         return Answer(error=error)
 

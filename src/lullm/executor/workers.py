@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from lullm.errors import InvalidRequestError
 from lullm.types.step import Running, StepPlan, StepResult
 
 WorkerVerb = Literal[
@@ -40,6 +41,16 @@ class Answer:
 
     value: Any = None
     error: Exception | None = None
+
+
+def run_on(worker: object, method: str | Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """One worker's part of `Workers.run`. Raises InvalidRequestError: it has no such method; what the method raises."""
+    if callable(method):
+        return method(worker, *args, **kwargs)
+    found = None if method.startswith("_") else getattr(worker, method, None)
+    if not callable(found):
+        raise InvalidRequestError(f"workers have no method {method!r}", "method")
+    return found(*args, **kwargs)
 
 
 class Workers(Protocol):

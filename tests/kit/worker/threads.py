@@ -6,14 +6,15 @@ Every worker lives in a thread of its own, as recordings and torch's modes do. T
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
 from lullm.collective.collective import Alone, rows_of
 from lullm.collective.seat import Seat
-from lullm.errors import EngineDeadError, InvalidRequestError, WorkerLostError
+from lullm.errors import EngineDeadError, WorkerLostError
 from lullm.executor.executor import Executor
-from lullm.executor.workers import Answer
+from lullm.executor.workers import Answer, run_on
 from lullm.types.parallel.placement import placements
 from lullm.worker.meeting import Meeting, open_seat
 from lullm.worker.worker import Worker
@@ -155,20 +156,18 @@ class ThreadWorkers:
         return len(self.workers)
 
     def call(self, verb, *args):
-        return self._ask([getattr(worker, verb) for worker in self.workers], args, {})
+        return self._ask([getattr(worker, verb) for worker in self.workers], *args)
 
     def launch(self, plan):
         def compute(worker):
             return worker.launch_model(plan).result()
 
-        return [Promised(thread.submit(compute, worker)) for thread, worker in self._pairs()]
+        return [
+            Promised(thread.submit(compute, worker)) for thread, worker in zip(self._threads, self.workers, strict=True)
+        ]
 
     def run(self, method, timeout, args, kwargs):
-        if callable(method):
-            return self._ask([method] * len(self.workers), args, kwargs, gives_worker=True)
-        if method.startswith("_") or not callable(getattr(Worker, method, None)):
-            raise InvalidRequestError(f"workers have no method {method!r}", "method")
-        return self._ask([getattr(worker, method) for worker in self.workers], args, kwargs)
+        return self._ask([partial(run_on, worker) for worker in self.workers], method, args, kwargs)
 
     def weights_versions(self):
         return [worker.weights_version() for worker in self.workers]
@@ -183,17 +182,12 @@ class ThreadWorkers:
     def close(self):
         if not self._is_closed:
             self._is_closed = True
-            self._ask([worker.shutdown for worker in self.workers], (), {})
+            self._ask([worker.shutdown for worker in self.workers])
             self._stop()
 
-    def _pairs(self):
-        return zip(self._threads, self.workers, strict=True)
-
-    def _ask(self, functions, args, kwargs, gives_worker=False):
-        futures = [
-            thread.submit(function, *((worker,) if gives_worker else ()), *args, **kwargs)
-            for (thread, worker), function in zip(self._pairs(), functions, strict=True)
-        ]
+    def _ask(self, functions, *args):
+        pairs = zip(self._threads, functions, strict=True)
+        futures = [thread.submit(function, *args) for thread, function in pairs]
         return [Answer(error=error) if (error := f.exception()) else Answer(f.result()) for f in futures]
 
     def _stop(self):

@@ -100,7 +100,8 @@ def _add_flag(group: argparse._ArgumentGroup, option: Option) -> None:
         if option.is_repeated:
             facts["action"] = "append"
     name = option.flag or option.name.replace("_", "-")
-    group.add_argument(*_SHORT.get(option.name, ()), f"--{name}", dest=option.name, **facts)
+    action = group.add_argument(*_SHORT.get(option.name, ()), f"--{name}", dest=option.name, **facts)
+    action.advice = option.advice  # type: ignore[attr-defined]  # for the error of `CommandParser`
 
 
 def _reader(option: Option) -> tuple[Callable[[str], Any], str]:

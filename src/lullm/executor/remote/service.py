@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from lullm.errors import InvalidRequestError
 from lullm.executor.remote.message import OPENING, Command, Link, Reply, with_functions
+from lullm.executor.workers import run_on
 from lullm.types.step import Running, StepResult
 from lullm.types.wire.importable import find_importable
 from lullm.types.wire.plain_error import plain_error
@@ -108,14 +108,4 @@ def _run(worker: "Worker", command: Command) -> Any:
         verb, args = command.content
         return getattr(worker, verb)(*args)
     method, given, kwargs = command.content
-    args = with_functions(given)
-    if ":" in method:
-        return find_importable(method)(worker, *args, **kwargs)
-    return _method_of(worker, method)(*args, **kwargs)
-
-
-def _method_of(worker: "Worker", name: str) -> Callable[..., Any]:
-    method = None if name.startswith("_") else getattr(worker, name, None)
-    if not callable(method):
-        raise InvalidRequestError(f"workers have no method {name!r}", "method")
-    return method  # type: ignore[no-any-return]  # any callable attribute
+    return run_on(worker, find_importable(method) if ":" in method else method, with_functions(given), kwargs)
