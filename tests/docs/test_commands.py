@@ -18,7 +18,7 @@ from lullm.cli.parser import sub_parsers
 BLOCKS = {block.name: block for block in command_blocks()}
 TRIED = [name for name, block in BLOCKS.items() if block.mark is None]
 SLOW = [name for name, block in BLOCKS.items() if block.mark == "slow"]
-ELSEWHERE = {"docker", "pip", "uv", "lm_eval", "ollama", "cat", "echo"}
+ELSEWHERE = {"docker", "pip", "uv", "guidellm", "lm_eval", "ollama", "vllm", "cat", "echo"}
 """Programs of others."""
 
 

@@ -105,7 +105,7 @@ def test_multi_dimensional_ropes_are_plain_in_text(tmp_path):
     ("changes", "message"),
     [
         ({"linear_num_value_heads": 3}, "linear_num_value_heads .3. must be a multiple of linear_num_key_heads .2."),
-        ({"layer_types": ["linear_attention"]}, "layer_types names 1 layers"),
+        ({"layer_types": ["linear_attention"]}, "layer_types .* names 1 layers"),
         ({"layer_types": ["chunked_attention"] * 3}, "layer_types .*must be a list of full_attention and linear"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
         ({"attn_output_gate": False}, "attn_output_gate False"),

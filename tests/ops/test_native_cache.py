@@ -148,6 +148,17 @@ def test_large_scores(dtype, kind):
     assert_native(layout, q * 30, cache_of(kind, *caches), 1.0, float32=1e-3)
 
 
+@pytest.mark.parametrize("num_rows", [1, 40])
+def test_queries_of_extremes(num_rows):
+    """Over integers a query may become integers, too: sums of the largest do not overflow; any size will do."""
+    layout, q, _ = make_step([(num_rows, 70)], 2, 1, 512, 16, torch.bfloat16)
+    key = torch.full((len(layout.block_tables[0]) + 2, 16, 1, 512), 127.0)
+    key[::2] *= -1
+    cache = cache_of("int8", key, torch.randn(key.shape, generator=torch.Generator().manual_seed(0)))
+    for size in (1e-30, 1e30):
+        assert_native(layout, torch.full_like(q, size), cache, 1e-5 / size)
+
+
 @QUANTIZED
 def test_every_byte_is_read_as_what_it_is(kind, isa):
     """A decode that sees one key gives its values, of all 256 bytes, NaN as NaN. Small numbers are not flushed."""

@@ -123,6 +123,22 @@ def check_recurrence(ops, kind, given, query_lens, heads):
     torch.testing.assert_close(settled(*found[1:]), expected[1], atol=5e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("query_lens", LENS, ids=str)
+def test_keys_whose_elements_decay_apart(ops, query_lens):
+    """Kimi Delta Attention."""
+    heads = num_keys, num_values, key_dim, value_dim = HEADS[1]
+    *given, weights = input_of("delta rule", sum(query_lens), heads)
+    given[2] = draw(sum(query_lens), num_values * (1 + key_dim))
+    given.append(replace(weights, dt_bias=draw(num_values * key_dim) - 1))
+    before, is_first = states_before(len(query_lens), heads), [span == 1 for span in range(len(query_lens))]
+    found, expected = (
+        run_rule(version, "delta rule", given, query_lens, heads, before, is_first) for version in (ops, REFERENCE_OPS)
+    )
+    assert expected[0].abs().mean() > 0.01
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=5e-5, rtol=1e-4)
+
+
 @KINDS
 @pytest.mark.parametrize("rate", [1.5, 4.0, 8.0])
 def test_what_is_forgotten_soon_or_at_once(ops, kind, rate):

@@ -43,6 +43,7 @@ from lullm.models.family.gpt import (
 )
 from lullm.models.family.granite import build_hyperclovax
 from lullm.models.family.hunyuan import build_hunyuan
+from lullm.models.family.hybrid.kimi_linear import build_kimi_linear
 from lullm.models.family.hybrid.lfm2 import build_lfm2
 from lullm.models.family.hybrid.olmo_hybrid import build_olmo_hybrid
 from lullm.models.family.hybrid.qwen_next import build_qwen3_5, build_qwen3_next
@@ -158,6 +159,7 @@ BUILDERS: dict[str, Builder] = {
     "AfmoeForCausalLM": build_afmoe,
     "HYV3ForCausalLM": build_hy_v3,
     "MellumForCausalLM": build_qwen3_moe,
+    "KimiLinearForCausalLM": build_kimi_linear,
     "OlmoHybridForCausalLM": build_olmo_hybrid,
     "RecurrentGemmaForCausalLM": build_recurrent_gemma,
     "Zamba2ForCausalLM": build_zamba2,

@@ -259,7 +259,7 @@ class Ops:
 
     gated_delta_rule: _Scan = mixing.gated_delta_rule_over(recurrence.scan)
     """qk `[T, 2 * Hk, Dk]`: queries, then keys; v `[T, Hv, Dv]`, sizes `[T, 2 * Hv]`: products b, then a; weights,
-    state -> like v.
+    state -> like v. Of a, and of `dt_bias`, there may be Dk a head: elements of keys then decay apart.
 
     Gated Delta Networks, https://arxiv.org/abs/2412.06464 (`ops.state.recurrence`). Queries and keys are brought to
     length 1, queries divided by the root of Dk; a key head serves Hv / Hk value heads. beta is `most_beta` times the

@@ -13,6 +13,7 @@ from torch import nn
 from lullm.config.encoding.scheme import Float4Scheme, TableScheme
 from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
+from lullm.types.layer_kind import RecurrentState
 from lullm.weights.reading.source import open_source
 from lullm.weights.rule import TOWER
 
@@ -117,7 +118,9 @@ def _wrong_sizes(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]
         if number not in stated:
             stated[number] = _stated_sizes(config, number)
         sizes = stated[number].get(layer, ()) if last == "weight" else ()
+        kind = config.layer_kinds[min(number * config.family.kinds_per_layer, len(config.layer_kinds) - 1)]
         is_own = any(part in name for part in _OF_OWN_SIZES)
+        is_own |= isinstance(kind, RecurrentState) and ".self_attn." in name  # a mixer of another kind
         if is_own or TOWER.search(name) or sizes and _is_packed(config, name):
             sizes = ()
         if sizes and shape != [size for _, size in sizes]:

@@ -131,6 +131,11 @@ ZAMBA = {
     "num_key_value_heads": 4,
 }  # fmt: skip
 OLMO_HYBRID = {"rope_parameters": {"rope_type": "default", "rope_theta": None}, "head_dim": ...}
+KIMI = {
+    "kv_lora_rank": 24, "qk_nope_head_dim": 10, "qk_rope_head_dim": 8, "v_head_dim": 14, "num_key_value_heads": 4,
+    "head_dim": ..., "num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_local_experts": 6,
+    "linear_num_heads": 4, "linear_head_dim": 12, "num_hidden_layers": 5,
+}  # fmt: skip
 GRIFFIN = {"num_hidden_layers": 5, "attention_window_size": 20, "head_dim": ...}
 SOME_MAMBA = MAMBA | {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
 FALCON = MAMBA | {
@@ -1286,6 +1291,23 @@ CASES = {
         OLMO_HYBRID,
         "gated delta nets in three of four layers, whose betas reach 2; attention as in OLMo 3, without rope",
         loss=0.1,
+        is_rare=True,
+    ),
+    "KimiLinear": Cases(
+        "Kimi Linear 48B-A3B",
+        {
+            "plain": KIMI,
+            "groups, dense layers, biases, tied": KIMI
+            | TIED
+            | {"n_group": 3, "topk_group": 2, "norm_topk_prob": False, "attention_bias": True, "q_lora_rank": 12}
+            | {"layer_types": ["full_attention", "linear_attention", "linear_attention"]}
+            | {"mlp_layer_types": ["sparse", "dense", "sparse"], "num_hidden_layers": 3},
+        },
+        KIMI | {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]},
+        KIMI | {"num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention", "full_attention"]},
+        "delta nets that forget by the element of a key in three of four layers, latent vectors without positions in "
+        "the others; sigmoid router with correction and groups, shared experts",
+        loss=0.2,
         is_rare=True,
     ),
     "MiniCPM3": Cases(

@@ -43,7 +43,7 @@ def _sizes(data: dict[str, Any]) -> LatentConfig:
     return sizes
 
 
-def _as_one_head(data: dict[str, Any]) -> dict[str, Any]:
+def as_one_head(data: dict[str, Any]) -> dict[str, Any]:
     """What the cache sees: one head per token. Raises ModelLoadError: keys are shared in another way."""
     heads, kv_heads = data.get("num_attention_heads"), data.get("num_key_value_heads")
     if kv_heads is not None and kv_heads != heads:
@@ -60,7 +60,7 @@ def _as_one_head(data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "num_key_value_heads": 1, "head_dim": sizes.cached_size}
 
 
-def _read(
+def read_latent(
     data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int, experts: ExpertsConfig | None = None
 ) -> DecoderConfig:
     config, sizes = read_dense(data, kinds, head_dim), _sizes(data)
@@ -98,22 +98,22 @@ def _read_second(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: i
         num_group_scores=1,
         shared_intermediate_size=read_shared(data, experts),
     )
-    return _read(data, kinds, head_dim, experts)
+    return read_latent(data, kinds, head_dim, experts)
 
 
 def _read_third(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    return _read(data, kinds, head_dim, read_grouped_experts(data, _behind_first(data, len(kinds), 3)))
+    return read_latent(data, kinds, head_dim, read_grouped_experts(data, _behind_first(data, len(kinds), 3)))
 
 
 def _read_glm4_lite(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    return _read(data, kinds, head_dim, read_grouped_experts(data, layers_by_name(data, num_dense=1)))
+    return read_latent(data, kinds, head_dim, read_grouped_experts(data, layers_by_name(data, num_dense=1)))
 
 
 def _read_minicpm3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     """Halves turn. Factors as of Granite, in other words; null is none."""
     hidden_size = positive_int(data, "hidden_size")
     base, depth = data.get("dim_model_base"), data.get("scale_depth")
-    config = _read({**data, "rope_interleave": False}, kinds, head_dim)
+    config = read_latent({**data, "rope_interleave": False}, kinds, head_dim)
     return replace(
         config,
         embedding_scale=positive_float(data, "scale_emb", 12.0),
@@ -126,7 +126,7 @@ def _minicpm3_heads(data: dict[str, Any]) -> dict[str, Any]:
     """Values have a head's part of a row, where nothing is said."""
     heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
     size = positive_int(data, "v_head_dim", positive_int(data, "hidden_size") // heads, MOST_HEAD_DIM)
-    return _as_one_head({**data, "v_head_dim": size, "rope_interleave": False})
+    return as_one_head({**data, "v_head_dim": size, "rope_interleave": False})
 
 
 _DENSE = DENSE_READS | {
@@ -151,7 +151,7 @@ DEEPSEEK_V2 = Family(
     reads=_READS | {"topk_method", "first_k_dense_replace"},
     fixed=NO_WINDOW | {"scoring_func": "softmax", "moe_layer_freq": 1, "norm_topk_prob": False, "mlp_bias": False},
     ignores=_IGNORES,
-    derive=_as_one_head,
+    derive=as_one_head,
 )  # fmt: skip
 DEEPSEEK_V3 = Family(
     _read_third,
@@ -163,7 +163,7 @@ DEEPSEEK_V3 = Family(
     reads=_READS | {"norm_topk_prob", "first_k_dense_replace", "rope_interleave"},
     fixed=NO_WINDOW | _SIGMOID,
     ignores=_IGNORES,
-    derive=_as_one_head,
+    derive=as_one_head,
 )  # fmt: skip
 GLM4_MOE_LITE = Family(
     _read_glm4_lite,
@@ -175,17 +175,17 @@ GLM4_MOE_LITE = Family(
     reads=_READS | {"norm_topk_prob", "mlp_layer_types", "rope_interleave"},
     fixed=NO_WINDOW | _SIGMOID | {"first_k_dense_replace": 1},
     ignores=_IGNORES,
-    derive=_as_one_head,
+    derive=as_one_head,
 )  # fmt: skip
 YOUTU = Family(
-    _read,
+    read_latent,
     defaults={
         "q_lora_rank": 1536, "qk_nope_head_dim": 128, "v_head_dim": 128, "tie_word_embeddings": True,
     },
     reads=_DENSE | {"rope_interleave"},
     fixed=NO_WINDOW,
     ignores=UNUSED_WINDOW | {"qk_head_dim", "embedding_initializer_range"},
-    derive=_as_one_head,
+    derive=as_one_head,
 )  # fmt: skip
 MINICPM3 = Family(
     _read_minicpm3,

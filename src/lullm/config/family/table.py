@@ -23,6 +23,7 @@ from lullm.config.family.gemma.gemma4 import GEMMA4, GEMMA4_UNIFIED
 from lullm.config.family.gpt import BIOGPT, GPT1, GPT2, GPT_BIGCODE, GPT_NEO, OPT
 from lullm.config.family.granite import GRANITE, GRANITE_SWA, HYPERCLOVAX
 from lullm.config.family.hunyuan import HUNYUAN, HUNYUAN_MOE
+from lullm.config.family.hybrid.kimi_linear import KIMI_LINEAR
 from lullm.config.family.hybrid.lfm2 import LFM2, LFM2_MOE
 from lullm.config.family.hybrid.mamba import FALCON_MAMBA, JAMBA, MAMBA, MAMBA2
 from lullm.config.family.hybrid.nemotron_h import NEMOTRON_H
@@ -146,6 +147,7 @@ FAMILIES: dict[str, Family] = {
     "AfmoeForCausalLM": AFMOE,
     "HYV3ForCausalLM": HY_V3,
     "MellumForCausalLM": MELLUM,
+    "KimiLinearForCausalLM": KIMI_LINEAR,
     "OlmoHybridForCausalLM": OLMO_HYBRID,
     "RecurrentGemmaForCausalLM": RECURRENT_GEMMA,
     "Zamba2ForCausalLM": ZAMBA2,

@@ -38,6 +38,7 @@ class DeltaNetConfig:
     Args:
         num_key_heads, num_value_heads: a key head, which queries have as many of, serves several value heads.
         kernel_size: tokens that the convolution before the heads sees, the last one included.
+        forgets_by_key: every element of a key has a decay of its own, not every head (Kimi Delta Attention).
         most_beta: how much of what the state has for a key a token replaces at most; at 2 it turns round.
     """
 
@@ -47,6 +48,7 @@ class DeltaNetConfig:
     value_head_dim: int
     kernel_size: int
     most_beta: float = 1.0
+    forgets_by_key: bool = False
 
     @property
     def key_size(self) -> int:
@@ -72,6 +74,8 @@ class DeltaNetConfig:
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """What a sequence keeps: the rows that the convolution sees, a matrix per value head, and a chunk's tokens."""
         sizes = (self.num_value_heads, self.key_head_dim, self.value_head_dim)
+        if self.forgets_by_key:
+            return (self.kernel_size - 1, self.num_channels), sizes
         kept = chunk_tokens(*sizes, self.num_key_heads, self.value_head_dim + 1)  # a head's changes, and its decay
         return (self.kernel_size - 1, self.num_channels), *head_states(*sizes), *kept
 

@@ -65,7 +65,7 @@ def causal_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, activates
 
 
 def gated_delta_rule(qk: Tensor, v: Tensor, sizes: Tensor, weights: DecayWeights, state: LayerState) -> Tensor:
-    if not _is_native(qk, v, sizes):
+    if not _is_native(qk, v, sizes) or sizes.shape[1] != 2 * v.shape[1]:
         return _torch_delta_rule(qk, v, sizes, weights, state)
     queries, keys = qk.chunk(2, dim=1)
     betas, steps = sizes.chunk(2, dim=1)

@@ -39,13 +39,16 @@ def gated_delta_rule_over(scan: Scan) -> Callable[[Tensor, Tensor, Tensor, Decay
 
     def gated_delta_rule(qk: Tensor, v: Tensor, sizes: Tensor, weights: DecayWeights, state: LayerState) -> Tensor:
         q, k = qk.chunk(2, dim=1)  # [T, Hk, Dk] each
-        b, a = sizes.float().chunk(2, dim=-1)  # [T, Hv] each
+        num_heads = v.shape[1]
+        b, a = sizes.float().split((num_heads, sizes.shape[1] - num_heads), dim=-1)  # [T, Hv], [T, Hv] or [T, Hv * Dk]
         num_repeats = v.shape[1] // k.shape[1]
         q = _normed(q).repeat_interleave(num_repeats, dim=1) * q.shape[-1] ** -0.5  # [T, Hv, Dk]
         k = _normed(k).repeat_interleave(num_repeats, dim=1)
-        decays = -weights.a_log.exp() * softplus(a + weights.dt_bias)
+        steps, rates = softplus(a + weights.dt_bias), weights.a_log.exp()
+        if a.shape[1] != num_heads:
+            steps, rates = steps.unflatten(-1, (num_heads, -1)), rates.unsqueeze(-1)
         states = state.read(1)
-        out = scan(q, k, v.float(), decays, b.sigmoid() * weights.most_beta, states, state.layout)
+        out = scan(q, k, v.float(), -rates * steps, b.sigmoid() * weights.most_beta, states, state.layout)
         state.write(1, states)
         return out.to(v.dtype)
 

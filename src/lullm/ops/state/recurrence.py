@@ -48,7 +48,7 @@ def scan(
 ) -> Tensor:
     """q, k `[T, H, Dk]`, v `[T, H, Dv]`, decays, betas `[T, H]`, states `[S, H, Dk, Dv]`: moved on -> `[T, H, Dv]`.
 
-    All float32. betas None: a state space.
+    All float32. betas None: a state space. Decays may be `[T, H, Dk]`; then tokens come one after the other.
     """
     out = torch.zeros(v.shape, dtype=torch.float32, device=v.device)
     inputs = [q, k, v, decays, *([] if betas is None else [betas])]
@@ -65,8 +65,9 @@ def scan(
     for rows, state in zip(layout.rows, states, strict=True):
         if rows.stop - rows.start == 1:
             continue
-        for first in range(rows.start, rows.stop, CHUNK):
-            part = slice(first, min(first + CHUNK, rows.stop))
+        size = CHUNK if decays.dim() == 2 else 1
+        for first in range(rows.start, rows.stop, size):
+            part = slice(first, min(first + size, rows.stop))
             if part.stop - part.start == 1:
                 out[part] = _next_tokens(*[given[part] for given in inputs], states=state.unsqueeze(0))
             else:
@@ -99,7 +100,7 @@ def _next_tokens(
     q: Tensor, k: Tensor, v: Tensor, decays: Tensor, betas: Tensor | None = None, *, states: Tensor
 ) -> Tensor:
     """One token of each sequence: q, k `[S, H, Dk]`, v `[S, H, Dv]`, decays, betas `[S, H]` -> `[S, H, Dv]`."""
-    states *= decays.exp()[..., None, None]
+    states *= decays.exp().unflatten(1, (q.shape[1], 1) if decays.dim() == 2 else (q.shape[1],)).unsqueeze(-1)
     if betas is not None:
         held = (k.unsqueeze(-2) @ states).squeeze(-2)  # [S, H, Dv]
         v = (v - held) * betas.unsqueeze(-1)

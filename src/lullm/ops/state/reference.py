@@ -25,7 +25,7 @@ def scan(
     for rows, state in zip(layout.rows, states, strict=True):
         for row in range(rows.start, rows.stop):
             for head in range(v.shape[1]):
-                own, key, value = state[head] * decays[row, head].exp(), k[row, head], v[row, head]
+                own, key, value = state[head] * decays[row, head].exp().view(-1, 1), k[row, head], v[row, head]
                 if betas is not None:
                     value = betas[row, head] * (value - own.t() @ key)
                 own = own + torch.outer(key, value)

@@ -100,14 +100,14 @@ class EitherWayRows(_RowsOfOne):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlatRows(_RowsOfOne):
-    """The rows of a vector that the checkpoint holds as `[1, size]`. It is written whole."""
+    """The rows of a vector that the checkpoint holds as `[1, size]`, or with other sizes of 1. It is written whole."""
 
     @property
     def shape(self) -> torch.Size:
         return torch.Size((1, *self.rows.shape))
 
     def fits(self, shape: torch.Size) -> bool:
-        return shape in (self.shape, self.rows.shape)
+        return shape.numel() == max(shape, default=1) == self.rows.shape.numel()
 
     def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
         assert isinstance(values, Tensor) and first_row == 0, "it is written whole"

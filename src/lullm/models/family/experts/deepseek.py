@@ -16,14 +16,14 @@ from lullm.nn.latent_attention import LatentAttention
 from lullm.weights.rule import HeadOrder, WeightRules
 
 
-def _latent_attention(
+def latent_attention(
     config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
 ) -> dict[str, nn.Module]:
     return {"self_attn": LatentAttention(config, config.family.attention_bias, layer, group, dtype)}
 
 
 def build_deepseek(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    style = DecoderStyle(_rules(config), make_mlp=experts_or_mlp, make_mixers=_latent_attention)
+    style = DecoderStyle(_rules(config), make_mlp=experts_or_mlp, make_mixers=latent_attention)
     return CausalLM(config, style, dtype, max_model_len)
 
 

@@ -16,16 +16,17 @@ template <class E>
 struct Scores {
   const E* rows;
   int64_t row_stride;  // in elements
-  float* sums;
+  float* sums;         // of Int16, integers
 };
 
-// A block of 16 keys. kIsSplit: its units are two bf16 of which floats are made.
+// A block of 16 keys. kIsSplit: its units are two bf16 of which floats are made. Those of Int16 are four bytes.
 template <class E, bool kIsSplit, int kRows>
 inline void multiply_columns(const Scores<E>& p, const char* block) {
-  V sums[kRows];
-  LULLM_UNROLL for (int r = 0; r < kRows; r++) sums[r] = load(p.sums + r * kStepKeys);
+  using L = Lanes<E>;
+  typename L::Vector sums[kRows];
+  LULLM_UNROLL for (int r = 0; r < kRows; r++) sums[r] = L::read(p.sums + r * kStepKeys);
   const E* row = p.rows;
-  auto multiply = [&](V columns) {
+  auto multiply = [&](typename L::Vector columns) {
     LULLM_UNROLL for (int r = 0; r < kRows; r++)
       sums[r] = multiply_add(row, spread(row + r * p.row_stride), columns, sums[r]);
     row += kUnitElements<E>;
@@ -34,11 +35,14 @@ inline void multiply_columns(const Scores<E>& p, const char* block) {
     if constexpr (kIsSplit) {
       multiply(even(reinterpret_cast<const Bf16*>(block)));
       multiply(odd(reinterpret_cast<const Bf16*>(block)));
+    } else if constexpr (std::is_same_v<E, Int16>) {
+      multiply(first_and_third(load_integers(block)));
+      multiply(second_and_fourth(load_integers(block)));
     } else {
       multiply(load(reinterpret_cast<const float*>(block)));
     }
   }
-  LULLM_UNROLL for (int r = 0; r < kRows; r++) store(p.sums + r * kStepKeys, sums[r]);
+  LULLM_UNROLL for (int r = 0; r < kRows; r++) L::write(p.sums + r * kStepKeys, sums[r]);
 }
 
 template <class E, bool kIsSplit>
@@ -73,8 +77,13 @@ void multiply_keys(int64_t head_size, const CacheRows& keys, int64_t count, cons
     for (; d + kElements <= head_size; d += kElements)
       multiply(std::true_type(), [](const C* key) { return load(reinterpret_cast<const float*>(key)); });
   }
-  for (; d < head_size; d += kBlockElements<E>)
-    multiply(std::false_type(), [&](const C* key) { return load_units<E>(key, head_size - d); });
+  if constexpr (std::is_same_v<E, Int16>) {
+    for (; d < head_size; d += kElements)
+      multiply(std::false_type(), [&](const C* key) { return load_bytes(key, head_size - d); });
+  } else {
+    for (; d < head_size; d += kBlockElements<E>)
+      multiply(std::false_type(), [&](const C* key) { return load_units<E>(key, head_size - d); });
+  }
 }
 
 // Columns of a unit of keys: `kVectors` of them from element d of the head on, in the order of packed values.

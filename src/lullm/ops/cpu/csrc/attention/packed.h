@@ -3,6 +3,9 @@
 // A unit is 32 bits of the direction that is summed over: a float, or two neighbours in bf16. A block is a tile of 16
 // units by 16 columns, 1 KiB. Keys: elements of the head are summed over, the 64 keys are columns; blocks are ordered by
 // units, then columns. Values: keys are summed over, elements of the head are columns; by columns, then units.
+//
+// For queries of bf16 vectors multiply keys of a cache of integers as integers, two of 16 bits in a unit: of four bytes in a
+// row the first and the third, then the second and the fourth. That takes three instructions for 64 bytes, and floats eight.
 #pragma once
 
 #include <type_traits>
@@ -24,6 +27,12 @@ using Operand = std::conditional_t<std::is_same_v<T, Bf16>, Bf16, float>;
 template <class T>
 using Operand = float;
 #endif
+
+struct Int16 {
+  int16_t value;
+};
+template <class T, class C>
+using KeyOperand = std::conditional_t<std::is_same_v<T, Bf16> && std::is_same_v<C, Int8>, Int16, Operand<T>>;
 
 template <class E>
 constexpr int64_t kUnitElements = 4 / sizeof(E);
@@ -82,6 +91,41 @@ inline void split_pairs(const char* pairs, char* to, int64_t next) {
   }
 }
 #endif
+
+// The two units of 16 keys that four bytes of each are.
+inline I first_and_third(I bytes) { return shift_signed_16<8>(shift_left_16<8>(bytes)); }
+inline I second_and_fourth(I bytes) { return shift_signed_16<8>(bytes); }
+
+// Sixty-four bytes, or as many as are left, and zeros.
+inline V load_bytes(const Int8* p, int64_t left) {
+  if (left >= 64) return load(reinterpret_cast<const float*>(p));
+  alignas(64) float bytes[kLanes] = {};
+  std::memcpy(bytes, p, left);
+  return load(bytes);
+}
+
+template <class Between>
+void pack_integers(int64_t head_size, const CacheRows& keys, char* to, Between&& between) {
+  for (int64_t d = 0; d < head_size; d += 64) {
+    const int64_t num_blocks = head_size - d > 32 ? 2 : 1;
+    for (int64_t first = 0; first < kStepKeys; first += 16) {
+      alignas(64) char bytes[kBlockBytes];
+      V rows[16];
+      LULLM_UNROLL for (int64_t i = 0; i < 16; i++) rows[i] = load_bytes(keys.row<Int8>(first + i) + d, head_size - d);
+      transpose(rows, bytes);
+      for (int64_t block = 0; block < num_blocks; block++) {
+        char* unit = to + block * 4 * kBlockBytes + first / 16 * kBlockBytes;
+        for (int64_t i = 8 * block; i < 8 * block + 8; i++, unit += 128) {
+          const I four = load_integers(bytes + 64 * i);
+          store_integers(unit, first_and_third(four));
+          store_integers(unit + 64, second_and_fourth(four));
+        }
+        between();
+      }
+    }
+    to += num_blocks * 4 * kBlockBytes;
+  }
+}
 
 // `between` is called after every block.
 template <class E, class C, class Between>

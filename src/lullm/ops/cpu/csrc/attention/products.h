@@ -13,6 +13,28 @@ namespace {
 constexpr int kColumnVectors = kRegisters >= 32 ? 4 : 1;
 constexpr int kRowsAtOnce = 6;
 
+// What a vector of sums and operands of type E is.
+template <class E>
+struct Lanes {
+  using Vector = V;
+  static V none() { return zero(); }
+  static V read(const void* p) { return load(static_cast<const float*>(p)); }
+  static void write(float* p, V v) { store(p, v); }
+};
+template <>
+struct Lanes<Int16> {
+  using Vector = I;
+  static I none() { return zero_integers(); }
+  static I read(const void* p) { return load_integers(p); }
+  static void write(float* p, I v) { store_integers(p, v); }
+};
+
+inline I spread(const Int16* p) {
+  int32_t unit;
+  std::memcpy(&unit, p, 4);
+  return set_integers(unit);
+}
+inline I multiply_add(const Int16*, I row, I columns, I sum) { return add_dot(sum, row, columns); }
 inline V spread(const float* p) { return set1(*p); }
 inline V multiply_add(const float*, V row, V columns, V sum) { return fma(row, columns, sum); }
 #if defined(LULLM_HAS_DOTS)
@@ -29,32 +51,32 @@ struct Product {
   int64_t depth;          // in blocks
   int64_t depth_stride;   // of the blocks, in bytes
   int64_t column_stride;
-  float* sums;            // [rows, columns]
+  float* sums;            // [rows, columns]; of Int16, integers
   int64_t sum_stride;
 };
 
 template <class E, int kRows, int kVectors, bool kAdds>
 inline void multiply_block(const Product<E>& p, int64_t column) {
-  V sums[kRows][kVectors];
+  using L = Lanes<E>;
+  typename L::Vector sums[kRows][kVectors];
   float* to = p.sums + column * kLanes;
   LULLM_UNROLL for (int r = 0; r < kRows; r++)
     LULLM_UNROLL for (int j = 0; j < kVectors; j++)
-      sums[r][j] = kAdds ? load(to + r * p.sum_stride + j * kLanes) : zero();
+      sums[r][j] = kAdds ? L::read(to + r * p.sum_stride + j * kLanes) : L::none();
   for (int64_t depth = 0; depth < p.depth; depth++) {
     const char* block = p.columns + depth * p.depth_stride + column * p.column_stride;
     const E* row = p.rows + depth * kBlockElements<E>;
     for (int64_t unit = 0; unit < kTileUnits; unit++, block += 64, row += kUnitElements<E>) {
-      V columns[kVectors];
-      LULLM_UNROLL for (int j = 0; j < kVectors; j++)
-        columns[j] = load(reinterpret_cast<const float*>(block + j * p.column_stride));
+      typename L::Vector columns[kVectors];
+      LULLM_UNROLL for (int j = 0; j < kVectors; j++) columns[j] = L::read(block + j * p.column_stride);
       LULLM_UNROLL for (int r = 0; r < kRows; r++) {
-        const V own = spread(row + r * p.row_stride);
+        const auto own = spread(row + r * p.row_stride);
         LULLM_UNROLL for (int j = 0; j < kVectors; j++) sums[r][j] = multiply_add(row, own, columns[j], sums[r][j]);
       }
     }
   }
   LULLM_UNROLL for (int r = 0; r < kRows; r++)
-    LULLM_UNROLL for (int j = 0; j < kVectors; j++) store(to + r * p.sum_stride + j * kLanes, sums[r][j]);
+    LULLM_UNROLL for (int j = 0; j < kVectors; j++) L::write(to + r * p.sum_stride + j * kLanes, sums[r][j]);
 }
 
 template <class E, int kRows, bool kAdds>

@@ -19,6 +19,8 @@ namespace {
 template <class T, class C>
 class VectorAttention {
   using E = Operand<T>;
+  using K = KeyOperand<T, C>;  // of queries and keys
+  static constexpr bool kIsInteger = std::is_same_v<K, Int16>;
   static constexpr int64_t kHalfBytes = kStepKeys / 2 * sizeof(E);
   static constexpr int64_t kStepsAtOnce = 4;  // of many rows
   // Rows of 8 bits begin anywhere in a line, so that 128 bytes are parts of three.
@@ -27,7 +29,8 @@ class VectorAttention {
  public:
   VectorAttention(const AttentionArgs& args, const AttentionItem& item, const AttentionItem* after, void* scratch)
       : a(args), item(item), after(after), rows(args, item), scoring(scoring_of(args)), size(args.head_size),
-        padded(depth_of<E>(size) * kBlockElements<E>), num_blocks(4 * depth_of<E>(size)), num_states((item.last_head - item.first_head) * rows.count) {
+        padded(kIsInteger ? (size + 63) / 64 * 64 : depth_of<K>(size) * kBlockElements<K>), num_blocks(4 * depth_of<K>(size)),
+        num_states((item.last_head - item.first_head) * rows.count) {
     char* p = static_cast<char*>(scratch);
     auto take = [&p](auto*& part, int64_t count) {
       part = reinterpret_cast<std::remove_reference_t<decltype(part)>>(p);
@@ -35,11 +38,12 @@ class VectorAttention {
     };
     const int64_t num_packed = item.is_few ? 0 : kStepsAtOnce, num_rows = item.is_few ? kFewQueries : kRowsAtOnce;
     take(scales, std::max<int64_t>(1, num_packed));
-    take(keys, num_packed * key_bytes<E>(size));
+    take(keys, num_packed * key_bytes<K>(size));
     take(values, num_packed * value_bytes<E>(size));
     take(products, num_rows * kStepKeys);
     take(weights, num_rows * kStepKeys);
     take(q, num_states * padded);
+    take(q_units, kIsInteger ? num_states : 0);
     take(base, num_states);
     take(total, num_states * kLanes);
     take(sums, num_states * size);
@@ -93,11 +97,28 @@ class VectorAttention {
   void load_queries() const {
     for_states([&](int64_t head, int64_t row) {
       const T* from = row_of(static_cast<const T*>(a.q), a.q_stride, a, item, head, row);
-      E* to = q + state_of(head, row) * padded;
-      if constexpr (std::is_same_v<T, E>) std::memcpy(to, from, size * sizeof(E));
+      K* to = q + state_of(head, row) * padded;
+      if constexpr (kIsInteger) q_units[state_of(head, row)] = quantize(from, to);
+      else if constexpr (std::is_same_v<T, K>) std::memcpy(to, from, size * sizeof(K));
       else for (int64_t d = 0; d < size; d += kLanes) store(to + d, load(from + d));
-      std::memset(to + size, 0, (padded - size) * sizeof(E));
+      std::memset(to + size, 0, (padded - size) * sizeof(K));
     });
+  }
+
+  // A query as integers, in the order of units of keys; gives what 1 stands for. Sums of up to 1,024 products with bytes are
+  // within 2^31, and exact. Of its largest element a query keeps 15 bits: a score is off by 2^-15 of that times the sum of
+  // a key's magnitudes, where the key's own rounding, to 8 bits, is off by 2^-8 of its largest.
+  float quantize(const T* from, K* to) const {
+    constexpr float kMost = 16383;
+    V top = zero();
+    for (int64_t d = 0; d < size; d += kLanes) {
+      const V x = load(from + d);
+      top = max(top, max(x, sub(zero(), x)));
+    }
+    const float most = largest(top);
+    const V factor = set1(most > 0 ? kMost / most : 0);
+    for (int64_t d = 0; d < size; d += kLanes) store_crossed(to + d, to_integers(mul(load(from + d), factor)));
+    return most / kMost;
   }
 
   // `between` is called after each of the `num_blocks` of keys.
@@ -109,11 +130,15 @@ class VectorAttention {
     char* to = values + place * value_bytes<E>(size);
     constexpr int64_t num_units = kStepUnits<E>;
     int64_t block = 0;
-    pack_keys<E, C>(size, {a.key_cache + head_at, own.offset}, keys + place * key_bytes<E>(size), [&] {
+    const CacheRows own_keys = {a.key_cache + head_at, own.offset};
+    char* packed_keys = keys + place * key_bytes<K>(size);
+    auto pack_next = [&] {
       pack_values<E, C>(size, own_values, num_units * block / num_blocks, num_units * (block + 1) / num_blocks, to);
       block++;
       between();
-    });
+    };
+    if constexpr (kIsInteger) pack_integers(size, own_keys, packed_keys, pack_next);
+    else pack_keys<K, C>(size, own_keys, packed_keys, pack_next);
   }
 
   // The item that the next step is of; its keys are found.
@@ -132,7 +157,7 @@ class VectorAttention {
       const CacheRows own_keys = {a.key_cache + head_at, own.offset}, own_values = {a.value_cache + head_at, own.offset};
       const Scoring head_scoring = scoring.with(find_scales<E, C>(a, head, own, scales));
       Near values_ahead(own_values.first, own, a.row_bytes);
-      multiply_keys<E, C>(size, own_keys, count, Scores<E>{q + state * padded, padded, products}, rows.count,
+      multiply_keys<K, C>(size, own_keys, count, Scores<K>{q + state * padded, padded, products}, rows.count,
                           [&](int64_t num_lines) { values_ahead.fetch(kLinesPerRead * num_lines); });
       for (int64_t row = 0; row < rows.count; row++) weigh(head_scoring, state + row, row, step, row);
       const bool is_last = head + 1 == item.last_head;
@@ -159,7 +184,7 @@ class VectorAttention {
   }
 
   void attend_rows(int64_t row, int64_t count, int64_t step, int64_t place) const {
-    multiply<false>(Product<E>{q + row * padded, padded, keys + place * key_bytes<E>(size), depth_of<E>(size),
+    multiply<false>(Product<K>{q + row * padded, padded, keys + place * key_bytes<K>(size), depth_of<K>(size),
                         4 * kBlockBytes, kBlockBytes, products, kStepKeys},
                     count, kStepKeys / kLanes);
     const Scoring step_scoring = scoring.with(has_scales<C>(a) ? scales + place : nullptr);
@@ -180,6 +205,10 @@ class VectorAttention {
       return;
     }
     bool is_done = true;
+    if constexpr (kIsInteger) {
+      for (int64_t j = 0; j < kStepKeys; j += kLanes)
+        store(row_products + j, mul(to_floats(load_integers(row_products + j)), set1(q_units[state])));
+    }
     adjust(row_products, own_scoring);
     if (own == -INFINITY) weigh_row<E, true, true>(row_products, own_scoring, mask, own, own_total, to, kHalfBytes);
     else if (~mask == 0) is_done = weigh_row<E, false, false>(row_products, own_scoring, mask, own, own_total, to, kHalfBytes);
@@ -209,7 +238,8 @@ class VectorAttention {
   char *keys, *values;
   float* products;  // [rows at once, kStepKeys], of a step
   E* weights;       // the same
-  E* q;             // [states, padded]
+  K* q;             // [states, padded]
+  float* q_units;   // [states], of integers
   float *base, *total, *sums, *shares;  // [states], [states, kLanes], [states, size], [states, share_floats]
   int64_t num_bytes;
 };

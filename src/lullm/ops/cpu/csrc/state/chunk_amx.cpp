@@ -49,24 +49,17 @@ class Heads {
   // `prepared`: of the span's first chunk; null: the heads prepare chunks themselves.
   void run(const char* prepared) {
     const FlushDenormals flush;
-    const int64_t num_chunks = a_.state.num_chunks(span_), num_heads = a_.heads_of_item();
+    const TileSession session;
+    const int64_t num_chunks = a_.state.num_chunks(span_);
     for (int64_t number = 0; number < num_chunks; number++) {
       const Chunk chunk = a_.state.chunk(span_, number);
       const Shared shared(a_, prepared == nullptr ? shared_ : const_cast<char*>(prepared) + number * a_.num_groups * a_.prepared_bytes());
-      if (prepared == nullptr) {
-        const TileSession session;
-        share_chunk(a_, chunk, group_, shared, rest_);
-      }
-      const ChunkRows rows(chunk);
-      const TileSession session = rows.session();
-      for (int64_t i = 0; i < num_heads; i++) {
-        head_ = first_head_ + i;
-        state_.choose(head_, i);
-        const bool is_only = num_chunks == 1 && !chunk.is_full();
-        if (is_only && !chunk.is_first) state_.split_from_cache();
-        else if (number == 0 && !chunk.is_first) state_.copy<false>();
-        run_chunk(chunk, rows, shared, is_only);
-        if (number + 1 == num_chunks && !is_only) state_.copy<true>();
+      if (prepared == nullptr) share_chunk(a_, chunk, group_, shared, rest_);
+      if (chunk.is_full()) {
+        run_heads(chunk, number, shared);
+      } else {  // the last one
+        const TileSession of_few = ChunkRows(chunk).session();
+        run_heads(chunk, number, shared);
       }
     }
   }
@@ -74,7 +67,20 @@ class Heads {
  private:
   static constexpr int kValueParts = kIsDelta ? 2 : 1;
 
-  void run_chunk(const Chunk& chunk, const ChunkRows& rows, const Shared& shared, bool is_split) {
+  void run_heads(const Chunk& chunk, int64_t number, const Shared& shared) {
+    const bool is_only = a_.state.num_chunks(span_) == 1 && !chunk.is_full();
+    for (int64_t i = 0; i < a_.heads_of_item(); i++) {
+      head_ = first_head_ + i;
+      state_.choose(head_, i);
+      if (is_only && !chunk.is_first) state_.split_from_cache();
+      else if (number == 0 && !chunk.is_first) state_.copy<false>();
+      run_chunk(chunk, shared, is_only);
+      if (number + 1 == a_.state.num_chunks(span_) && !is_only) state_.copy<true>();
+    }
+  }
+
+  void run_chunk(const Chunk& chunk, const Shared& shared, bool is_split) {
+    const ChunkRows rows(chunk);
     if (chunk.is_first && chunk.is_full()) state_.clear();
     take_tokens(chunk);
     weigh(chunk, shared);
