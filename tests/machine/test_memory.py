@@ -2,6 +2,9 @@
 
 import resource
 
+import pytest
+
+from lullm.errors import LullmError
 from lullm.machine import memory
 from lullm.units import GIB, MIB
 
@@ -15,3 +18,9 @@ def test_a_limit_on_addresses_leaves_what_is_not_reserved(monkeypatch):
     assert memory.address_room_bytes() == 0
     limits[resource.RLIMIT_AS] = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     assert memory.address_room_bytes() is None
+
+
+def test_a_machine_without_proc_says_so(monkeypatch):
+    monkeypatch.setattr(memory, "_field", lambda path, name: None)
+    with pytest.raises(LullmError, match="mount /proc"):
+        memory.available_memory_bytes()

@@ -46,7 +46,7 @@ def test_the_same_tokens(mode, enable_prefix_caching, windows):
             answers(
                 seed,
                 max_in_flight,
-                num_blocks=18 + 12 * len(windows),  # room for any one group, so that none is capped
+                num_blocks=18 + 12 * len(windows),  # room for any one group, so that none outgrows it
                 num_host_blocks=40 if mode == "swap" else 0,
                 preemption=PreemptionPolicy(mode, block_bytes=100, speeds=Speeds(600.0, 10.0)),
                 enable_prefix_caching=enable_prefix_caching,

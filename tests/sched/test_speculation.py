@@ -36,7 +36,7 @@ def answers(seed: int, **options: object) -> tuple[dict[str, list], Simulation]:
 def test_the_same_tokens_in_fewer_steps(mode, windows, max_in_flight):
     for seed in range(2):
         options = {
-            "num_blocks": 18 + 12 * len(windows),  # room for any one group, so that none is capped
+            "num_blocks": 18 + 12 * len(windows),  # room for any one group, so that none outgrows it
             "num_host_blocks": 40 if mode == "swap" else 0,
             "preemption": PreemptionPolicy(mode, block_bytes=100, speeds=Speeds(600.0, 10.0)),
             "windows": windows,

@@ -53,7 +53,8 @@ def test_they_do_not_exist_without_sleep_mode(start, scripted):
     with start(scripted()).http() as http:
         for path in ADMIN_PATHS:
             for method in ("GET", "POST"):
-                assert http.request(method, path).status_code == 404
+                answer = http.request(method, path)
+                assert answer.status_code == 404 and "--enable-sleep-mode" in answer.json()["error"]["message"]
 
 
 def test_the_gate_knows_every_path(engine):

@@ -155,7 +155,7 @@ class StepLoop:
                 self._look_at_experts()
             updates = self._scheduler.apply(plan, result)
         else:
-            updates = self._scheduler.take_capped()
+            updates = self._scheduler.take_outgrown()
         for update in updates:
             stop = self._output_processor.take(update)
             if stop is not None and not update.seq.is_finished:

@@ -6,6 +6,7 @@ import mmap
 import resource
 from pathlib import Path
 
+from lullm.errors import LullmError
 from lullm.units import KIB, cdiv
 
 _PAGES_AT_ONCE = 1 << 16
@@ -69,7 +70,7 @@ def total_memory_bytes() -> int:
 def _meminfo(field: str) -> int:
     value = _field("/proc/meminfo", f"{field}:")
     if value is None:
-        raise RuntimeError(f"/proc/meminfo has no field {field}")
+        raise LullmError(f"/proc/meminfo has no field {field}, so nothing says how much memory there is; mount /proc")
     return value * KIB
 
 

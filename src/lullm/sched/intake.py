@@ -42,7 +42,7 @@ class Intake:
         self._block_space = block_space
         self._roster = roster
         self._max_model_len = max_model_len
-        self._capped: list[SequenceUpdate] = []
+        self._outgrown: list[SequenceUpdate] = []
 
     def take(self, result: StepResult, now: float) -> list[SequenceUpdate]:
         """Append the drawn tokens that count, end what has ended; one update per token, in plan order.
@@ -108,7 +108,7 @@ class Intake:
             updates.append(SequenceUpdate(group, seq, None, True))
 
     def end_outgrown(self, group: SequenceGroup) -> None:
-        """End a group that has grown beyond the whole pool, with a warning. `take_capped` gives its updates."""
+        """End a group that has grown beyond the whole pool, with a warning. `take_outgrown` gives its updates."""
         seqs = group.unfinished
         self._stats.kv_cache_full += 1
         logger.warning(
@@ -119,12 +119,12 @@ class Intake:
             self._block_space.num_blocks,
         )
         self._roster.end_outgrown(group)
-        self._capped.extend(SequenceUpdate(group, seq, None, True) for seq in seqs)
+        self._outgrown.extend(SequenceUpdate(group, seq, None, True) for seq in seqs)
 
-    def take_capped(self) -> list[SequenceUpdate]:
+    def take_outgrown(self) -> list[SequenceUpdate]:
         """The updates of `end_outgrown` since the last call."""
-        capped, self._capped = self._capped, []
-        return capped
+        outgrown, self._outgrown = self._outgrown, []
+        return outgrown
 
     def _append(self, group: SequenceGroup, seq: Sequence, token_id: int) -> None:
         """Append a drawn token, and end the sequence if it is done with it."""

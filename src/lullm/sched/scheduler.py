@@ -143,22 +143,22 @@ class Scheduler:
         return plan
 
     def apply(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:
-        """Append the drawn tokens, end what has ended; one update per token, in plan order, behind `take_capped`'s.
+        """Append the drawn tokens, end what has ended; one update per token, in plan order, behind `take_outgrown`'s.
 
         Draws of sequences that have ended since the plan was made are ignored.
         """
-        capped = self.take_capped()
+        outgrown = self.take_outgrown()
         self._lookahead.remove(plan)
         self.preemption.observe(plan, result)
         updates = self._intake.take(result, self._clock())
         self._forget_finished(updates)
         if not self._lookahead.is_ahead:  # a plan that was made already holds blocks that have left the window since
             self._slide()
-        return capped + updates
+        return outgrown + updates
 
-    def take_capped(self) -> list[SequenceUpdate]:
+    def take_outgrown(self) -> list[SequenceUpdate]:
         """The ends of groups that were found too large for the pool while a plan was made. Needs no step's result."""
-        updates = self._intake.take_capped()
+        updates = self._intake.take_outgrown()
         self._forget_finished(updates)
         return updates
 

@@ -3,28 +3,14 @@
 Sender and receiver must agree on the byte order (`PackedInts`) and on the version of lullm: fields go by place.
 """
 
+from collections.abc import Callable
+
 import msgspec
 
 from lullm.types.step import StepPlan, StepResult
 
-_encoder = msgspec.msgpack.Encoder()
-_plan_decoder = msgspec.msgpack.Decoder(StepPlan)
-_result_decoder = msgspec.msgpack.Decoder(StepResult)
-
-
-def encode_plan(plan: StepPlan) -> bytes:
-    return _encoder.encode(plan)
-
-
-def decode_plan(data: bytes | memoryview) -> StepPlan:
-    """Raises msgspec.DecodeError: these are not the bytes of a plan."""
-    return _plan_decoder.decode(data)
-
-
-def encode_result(result: StepResult) -> bytes:
-    return _encoder.encode(result)
-
-
-def decode_result(data: bytes | memoryview) -> StepResult:
-    """Raises msgspec.DecodeError: these are not the bytes of a result."""
-    return _result_decoder.decode(data)
+encode_plan: Callable[[StepPlan], bytes] = msgspec.msgpack.Encoder().encode
+encode_result: Callable[[StepResult], bytes] = msgspec.msgpack.Encoder().encode
+decode_plan = msgspec.msgpack.Decoder[StepPlan](StepPlan).decode
+decode_result = msgspec.msgpack.Decoder[StepResult](StepResult).decode
+"""Both raise msgspec.DecodeError: these are not such bytes."""

@@ -249,7 +249,7 @@ class Simulation:
             self._check_windows(plan)
         self.now += 1.0
         if not self._in_flight:
-            return self.scheduler.take_capped()
+            return self.scheduler.take_outgrown()
         # Late, as on a device: the next plans have been made already. The worker gets bytes, as one far away does.
         plan, encoded, tokens = self._in_flight.popleft()
         assert encode_plan(plan) == encoded, "a plan does not change"

@@ -46,7 +46,6 @@ class Gate:
         self._app = app
         self._context = context
         options = context.options
-        self._admin_paths = ADMIN_PATHS if context.engine.config.enable_sleep_mode else frozenset()
         self._keys = [key.encode() for key in options.api_keys]
         self._admin_keys = [key.encode() for key in options.admin_keys]
         self._web = WebPolicy(options.host, options.allowed_hosts, options.allowed_origins)
@@ -96,7 +95,9 @@ class Gate:
 
     def _check(self, scope: Scope, headers: Headers, body: RequestBody) -> None:
         """Return if the request may reach a route. Raises ApiError otherwise."""
-        is_admin = scope["path"] in self._admin_paths
+        is_admin = scope["path"] in ADMIN_PATHS
+        if is_admin and not self._context.engine.config.enable_sleep_mode:
+            raise ApiError(404, "the sleep endpoints are there with --enable-sleep-mode only", code="sleep_mode_off")
         if is_admin and not self._context.has_admin(scope):
             raise ApiError(404, "the sleep endpoints answer on --admin-port only", code="admin_port_only")
         if is_admin and self._admin_keys:
