@@ -189,8 +189,6 @@ def _rules(config: ModelConfig) -> WeightRules:
         (r"\.mamba_decoder\.", "."),
         (r"^model\.final_layernorm\.", "model.norm."),
     ]
-    repeated = [str(layer) for layer, number in blocks.items() if layer != first_layers[number]]
-    drops = [re.compile(rf"^model\.layers\.({'|'.join(repeated)})\.shared_transformer\.")] if repeated else []
     return replace(
         rules,
         renames=(*rules.renames, *(Rename(re.compile(pattern), name) for pattern, name in pairs)),
@@ -198,7 +196,6 @@ def _rules(config: ModelConfig) -> WeightRules:
             Fusion(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
             Fusion(("q_down", "k_down", "v_down"), "qkv_down"),
         ),
-        drops=(*rules.drops, *drops),
     )
 
 
