@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from kit.running import running
 
 from lullm.cli.main import main
 
@@ -183,7 +184,7 @@ def test_a_server_without_sleep_mode(qwen3_folder, capsys):
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"}
     flags = ["--model", str(qwen3_folder), "--num-gpu-blocks-override", "40", "--port", "0", "--api-key", "secret"]
     command = [sys.executable, "-m", "lullm.cli.main", "serve", *flags]
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with running(command, env=env, stderr=subprocess.DEVNULL) as process:
         assert process.stdout
         url = process.stdout.readline().split()[-1]
         assert main(["sleep", "--url", url, "--admin-key", "secret"]) == 2
@@ -191,7 +192,6 @@ def test_a_server_without_sleep_mode(qwen3_folder, capsys):
         assert main(["ps", "--url", url]) == 2
         assert "API key is needed" in capsys.readouterr().err
         assert " awake " in run(capsys, "ps", "--url", url, "--api-key", "secret")
-        process.kill()
 
 
 @pytest.mark.parametrize("key", ["a\nb", "schlüssel"])

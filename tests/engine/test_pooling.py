@@ -305,7 +305,7 @@ def test_forms_of_prompts(embedder):
 def test_lengths(embedder):
     """A prompt may fill the model's length, since nothing is generated; the last tokens are kept on demand."""
     ids = [5 + i % 200 for i in range(65)]
-    with pytest.raises(InvalidRequestError, match="65 tokens.* at most 64$") as caught:
+    with pytest.raises(InvalidRequestError, match="65 tokens > 64;") as caught:
         embedder.embed([ids], use_tqdm=False)
     assert caught.value.code == "context_length_exceeded"
     [whole] = embedder.embed([ids[1:]], use_tqdm=False)

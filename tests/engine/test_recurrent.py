@@ -61,6 +61,7 @@ def test_a_conversation_goes_on_from_the_state_behind_its_prompt(folder):
     greedy = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
     prompt = [3 + 7 * i % 290 for i in range(60)]
     with LLM(folder, **OPTIONS) as llm:
+        assert not llm.llm_engine.model_config.family.recurrent.keeps_chunks, "floats go token by token"
         [[answer]] = generate(llm, greedy, [prompt])
         turn = [*prompt, *answer, *range(5, 25)]
         cached = generate(llm, greedy, [turn])
@@ -82,10 +83,10 @@ def test_states_are_exact_in_a_cache_of_any_type(folder, kv_cache_dtype):
 
 
 INVARIANT = {
-    "Qwen3_5": {"head_dim": 16},
+    "Qwen3_5": {"head_dim": 16, "linear_key_head_dim": 32, "linear_value_head_dim": 16},
     "FalconH1": {"head_dim": 16, "mamba_d_state": 32, "mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16},
 }
-"""The last one has state spaces of whole tiles."""
+"""States of whole tiles."""
 
 
 @pytest.mark.skipif(absence() is not None, reason="the native ops are not built here")

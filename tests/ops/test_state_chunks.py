@@ -2,11 +2,16 @@
 
 import pytest
 import torch
+from kit.model.families import CASES
+from kit.model.golden import SIZES, random_model
 
 from lullm.config.layer.recurrent import CHUNK_TOKENS, DeltaNetConfig, StateSpaceConfig
+from lullm.config.model import ModelConfig
 from lullm.ops.cpu.library import absence
 from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS
+from lullm.ops.state import chunks
 from lullm.ops.state.layout import LayerState
+from lullm.types.layer_kind import RecurrentState
 
 from .test_state import KERNEL, KINDS, input_of, layout_of, settled, state_of
 
@@ -91,3 +96,23 @@ def test_what_a_state_has_room_for():
     delta = DeltaNetConfig(num_key_heads=2, num_value_heads=4, key_head_dim=32, value_head_dim=16, kernel_size=4)
     assert delta.state_shapes[3:] == ((CHUNK_TOKENS - 1, 4 * 16 + 4 + 2 * 32 // 2),)
     assert StateSpaceConfig(4, 16, 2, 24, 4).state_shapes[3:] == (), "no tiles"
+
+
+TILED = {
+    "Qwen3_5": {"linear_key_head_dim": 32, "linear_value_head_dim": 16},
+    "Mamba2": {"head_dim": 16, "num_heads": 6, "state_size": 32},
+}
+
+
+@pytest.mark.parametrize("name", TILED)
+def test_room_for_chunks_is_where_tiles_are(name, monkeypatch, tmp_path):
+    random_model(name, SIZES | CASES[name].engine | TILED[name]).save_pretrained(tmp_path)
+    model = ModelConfig.from_folder(tmp_path)
+    ways = [("cpu", "bfloat16", 1), ("cpu", "bfloat16", 2), ("cpu", "float32", 1), ("cuda", "bfloat16", 1)]
+    for has_tiles, kept in ((True, ways[:2]), (False, ways[1:2])):
+        monkeypatch.setattr(chunks, "_has_tiles", lambda has_tiles=has_tiles: has_tiles)
+        for way in ways:
+            own = chunks.with_chunks_of_use(model, *way)
+            shapes = own.family.recurrent.state_shapes
+            assert len(shapes) == 3 + (way in kept)
+            assert {kind.shapes for kind in own.layer_kinds if isinstance(kind, RecurrentState)} == {shapes}

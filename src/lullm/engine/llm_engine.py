@@ -19,6 +19,7 @@ from lullm.kv.snapshot import MemorySnapshot
 from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.models.stages import with_stages
+from lullm.ops.state.chunks import with_chunks_of_use
 from lullm.sched.watch import take_occupancy, take_stats
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.pooling.params import PoolingParams
@@ -67,9 +68,11 @@ class LLMEngine(WorkerCalls):
         started = time.monotonic()
         check_options(config, has_thread)
         model = open_model(config)
-        self.tokenizer, self.model_config = model.tokenizer, model.model_config
-        self.default_params = model.default_params
-        resolved = with_stages(model.config, self.model_config)
+        self.tokenizer, self.default_params = model.tokenizer, model.default_params
+        resolved = with_stages(model.config, model.model_config)
+        self.model_config = with_chunks_of_use(
+            model.model_config, resolved.device, resolved.dtype, resolved.num_workers
+        )
         self.model_executor = open_executor(resolved, self.model_config, model.folder, ahead)
         try:
             self.config, self._scheduler = open_scheduler(

@@ -3,13 +3,13 @@
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
 from kit.engine.async_client import OPTIONS, Observer, until
 from kit.model.decisive import decisive_tokens
+from kit.running import running
 
 from lullm.config.engine import EngineConfig
 from lullm.engine.process.client import ProcessClient
@@ -178,7 +178,7 @@ time.sleep(60)
 
 def test_the_death_of_the_parent_ends_the_engine(qwen3_folder):
     command = [sys.executable, "-c", PARENT, str(qwen3_folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+    with running(command) as parent:
         pid = int(parent.stdout.readline())
         assert is_alive(pid)
         os.kill(pid, signal.SIGTERM)  # a supervisor's, to the whole group: it is for the parent

@@ -4,7 +4,6 @@ import gc
 import logging
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from kit.running import running
 from kit.worker.remote import DIES, FAILS, FAKE, HANGS, STOPS, TAKES_LONG, rank_of
 
 from lullm.errors import (
@@ -313,7 +313,7 @@ def test_the_end_of_the_engines_process_is_theirs(stops, exits):
     """Killed, killed while one of them is stopped, or just at the end of its script."""
     tests = str(Path(__file__).parents[2])
     code = DRIVER.format(tests=tests, stops=stops, exits=exits)
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as driver:
+    with running([sys.executable, "-c", code]) as driver:
         pids = list(map(int, driver.stdout.readline().split()))
         assert len(pids) == 2
         if exits:

@@ -81,6 +81,8 @@ def run(args: argparse.Namespace) -> int:
     model = read_model(name)
     if model.files is None and Path(name).name != CONFIG_FILE:
         print(f"Of {name} config.json alone is read; its weights are not here.", file=sys.stderr)
+    device = "cpu" if args.gpus is None or args.cpu else "cuda"
+    model = model.where_it_runs(device, args.gpus or 1)
     config = model.config
     if args.kv_cache_dtype in config.refused_caches:
         raise ConfigError(f"--kv-cache-dtype {args.kv_cache_dtype} is not there for {config.architecture}; take auto")

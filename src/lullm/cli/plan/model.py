@@ -75,6 +75,12 @@ class PlannedModel:
         config = self.config
         return build_model(config, getattr(torch, config.dtype), min(config.max_position_embeddings, _LONGEST_LEN))
 
+    def where_it_runs(self, device: str, num_workers: int) -> "PlannedModel":
+        """With states as an engine on this device has them."""
+        from lullm.ops.state.chunks import with_chunks_of_use
+
+        return self.part(with_chunks_of_use(self.config, device, self.config.dtype, num_workers))
+
     def part(self, config: ModelConfig) -> "PlannedModel":
         """A worker's part of it."""
         return replace(self, config=config)

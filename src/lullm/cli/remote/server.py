@@ -152,7 +152,7 @@ class RemoteServer:
             return (
                 f"the server on {self.url} sleeps and wakes on its --admin-port only; its log names the --url of that"
             )
-        if status == 404 and code == "not_found":  # else it is the model
+        if status == 404 and code == "sleep_mode_off":
             return f"the server on {self.url} has no {path.partition('?')[0]}; start it with --enable-sleep-mode"
         return f"the server on {self.url} answers {status}: {message}"
 

@@ -40,6 +40,7 @@ class DeltaNetConfig:
         kernel_size: tokens that the convolution before the heads sees, the last one included.
         forgets_by_key: every element of a key has a decay of its own, not every head (Kimi Delta Attention).
         most_beta: how much of what the state has for a key a token replaces at most; at 2 it turns round.
+        keeps_chunks: a state has room for the tokens of an unfinished chunk, which tiles need (`ops.state.chunks`).
     """
 
     num_key_heads: int
@@ -49,6 +50,7 @@ class DeltaNetConfig:
     kernel_size: int
     most_beta: float = 1.0
     forgets_by_key: bool = False
+    keeps_chunks: bool = True
 
     @property
     def key_size(self) -> int:
@@ -76,8 +78,11 @@ class DeltaNetConfig:
         sizes = (self.num_value_heads, self.key_head_dim, self.value_head_dim)
         if self.forgets_by_key:
             return (self.kernel_size - 1, self.num_channels), sizes
-        kept = chunk_tokens(*sizes, self.num_key_heads, self.value_head_dim + 1)  # a head's changes, and its decay
-        return (self.kernel_size - 1, self.num_channels), *head_states(*sizes), *kept
+        states = (self.kernel_size - 1, self.num_channels), *head_states(*sizes)
+        if not self.keeps_chunks:
+            return states
+        # of a head: its changes, and its decay
+        return *states, *chunk_tokens(*sizes, self.num_key_heads, self.value_head_dim + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,7 @@ class StateSpaceConfig:
         convolution_bias, projection_bias, output_bias: these have a bias.
         least_step, most_step: bounds of a token's step size.
         gate: whether the gates come before the norm or behind it, or there is no norm.
+        keeps_chunks: as of `DeltaNetConfig`.
     """
 
     num_heads: int
@@ -104,6 +110,7 @@ class StateSpaceConfig:
     least_step: float = 0.0
     most_step: float = math.inf
     gate: Literal["before norm", "behind norm", "no norm"] = "before norm"
+    keeps_chunks: bool = True
 
     @property
     def inner_size(self) -> int:
@@ -129,10 +136,11 @@ class StateSpaceConfig:
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """What a sequence keeps: the rows that the convolution still sees, a matrix per head, and a chunk's tokens."""
         sizes = (self.num_heads, self.state_size, self.head_dim)
-        kept = chunk_tokens(
-            *sizes, self.num_groups, self.head_dim // 2 + 2
-        )  # values in bfloat16, decay, size of a step
-        return (self.kernel_size - 1, self.num_channels), *head_states(*sizes), *kept
+        states = (self.kernel_size - 1, self.num_channels), *head_states(*sizes)
+        if not self.keeps_chunks:
+            return states
+        # of a head: values in bfloat16, its decay, the size of a step
+        return *states, *chunk_tokens(*sizes, self.num_groups, self.head_dim // 2 + 2)
 
 
 @dataclass(frozen=True, slots=True)
