@@ -51,6 +51,7 @@ def chat(http, text="hi", **headers):
 
 
 def test_the_span_of_a_chat(ask):
+    began = time.time_ns()
     [span] = ask(lambda http: chat(http, **{"X-Request-Id": "mine"}))
     found = dict(span.attributes)
     assert span.name == "llm_request" and span.kind.name == "SERVER" and span.status.status_code is StatusCode.UNSET
@@ -64,7 +65,9 @@ def test_the_span_of_a_chat(ask):
         "time_in_model_inference",
     }  # fmt: skip
     assert all(0 <= seconds < 10 for seconds in latencies.values())
-    assert (span.end_time - span.start_time) / 1e9 == pytest.approx(latencies["gen_ai.latency.e2e"], abs=1e-3)
+    # The engine's part of it, within what was seen from outside; the offset between two clocks may be off by a little.
+    assert began - 1e6 <= span.start_time <= span.end_time <= time.time_ns() + 1e6
+    assert (span.end_time - span.start_time) / 1e9 >= latencies["gen_ai.latency.e2e"] - 1e-3
     assert found == {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "lullm",
