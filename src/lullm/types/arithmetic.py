@@ -1,4 +1,4 @@
-"""What families compute differently, by name: the activation of an MLP, features of attention."""
+"""Arithmetic in which families differ, by name: the activation of an MLP, features of attention."""
 
 from typing import Literal
 
@@ -7,8 +7,9 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 `relu2`: the square of `relu` (https://arxiv.org/abs/2109.08668)."""
 
 Gating = Literal["silu", "sigmoid"]
-"""What is done to a gate before it multiplies; see `Ops.multiply_`."""
+"""The function of a gate before it multiplies; see `Ops.multiply_`."""
 
 AttentionFeature = Literal["soft_cap", "sinks", "latents"]
-"""What attention may do beside plain scores; see `Ops.attention`.
-`latents`: all heads read one long row per token, which is key and value (`Ops.attend_latents`)."""
+"""Features of attention beside plain scores; see `Ops.attention`. `latents`: all heads read one long row per token,
+which is key and value (`Ops.attend_latents`).
+"""
