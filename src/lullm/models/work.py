@@ -24,7 +24,7 @@ class Work:
 
 
 def parts(model: nn.Module, config: ModelConfig, num_rows: int, num_logits: int = 1) -> list[Work]:
-    """What a step with so many tokens and rows of logits does with each parameter; with a matrix of all experts at once.
+    """What a step with so many tokens and rows of logits does with each parameter, with all experts at once.
 
     Each needs the results of others, so that no engine that goes layer by layer reads for one while it multiplies for
     another. Without attention, which depends on the contexts; of an unquantized model.
