@@ -9,7 +9,7 @@ tokens everywhere, since reading a large head is the easy part.
 
 A decode step of one stream must read the weights, but of the experts only those that are used, and the keys and values.
 A prompt must multiply all its rows by the weights that each uses, or read all weights, whichever takes longer. "By
-parts" is what it takes if each matrix (of a layer's experts all at once) is read and multiplied before the next one: the
+parts" is what it takes if each matrix (of a layer's experts all at once) is read and multiplied before the next: the
 sum of what takes longer of each. No engine that goes layer by layer reads experts while it multiplies for attention.
 The ceilings are measured first: a sum over a gigabyte of memory, and products alone (see `bench/kernels.py`). Printed
 are medians over steps of the whole engine, and of the share what Qwen3's is in the same rounds, in turn.
