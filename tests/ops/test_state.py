@@ -307,11 +307,14 @@ def test_the_gated_norm(ops, size, gates_first, shares_weight):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("gating", [None, "silu", "sigmoid"])
-def test_a_gate_multiplies_a_part_of_longer_rows(ops, gating, dtype):
-    whole, x = draw(5, 60).to(dtype), draw(5, 90).to(dtype)[:, 40:80]
-    given = x.float()
-    factor = {None: given, "silu": given * given.sigmoid(), "sigmoid": given.sigmoid()}[gating].to(dtype)
+@pytest.mark.parametrize("gating", [None, "silu", "sigmoid", "softplus"])
+@pytest.mark.parametrize("stretch", [1, 2, 20])
+def test_a_gate_multiplies_a_part_of_longer_rows(ops, gating, dtype, stretch):
+    whole, x = draw(5, 60).to(dtype), draw(5, 90).to(dtype)[:, 40 : 40 + 40 // stretch]
+    given = 3 * x.float().repeat_interleave(stretch, dim=1)
+    x *= 3
+    factors = {"silu": torch.nn.functional.silu, "sigmoid": torch.sigmoid, "softplus": torch.nn.functional.softplus}
+    factor = (given if gating is None else factors[gating](x.float().repeat_interleave(stretch, dim=1))).to(dtype)
     expected = (whole[:, 7:47].float() * factor.float()).to(dtype)
     before = whole.clone()
     ops.multiply_(whole[:, 7:47], x, gating)

@@ -76,7 +76,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_selective_scan": [_POINTER] * 12 + [_SIZE] * 11 + [_INT],
     "lullm_rg_lru": [_POINTER] * 12 + [_SIZE] * 10 + [_INT],
     "lullm_gated_rms_norm": [_POINTER] * 4 + [_SIZE] * 6 + [_FLOAT] + [_INT] * 2,
-    "lullm_multiply": [_POINTER] * 2 + [_SIZE] * 4 + [_INT] * 2,
+    "lullm_multiply": [_POINTER] * 2 + [_SIZE] * 5 + [_INT] * 2,
     "lullm_group_bytes": [_SIZE],
     "lullm_open_group": [_INT] + [_SIZE] * 4,
     "lullm_close_group": [_POINTER],

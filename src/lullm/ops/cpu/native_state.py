@@ -21,7 +21,7 @@ _torch_delta_rule = mixing.gated_delta_rule_over(recurrence.scan)
 _torch_state_space = mixing.state_space_over(recurrence.scan)
 _torch_selective_scan = mixing.selective_scan_over(recurrence.select)
 _torch_rg_lru = mixing.rg_lru_over(recurrence.unite)
-_GATINGS: dict[Gating | None, int] = {None: 0, "silu": 1, "sigmoid": 2}
+_GATINGS: dict[Gating | None, int] = {None: 0, "silu": 1, "sigmoid": 2, "softplus": 3}
 """By their number in `csrc/state/arguments.h`."""
 
 
@@ -200,6 +200,7 @@ def multiply_(y: Tensor, x: Tensor, gating: Gating | None) -> None:
         y.stride(0),
         x.stride(0),
         *y.shape,
+        y.shape[1] // x.shape[1],
         _GATINGS[gating],
         DTYPES[y.dtype],
     )

@@ -159,4 +159,4 @@ LULLM_EXPORT int lullm_send(void* group, const void* x, int64_t num_bytes, int64
 LULLM_EXPORT int lullm_receive(void* group, void* x, int64_t num_bytes, int64_t from);
 // y *= gating(x) of rows; see `Gating`.
 LULLM_EXPORT void lullm_multiply(void* y, const void* x, int64_t y_stride, int64_t x_stride, int64_t num_rows, int64_t size,
-                                 int gating, int dtype);
+                                 int64_t stretch, int gating, int dtype);

@@ -192,11 +192,11 @@ struct GatedNormArgs {
 // y *= gating(x), of rows.
 struct MultiplyArgs {
   void* y;        // [T, size]
-  const void* x;  // [T, size]
-  int64_t y_stride, x_stride, size;
+  const void* x;  // [T, size / stretch]: each counts for `stretch` elements of y
+  int64_t y_stride, x_stride, size, stretch;
   int gating;     // kNoGating ...
 };
 
-enum Gating : int { kNoGating = 0, kSiluGating = 1, kSigmoidGating = 2 };
+enum Gating : int { kNoGating = 0, kSiluGating = 1, kSigmoidGating = 2, kSoftplusGating = 3 };
 
 }  // namespace lullm

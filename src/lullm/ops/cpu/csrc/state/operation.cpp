@@ -142,7 +142,7 @@ LULLM_EXPORT void lullm_gated_rms_norm(const void* x, const void* gate, const vo
 }
 
 LULLM_EXPORT void lullm_multiply(void* y, const void* x, int64_t y_stride, int64_t x_stride, int64_t num_rows, int64_t size,
-                                 int gating, int dtype) {
-  const MultiplyArgs a = {y, x, y_stride, x_stride, size, gating};
+                                 int64_t stretch, int gating, int dtype) {
+  const MultiplyArgs a = {y, x, y_stride, x_stride, size, stretch, gating};
   for_rows(num_rows, size, [&](int64_t first, int64_t last) { kernels().multiply_rows[dtype](a, first, last); });
 }
