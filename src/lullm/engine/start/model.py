@@ -27,7 +27,8 @@ class OpenedModel:
     """The folder of a model, and what was read from it.
 
     Attributes:
-        config: resolved for the model. default_params: from its generation_config.json. eos_token_ids: of all files.
+        config: resolved for the model. default_params: from its generation_config.json, where
+            `stated_params` names those that it or an option sets. eos_token_ids: of all files.
     """
 
     folder: Path
@@ -35,6 +36,7 @@ class OpenedModel:
     model_config: ModelConfig
     tokenizer: Tokenizer
     default_params: SamplingParams
+    stated_params: frozenset[str]
     eos_token_ids: tuple[int, ...]
 
     def input_processor(self, config: ResolvedConfig) -> InputProcessor:
@@ -63,7 +65,8 @@ def open_model(config: EngineConfig) -> OpenedModel:
     eos_token_ids = defaults.eos_token_ids + model.eos_token_ids
     if tokenizer.eos_token_id is not None:
         eos_token_ids += (tokenizer.eos_token_id,)
-    return OpenedModel(folder, resolved, model, tokenizer, defaults.params, tuple(dict.fromkeys(eos_token_ids)))
+    ends = tuple(dict.fromkeys(eos_token_ids))
+    return OpenedModel(folder, resolved, model, tokenizer, defaults.params, defaults.stated, ends)
 
 
 def _check_gguf(config: EngineConfig, model: Path) -> None:
