@@ -1,4 +1,4 @@
-"""Tally: what the finished requests of an `LLM` add to its metrics."""
+"""Tally: adds finished requests of an `LLM` to its metrics."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _MOST_KEPT = 1024
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """A finished request, as histograms take it in. `params`: None where its prompt was pooled."""
+    """The facts of a finished request that histograms count. `params`: None where its prompt was pooled."""
 
     times: RequestMetrics
     prompt_len: int
@@ -27,7 +27,7 @@ class _End:
 
 
 class Tally:
-    """The metrics of one engine. Their library (25 ms) is loaded when they are asked for, or many have ended."""
+    """The metrics of one engine. Their library takes 25 ms to load: at the first `read`, or after 1024 requests."""
 
     def __init__(self, engine: "Watched"):
         self._engine = engine
@@ -35,7 +35,7 @@ class Tally:
         self._metrics: VllmMetrics | None = None
 
     def add(self, requests: Iterable[GenerateRequest], outputs: Iterable[EngineOutput]) -> None:
-        """Take in the last outputs of `requests`; some may be missing."""
+        """Add the last outputs of `requests`; some may be missing."""
         asked = {request.request_id: request for request in requests}
         for output in outputs:
             if output.metrics is None:
@@ -50,7 +50,7 @@ class Tally:
             self._taken_in()
 
     def read(self) -> list[Metric]:
-        """All metrics, as they are now."""
+        """The current values of all metrics."""
         return read_metrics(self._taken_in().registry)
 
     def _taken_in(self) -> "VllmMetrics":

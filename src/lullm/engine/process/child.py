@@ -1,6 +1,6 @@
-"""The engine's process: it builds an engine, serves it on a socket, and ends when that is closed.
+"""The engine's process: it builds an engine, serves it on a socket, and ends when the socket is closed.
 
-Signals of the terminal and of supervisors go to all processes; they are for the parent, which ends this one in order.
+It ignores signals of the terminal and of supervisors. The parent gets them too, and ends this process in order.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ logger = get_logger(__name__)
 
 
 def main(fd: int) -> None:
-    """Serve on the socket `fd` until its other end is closed, or the engine has ended."""
+    """Serve on the socket `fd` until its other end is closed or the engine has ended."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=fd) as sock:
@@ -50,14 +50,14 @@ def main(fd: int) -> None:
 
 
 def _beat(pulse: Pulse, beat_s: float) -> None:
-    """Give signs of life, as long as the process has any."""
+    """Count heartbeats for as long as the process lives."""
     while True:
         pulse.beat()
         time.sleep(beat_s)
 
 
 class _Orders:
-    """Reads orders on a thread, from the beginning: the parent may die while the model is loaded."""
+    """Reads commands on a thread from the beginning, since the parent may die while the model is loaded."""
 
     def __init__(self, frames: Iterator[bytes]):
         self._frames = frames
@@ -66,7 +66,7 @@ class _Orders:
         threading.Thread(target=self._run, name="lullm-orders", daemon=True).start()
 
     def open(self, take: Callable[[Order], None]) -> None:
-        """From now on orders are taken."""
+        """Pass commands to `take` from now on; they have waited so far."""
         self._take = take
         self._is_open.set()
 
@@ -75,7 +75,7 @@ class _Orders:
             self._is_open.wait()
             assert self._take is not None
             self._take(decode_order(frame))
-        # The parent is gone. At once: the engine may be in a step of minutes.
+        # The parent is gone. Exit at once: the engine may be in a step of minutes.
         os._exit(1)
 
 
@@ -90,7 +90,7 @@ def _serve(start: Start, sock: socket.socket, orders: _Orders) -> None:
         from lullm.engine.stream_pace import StreamPace
 
         engine = LLMEngine(config, has_thread=True, ahead=ahead, pace=StreamPace(start.stream_pause_s))
-    gc.freeze()  # a full round over 280,000 objects that stay would hold up all streams for 0.1 s
+    gc.freeze()  # a full collection of 280,000 permanent objects would stop all streams for 0.1 s
     service = EngineService(engine, config.idle, sock)
     thread = service.begin()
     orders.open(lambda order: service.take(order, thread))

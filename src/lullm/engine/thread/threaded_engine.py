@@ -1,4 +1,4 @@
-"""ThreadedEngine: an `LLMEngine`, its thread, and what stands between it and its callers, wherever those are."""
+"""ThreadedEngine: an `LLMEngine` with its thread, mailbox, admission and sleep, wherever its callers are."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from lullm.types.sleep import SleepOptions
 
 _OF_WATCH = ("wake_up", "resume")
 _FOREIGN = ("collective_rpc", "update_weights")
-"""Calls of code that callers bring along: their errors are not the engine's."""
+"""Calls that run the caller's own code: their errors are not the engine's."""
 
 
 class ThreadedEngine:
@@ -26,11 +26,11 @@ class ThreadedEngine:
         self.admission = Admission(engine, self.mailbox, self.watch, idle)
 
     def start(self, on_turn: Callable[[bool], None] | None = None) -> EngineThread:
-        """The thread, which runs. `on_turn`: see there."""
+        """Start the thread. `on_turn`: see `EngineThread`."""
         return EngineThread(self.engine, self.mailbox, self.watch, self.admission, on_turn)
 
     def call(self, verb: str, arguments: Mapping[str, Any]) -> tuple[EngineCall[Any], Command]:
-        """A call of an `EngineClient`, and the command that sees to it once it is sent."""
+        """A call of an `EngineClient`, and the command that runs it once it is sent."""
         if verb == "sleep":
             options = SleepOptions(**arguments)
             sleep = EngineCall(lambda: self.watch.sleep(options))
@@ -46,6 +46,6 @@ class ThreadedEngine:
         return call, call.run
 
     def function(self, verb: str) -> Callable[..., Any]:
-        """What a verb does, on the thread."""
+        """The function of a verb, which runs on the thread."""
         function: Callable[..., Any] = getattr(self.watch if verb in _OF_WATCH else self.engine, verb)
         return function
