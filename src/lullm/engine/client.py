@@ -51,13 +51,8 @@ class EngineClient(VllmNames, ABC):
 
     Attributes:
         default_params: the model's generation_config.json.
-<<<<<<< HEAD
         stated_params: the names of those that it, or an option, sets.
-        remote_methods: what `collective_rpc` takes by name: `REMOTE_METHODS`, and what `worker_extension_cls` brings
-            along.
-=======
         remote_methods: the names that `collective_rpc` takes: `REMOTE_METHODS` and methods of `worker_extension_cls`.
->>>>>>> main
     """
 
     config: ResolvedConfig

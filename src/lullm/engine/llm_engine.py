@@ -50,14 +50,9 @@ class LLMEngine(WorkerCalls):
         ahead: memory that a `head_start` has taken for the weights.
 
     Attributes:
-<<<<<<< HEAD
-        config: resolved, with the model length that the KV cache holds. model_config. tokenizer.
-        default_params, stated_params: see `EngineClient`.
-=======
         config: resolved, with the model length that the KV cache holds.
         model_config, tokenizer: read from the model's folder.
-        default_params: from the model's generation_config.json.
->>>>>>> main
+        default_params, stated_params: see `EngineClient`.
         input_processor: may be called from other threads, as `stats` may.
         model_executor: runs the workers.
         lifecycle: knows whether the engine is awake.
