@@ -1,6 +1,6 @@
 """The program of a worker process: it reads its order, serves its worker, and ends with the engine's process.
 
-No torch is loaded before the worker is.
+It loads no torch before its worker.
 """
 
 import ctypes
@@ -32,8 +32,9 @@ def main(
     The arguments are inherited descriptors, whose numbers are the same in both processes.
 
     Args:
-        order_fd: memory with the `WorkerOrder`. commands_fd, answers_fd: memory of rings.
-        lifeline_fd: a socket that ends with either process; log records go over it.
+        order_fd: memory with the `WorkerOrder`.
+        commands_fd, answers_fd: memory of rings.
+        lifeline_fd: a socket that closes with either process; log records go over it.
     """
     _die_with_parent()
     order = WorkerOrder.from_memory(order_fd)
@@ -53,7 +54,7 @@ def main(
     code = 0 if Service(order.open, link, order.rank, order.gives_results).run() else FAILED
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # the kernel takes memory back at once; Python would take a second to take torch apart
+    os._exit(code)  # the kernel frees memory at once; Python would take a second to unload torch
 
 
 class _RingLink:
@@ -74,14 +75,14 @@ class _RingLink:
 
 
 def _die_with_parent() -> None:
-    """Have the kernel kill this process with the thread that has started it, even while it is stopped."""
+    """Have the kernel kill this process when the thread that started it ends, even if this process is stopped."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _beat(memory: RingMemory, lifeline: socket.socket, beat_s: float) -> None:
-    """Give signs of life until the engine's process has ended; then end this one, whatever it does."""
+    """Count heartbeats until the engine's process has ended; then end this one, whatever it does."""
     poll = select.poll()
-    poll.register(lifeline, select.POLLRDHUP)  # the parent may have died before the kernel was told to watch it
+    poll.register(lifeline, select.POLLRDHUP)  # the parent may have died before the kernel was asked to watch it
     memory.beat()
     while not poll.poll(beat_s * 1000):
         memory.beat()

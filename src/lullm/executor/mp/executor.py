@@ -25,8 +25,9 @@ class MultiprocExecutor(RemoteExecutor):
         pids: of the processes, by rank.
 
     Raises:
-        ModelLoadError, CacheSizeError and others: what the first rank that could not start says; the others are
-            stopped. WorkerLostError: one has died.
+        ModelLoadError, CacheSizeError and others: the error of the first rank that could not start; the others are
+            stopped.
+        WorkerLostError: one has died.
     """
 
     def __init__(self, config: ResolvedConfig, model_config: ModelConfig, folder: Path):

@@ -1,4 +1,4 @@
-"""WorkerOrder: what a process is to become, as plain data that it is started with."""
+"""WorkerOrder: the task of a worker's process, as plain data that it is started with."""
 
 import os
 from dataclasses import dataclass, field
@@ -16,15 +16,16 @@ logger = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WorkerOrder:
-    """What a process is to become.
+    """The task of a worker's process.
 
     Attributes:
-        opener: `module:function`; (*arguments) -> the worker that it serves. arguments: plain data.
-        gives_results: the results of its steps are wanted.
-        beat_s: how often it gives a sign of life. log_level: of lullm's records.
+        opener: `module:function`; its call with `arguments`, which are plain data, returns the worker to serve.
+        gives_results: the engine wants the results of its steps.
+        beat_s: seconds between heartbeats.
+        log_level: of lullm's records.
         descriptors: that it inherits beside its own, under the same numbers.
         cpus: on which it may run; None: all that the engine's process may use.
-        environment: variables of its own, beside those of the engine's process.
+        environment: variables beside those of the engine's process.
     """
 
     rank: int
@@ -53,11 +54,11 @@ class WorkerOrder:
         )
 
     def open(self) -> Any:
-        """The worker. Blocking. Raises ConfigError: this process finds no such opener; else what it raises."""
+        """Open the worker. Blocking. Raises ConfigError: this process finds no such opener; errors of the opener."""
         return find_importable(self.opener)(*self.arguments)
 
     def to_memory(self) -> int:
-        """The descriptor of new memory that holds it. Raises TypeError: an argument is no plain data."""
+        """The descriptor of new memory that holds the order. Raises TypeError: an argument is not plain data."""
         fd = os.memfd_create("lullm-order")
         with os.fdopen(os.dup(fd), "wb") as file:
             file.writelines(encode(self))

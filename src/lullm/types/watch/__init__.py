@@ -1,1 +1,1 @@
-"""What those who watch an engine see of it: counters, gauges, and who holds which blocks."""
+"""Reports on an engine: counters, gauges, and the owners of blocks."""
