@@ -90,6 +90,11 @@ CASES = {
         VISION | {"model_type": "siglip2_vision_model"},
         {},
     ),
+    "Lfm3Vl": (
+        {"model_type": "lfm3", "layer_types": ["conv", "full_attention", "sliding_attention"], "sliding_window": 20},
+        VISION | {"model_type": "lfm3_vl_vision"},
+        {},
+    ),
 }  # fmt: skip
 
 

@@ -88,6 +88,7 @@ class ScriptedEngine:
         self.config = config.resolve(self.model_config)
         self.idle = config.idle
         self.default_params = SamplingParams(temperature=0.5)
+        self.stated_params = frozenset({"temperature"})
         self._input = InputProcessor(self.config, self.model_config, self.tokenizer, ())
         self.script = script
         self.seen: list[tuple[str, SamplingParams, int]] = []

@@ -45,6 +45,7 @@ class AsyncLLMEngine(EntryClient):
         self.model_config = self._engine.model_config
         self.tokenizer = self._engine.tokenizer
         self.default_params = self._engine.default_params
+        self.stated_params = self._engine.stated_params
         self.remote_methods = self._engine.remote_methods
         super().__init__(self._engine.input_processor)
         self._threaded = ThreadedEngine(self._engine, self.idle)

@@ -51,6 +51,7 @@ class EngineClient(VllmNames, ABC):
 
     Attributes:
         default_params: the model's generation_config.json.
+        stated_params: the names of those that it, or an option, sets.
         remote_methods: the names that `collective_rpc` takes: `REMOTE_METHODS` and methods of `worker_extension_cls`.
     """
 
@@ -59,6 +60,7 @@ class EngineClient(VllmNames, ABC):
     model_config: ModelConfig
     tokenizer: Tokenizer
     default_params: SamplingParams
+    stated_params: frozenset[str]
     remote_methods: frozenset[str]
 
     def __init__(self, processor: InputProcessor):

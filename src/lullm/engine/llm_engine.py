@@ -52,7 +52,7 @@ class LLMEngine(WorkerCalls):
     Attributes:
         config: resolved, with the model length that the KV cache holds.
         model_config, tokenizer: read from the model's folder.
-        default_params: from the model's generation_config.json.
+        default_params, stated_params: see `EngineClient`.
         input_processor: may be called from other threads, as `stats` may.
         model_executor: runs the workers.
         lifecycle: knows whether the engine is awake.
@@ -71,7 +71,8 @@ class LLMEngine(WorkerCalls):
         started = time.monotonic()
         check_options(config, has_thread)
         model = open_model(config)
-        self.tokenizer, self.default_params = model.tokenizer, model.default_params
+        self.tokenizer = model.tokenizer
+        self.default_params, self.stated_params = model.default_params, model.stated_params
         resolved = with_stages(model.config, model.model_config)
         self.model_config = with_chunks_of_use(
             model.model_config, resolved.device, resolved.dtype, resolved.num_workers

@@ -175,8 +175,7 @@ def new_attention(
         o_bias=style.o_bias,
         has_sinks=family.has_sinks,
         query_stretch=style.query_stretch,
-        has_output_gate=family.has_output_gate,
-        gate_is_apart=family.gate_is_apart,
+        output_gate=family.output_gate,
         has_value_norm=family.has_value_norms,
         values_are_keys=bool(equal_values) and equal_values[layer],
     )

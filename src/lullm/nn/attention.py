@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from lullm.config.decoder import QueryStretch
+from lullm.config.decoder import OutputGate, QueryStretch
 from lullm.config.model import ModelConfig
 from lullm.nn.context import StepContext
 from lullm.nn.kv_scale import KVScales
@@ -30,8 +30,7 @@ class AttentionStyle:
         qkv_bias, o_bias: the projections have a bias.
         has_sinks: every query head has a learned sink (see `Ops.attention`).
         query_stretch: queries grow with their position. Torch computes it, so such steps are not recorded.
-        has_output_gate: the result is multiplied by the sigmoid of a projection of its own. Its rows stand before the
-            queries' in the projection. gate_is_apart: in a checkpoint it is a matrix of its own.
+        output_gate: the result is multiplied by gates. Their rows stand before the queries' in the projection.
         has_value_norm: values are normed, by `head_norm_eps` and without a weight.
         values_are_keys: values are what keys are before their norm. The projection's rows are read twice.
     """
@@ -46,8 +45,7 @@ class AttentionStyle:
     o_bias: bool = False
     has_sinks: bool = False
     query_stretch: QueryStretch | None = None
-    has_output_gate: bool = False
-    gate_is_apart: bool = False
+    output_gate: OutputGate | None = None
     has_value_norm: bool = False
     values_are_keys: bool = False
 
@@ -71,9 +69,11 @@ class Attention(nn.Module):
         heads = config.kv_heads(layer)
         self.head_dim, self.num_kv_heads = heads.head_dim, heads.num_heads
         q_size, kv_size = config.num_attention_heads * heads.head_dim, heads.size
-        self.gate_size = q_size if style.has_output_gate else 0
+        gate = style.output_gate
+        self.gate_size = 0 if gate is None else config.num_attention_heads if gate.is_of_heads else q_size
         shared_sizes = (self.gate_size, q_size, kv_size, kv_size)
-        part_sizes = shared_sizes if style.gate_is_apart else (self.gate_size + q_size, kv_size, kv_size)
+        is_apart = gate is not None and gate.is_apart
+        part_sizes = shared_sizes if is_apart else (self.gate_size + q_size, kv_size, kv_size)
         projection = FusedLinear(config.hidden_size, part_sizes, style.qkv_bias, dtype, shared_sizes)
         self.projection = "qkk_proj" if style.values_are_keys else "qkv_proj"
         self.add_module(self.projection, projection)
@@ -101,7 +101,7 @@ class Attention(nn.Module):
     ) -> Tensor:  # [T, H]
         ops, attention, cache = context.ops, context.attention[self.group], context.caches[self.layer]
         qkv = self.project(x, ops)
-        if self.gate_size:
+        if self.style.output_gate is not None:
             gate, qkv = qkv[:, : self.gate_size], qkv[:, self.gate_size :]
         head_norm = None
         if not self.style.has_norm_weights and self.style.head_norm_eps is not None:
@@ -125,8 +125,8 @@ class Attention(nn.Module):
             q.mul_(_factors(context.positions, self.style.query_stretch).to(q.dtype))
         out = ops.attention(q, cache, attention, self.style.scale, self.style.soft_cap, self.sinks)  # [T, Hq, D]
         out = out.flatten(1)
-        if self.gate_size:
-            ops.multiply_(out, gate, "sigmoid")
+        if self.style.output_gate is not None:
+            ops.multiply_(out, gate, self.style.output_gate.gating)
         return self.o_proj(out, ops)
 
     def project(self, x: Tensor, ops: Ops) -> Tensor:

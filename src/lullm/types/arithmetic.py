@@ -6,7 +6,7 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 """`gelu`: by the error function. `gelu_tanh`: its approximation (both https://arxiv.org/abs/1606.08415).
 `relu2`: the square of `relu` (https://arxiv.org/abs/2109.08668)."""
 
-Gating = Literal["silu", "sigmoid"]
+Gating = Literal["silu", "sigmoid", "softplus"]
 """The function of a gate before it multiplies; see `Ops.multiply_`."""
 
 AttentionFeature = Literal["soft_cap", "sinks", "latents"]

@@ -62,6 +62,7 @@ class ProcessClient(EntryClient):
         self.model_config = model.model_config
         self.tokenizer = model.tokenizer
         self.default_params = model.default_params
+        self.stated_params = model.stated_params
         super().__init__(model.input_processor(self.config))
         self._observers: list[Callable[[SleepEvent], None]] = []
         self._updates = asyncio.Lock()

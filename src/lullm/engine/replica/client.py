@@ -68,6 +68,7 @@ class ReplicaClient(EngineClient):
         self.model_config = model.model_config
         self.tokenizer = model.tokenizer
         self.default_params = model.default_params
+        self.stated_params = model.stated_params
         self.remote_methods = self._replicas[0].remote_methods
         self.input_processor = model.input_processor(shortest)
         super().__init__(self.input_processor)

@@ -68,6 +68,7 @@ class ReplicaEngine:
         self.model_config = self._client.model_config
         self.tokenizer = self._client.tokenizer
         self.default_params = self._client.default_params
+        self.stated_params = self._client.stated_params
         self.input_processor = self._client.input_processor
         self._unfinished: dict[str, tuple[GenerateRequest, concurrent.futures.Future[None]]] = {}
         self._news: queue.SimpleQueue[_News] = queue.SimpleQueue()

@@ -29,6 +29,7 @@ class OpenedModel:
     Attributes:
         config: resolved for the model.
         default_params: from its generation_config.json.
+        stated_params: the names of those that it, or an option, sets.
         eos_token_ids: from all files.
     """
 
@@ -37,6 +38,7 @@ class OpenedModel:
     model_config: ModelConfig
     tokenizer: Tokenizer
     default_params: SamplingParams
+    stated_params: frozenset[str]
     eos_token_ids: tuple[int, ...]
 
     def input_processor(self, config: ResolvedConfig) -> InputProcessor:
@@ -65,7 +67,8 @@ def open_model(config: EngineConfig) -> OpenedModel:
     eos_token_ids = defaults.eos_token_ids + model.eos_token_ids
     if tokenizer.eos_token_id is not None:
         eos_token_ids += (tokenizer.eos_token_id,)
-    return OpenedModel(folder, resolved, model, tokenizer, defaults.params, tuple(dict.fromkeys(eos_token_ids)))
+    ends = tuple(dict.fromkeys(eos_token_ids))
+    return OpenedModel(folder, resolved, model, tokenizer, defaults.params, defaults.stated, ends)
 
 
 def _check_gguf(config: EngineConfig, model: Path) -> None:
