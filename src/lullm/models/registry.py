@@ -12,7 +12,7 @@ from lullm.config.family.family import Family
 from lullm.config.family.table import OUTSIDE
 from lullm.config.model import ModelConfig, Share
 from lullm.errors import ConfigError, UnsupportedError
-from lullm.models.family.experts.deepseek import build_deepseek
+from lullm.models.family.experts.deepseek import build_deepseek, build_mistral4
 from lullm.models.family.experts.gpt_oss import build_gpt_oss
 from lullm.models.family.experts.llama4 import build_llama4
 from lullm.models.family.experts.routed import (
@@ -134,6 +134,7 @@ BUILDERS: dict[str, Builder] = {
     "MinistralForCausalLM": build_mistral,
     "Ministral3ForCausalLM": build_mistral,
     "MistralForCausalLM": build_mistral,
+    "Mistral4ForCausalLM": build_mistral4,
     "MixtralForCausalLM": build_mixtral,
     "MptForCausalLM": build_mpt,
     "NemotronForCausalLM": build_nemotron,

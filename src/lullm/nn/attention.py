@@ -29,7 +29,7 @@ class AttentionStyle:
         row_norm_eps: of an RMSNorm over all query heads of a row, and one over all its key heads, before the rotation.
         qkv_bias, o_bias: the projections have a bias.
         has_sinks: every query head has a learned sink (see `Ops.attention`).
-        query_stretch: queries grow with their position. Torch computes it, so such steps are not recorded.
+        query_factors: `[max_len, 1]`, what a query is multiplied by at each position; None: by nothing.
         output_gate: the result is multiplied by gates. Their rows stand before the queries' in the projection.
         has_value_norm: values are normed, by `head_norm_eps` and without a weight.
         values_are_keys: values are what keys are before their norm. The projection's rows are read twice.
@@ -44,7 +44,7 @@ class AttentionStyle:
     qkv_bias: bool = False
     o_bias: bool = False
     has_sinks: bool = False
-    query_stretch: QueryStretch | None = None
+    query_factors: Tensor | None = None
     output_gate: OutputGate | None = None
     has_value_norm: bool = False
     values_are_keys: bool = False
@@ -60,6 +60,7 @@ class Attention(nn.Module):
     """
 
     ones: Tensor
+    query_factors: Tensor | None
 
     def __init__(self, config: ModelConfig, style: AttentionStyle, layer: int, group: int, dtype: torch.dtype):
         super().__init__()
@@ -85,6 +86,7 @@ class Attention(nn.Module):
             self.k_norm = RMSNorm(self.head_dim, style.head_norm_eps, dtype)
         if style.has_value_norm or not style.has_norm_weights:
             self.register_buffer("ones", torch.ones(self.head_dim, dtype=dtype, device="cpu"), persistent=False)
+        self.register_buffer("query_factors", style.query_factors, persistent=False)
         if style.row_norm_eps is not None:
             self.q_norm = RMSNorm(q_size, style.row_norm_eps, dtype)
             self.k_norm = RMSNorm(kv_size, style.row_norm_eps, dtype)
@@ -121,8 +123,8 @@ class Attention(nn.Module):
         if context.calibrates and self.kv_scales is not None:
             self.kv_scales.calibrate(qkv, attention.slot_mapping, write)
         q = write(cache, attention.slot_mapping)
-        if self.style.query_stretch is not None:
-            q.mul_(_factors(context.positions, self.style.query_stretch).to(q.dtype))
+        if self.query_factors is not None:
+            ops.multiply_(q.view(len(q), -1), ops.embedding(context.positions, self.query_factors), None)
         out = ops.attention(q, cache, attention, self.style.scale, self.style.soft_cap, self.sinks)  # [T, Hq, D]
         out = out.flatten(1)
         if self.style.output_gate is not None:
@@ -189,9 +191,13 @@ class QueryAttention(nn.Module):
         return self.o_proj(out.flatten(1), ops)
 
 
-def _factors(positions: Tensor, stretch: QueryStretch) -> Tensor:  # [T] -> [T, 1, 1]
+def stretch_factors(stretch: QueryStretch | None, max_len: int, dtype: torch.dtype) -> Tensor | None:  # [max_len, 1]
+    """What queries are multiplied by at each position; None: by 1."""
+    if stretch is None or max_len + stretch.ahead <= stretch.trained_len:
+        return None
+    positions = torch.arange(max_len, device="cpu")
     lengths = torch.floor((positions + stretch.ahead) / stretch.trained_len)
-    return (1 + stretch.beta * torch.log(1 + lengths)).view(-1, 1, 1)
+    return (1 + stretch.beta * torch.log(1 + lengths)).unsqueeze(1).to(dtype)
 
 
 def add_kv_scales(model: nn.Module) -> None:

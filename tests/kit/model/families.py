@@ -169,6 +169,7 @@ SPARSE_CONVOLUTIONS = {
     "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": ...,
 }  # fmt: skip
 COHERE_MOE = {"num_experts": 5, "num_experts_per_tok": 2, "sliding_window": 20, "logit_scale": 0.7}
+MISTRAL4_ROPE = STRETCHED["rope_parameters"] | {"mscale": 1.0, "mscale_all_dim": 1.0}
 LFM3 = {"num_hidden_layers": 5, "sliding_window": 20}
 ERNIE = {"moe_num_experts": 5, "moe_k": 2, "moe_intermediate_size": 24}
 QUARTERS = {"head_dim": 12}  # transformers' OLMoE divides hidden_size by the heads for its norms
@@ -900,6 +901,22 @@ CASES = {
         STRETCHED | {"head_dim": 8},
         STRETCHED,
         "yarn; queries that grow behind the trained length",
+    ),
+    "Mistral4": Cases(
+        "Mistral Small 4 119B",
+        {
+            "plain": LATENT | {"rope_parameters": MISTRAL4_ROPE, "n_group": 1, "topk_group": 1},
+            "groups, dense layers, halves turn, biases, tied": LATENT
+            | GROUPS
+            | TIED
+            | {"rope_parameters": MISTRAL4_ROPE, "first_k_dense_replace": 1, "rope_interleave": False}
+            | {"attention_bias": True, "q_lora_rank": None},
+        },
+        LATENT | GROUPS | {"rope_parameters": MISTRAL4_ROPE},
+        LATENT | {"rope_parameters": MISTRAL4_ROPE},
+        "latent vectors in the cache; softmax router, shared experts; queries that grow behind the trained length",
+        loss=0.1,
+        is_rare=True,
     ),
     "Mistral": Cases(
         "Mistral 7B",

@@ -32,7 +32,7 @@ from lullm.config.family.hybrid.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEX
 from lullm.config.family.hybrid.recurrent_gemma import RECURRENT_GEMMA
 from lullm.config.family.hybrid.state_space import BAMBA, FALCON_H1, GRANITE_HYBRID
 from lullm.config.family.hybrid.zamba2 import ZAMBA2
-from lullm.config.family.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, MINICPM3, YOUTU
+from lullm.config.family.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, MINICPM3, MISTRAL4, YOUTU
 from lullm.config.family.layer_norm.alibi import BLOOM, MPT
 from lullm.config.family.layer_norm.cohere import COHERE, COHERE2, COHERE2_MOE
 from lullm.config.family.layer_norm.falcon import FALCON
@@ -121,6 +121,7 @@ FAMILIES: dict[str, Family] = {
     "MinistralForCausalLM": MINISTRAL,
     "Ministral3ForCausalLM": MINISTRAL3,
     "MistralForCausalLM": MISTRAL,
+    "Mistral4ForCausalLM": MISTRAL4,
     "MixtralForCausalLM": MIXTRAL,
     "MptForCausalLM": MPT,
     "NemotronForCausalLM": NEMOTRON,

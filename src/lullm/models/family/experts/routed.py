@@ -60,6 +60,13 @@ COLUMN_STACKS = (
 `[out, in]`."""
 
 
+ROW_STACKS = (
+    Stack("experts", "gate_up_proj", ("gate_proj.weight", "up_proj.weight"), takes_turns=False, or_apart=True),
+    Stack("experts", "down_proj", ("down_proj.weight",), or_apart=True),
+)
+"""As `[out, in]`, as transformers 5 holds them."""
+
+
 def experts_or_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> nn.Module:
     """By layer."""
     family = config.family

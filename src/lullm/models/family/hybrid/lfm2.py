@@ -11,11 +11,11 @@ from torch import nn
 from lullm.config.layer.recurrent import ShortConvolutionConfig
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, place_of, rules_of
-from lullm.models.family.experts.routed import MIXTRAL_RENAMES, experts_or_mlp, with_gates_apart
+from lullm.models.family.experts.routed import MIXTRAL_RENAMES, ROW_STACKS, experts_or_mlp, with_gates_apart
 from lullm.models.family.gemma.gemma3 import GemmaLayer
 from lullm.nn.recurrent.convolution import ShortConvolution
 from lullm.types.layer_kind import RecurrentState
-from lullm.weights.rule import Rename, Stack
+from lullm.weights.rule import Rename
 
 RENAMES = (
     Rename(re.compile(r"^model\.embedding_norm\."), "model.norm."),
@@ -34,10 +34,6 @@ LFM3_RENAMES = (
     Rename(re.compile(r"\.post_operator_norm\."), ".post_attention_layernorm."),
     Rename(re.compile(r"\.post_ffn_norm\."), ".post_feedforward_layernorm."),
 )
-STACKS = (
-    Stack("experts", "gate_up_proj", ("gate_proj.weight", "up_proj.weight"), takes_turns=False, or_apart=True),
-    Stack("experts", "down_proj", ("down_proj.weight",), or_apart=True),
-)
 
 
 def _mixers(
@@ -53,7 +49,7 @@ def _mixers(
 
 def build_lfm2(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     rules = rules_of(config)
-    stacks = () if config.family.experts is None else STACKS
+    stacks = () if config.family.experts is None else ROW_STACKS
     rules = replace(rules, renames=(*rules.renames, *RENAMES), stacks=stacks)
     style = DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp, make_mixers=_mixers)
     return CausalLM(config, style, dtype, max_model_len)
