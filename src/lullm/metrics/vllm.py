@@ -1,4 +1,4 @@
-"""VllmMetrics: the metrics under vLLM's names, labels and buckets, as far as they mean the same here.
+"""VllmMetrics: metrics under vLLM's names, labels and buckets, where they mean the same here.
 
 Dashboards, alerts and autoscalers that know vLLM's `/metrics` then work. Source: vLLM's docs, "Production Metrics".
 Where a request has several completions, vLLM counts each as a request of its own; here it is one.
@@ -12,10 +12,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from lullm.config.resolved import ResolvedConfig
+from lullm.types.monitor.stats import EngineStats
 from lullm.types.outputs import RequestMetrics
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.sleep import SleepState
-from lullm.types.watch.stats import EngineStats
 
 _LABELS = ("model_name", "engine")
 _ENGINE = "0"
@@ -34,8 +34,8 @@ _REQUEST = (
 _SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 
 
-class Watched(Protocol):
-    """What the metrics read of an engine, from whatever thread scrapes."""
+class MonitoredEngine(Protocol):
+    """An engine as metrics read it, on the thread that scrapes."""
 
     @property
     def config(self) -> ResolvedConfig:
@@ -57,9 +57,9 @@ def _lengths(longest: int) -> list[int]:
 
 
 class _Gauges(Collector):
-    """What is read from the engine at a scrape."""
+    """The numbers that are read from the engine at a scrape."""
 
-    def __init__(self, engine: Watched):
+    def __init__(self, engine: MonitoredEngine):
         self._engine = engine
         self._values = [engine.config.served_model_name, _ENGINE]
 
@@ -114,9 +114,9 @@ class _Gauges(Collector):
 
 
 class VllmMetrics:
-    """The registry, and the histograms that the ends of requests feed."""
+    """The registry, and the histograms of finished requests."""
 
-    def __init__(self, engine: Watched):
+    def __init__(self, engine: MonitoredEngine):
         self.registry = CollectorRegistry()
         self.registry.register(_Gauges(engine))
         self._model_name = engine.config.served_model_name
@@ -142,7 +142,7 @@ class VllmMetrics:
     def observe(
         self, times: RequestMetrics, prompt_len: int, output_lens: Sequence[int], params: SamplingParams | None
     ) -> None:
-        """Take a finished request in. `output_lens`: of its completions. `params`: None for a vector."""
+        """Add a finished request. `output_lens`: of its completions. `params`: None for a vector."""
         scheduled, first, last = times.first_scheduled_time, times.first_token_time, times.last_token_time
         if times.time_in_queue is not None:
             self._queue.observe(times.time_in_queue)
