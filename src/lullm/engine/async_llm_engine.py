@@ -17,8 +17,8 @@ from lullm.engine.replica.client import ReplicaClient
 from lullm.engine.stream_pace import StreamPace
 from lullm.engine.thread.threaded_engine import ThreadedEngine
 from lullm.machine.memory_ahead import MemoryAhead
+from lullm.types.monitor.stats import EngineStats
 from lullm.types.sleep import SleepEvent, SleepState
-from lullm.types.watch.stats import EngineStats
 
 T = TypeVar("T")
 
@@ -71,14 +71,14 @@ class AsyncLLMEngine(EntryClient):
 
     @property
     def idle_s(self) -> float:
-        return self._threaded.watch.idle_s
+        return self._threaded.sleep_control.idle_s
 
     @property
     def next_sleep(self) -> tuple[SleepRung, float] | None:
-        return self._threaded.watch.next_sleep
+        return self._threaded.sleep_control.next_sleep
 
     def observe_sleep(self, observer: Callable[[SleepEvent], None]) -> None:
-        self._threaded.watch.observe(observer)
+        self._threaded.sleep_control.observe(observer)
 
     async def collective_rpc(
         self,

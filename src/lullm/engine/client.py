@@ -20,6 +20,8 @@ from lullm.engine.caller.length import LONG_CHARS, num_chars, num_given
 from lullm.engine.input import InputProcessor
 from lullm.text.template.failure import WouldBlock
 from lullm.text.tokenizer import Tokenizer
+from lullm.types.monitor.occupancy import Occupancy
+from lullm.types.monitor.stats import EngineStats
 from lullm.types.outputs import RequestOutput
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
@@ -40,8 +42,6 @@ from lullm.types.sleep import (
     check_tags,
 )
 from lullm.types.vllm_argument import VllmNames
-from lullm.types.watch.occupancy import Occupancy
-from lullm.types.watch.stats import EngineStats
 
 T = TypeVar("T")
 

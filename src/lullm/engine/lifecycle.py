@@ -27,9 +27,9 @@ from lullm.types.sleep import (
     Action,
     Released,
     Residence,
+    SleepCommand,
     SleepForecast,
     SleepOptions,
-    SleepOrder,
     SleepReport,
     SleepState,
     UsedBlocks,
@@ -137,26 +137,28 @@ class Lifecycle:
             self._is_paused = True
             return SleepReport(0, (), 0, 0, 0.0)
         self.drop_stale_kv()
-        order = self._order(options)
-        if not order.actions:
+        command = self._command(options)
+        if not command.actions:
             return SleepReport(options.level, (), 0, 0, 0.0)
-        released = self._release(order, options.keep_prefix_cache)
+        released = self._release(command, options.keep_prefix_cache)
         logger.info(
             "asleep (level %d, %s): %s freed, %s backed up, %.2f s",
-            order.level,
-            ", ".join(order.tags),
+            command.level,
+            ", ".join(command.tags),
             format_bytes(max(released.freed_bytes, 0)),
             format_bytes(released.backed_up_bytes),
             released.seconds,
         )
         if released.refusal is not None:
             raise OSError(f"asleep, but {released.refusal}")
-        return SleepReport(order.level, released.tags, released.freed_bytes, released.backed_up_bytes, released.seconds)
+        return SleepReport(
+            command.level, released.tags, released.freed_bytes, released.backed_up_bytes, released.seconds
+        )
 
     def forecast(self, options: SleepOptions) -> SleepForecast:
         """Predict memory and time of such a `sleep`. Changes nothing. Raises OSError: speeds cannot be measured."""
-        order = self._order(options) if options.level else SleepOrder(0, (), UsedBlocks([], []))
-        return self._executor.forecast_sleep(order)
+        command = self._command(options) if options.level else SleepCommand(0, (), UsedBlocks([], []))
+        return self._executor.forecast_sleep(command)
 
     def wake_up(self, tags: Sequence[str] | None) -> WakeReport:
         """Restore the memory of `tags` (None: all), weights first. Idempotent. Blocks until the contents are there.
@@ -201,7 +203,7 @@ class Lifecycle:
             return
         self._kv_version = version
         if self._residence[KV_CACHE] is _OFFLOADED:
-            self._release(SleepOrder(2, ((KV_CACHE, "drop"),), UsedBlocks([], [])))
+            self._release(SleepCommand(2, ((KV_CACHE, "drop"),), UsedBlocks([], [])))
             logger.info("the saved KV cache is dropped: the weights have changed since")
         else:
             self.forget_kv()
@@ -234,13 +236,13 @@ class Lifecycle:
         except EngineDeadError:
             raise
         except BaseException:  # of any kind, Ctrl-C included: old and new weights are mixed
-            self._release(SleepOrder(2, ((WEIGHTS, "discard"),), UsedBlocks([], [])))
+            self._release(SleepCommand(2, ((WEIGHTS, "discard"),), UsedBlocks([], [])))
             logger.warning("the checkpoint was not read again: the weights are asleep (level 2)")
             raise
         finally:
             self.drop_stale_kv()
 
-    def _order(self, options: SleepOptions) -> SleepOrder:
+    def _command(self, options: SleepOptions) -> SleepCommand:
         wish = _wish(options.level)
         actions: list[tuple[str, Action]] = []
         for tag in TAGS if options.tags is None else [tag for tag in TAGS if tag in options.tags]:
@@ -250,17 +252,17 @@ class Lifecycle:
         used = UsedBlocks([], [])
         if (KV_CACHE, "offload") in actions and not self.has_stale_kv:
             used = self._block_space.used_blocks(options.keep_prefix_cache)
-        return SleepOrder(options.level, tuple(actions), used, options.backup)
+        return SleepCommand(options.level, tuple(actions), used, options.backup)
 
-    def _release(self, order: SleepOrder, keep_prefix_cache: bool = False) -> Released:
+    def _release(self, command: SleepCommand, keep_prefix_cache: bool = False) -> Released:
         """All workers save, then all release. Raises OSError, WakeUpError: one could not save; nothing has changed."""
-        self._executor.prepare_sleep(order)
+        self._executor.prepare_sleep(command)
         released = self._executor.commit_sleep()
-        for tag in order.tags:
-            self._residence[tag] = TRANSITIONS[self._residence[tag], _wish(order.level)].to
-        if KV_CACHE in order.tags and self._residence[KV_CACHE] is _DISCARDED:
+        for tag in command.tags:
+            self._residence[tag] = TRANSITIONS[self._residence[tag], _wish(command.level)].to
+        if KV_CACHE in command.tags and self._residence[KV_CACHE] is _DISCARDED:
             self.forget_kv()
-        elif (KV_CACHE, "offload") in order.actions and not keep_prefix_cache:
+        elif (KV_CACHE, "offload") in command.actions and not keep_prefix_cache:
             self._block_space.forget_cached()
         return released
 

@@ -20,7 +20,9 @@ from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.models.stages import with_stages
 from lullm.ops.state.chunks import with_chunks_of_use
-from lullm.sched.watch import take_occupancy, take_stats
+from lullm.sched.monitor import take_occupancy, take_stats
+from lullm.types.monitor.occupancy import Occupancy
+from lullm.types.monitor.stats import EngineStats
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import GenerateRequest, Input
@@ -34,8 +36,6 @@ from lullm.types.sleep import (
     SleepState,
     WakeReport,
 )
-from lullm.types.watch.occupancy import Occupancy
-from lullm.types.watch.stats import EngineStats
 
 logger = get_logger(__name__)
 

@@ -21,7 +21,7 @@ from lullm.executor.feeding import Feeding
 from lullm.executor.merge import agreed, merged_reports, minimum, values
 from lullm.executor.workers import Answer, Workers, WorkerVerb
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove, LayerExperts
-from lullm.types.sleep import Action, Released, SleepForecast, SleepOrder
+from lullm.types.sleep import Action, Released, SleepCommand, SleepForecast
 from lullm.types.step import Running, StepPlan, StepResult
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Executor:
         steps = self._workers.launch(plan)
         return steps[0] if len(steps) == 1 else _MergedStep(steps)
 
-    def prepare_sleep(self, order: SleepOrder) -> None:
+    def prepare_sleep(self, command: SleepCommand) -> None:
         """Every worker saves its part of the sleep; nothing is released. `commit_sleep` or `cancel_sleep` comes next.
 
         Raises:
@@ -80,7 +80,7 @@ class Executor:
             WakeUpError: a backup that was to move is damaged. Then all workers are as before.
         """
         try:
-            self._call("prepare_sleep", order)
+            self._call("prepare_sleep", command)
         except BaseException:
             self.cancel_sleep()
             raise
@@ -94,9 +94,9 @@ class Executor:
         """Return every worker to its state before `prepare_sleep`. Idempotent."""
         self._call("cancel_sleep")
 
-    def forecast_sleep(self, order: SleepOrder) -> SleepForecast:
+    def forecast_sleep(self, command: SleepCommand) -> SleepForecast:
         """Predict a sleep. Bytes are sums; seconds are the slowest worker's. Raises OSError."""
-        forecast: SleepForecast = merged_reports(self._call("forecast_sleep", order))
+        forecast: SleepForecast = merged_reports(self._call("forecast_sleep", command))
         return forecast
 
     def wake_up(self, tag: str, action: Action, ahead: Sequence[str] = ()) -> int:

@@ -11,7 +11,7 @@ from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from lullm.metrics.vllm import VllmMetrics, Watched
+    from lullm.metrics.vllm import MonitoredEngine, VllmMetrics
 
 _MOST_KEPT = 1024
 
@@ -29,7 +29,7 @@ class _End:
 class Tally:
     """The metrics of one engine. Their library takes 25 ms to load: at the first `read`, or after 1024 requests."""
 
-    def __init__(self, engine: "Watched"):
+    def __init__(self, engine: "MonitoredEngine"):
         self._engine = engine
         self._ends: list[_End] = []
         self._metrics: VllmMetrics | None = None

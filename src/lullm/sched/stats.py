@@ -4,7 +4,7 @@ import bisect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lullm.types.watch.stats import GAP_BOUNDS_S, TokenGaps
+from lullm.types.monitor.stats import GAP_BOUNDS_S, TokenGaps
 
 
 class GapCounts:

@@ -1,4 +1,4 @@
-"""Sleep as plain data: tags, orders, forecasts and reports."""
+"""Sleep as plain data: tags, commands, forecasts and reports."""
 
 import enum
 from collections.abc import Sequence
@@ -114,7 +114,7 @@ another target ('move'), delete the backup ('drop'). To wake: read the backup ('
 
 
 @dataclass(frozen=True, slots=True)
-class SleepOrder:
+class SleepCommand:
     """A sleep's actions for workers, all of them or none. `used`: the KV blocks that 'offload' saves."""
 
     level: int

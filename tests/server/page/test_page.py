@@ -16,7 +16,7 @@ from lullm.server.page import feed as feed_module
 from lullm.server.page.feed import MAX_PERIOD_S, PERIOD_S, Feed, short_id
 from lullm.server.page.file import EVENTS_PATH, PAGE_PATHS, page_files
 from lullm.server.page.route import POLICY
-from lullm.types.watch.occupancy import Occupancy
+from lullm.types.monitor.occupancy import Occupancy
 
 MOST_BYTES = 150_000
 FILES = {file.path: file.content.decode() for file in page_files()}

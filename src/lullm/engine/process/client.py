@@ -20,8 +20,8 @@ from lullm.engine.start.model import OpenedModel, open_model
 from lullm.errors import InvalidRequestError
 from lullm.executor.remote.codec import decode, encode
 from lullm.executor.remote.message import with_names
+from lullm.types.monitor.stats import EngineStats
 from lullm.types.sleep import SleepEvent, SleepState
-from lullm.types.watch.stats import EngineStats
 
 T = TypeVar("T")
 

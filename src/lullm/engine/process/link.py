@@ -14,10 +14,10 @@ from lullm.engine.process.message import (
     Answer,
     Call,
     Cancel,
+    Command,
     Ended,
     Heard,
     News,
-    Order,
     Outputs,
     Refused,
     Status,
@@ -108,7 +108,7 @@ class EngineLink:
         serial = self._serial_of.get(stream)
         if serial is not None:
             self._forget(serial)
-            self._order(Withdraw(serial))
+            self._command(Withdraw(serial))
 
     @property
     def is_away(self) -> bool:
@@ -150,7 +150,7 @@ class EngineLink:
             return await answer
         except asyncio.CancelledError:
             if self._error is None:
-                self._order(Cancel(serial))
+                self._command(Cancel(serial))
             raise
         finally:
             self._calls.pop(serial, None)
@@ -160,7 +160,7 @@ class EngineLink:
         self.attach()
         self._is_draining = True
         if self._error is None:
-            self._order(Stop(drain))
+            self._command(Stop(drain))
             end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._ends.append(end)
             await end
@@ -205,8 +205,8 @@ class EngineLink:
             loop.remove_reader(self._sock)
             loop.remove_writer(self._sock)
 
-    def _order(self, order: Order) -> None:
-        self._send(encode(order))
+    def _command(self, command: Command) -> None:
+        self._send(encode(command))
 
     def _send(self, *frames: bytes) -> None:
         """Write without blocking. The loop writes the rest once the socket has room."""

@@ -9,10 +9,10 @@ import msgspec
 
 from lullm.config.option.sleep_after import SleepRung
 from lullm.types.guided.params import Guide
+from lullm.types.monitor.stats import EngineStats
 from lullm.types.pooling.params import Pooling
 from lullm.types.reply.rules import ThinkingTokens
 from lullm.types.sleep import SleepEvent, SleepState
-from lullm.types.watch.stats import EngineStats
 from lullm.types.wire.plain_error import PlainError
 
 HERE = "the engine's process"
@@ -160,7 +160,7 @@ class Stop(Message, tag="stop"):
     drain: bool
 
 
-Order = Start | Admit | Withdraw | Call | Weight | Cancel | Stop
+Command = Start | Admit | Withdraw | Call | Weight | Cancel | Stop
 
 # -- from the engine -------------------------------------------------------------------------------------------------
 
@@ -219,6 +219,6 @@ News = Ready | Outputs | Taken | Refused | Answer | Heard | Ended
 
 encode = msgspec.msgpack.Encoder().encode
 """Raises TypeError, ValueError, OverflowError: an object that MessagePack cannot hold."""
-decode_order = msgspec.msgpack.Decoder[Order](Order).decode
+decode_command = msgspec.msgpack.Decoder[Command](Command).decode
 decode_news = msgspec.msgpack.Decoder[News](News).decode
 """Both raise msgspec.DecodeError: these are not the bytes of such a message."""

@@ -22,10 +22,10 @@ from lullm.engine.process.message import (
     Answer,
     Call,
     Cancel,
+    Command,
     Ended,
     Heard,
     News,
-    Order,
     Outputs,
     Ready,
     Refused,
@@ -132,7 +132,7 @@ class EngineService(ThreadedEngine):
     def __init__(self, engine: LLMEngine, idle: IdleConfig, sock: socket.socket):
         super().__init__(engine, idle)
         self._outbox = Outbox(sock, self._status)
-        self.watch.observe(lambda event: self._outbox.send(Heard(event, self._outbox.status())))
+        self.sleep_control.observe(lambda event: self._outbox.send(Heard(event, self._outbox.status())))
         self._calls: dict[int, EngineCall[Any]] = {}
         self._weights = WeightInbox(self._accept)
 
@@ -147,30 +147,30 @@ class EngineService(ThreadedEngine):
         failure = self.mailbox.failure
         self._outbox.send(Ended(None if failure is None else plain_error(failure, HERE)))
 
-    def take(self, order: Order, thread: EngineThread) -> None:
+    def take(self, command: Command, thread: EngineThread) -> None:
         """Have the engine's thread run a command; do nothing if it has ended. On the thread that reads."""
         try:
-            match order:
+            match command:
                 case Admit():
-                    self._admit(order)
+                    self._admit(command)
                 case Withdraw():
-                    self._withdraw(order.serial)
+                    self._withdraw(command.serial)
                 case Call():
-                    self._call(order)
+                    self._call(command)
                 case Weight():
-                    self._weights.put(order)
+                    self._weights.put(command)
                 case Cancel():
-                    if (call := self._calls.get(order.serial)) is not None:
+                    if (call := self._calls.get(command.serial)) is not None:
                         call.answer.cancel()
                 case Stop():
-                    thread.stop(order.drain)
+                    thread.stop(command.drain)
         except EngineDeadError:
             pass
 
-    def _admit(self, order: Admit) -> None:
-        request = decode_request(order.request)
-        stream = RemoteStream(self._outbox, order.serial, request, order.sent_s, order.keep_alive)
-        self._outbox.streams[order.serial] = stream
+    def _admit(self, command: Admit) -> None:
+        request = decode_request(command.request)
+        stream = RemoteStream(self._outbox, command.serial, request, command.sent_s, command.keep_alive)
+        self._outbox.streams[command.serial] = stream
         self.admission.send([(request, stream)])
 
     def _withdraw(self, serial: int) -> None:
@@ -179,13 +179,13 @@ class EngineService(ThreadedEngine):
             stream.is_closed = True
             self.admission.withdraw(stream.request, stream)
 
-    def _call(self, order: Call) -> None:
-        if order.verb == "update_weights":  # the last update may have left some over
-            self._weights = order.arguments["weights"] = WeightInbox(self._accept)
-        call, command = self.call(order.verb, order.arguments)
-        self._calls[order.serial] = call
-        call.answer.add_done_callback(lambda answer: self._answer(order.serial, call))
-        self.mailbox.send(command)
+    def _call(self, command: Call) -> None:
+        if command.verb == "update_weights":  # the last update may have left some over
+            self._weights = command.arguments["weights"] = WeightInbox(self._accept)
+        call, start = self.call(command.verb, command.arguments)
+        self._calls[command.serial] = call
+        call.answer.add_done_callback(lambda answer: self._answer(command.serial, call))
+        self.mailbox.send(start)
 
     def function(self, verb: str) -> Callable[..., Any]:
         """The function of a verb: see `ThreadedEngine`."""
@@ -226,12 +226,12 @@ class EngineService(ThreadedEngine):
 
     def _status(self) -> Status:
         now = time.monotonic()
-        idle_s, step = self.watch.idle_s, self.watch.next_sleep
+        idle_s, step = self.sleep_control.idle_s, self.sleep_control.next_sleep
         return Status(
             stats=self.engine.stats(),
             sleep_state=self.engine.sleep_state,
             sleeping_tags=self.engine.sleeping_tags,
-            is_away=self.watch.is_away,
+            is_away=self.sleep_control.is_away,
             idle_since=None if not idle_s else now - idle_s,
             rung=None if step is None else step[0],
             rung_due=0.0 if step is None else now + step[1],

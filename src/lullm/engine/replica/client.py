@@ -24,12 +24,12 @@ from lullm.engine.start.model import open_model
 from lullm.errors import EngineDeadError, InvalidRequestError
 from lullm.executor.merge import merged_reports, merged_tags
 from lullm.kv.hashing import BlockHashes
+from lullm.types.monitor.occupancy import Occupancy
+from lullm.types.monitor.stats import EngineStats
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.outputs import EngineOutput, PoolingOutput, PoolingRequestOutput
 from lullm.types.request import GenerateRequest
 from lullm.types.sleep import SleepArguments, SleepEvent, SleepReport, SleepState
-from lullm.types.watch.occupancy import Occupancy
-from lullm.types.watch.stats import EngineStats
 
 if TYPE_CHECKING:
     from torch import Tensor

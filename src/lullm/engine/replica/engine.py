@@ -21,12 +21,12 @@ from lullm.engine.replica.calling_thread import CallingThread
 from lullm.engine.replica.client import ReplicaClient
 from lullm.errors import EngineDeadError, InvalidRequestError
 from lullm.machine.owner import check_owner
+from lullm.types.monitor.stats import EngineStats
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import GenerateRequest, Input
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.sleep import SleepState, check_awake
-from lullm.types.watch.stats import EngineStats
 
 if TYPE_CHECKING:
     from torch import Tensor

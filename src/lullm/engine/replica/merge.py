@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from lullm.types.parallel.experts import ExpertLoad, ExpertMove
-from lullm.types.sleep import SleepState
-from lullm.types.watch.occupancy import (
+from lullm.types.monitor.occupancy import (
     FIRST_OWNER_CELL,
     MAX_OWNERS,
     SHARED_CELL,
@@ -16,7 +14,9 @@ from lullm.types.watch.occupancy import (
     PoolOccupancy,
     RequestOccupancy,
 )
-from lullm.types.watch.stats import EngineStats, TokenGaps
+from lullm.types.monitor.stats import EngineStats, TokenGaps
+from lullm.types.parallel.experts import ExpertLoad, ExpertMove
+from lullm.types.sleep import SleepState
 
 
 def merged_stats(parts: Sequence[EngineStats]) -> EngineStats:

@@ -16,7 +16,7 @@ from lullm.config.resolved import IdleConfig
 from lullm.engine.caller.stream import Outlet, Stream
 from lullm.engine.llm_engine import LLMEngine
 from lullm.engine.thread.mailbox import Mailbox, unforeseen
-from lullm.engine.thread.sleep_watch import SleepWatch
+from lullm.engine.thread.sleep_control import SleepControl
 from lullm.errors import EngineAsleepError, EngineDeadError, LullmError, WakeUpError
 from lullm.log import get_logger
 from lullm.types.pooling.outputs import EngineOutput
@@ -28,10 +28,10 @@ logger = get_logger(__name__)
 class Admission:
     """Lets requests into one engine, and owns the streams of those that are in."""
 
-    def __init__(self, engine: LLMEngine, mailbox: Mailbox, watch: SleepWatch, idle: IdleConfig):
+    def __init__(self, engine: LLMEngine, mailbox: Mailbox, sleep_control: SleepControl, idle: IdleConfig):
         self._engine = engine
         self._mailbox = mailbox
-        self._watch = watch
+        self._sleep_control = sleep_control
         self._wakes_by_request = idle.wakes_by_request
         # Owned by the engine's thread:
         self._streams: dict[str, Stream] = {}
@@ -72,7 +72,7 @@ class Admission:
     @property
     def is_away(self) -> bool:
         """Whether the engine sleeps or a sleep has begun, so that a request would wait or be refused."""
-        return self._watch.is_away
+        return self._sleep_control.is_away
 
     # -- on the engine's thread ----------------------------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class Admission:
             self._streams[request.request_id] = stream
             if self._wakes_by_request:  # otherwise no caller waits for it, and the loop is not woken
                 stream.confirm()
-            self._watch.count_request(stream.keep_alive)
+            self._sleep_control.count_request(stream.keep_alive)
         except LullmError as error:
             stream.fail(error)
         except Exception as error:
@@ -99,7 +99,7 @@ class Admission:
 
     def _must_wait(self) -> bool:
         """Whether a request waits for the end of a pause or of a waiting sleep. Raises if it may not wait."""
-        if self._watch.has_waiting_sleeps:
+        if self._sleep_control.has_waiting_sleeps:
             if not self._wakes_by_request:
                 raise EngineAsleepError("the engine is going to sleep once its running requests have ended")
             return True
@@ -113,7 +113,7 @@ class Admission:
         if self._failed_wake is not None and stream.sent_s <= self._failed_wake[0]:
             raise WakeUpError(self._failed_wake[1])
         try:
-            self._watch.wake_up(None, "request")
+            self._sleep_control.wake_up(None, "request")
         except WakeUpError as error:
             logger.error("a request could not wake the engine: %s", error)
             self._failed_wake = (time.monotonic(), str(error))
@@ -126,7 +126,7 @@ class Admission:
 
     def admit_parked(self) -> None:
         """Admit the requests that need not wait any more; forget those whose readers have gone."""
-        if self._parked and not self._watch.has_waiting_sleeps and self._engine.sleep_state != "paused":
+        if self._parked and not self._sleep_control.has_waiting_sleeps and self._engine.sleep_state != "paused":
             for _ in range(len(self._parked)):
                 self.admit(*self._parked.pop(0))
         self._parked = [(request, stream) for request, stream in self._parked if not stream.is_closed]

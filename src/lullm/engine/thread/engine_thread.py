@@ -1,7 +1,7 @@
 """EngineThread: the one thread that owns an `LLMEngine`. It runs steps, and callers' commands between steps.
 
 Commands come through a `Mailbox`; outputs leave through `Admission`. The step loop takes no lock. While the engine
-sleeps the thread runs commands only; `SleepWatch` puts the engine to sleep and wakes it.
+sleeps the thread runs commands only; `SleepControl` puts the engine to sleep and wakes it.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from lullm.engine.llm_engine import LLMEngine
 from lullm.engine.thread.admission import Admission
 from lullm.engine.thread.idle_trim import IdleTrim
 from lullm.engine.thread.mailbox import Mailbox, ThreadState
-from lullm.engine.thread.sleep_watch import SleepWatch
+from lullm.engine.thread.sleep_control import SleepControl
 from lullm.errors import EngineDeadError
 from lullm.log import get_logger
 
@@ -35,13 +35,13 @@ class EngineThread:
         self,
         engine: LLMEngine,
         mailbox: Mailbox,
-        watch: SleepWatch,
+        sleep_control: SleepControl,
         admission: Admission,
         on_turn: Callable[[bool], None] | None = None,
     ):
         self._engine = engine
         self._mailbox = mailbox
-        self._watch = watch
+        self._sleep_control = sleep_control
         self._admission = admission
         self._on_turn = on_turn
         self._trim = IdleTrim(time.monotonic)
@@ -87,7 +87,7 @@ class EngineThread:
 
     def _turn(self) -> None:
         """Run the commands that have come, one step, and the sleeps and requests that waited for its end."""
-        engine, watch, mailbox = self._engine, self._watch, self._mailbox
+        engine, sleep_control, mailbox = self._engine, self._sleep_control, self._mailbox
         if engine.is_sleeping() or not engine.has_unfinished_requests():
             self._wait()
         mailbox.run_all()
@@ -95,10 +95,10 @@ class EngineThread:
             self._admission.deliver(engine.take_pending())
         elif engine.has_unfinished_requests():
             self._admission.deliver(engine.step())
-        watch.run_waiting_sleeps()
+        sleep_control.run_waiting_sleeps()
         self._admission.admit_parked()
         is_busy = engine.has_unfinished_requests() or self._admission.has_parked
-        watch.run_due(is_busy, is_quiet=mailbox.is_empty)
+        sleep_control.run_due(is_busy, is_quiet=mailbox.is_empty)
         if is_busy:
             self._trim.busy()
         else:
@@ -110,7 +110,7 @@ class EngineThread:
         """Run the next command once it comes, or return when another task is due. Touches memory ahead meanwhile."""
         is_awake = not self._engine.is_sleeping()
         pause_s = TOUCH_PAUSE_S if self._lacks_memory and is_awake else None
-        times_s = (self._watch.wait_s(), self._trim.wait_s(), pause_s)
+        times_s = (self._sleep_control.wait_s(), self._trim.wait_s(), pause_s)
         if self._mailbox.wait(min((time_s for time_s in times_s if time_s is not None), default=None)):
             self._lacks_memory = True
         elif is_awake:
@@ -118,7 +118,7 @@ class EngineThread:
 
     def _stop(self, drain: bool) -> None:
         error = EngineDeadError("the engine has been shut down")
-        self._watch.cancel_waiting_sleeps(error)
+        self._sleep_control.cancel_waiting_sleeps(error)
         self._admission.refuse_parked(error)
         if not drain or self._engine.is_sleeping():  # requests that a sleeping engine keeps cannot end
             for request_id in self._engine.unfinished_request_ids():
@@ -131,7 +131,7 @@ class EngineThread:
             self._engine.shutdown()
         except Exception:  # an engine that failed may fail again here
             logger.exception("the engine's memory could not be given back")
-        self._watch.cancel_waiting_sleeps(error)
+        self._sleep_control.cancel_waiting_sleeps(error)
         while not self._mailbox.is_empty:
             try:
                 self._mailbox.run_all()

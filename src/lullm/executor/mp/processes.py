@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from lullm.executor.mp.bell import Bell
 from lullm.executor.mp.ring import RingMemory
 from lullm.executor.remote.loss import Loss
-from lullm.executor.remote.order import WorkerOrder
 from lullm.executor.remote.pulse import BEATS_PER_TIMEOUT, Silence
 from lullm.executor.remote.records import log_record_of
+from lullm.executor.remote.worker_spec import WorkerSpec
 
 _CODE = (
     "import sys; sys.path[:] = sys.argv[7:]; from lullm.executor.mp.child import main; main(*map(int, sys.argv[1:7]))"
@@ -45,7 +45,7 @@ class WorkerProcesses:
     """Processes by rank. The constructor blocks until they are started, not until they are ready.
 
     Args:
-        orders: by rank.
+        specs: by rank.
         commands: the ring that all read.
         engine_bell: rung when one is lost.
         timeout_s: a process is lost after so long without a heartbeat.
@@ -57,8 +57,8 @@ class WorkerProcesses:
         OSError: one cannot be started; all are stopped.
     """
 
-    def __init__(self, orders: Sequence[WorkerOrder], commands: RingMemory, engine_bell: Bell, timeout_s: float):
-        self._orders = orders
+    def __init__(self, specs: Sequence[WorkerSpec], commands: RingMemory, engine_bell: Bell, timeout_s: float):
+        self._specs = specs
         self._commands = commands
         self._engine_bell = engine_bell
         self._timeout_s = timeout_s
@@ -102,9 +102,9 @@ class WorkerProcesses:
 
     def _run(self) -> None:
         try:
-            bells = [Bell() for _ in self._orders]
-            for order, bell in zip(self._orders, bells, strict=True):
-                self.all.append(_start(order, bell, self._commands, self._engine_bell, Silence(self._timeout_s)))
+            bells = [Bell() for _ in self._specs]
+            for spec, bell in zip(self._specs, bells, strict=True):
+                self.all.append(_start(spec, bell, self._commands, self._engine_bell, Silence(self._timeout_s)))
         except BaseException as error:
             self._start_error = error
             self._kill()
@@ -177,19 +177,19 @@ class WorkerProcesses:
             each.process.wait()
 
 
-def _start(order: WorkerOrder, bell: Bell, commands: RingMemory, engine_bell: Bell, silence: Silence) -> WorkerProcess:
+def _start(spec: WorkerSpec, bell: Bell, commands: RingMemory, engine_bell: Bell, silence: Silence) -> WorkerProcess:
     answers = RingMemory()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    order_fd = order.to_memory()
+    spec_fd = spec.to_memory()
     with theirs:
-        descriptors = (order_fd, theirs.fileno(), commands.fd, answers.fd, bell.fd, engine_bell.fd)
+        descriptors = (spec_fd, theirs.fileno(), commands.fd, answers.fd, bell.fd, engine_bell.fd)
         try:
             process = subprocess.Popen(
                 [sys.executable, "-c", _CODE, *map(str, descriptors), *sys.path],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[*descriptors, *order.descriptors],
+                pass_fds=[*descriptors, *spec.descriptors],
                 # One progress bar on the terminal is enough: all workers do the same.
-                env=os.environ | order.environment | ({"TQDM_DISABLE": "1"} if order.rank else {}),
+                env=os.environ | spec.environment | ({"TQDM_DISABLE": "1"} if spec.rank else {}),
                 # Ctrl-C on the terminal goes to the engine's process only, which stops its workers
                 start_new_session=True,
             )
@@ -198,8 +198,8 @@ def _start(order: WorkerOrder, bell: Bell, commands: RingMemory, engine_bell: Be
             answers.close()
             raise
         finally:
-            os.close(order_fd)
-    return WorkerProcess(order.rank, bell, answers, ours, process, silence)
+            os.close(spec_fd)
+    return WorkerProcess(spec.rank, bell, answers, ours, process, silence)
 
 
 def _pass_log_on(worker: WorkerProcess) -> bool:

@@ -11,7 +11,7 @@ from lullm.executor.mp.bell import Bell
 from lullm.executor.mp.processes import WorkerProcesses
 from lullm.executor.mp.ring import RingMemory, RingReader, RingWriter
 from lullm.executor.remote.message import Command, Reply
-from lullm.executor.remote.order import WorkerOrder
+from lullm.executor.remote.worker_spec import WorkerSpec
 from lullm.machine.owner import check_owner
 
 _CLOSE_S = 50e-6
@@ -19,24 +19,24 @@ _CLOSE_S = 50e-6
 
 
 class RingTransport:
-    """Implements `Transport`. The constructor starts a process for each order.
+    """Implements `Transport`. The constructor starts a process for each spec.
 
     A fork of the process has a copy, which sends nothing and stops no worker: the workers belong to the first process.
 
     Args:
-        orders: by rank.
+        specs: by rank.
         timeout_s: a process is lost after so long without a heartbeat.
 
     Raises:
         OSError: a process cannot be started; all are stopped.
     """
 
-    def __init__(self, orders: Sequence[WorkerOrder], timeout_s: float):
+    def __init__(self, specs: Sequence[WorkerSpec], timeout_s: float):
         self._owner = os.getpid()
         self._bell = Bell()
         self._commands = RingMemory()
         try:
-            self._processes = WorkerProcesses(orders, self._commands, self._bell, timeout_s)
+            self._processes = WorkerProcesses(specs, self._commands, self._bell, timeout_s)
         except BaseException:
             self._commands.close()
             self._bell.close()

@@ -15,15 +15,15 @@ import msgspec
 from lullm.executor.ray.frame import FrameSocket
 from lullm.executor.remote.codec import decode
 from lullm.executor.remote.message import Command, Reply
-from lullm.executor.remote.order import WorkerOrder
 from lullm.executor.remote.records import log_over
 from lullm.executor.remote.service import Service
+from lullm.executor.remote.worker_spec import WorkerSpec
 
 _CONNECT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class ActorOrder:
+class ActorSpec:
     """An actor's task.
 
     Args:
@@ -31,7 +31,7 @@ class ActorOrder:
         secret: proves that the engine's own Ray has started it.
     """
 
-    worker: WorkerOrder
+    worker: WorkerSpec
     host: str
     port: int
     secret: bytes
@@ -49,15 +49,15 @@ class WorkerActor:
     """One worker of an engine, in a process that Ray has started."""
 
     def run(self, data: bytes) -> None:
-        """Serve until the engine says stop. `data`: an `ActorOrder`. Blocks for as long as the worker lives."""
+        """Serve until the engine says stop. `data`: an `ActorSpec`. Blocks for as long as the worker lives."""
         # torch reads it when it is loaded. Spinning threads starve each other beside other workers.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        order: ActorOrder = decode(memoryview(bytearray(data)))
-        worker = order.worker
-        connection = socket.create_connection((order.host, order.port), timeout=_CONNECT_S)
+        spec: ActorSpec = decode(memoryview(bytearray(data)))
+        worker = spec.worker
+        connection = socket.create_connection((spec.host, spec.port), timeout=_CONNECT_S)
         connection.settimeout(None)
         end, is_over = FrameSocket(connection), threading.Event()
-        end.send("hello", [msgspec.msgpack.encode(Hello(order.secret, worker.rank, os.getpid()))])
+        end.send("hello", [msgspec.msgpack.encode(Hello(spec.secret, worker.rank, os.getpid()))])
         beating = threading.Thread(target=_beat, args=(end, worker.beat_s, is_over), name="lullm-beat", daemon=True)
         beating.start()
         try:  # the heartbeat ends with the call, whatever ends it

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 
 from lullm.errors import WorkerLostError
-from lullm.executor.ray.actor import ActorOrder, Hello, WorkerActor
+from lullm.executor.ray.actor import ActorSpec, Hello, WorkerActor
 from lullm.executor.ray.cluster import Reservation, remove
 from lullm.executor.ray.frame import FrameSocket
 from lullm.executor.remote.codec import encode
-from lullm.executor.remote.order import WorkerOrder
+from lullm.executor.remote.worker_spec import WorkerSpec
 
 START_S = 120.0
 """For Ray to start all processes, and for them to connect: importing lullm from a slow disk takes some seconds."""
@@ -29,14 +29,14 @@ class Actors:
     """Starts the actors. The constructor returns once all have connected.
 
     Args:
-        orders, reserved: of the workers, by rank.
+        specs, reserved: of the workers, by rank.
         host: the address of this node, as other nodes reach it.
 
     Raises:
         WorkerLostError: one has not come; all are stopped.
     """
 
-    def __init__(self, ray: Any, reserved: Reservation, orders: Sequence[WorkerOrder], host: str, resource: str):
+    def __init__(self, ray: Any, reserved: Reservation, specs: Sequence[WorkerSpec], host: str, resource: str):
         self._ray = ray
         self._reserved = reserved
         self._pids: dict[int, int] = {}
@@ -46,15 +46,15 @@ class Actors:
         strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
         remote = ray.remote(WorkerActor)
         secret = secrets.token_bytes(32)
-        with contextlib.ExitStack() as undo, socket.create_server((host, 0), backlog=len(orders)) as server:
+        with contextlib.ExitStack() as undo, socket.create_server((host, 0), backlog=len(specs)) as server:
             undo.callback(self.kill)
-            for index, order in enumerate(orders):
+            for index, spec in enumerate(specs):
                 wanted = (
                     {"num_gpus": reserved.amount, "num_cpus": 0} if resource == "GPU" else {"num_cpus": reserved.amount}
                 )
                 place = strategy(reserved.group, placement_group_bundle_index=index)
                 self._actors.append(remote.options(**wanted, scheduling_strategy=place, max_restarts=0).remote())
-                whole = ActorOrder(order, host, server.getsockname()[1], secret)
+                whole = ActorSpec(spec, host, server.getsockname()[1], secret)
                 self._runs.append(self._actors[-1].run.remote(b"".join(encode(whole))))
             self.ends = self._accepted(server, secret)
             undo.pop_all()

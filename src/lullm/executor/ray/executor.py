@@ -12,7 +12,7 @@ from lullm.executor.ray.actors import Actors
 from lullm.executor.ray.cluster import Reservation, Wish, connect, release, reserve
 from lullm.executor.ray.transport import SocketTransport
 from lullm.executor.remote.opening import config_of_ranks, open_ranked_worker
-from lullm.executor.remote.order import WorkerOrder
+from lullm.executor.remote.worker_spec import WorkerSpec
 from lullm.executor.remote.workers import RemoteExecutor, RemoteWorkers
 from lullm.log import get_logger
 from lullm.types.parallel.placement import Placement, placements
@@ -53,8 +53,8 @@ class RayExecutor(RemoteExecutor):
             meeting = undo.enter_context(
                 Meeting.on_this_host(timeout) if is_local else Meeting.at(host, timeout, "nccl" if on_gpu else "gloo")
             )
-            orders = [
-                WorkerOrder.of_place(
+            specs = [
+                WorkerSpec.of_place(
                     config,
                     place,
                     importable_name(open_on_node),
@@ -62,9 +62,9 @@ class RayExecutor(RemoteExecutor):
                 )
                 for place in places
             ]
-            actors = Actors(ray, reserved, orders, host, resource)
+            actors = Actors(ray, reserved, specs, host, resource)
             transport = SocketTransport(actors.ends, actors, config.worker_timeout)
-            super().__init__(RemoteWorkers(transport, orders, config.step_timeout))
+            super().__init__(RemoteWorkers(transport, specs, config.step_timeout))
             self._undo = undo.pop_all()  # the meeting store, which live workers use, and the reservation
 
     def shutdown(self) -> None:

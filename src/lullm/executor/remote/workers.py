@@ -8,7 +8,7 @@ from typing import Any
 from lullm.errors import EngineDeadError, InvalidRequestError, UnsupportedError, WorkerLostError
 from lullm.executor.executor import Executor
 from lullm.executor.remote.message import OPENING, Command, CommandKind, FunctionName, Reply, Transport, with_names
-from lullm.executor.remote.order import WorkerOrder
+from lullm.executor.remote.worker_spec import WorkerSpec
 from lullm.executor.workers import Answer, WorkerVerb
 from lullm.types.step import Running, StepPlan, StepResult
 from lullm.types.wire.plain_error import error_of
@@ -23,16 +23,16 @@ class RemoteWorkers:
     """The constructor returns once every worker has loaded its model.
 
     Args:
-        orders: of the workers. One of them gives the results of steps, since all of a stage sample alike.
+        specs: of the workers. One of them gives the results of steps, since all of a stage sample alike.
         step_timeout_s: a worker whose step takes longer is considered to hang.
 
     Raises:
         LullmError and others: the error of the first worker by rank that could not load; all workers are stopped.
     """
 
-    def __init__(self, transport: Transport, orders: Sequence[WorkerOrder], step_timeout_s: float):
+    def __init__(self, transport: Transport, specs: Sequence[WorkerSpec], step_timeout_s: float):
         self._transport = transport
-        [self._result_rank] = [order.rank for order in orders if order.gives_results]
+        [self._result_rank] = [spec.rank for spec in specs if spec.gives_results]
         self._step_timeout_s = step_timeout_s
         self._ranks = range(transport.num_workers)
         self._number = OPENING

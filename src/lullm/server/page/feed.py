@@ -16,7 +16,7 @@ from lullm.config.generation import LLAMA_CPP, left_open
 from lullm.errors import EngineDeadError
 from lullm.server.context import ServerContext
 from lullm.server.sse import event
-from lullm.types.watch.occupancy import Occupancy, PoolOccupancy
+from lullm.types.monitor.occupancy import Occupancy, PoolOccupancy
 
 PERIOD_S = 0.4
 MAX_PERIOD_S = 2.0

@@ -1,4 +1,4 @@
-"""WorkerOrder: the task of a worker's process, as plain data that it is started with."""
+"""WorkerSpec: the task of a worker's process, as plain data that it is started with."""
 
 import os
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerOrder:
+class WorkerSpec:
     """The task of a worker's process.
 
     Attributes:
@@ -41,7 +41,7 @@ class WorkerOrder:
     @classmethod
     def of_place(
         cls, config: ResolvedConfig, place: Placement, opener: str, arguments: list[Any], **own: Any
-    ) -> "WorkerOrder":
+    ) -> "WorkerSpec":
         """The opener is called with the place and these arguments. `own`: other attributes of the process."""
         return cls(
             rank=place.rank,
@@ -58,16 +58,16 @@ class WorkerOrder:
         return find_importable(self.opener)(*self.arguments)
 
     def to_memory(self) -> int:
-        """The descriptor of new memory that holds the order. Raises TypeError: an argument is not plain data."""
-        fd = os.memfd_create("lullm-order")
+        """The descriptor of new memory that holds the spec. Raises TypeError: an argument is not plain data."""
+        fd = os.memfd_create("lullm-worker-spec")
         with os.fdopen(os.dup(fd), "wb") as file:
             file.writelines(encode(self))
         return fd
 
     @classmethod
-    def from_memory(cls, fd: int) -> "WorkerOrder":
+    def from_memory(cls, fd: int) -> "WorkerSpec":
         """Read it, and close the descriptor."""
         os.lseek(fd, 0, os.SEEK_SET)
         with os.fdopen(fd, "rb") as file:
-            order: WorkerOrder = decode(memoryview(bytearray(file.read())))
-        return order
+            spec: WorkerSpec = decode(memoryview(bytearray(file.read())))
+        return spec

@@ -9,8 +9,7 @@ import numpy as np
 
 from lullm.machine.memory import resident_bytes
 from lullm.sched.scheduler import Scheduler
-from lullm.types.sequence import SequenceGroup
-from lullm.types.watch.occupancy import (
+from lullm.types.monitor.occupancy import (
     CACHED_CELL,
     FIRST_OWNER_CELL,
     MAX_OWNERS,
@@ -20,7 +19,8 @@ from lullm.types.watch.occupancy import (
     QueueName,
     RequestOccupancy,
 )
-from lullm.types.watch.stats import EngineStats
+from lullm.types.monitor.stats import EngineStats
+from lullm.types.sequence import SequenceGroup
 from lullm.units import cdiv
 
 

@@ -1,4 +1,4 @@
-"""SleepWatch: puts one engine to sleep and wakes it, on the engine's thread.
+"""SleepControl: puts one engine to sleep and wakes it, on the engine's thread.
 
 a call           sleeps and wakes at once; with mode 'wait' it sleeps once the running requests have ended
 the ladder       sleeps after idle time, and deeper later on
@@ -23,7 +23,7 @@ logger = get_logger(__name__)
 _MAX_WAIT_S = 3600.0  # longest wait for a command; a ladder may be longer
 
 
-class SleepWatch:
+class SleepControl:
     """The sleep of one engine. Methods: on the engine's thread, unless they say otherwise.
 
     Args:
