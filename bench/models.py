@@ -8,9 +8,11 @@ mixture of experts there are fewer experts, of which a token uses as many as in 
 tokens everywhere, since reading a large head is the easy part.
 
 A decode step of one stream must read the weights, but of the experts only those that are used, and the keys and values.
-A prompt must multiply all its rows by the weights that each uses, or read all weights, whichever takes longer. The
-ceilings are measured first: a sum over a gigabyte of memory, and products alone (see `bench/kernels.py`). Printed are
-medians over steps of the whole engine, and of the share what Qwen3's is in the same rounds, in turn.
+A prompt must multiply all its rows by the weights that each uses, or read all weights, whichever takes longer. "By
+parts" is what it takes if each matrix (of a layer's experts all at once) is read and multiplied before the next: the
+sum of what takes longer of each. No engine that goes layer by layer reads experts while it multiplies for attention.
+The ceilings are measured first: a sum over a gigabyte of memory, and products alone (see `bench/kernels.py`). Printed
+are medians over steps of the whole engine, and of the share what Qwen3's is in the same rounds, in turn.
 """
 
 import argparse
@@ -20,7 +22,6 @@ import random
 import statistics
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from kernels import measure_ceilings
 from lullm import LLM, SamplingParams
 from lullm.models.protocol import Model
 from lullm.models.registry import BUILDERS
-from lullm.models.work import bytes_read, operations
+from lullm.models.work import Work, parts
 from lullm.types.layer_kind import Nothing, RecurrentState
 
 Options = dict[str, Any]
@@ -94,6 +95,9 @@ FAMILIES: dict[str, Options] = {
     | {"full_attention_interval": 4, "linear_num_key_heads": 16, "linear_num_value_heads": 32}
     | {"num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 512}
     | {"shared_expert_intermediate_size": 512},
+    "KimiLinear": latent(2048, 5120, 4, 16, 128, 128)
+    | {"head_dim": None, "linear_num_heads": 16, "linear_head_dim": 128, "num_local_experts": 32}
+    | {"num_experts_per_tok": 4, "moe_intermediate_size": 1024, "n_group": 1, "topk_group": 1},
     "GraniteMoeHybrid": decoder(1536, 512, 8, 12, 4, 128)
     | {"layer_types": ["mamba"] * 5 + ["attention"] + ["mamba"] * 2, "mamba_n_heads": 48, "mamba_d_head": 64}
     | {"mamba_d_state": 128, "num_local_experts": 64, "num_experts_per_tok": 6, "shared_intermediate_size": 1024},
@@ -135,7 +139,7 @@ SMALLER = {
     "mamba_d_state": 16, "shared_intermediate_size": 64, "layer_types": ["full_attention", "full_attention"],
     "layers_block_type": ["mamba", "attention"], "attn_layer_indices": [1], "linear_num_key_heads": 2,
     "full_attention_interval": 2, "num_kv_shared_layers": 1, "qk_rope_head_dim": 32, "attn_layer_period": 2,
-    "attn_layer_offset": 1,
+    "attn_layer_offset": 1, "linear_num_heads": 2, "linear_head_dim": 32,
 }  # fmt: skip
 
 
@@ -151,18 +155,6 @@ def config_of(family: str, is_tiny: bool) -> Options:
     return EVERY | shape | {"architectures": [architecture_of(family)]}
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a step cannot do without: bytes to read, operations of products."""
-
-    num_bytes: float
-    num_operations: float
-
-    def least_s(self, ceilings: dict[str, float]) -> float:
-        reading = self.num_bytes / (ceilings["read GB/s"] * 1e9)
-        return max(reading, self.num_operations / (ceilings["products TFLOP/s"] * 1e12))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--family", choices=FAMILIES, action="append", help="(default: all)")
@@ -176,8 +168,11 @@ def main() -> None:
     missing = sorted(BUILDERS.keys() - {architecture_of(family) for family in FAMILIES})
     if missing:
         print(f"no shape here for {', '.join(missing)}")
-    print("| family | GB read | decode, ms | share | of Qwen3's | prefill, ms | share | of Qwen3's | recorded |")
-    print("|---|--:|--:|--:|--:|--:|--:|--:|---|")
+    print(
+        "| family | GB read | decode, ms | share | of Qwen3's | prefill, ms | share | of Qwen3's "
+        "| share by parts | of Qwen3's | recorded |"
+    )
+    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|")
     found: dict[str, dict[str, Any]] = {}
     base = Family("Qwen3", args.tiny)
     for name in dict.fromkeys(args.family or FAMILIES):
@@ -186,7 +181,7 @@ def main() -> None:
         print(
             f"| {name} | {row['decode_GB']:.2f} | {row['decode_ms']:.2f} | {row['decode_share']:.0%} "
             f"| {row['decode_ratio']:.2f} | {row['prefill_ms']:.0f} | {row['prefill_share']:.0%} "
-            f"| {row['prefill_ratio']:.2f} | {row['recorded']} |",
+            f"| {row['prefill_ratio']:.2f} | {row['parts_share']:.0%} | {row['parts_ratio']:.2f} | {row['recorded']} |",
             flush=True,
         )
         if family is not base:
@@ -220,17 +215,20 @@ def compare(family: Family, base: Family, args: argparse.Namespace, ceilings: di
                 prefills[name].append(prefill)
                 decodes[name] += steps
     row: dict[str, Any] = {"recorded": "yes" if recorded_sizes_of(family.llm) else "no"}
-    for kind, seconds in (("decode", decodes), ("prefill", prefills)):
-        shares = {}
-        for name, one in both.items():
-            work = decode_work(one.model, 128 + args.steps // 2)
-            if kind == "prefill":
-                work = prefill_work(one.model, args.input_len)
-            shares[name] = work.least_s(ceilings) / statistics.median(seconds[name])
-            if name == "own":
-                row |= {f"{kind}_GB": work.num_bytes / 1e9, f"{kind}_ms": 1e3 * statistics.median(seconds[name])}
-        row |= {f"{kind}_share": shares["own"], f"{kind}_ratio": shares["own"] / shares["base"]}
-    return row
+    works = {name: decode_work(one.model, 128 + args.steps // 2) for name, one in both.items()}
+    row |= {"decode_GB": sum(work.num_bytes for work in works["own"]) / 1e9}
+    row |= shares_of("decode", {name: least_s(work, ceilings) for name, work in works.items()}, decodes)
+    works = {name: prefill_work(one.model, args.input_len) for name, one in both.items()}
+    row |= shares_of("prefill", {name: least_s(work, ceilings) for name, work in works.items()}, prefills)
+    by_parts = {name: sum(least_s([part], ceilings) for part in work) for name, work in works.items()}
+    return row | shares_of("parts", by_parts, prefills)
+
+
+def shares_of(kind: str, least: dict[str, float], seconds: dict[str, list[float]]) -> dict[str, float]:
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    shares = {name: least[name] / medians[name] for name in medians}
+    found = {"ms": 1e3 * medians["own"], "share": shares["own"], "ratio": shares["own"] / shares["base"]}
+    return {f"{kind}_{name}": value for name, value in found.items()}
 
 
 def decode_s(engine: Any, num_steps: int) -> list[float]:
@@ -260,24 +258,31 @@ def random_prompt(length: int) -> list[int]:
     return [random.Random(length + i).randrange(10, 4000) for i in range(length)]
 
 
-def decode_work(model: Model, context_len: int) -> Work:
+def least_s(works: list[Work], ceilings: dict[str, float]) -> float:
+    """Of all of them beside each other: reading for one goes on while another is multiplied."""
+    reading = sum(work.num_bytes for work in works) / (ceilings["read GB/s"] * 1e9)
+    return max(reading, sum(work.num_operations for work in works) / (ceilings["products TFLOP/s"] * 1e12))
+
+
+def decode_work(model: Model, context_len: int) -> list[Work]:
     """A step of one stream: weights, keys and values so far, and states, which are written, too."""
-    config, num_bytes = model.config, bytes_read(model, model.config)
+    config = model.config
+    works = [Work(part.num_bytes, 0) for part in parts(model, config, 1)]
     for kind in config.layer_kinds:
         if isinstance(kind, RecurrentState):
-            num_bytes += 2 * 4 * kind.num_elements
+            works.append(Work(2 * 4 * kind.num_elements, 0))
         elif not isinstance(kind, Nothing):
-            num_bytes += context_len * 2 * config.num_key_value_heads * config.head_dim * 2
-    return Work(num_bytes, 0)
+            works.append(Work(context_len * 2 * config.num_key_value_heads * config.head_dim * 2, 0))
+    return works
 
 
-def prefill_work(model: Model, num_rows: int) -> Work:
-    """A prompt: the head is for one row."""
+def prefill_work(model: Model, num_rows: int) -> list[Work]:
+    """A prompt: the head is for one row. What recurrences add counts as no work."""
     config = model.config
     pairs = num_rows * (num_rows + 1) / 2  # windows here are as long as the prompt, or nearly so
     num_attending = sum(not isinstance(kind, (RecurrentState, Nothing)) for kind in config.layer_kinds)
-    attention = 4 * num_attending * config.num_attention_heads * config.head_dim * pairs
-    return Work(bytes_read(model, config, num_rows), operations(model, config, num_rows) + attention)
+    attention = Work(0, 4 * config.num_attention_heads * config.head_dim * pairs)
+    return parts(model, config, num_rows) + [attention] * num_attending
 
 
 if __name__ == "__main__":

@@ -80,4 +80,7 @@ def test_every_familys_shape_is_a_model(script, is_tiny):
     for name in models.FAMILIES:
         config = ModelConfig.from_dict(models.config_of(name, is_tiny))
         model = build_model(config, torch.bfloat16, 128)
-        assert models.decode_work(model, 10).num_bytes > 0 and models.prefill_work(model, 10).num_operations > 0, name
+        machine = {"read GB/s": 30.0, "products TFLOP/s": 5.0}
+        assert models.least_s(models.decode_work(model, 10), machine) > 0, name
+        prompt = models.prefill_work(model, 10)
+        assert models.least_s(prompt, machine) <= 1.001 * sum(models.least_s([part], machine) for part in prompt), name

@@ -111,7 +111,7 @@ def test_sizes_that_are_none(text):
 def test_the_seed_of_run_is_the_answers():
     args = parse("run", "x", "--seed", "5", "--temperature", "0", "--top-k", "3")
     assert engine_config(args).seed == EngineConfig().seed
-    assert sampling_changes(args) == {"seed": 5, "temperature": 0, "top_k": 3, "max_tokens": 256}
+    assert sampling_changes(args) == {"seed": 5, "temperature": 0, "top_k": 3}
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,53 @@ def test_a_model_whose_numbers_are_of_no_use(qwen3_folder, monkeypatch, capsys):
     assert "no token can be drawn" in capsys.readouterr().err
 
 
+def drawn_by(monkeypatch, *argv: str) -> list[tuple[float, int, float, float, int | None]]:
+    """How the requests of a command draw."""
+    seen = []
+
+    def recorded(engine, request):
+        params = request.params
+        seen.append((params.temperature, params.top_k, params.top_p, params.min_p, params.max_tokens))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LLMEngine, "add_processed", recorded)
+    assert main(["run", "-m", *argv, "--num-gpu-blocks-override", "40", "--dtype", "float32"]) == 130
+    return seen
+
+
+def test_what_a_model_leaves_open_is_llama_cpps(qwen3_folder, tmp_path, monkeypatch):
+    """A published model of 135 M parameters wrote noise: its file says nothing, and nothing cut off the tail."""
+    folder = tmp_path / "model"
+    shutil.copytree(qwen3_folder, folder)
+    (folder / "generation_config.json").write_text('{"temperature": 0.6, "top_k": 0}')
+    assert drawn_by(monkeypatch, str(folder), "hello") == [(0.6, 0, 0.95, 0.05, None)]
+    assert drawn_by(monkeypatch, str(folder), "hello", "--raw") == [(0.6, 0, 0.95, 0.05, 256)]
+    assert drawn_by(monkeypatch, str(folder), "hello", "--min-p", "0", "-n", "9") == [(0.6, 0, 0.95, 0, 9)]
+    override = ("--override-generation-config", '{"top_p": 0.5, "max_new_tokens": 7}')
+    assert drawn_by(monkeypatch, str(folder), "hello", *override) == [(0.6, 0, 0.5, 0.05, 7)]
+    assert drawn_by(monkeypatch, str(folder), "hello", "--generation-config", "vllm") == [(1, 0, 1, 0, None)]
+    (folder / "generation_config.json").unlink()
+    assert drawn_by(monkeypatch, str(folder), "hello") == [(0.8, 40, 0.95, 0.05, None)]
+
+
+def test_answers_differ_unless_a_seed_is_given(qwen3_folder, capsys):
+    """Each process drew the same: a story told twice was the same story."""
+    draws = ("--temperature", "5", "--top-k", "0", "--top-p", "1", "--min-p", "0", "-n", "9", "hello")
+    texts = {}
+    for seed in ((), ("--seed", "7")):
+        for _ in range(2):
+            assert main(["run", "--model", str(qwen3_folder), "--num-gpu-blocks-override", "40", *draws, *seed]) == 0
+            texts.setdefault(seed, set()).add(capsys.readouterr().out)
+    assert (len(texts[()]), len(texts["--seed", "7"])) == (2, 1)
+
+
+def test_a_limit_that_nobody_set_is_told(qwen3_folder, capsys):
+    flags = ("--max-model-len", "64", "--num-gpu-blocks-override", "40", "--temp", "0")
+    assert main(["run", "--model", str(qwen3_folder), *flags, "hello"]) == 0
+    err = capsys.readouterr().err
+    assert "lullm: cut after " in err and "the model's length is full" in err
+
+
 def test_run_loads_no_web_stack(qwen3_folder):
     program = (
         "import sys; from lullm.cli.main import main; main(sys.argv[1:]);"
@@ -205,7 +252,7 @@ def test_chat_changes_its_settings(qwen3_folder, expected, monkeypatch, capsys):
     code, out, err = talk(qwen3_folder, monkeypatch, capsys, *lines)
     assert code == 0 and out.endswith(printed(expected[1])) and len(out) < 2 * len(printed(expected[1]))
     assert "no setting 'temp'; did you mean temperature?" in err and "top_p must be" in err
-    assert "  max_tokens 12\n  temperature 0.0\n" in err or "  temperature 0.0\n  max_tokens 12\n" in err
+    assert "  temperature 0.0\n  top_k 40\n  top_p 0.95\n  min_p 0.05\n  max_tokens 12\n" in err
 
 
 def test_chat_changes_its_system_message(qwen3_folder, expected, monkeypatch, capsys):

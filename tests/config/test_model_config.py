@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lullm.config.engine import EngineConfig
-from lullm.config.generation import GenerationDefaults
+from lullm.config.generation import GenerationDefaults, left_open
 from lullm.config.model import ModelConfig
 from lullm.errors import ConfigError, ModelLoadError
 from lullm.types.layer_kind import FullAttention, RecurrentState, SlidingWindow
@@ -232,11 +232,13 @@ def test_faults_of_the_file(tmp_path):
 
 def test_generation_defaults(tmp_path):
     assert GenerationDefaults.from_folder(tmp_path).params.temperature == 1.0
+    assert GenerationDefaults.from_folder(tmp_path).stated == frozenset()
     path = tmp_path / "generation_config.json"
     path.write_text(json.dumps({"temperature": 0.6, "top_k": 20, "eos_token_id": 7, "max_new_tokens": 9}))
     defaults = GenerationDefaults.from_folder(tmp_path)
     assert (defaults.params.temperature, defaults.params.top_k, defaults.params.max_tokens) == (0.6, 20, 9)
-    assert defaults.eos_token_ids == (7,)
+    assert defaults.eos_token_ids == (7,) and defaults.stated == {"temperature", "top_k", "max_tokens"}
+    assert left_open({"temperature": 0.8, "top_p": 0.9}, defaults.stated) == {"top_p": 0.9}
     path.write_text(json.dumps({"do_sample": False, "temperature": 0.6}))
     assert GenerationDefaults.from_folder(tmp_path).params.is_greedy
     for broken in ('{"eos_token_id": -1}', "{", "[]", '{"eos_token_id": "x"}'):
@@ -263,6 +265,7 @@ def test_generation_defaults_of_ones_own(tmp_path):
         assert defaults.params.temperature == expected
         assert defaults.params.max_tokens == (5 if override else 16)
         assert defaults.eos_token_ids == (7,), "what ends a text is the model's"
+        assert ("min_p" in defaults.stated, "max_tokens" in defaults.stated) == (source == "vllm", override is not None)
     with pytest.raises(ModelLoadError, match="generation_config: there is no .*empty"):
         GenerationDefaults.from_folder(model, str(tmp_path / "empty"))
 

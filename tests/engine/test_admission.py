@@ -1,4 +1,4 @@
-"""Admission and SleepWatch without a thread: a recorder in the engine's place, and a clock that is set by hand."""
+"""Admission and SleepControl without a thread: a recorder in the engine's place, and a clock that is set by hand."""
 
 import asyncio
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from lullm.config.engine import EngineConfig
 from lullm.engine.caller.stream import LoopOutlet, OutputStream
 from lullm.engine.thread.admission import Admission
 from lullm.engine.thread.mailbox import EngineCall, Mailbox
-from lullm.engine.thread.sleep_watch import SleepWatch
+from lullm.engine.thread.sleep_control import SleepControl
 from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError, SleepCancelledError, WakeUpError
 from lullm.types.outputs import RequestOutput
 from lullm.types.sleep import SleepOptions, SleepReport, WakeReport
@@ -84,8 +84,8 @@ class House:
         self.now = 0.0
         self.loop, self.engine, self.mailbox = Loop(), RecordedEngine(), Mailbox()
         idle = EngineConfig(enable_sleep_mode=True, **options).idle
-        self.watch = SleepWatch(self.engine, self.mailbox, idle, clock=lambda: self.now)
-        self.admission = Admission(self.engine, self.mailbox, self.watch, idle)
+        self.sleep_control = SleepControl(self.engine, self.mailbox, idle, clock=lambda: self.now)
+        self.admission = Admission(self.engine, self.mailbox, self.sleep_control, idle)
 
     def admit(self, request_id, sent_s=0.0, keep_alive=None):
         stream = OutputStream(LoopOutlet(self.loop), sent_s, keep_alive)
@@ -94,15 +94,15 @@ class House:
 
     def begin_sleep(self, level=1, mode="wait"):
         options = SleepOptions(level, mode)
-        call = EngineCall(lambda: self.watch.sleep(options))
-        self.watch.begin_sleep(call, options)
+        call = EngineCall(lambda: self.sleep_control.sleep(options))
+        self.sleep_control.begin_sleep(call, options)
         return call.answer
 
     def turn(self):
         """What a thread does after its step."""
-        self.watch.run_waiting_sleeps()
+        self.sleep_control.run_waiting_sleeps()
         self.admission.admit_parked()
-        self.watch.run_due(bool(self.engine.ids) or self.admission.has_parked, is_quiet=True)
+        self.sleep_control.run_due(bool(self.engine.ids) or self.admission.has_parked, is_quiet=True)
 
 
 def error_of(stream):
@@ -133,7 +133,7 @@ def test_an_awake_engine_takes_the_request(house):
 
 def test_a_sleeping_engine_is_woken_or_refuses(house, strict):
     for each in (house, strict):
-        each.watch.sleep(SleepOptions(1))
+        each.sleep_control.sleep(SleepOptions(1))
         stream = each.admit("a")
         if each is house:
             assert each.engine.calls[1:] == [("wake_up", None)] and each.engine.ids == ["a"]
@@ -142,18 +142,18 @@ def test_a_sleeping_engine_is_woken_or_refuses(house, strict):
 
 
 def test_a_request_waits_for_the_end_of_a_pause(house):
-    house.watch.sleep(SleepOptions(0))
+    house.sleep_control.sleep(SleepOptions(0))
     stream, gone = house.admit("a"), house.admit("b")
     house.turn()
     assert house.admission.has_parked and not stream.is_taken.is_set()
     gone.is_closed = True
-    house.watch.resume()
+    house.sleep_control.resume()
     house.turn()
     assert house.engine.ids == ["a"] and stream.is_taken.is_set() and not house.admission.has_parked
 
 
 def test_a_parked_request_whose_reader_goes_is_forgotten(house):
-    house.watch.sleep(SleepOptions(0))
+    house.sleep_control.sleep(SleepOptions(0))
     gone = house.admit("a")
     house.turn()
     assert house.admission.has_parked
@@ -186,7 +186,7 @@ def test_a_waiting_sleep_that_was_cancelled_holds_nothing_up(strict):
 
 
 def test_another_sleep_or_a_wake_up_overtakes_a_waiting_sleep(house):
-    for overtake in (lambda: house.watch.sleep(SleepOptions(1)), lambda: house.watch.wake_up(None)):
+    for overtake in (lambda: house.sleep_control.sleep(SleepOptions(1)), lambda: house.sleep_control.wake_up(None)):
         house.engine.ids = ["running"]
         answer = house.begin_sleep()
         overtake()
@@ -196,7 +196,7 @@ def test_another_sleep_or_a_wake_up_overtakes_a_waiting_sleep(house):
 
 
 def test_one_failed_wake_up_fails_all_that_were_sent_before_it(house, caplog):
-    house.watch.sleep(SleepOptions(1))
+    house.sleep_control.sleep(SleepOptions(1))
     house.engine.failure = WakeUpError("another checksum")
     early = float("-inf")
     for _ in range(3):
@@ -208,7 +208,7 @@ def test_one_failed_wake_up_fails_all_that_were_sent_before_it(house, caplog):
 
 
 def test_a_bug_fails_its_request_and_is_raised(house):
-    house.watch.sleep(SleepOptions(1))
+    house.sleep_control.sleep(SleepOptions(1))
     house.engine.failure = RuntimeError("a bug")
     stream = OutputStream(LoopOutlet(house.loop), 0.0)
     with pytest.raises(RuntimeError):
@@ -217,7 +217,7 @@ def test_a_bug_fails_its_request_and_is_raised(house):
 
 
 def test_nothing_sleeps_or_wakes_while_the_thread_drains(house):
-    house.watch.sleep(SleepOptions(0))
+    house.sleep_control.sleep(SleepOptions(0))
     house.mailbox.drain(lambda: None)
     assert isinstance(error_of(house.admit("a")), EngineDeadError), "it would wait for ever"
     house.engine.sleep_state = "weights_offloaded"
@@ -225,14 +225,14 @@ def test_nothing_sleeps_or_wakes_while_the_thread_drains(house):
     house.engine.sleep_state = "awake"
     house.admit("c")
     assert house.engine.ids == ["c"], "it was sent before the drain"
-    for call in (lambda: house.watch.sleep(SleepOptions(1)), lambda: house.watch.wake_up(None)):
+    for call in (lambda: house.sleep_control.sleep(SleepOptions(1)), lambda: house.sleep_control.wake_up(None)):
         with pytest.raises(EngineDeadError):
             call()
     assert isinstance(house.begin_sleep().exception(), EngineDeadError)
 
 
 def test_a_request_whose_reader_has_gone_is_neither_admitted_nor_woken_for(house):
-    house.watch.sleep(SleepOptions(1))
+    house.sleep_control.sleep(SleepOptions(1))
     stream = OutputStream(LoopOutlet(house.loop), 0.0, is_closed=True)
     house.admission.admit(SimpleNamespace(request_id="a"), stream)
     assert house.engine.ids == [] and len(house.engine.calls) == 1
@@ -258,7 +258,7 @@ def test_outputs_are_delivered_with_one_call_per_loop(house):
 
 def test_no_stream_stays_open(house):
     running = house.admit("a")
-    house.watch.sleep(SleepOptions(0))
+    house.sleep_control.sleep(SleepOptions(0))
     parked = house.admit("b")
     error = EngineDeadError("the end")
     house.admission.refuse_parked(error)
@@ -274,7 +274,7 @@ def test_the_ladder_descends_when_no_request_runs_or_waits():
     house.turn()
     house.engine.ids.clear()
     house.turn()
-    assert house.watch.wait_s() == 90.0, "by the wish of the last request"
+    assert house.sleep_control.wait_s() == 90.0, "by the wish of the last request"
     house.now += 89.0
     house.turn()
     assert house.engine.calls == []
@@ -283,12 +283,12 @@ def test_the_ladder_descends_when_no_request_runs_or_waits():
     assert house.engine.calls == [("sleep", 1, "auto")]
     house.now += 540.0
     house.turn()
-    assert house.engine.calls[1:] == [("sleep", 2, "auto")] and house.watch.next_sleep is None
+    assert house.engine.calls[1:] == [("sleep", 2, "auto")] and house.sleep_control.next_sleep is None
 
 
 def test_the_ladder_leaves_a_paused_engine_alone():
     house = House(sleep_after="60s:1")
-    house.watch.sleep(SleepOptions(0))
+    house.sleep_control.sleep(SleepOptions(0))
     house.now = 1000.0
     house.turn()
-    assert house.engine.calls == [("sleep", 0, "auto")] and house.watch.wait_s() is None
+    assert house.engine.calls == [("sleep", 0, "auto")] and house.sleep_control.wait_s() is None

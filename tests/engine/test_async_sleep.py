@@ -50,7 +50,7 @@ async def start(engine, params=PARAMS, request_id="x"):
 async def begin_waiting_sleep(engine):
     """A sleep of mode 'wait' that the engine has heard of; a task that was only created may not have run yet."""
     sleeping = asyncio.create_task(engine.sleep(1, mode="wait"))
-    await until(lambda: engine._threaded.watch._waiting_sleeps)
+    await until(lambda: engine._threaded.sleep_control._waiting_sleeps)
     return sleeping
 
 

@@ -194,7 +194,7 @@ def test_a_request_waits_for_a_sleep_that_waits(build, expected, monkeypatch):
         stream = engine.generate("hello world", PARAMS, "x")
         first = await anext(stream)
         sleeping = asyncio.create_task(engine.sleep(1, mode="wait"))
-        await until(lambda: engine._threaded.watch._waiting_sleeps)
+        await until(lambda: engine._threaded.sleep_control._waiting_sleeps)
         late = asyncio.create_task(collect(engine, request_id="late"))
         assert tokens([first] + [output async for output in stream]) == expected["hello world"][:20]
         assert (await sleeping).tags == BOTH

@@ -13,8 +13,8 @@ from kit.engine.prompts import random_prompts
 from lullm import LLM, SamplingParams
 from lullm.config.engine import EngineConfig
 from lullm.engine.async_llm_engine import AsyncLLMEngine
+from lullm.types.monitor.stats import EngineStats
 from lullm.types.sampling_params import OutputKind
-from lullm.types.watch.stats import EngineStats
 
 OPTIONS = {"dtype": "float32", "max_model_len": 128, "max_num_batched_tokens": 48, "max_num_seqs": 16}
 

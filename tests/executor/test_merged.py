@@ -5,11 +5,11 @@ import torch
 from kit.worker.fakes import FakeExecutor
 
 from lullm.errors import EngineDeadError, InvalidRequestError, ModelLoadError, UnsupportedError, WakeUpError
-from lullm.types.sleep import SleepOrder, UsedBlocks
+from lullm.types.sleep import SleepCommand, UsedBlocks
 from lullm.types.step import StepPlan
 
 ONES = torch.ones(2)
-ORDER = SleepOrder(1, (("weights", "offload"),), UsedBlocks([], []))
+ORDER = SleepCommand(1, (("weights", "offload"),), UsedBlocks([], []))
 
 
 @pytest.fixture(params=[1, 2, 4])

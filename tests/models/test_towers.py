@@ -45,6 +45,10 @@ GLM = {
     },
 }  # fmt: skip
 GLM_MOE = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+MISTRAL4 = GLM_MOE | {
+    "model_type": "mistral4", "num_key_value_heads": 4, "head_dim": ..., "kv_lora_rank": 24, "q_lora_rank": 12,
+    "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 14,
+}  # fmt: skip
 CASES = {
     "Exaone4_5_": (
         {"model_type": "exaone4", "sliding_window": 20, "num_hidden_layers": 5},
@@ -57,6 +61,7 @@ CASES = {
     "Idefics3": ({"model_type": "llama"}, VISION | {"model_type": "idefics3_vision"}, {}),
     "Mistral3": ({"model_type": "mistral"}, *PIXTRAL),
     "Mistral3, ministral3": ({"model_type": "ministral3"}, *PIXTRAL),
+    "Mistral3, mistral4": (MISTRAL4, *PIXTRAL),
     "Gemma3": ({"model_type": "gemma3_text", "sliding_window": 20}, SIGLIP, {"mm_tokens_per_image": 4}),
     "Gemma4": (
         {
@@ -88,6 +93,11 @@ CASES = {
     "Lfm2Vl": (
         {"model_type": "lfm2", "head_dim": ..., "layer_types": ["conv", "full_attention", "conv"]},
         VISION | {"model_type": "siglip2_vision_model"},
+        {},
+    ),
+    "Lfm3Vl": (
+        {"model_type": "lfm3", "layer_types": ["conv", "full_attention", "sliding_attention"], "sliding_window": 20},
+        VISION | {"model_type": "lfm3_vl_vision"},
         {},
     ),
 }  # fmt: skip

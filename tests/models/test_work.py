@@ -5,7 +5,7 @@ import torch
 
 from lullm.config.model import ModelConfig
 from lullm.models.registry import build_model
-from lullm.models.work import bytes_read, operations
+from lullm.models.work import bytes_read, operations, parts
 
 H, D, V, W, E, K = 32, 8, 100, 24, 8, 2  # hidden, head, vocabulary, experts' width, experts, experts used
 DENSE = {
@@ -42,6 +42,13 @@ def test_mixture():
     for num_rows, share in ((1, K / E), (2, 1 - (1 - K / E) ** 2), (1000, 1.0)):
         assert bytes_read(model, config, num_rows) == pytest.approx(4 * (rest + share * experts))
     assert operations(model, config, 10) == pytest.approx(2 * (10 * (ATTENTION + E * H + experts * K / E) + V * H))
+
+
+def test_the_experts_of_a_layer_are_one_part_for_each_of_their_matrices():
+    model, config = built(MIXTURE)
+    found = [part for part in parts(model, config, 10) if part.num_bytes == pytest.approx(4 * E * 2 * H * W, rel=0.1)]
+    assert [part.num_operations for part in found] == [pytest.approx(2 * 10 * K * 2 * H * W)], "gates and ups"
+    assert sum(part.num_bytes for part in parts(model, config, 10)) == bytes_read(model, config, 10)
 
 
 def test_tables_of_embeddings_for_the_layers_are_not_read():

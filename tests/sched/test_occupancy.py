@@ -7,9 +7,9 @@ from kit.sched.simulation import Simulation
 
 from lullm.errors import InvalidRequestError
 from lullm.kv.snapshot import PoolSnapshot
+from lullm.sched.monitor import take_occupancy
 from lullm.sched.preemption import PreemptionPolicy
-from lullm.sched.watch import take_occupancy
-from lullm.types.watch.occupancy import CACHED_CELL, FIRST_OWNER_CELL, MAX_OWNERS, SHARED_CELL
+from lullm.types.monitor.occupancy import CACHED_CELL, FIRST_OWNER_CELL, MAX_OWNERS, SHARED_CELL
 
 
 def expected_cells(pool: PoolSnapshot, names: list[str]) -> list[set[int]]:

@@ -4,8 +4,8 @@ import dataclasses
 
 from kit.sched.simulation import Simulation
 
-from lullm.sched.watch import take_stats
-from lullm.types.watch.stats import EngineStats
+from lullm.sched.monitor import take_stats
+from lullm.types.monitor.stats import EngineStats
 
 
 def stats_of(sim, **finished):

@@ -24,11 +24,7 @@ from lullm.server.listen.listener import Listener
 from lullm.server.options import ServerOptions
 from lullm.text.chat_template import ChatTemplate
 from lullm.text.tokenizer import Tokenizer
-from lullm.types.outputs import CompletionOutput, Logprob, PositionLogprobs, RequestMetrics, RequestOutput
-from lullm.types.request import GenerateRequest
-from lullm.types.sampling_params import OutputKind, SamplingParams
-from lullm.types.sleep import TAGS, SleepEvent, SleepForecast, SleepReport, WakeReport
-from lullm.types.watch.occupancy import (
+from lullm.types.monitor.occupancy import (
     CACHED_CELL,
     FIRST_OWNER_CELL,
     SHARED_CELL,
@@ -36,7 +32,11 @@ from lullm.types.watch.occupancy import (
     PoolOccupancy,
     RequestOccupancy,
 )
-from lullm.types.watch.stats import EngineStats
+from lullm.types.monitor.stats import EngineStats
+from lullm.types.outputs import CompletionOutput, Logprob, PositionLogprobs, RequestMetrics, RequestOutput
+from lullm.types.request import GenerateRequest
+from lullm.types.sampling_params import OutputKind, SamplingParams
+from lullm.types.sleep import TAGS, SleepEvent, SleepForecast, SleepReport, WakeReport
 
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}"
@@ -88,6 +88,7 @@ class ScriptedEngine:
         self.config = config.resolve(self.model_config)
         self.idle = config.idle
         self.default_params = SamplingParams(temperature=0.5)
+        self.stated_params = frozenset({"temperature"})
         self._input = InputProcessor(self.config, self.model_config, self.tokenizer, ())
         self.script = script
         self.seen: list[tuple[str, SamplingParams, int]] = []

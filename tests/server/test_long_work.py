@@ -15,7 +15,7 @@ from lullm.server.gate.queue_bound import QueueBound
 from lullm.server.listen.listener import Listener
 from lullm.server.openai import event_stream
 from lullm.server.options import ServerOptions
-from lullm.types.watch.stats import EngineStats
+from lullm.types.monitor.stats import EngineStats
 
 BODY = {"prompt": "x", "max_tokens": 4, "stream": True}
 CHAT = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4, "stream": True}

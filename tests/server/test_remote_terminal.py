@@ -21,6 +21,13 @@ def test_run(server, monkeypatch, capsys):
     assert len(capsys.readouterr().out) == 13
 
 
+def test_it_draws_as_the_terminal_does(server, capsys):
+    """The server's OpenAI endpoints leave to vLLM's defaults what the model leaves open; a terminal does not."""
+    assert main(["run", "--url", server.url, "-n", "3", "--top-k", "7", "say hello"]) == 0
+    params = server.engine.seen[-1][1]
+    assert (params.temperature, params.top_k, params.top_p, params.min_p) == (0.5, 7, 0.95, 0.05)
+
+
 def test_chat_remembers(server, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.StringIO("say hello\nagain\n"))
     assert main(["chat", "--url", server.url, "-n", "5"]) == 0

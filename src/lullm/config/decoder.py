@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from lullm.config.layer.experts import ExpertsConfig
 from lullm.config.layer.recurrent import RecurrentConfig
 from lullm.config.rope import RopeConfig
-from lullm.types.arithmetic import Activation, AttentionFeature
+from lullm.types.arithmetic import Activation, AttentionFeature, Gating
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,20 @@ class QueryStretch:
     beta: float
     trained_len: int
     ahead: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OutputGate:
+    """Gates on what attention gives, which the projection of the queries holds, too.
+
+    Args:
+        is_apart: but not in a checkpoint, which has a matrix for them.
+        is_of_heads: a head has one number, not one for each of its elements.
+    """
+
+    is_apart: bool = False
+    is_of_heads: bool = False
+    gating: Gating = "sigmoid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +142,7 @@ class DecoderConfig:
         altup: of families with several residual streams.
         gate_cutoffs: by layer, how many standard deviations above the mean of its row a gate of the MLP must lie to
             count, what is above alone; None: all count. Empty: in all layers.
-        has_output_gate: what attention gives is multiplied by gates, which the projection of the queries holds too;
-            `gate_is_apart`: but not in a checkpoint.
+        output_gate: what attention gives is multiplied by gates.
         has_head_norms: of families that may have norms on every query and key head.
         has_post_norms: of families that may have norms behind attention and MLP, too.
         has_logit_bias: of families that may add a learned bias to the logits.
@@ -139,6 +152,7 @@ class DecoderConfig:
         logit_scale: factor on the logits.
         has_parallel_mlp: MLP and attention read the same hidden states; of families that may have it so.
         has_mlp_norm: then each of both has a norm of its own; of families that may have one for both.
+        norms_have_mean: norms take the mean off; of families that may do so.
         norms_first: norms stand in front of attention and MLP; of families that may have them behind the sums.
         embedding_size: of a token's embedding, where it is not `hidden_size`; of families that project it.
         latent: keys and values follow from one latent vector per token; None: heads have keys and values.
@@ -166,8 +180,7 @@ class DecoderConfig:
     alibi_slopes: tuple[float, ...] = ()
     altup: AltUpConfig | None = None
     gate_cutoffs: tuple[float | None, ...] = ()
-    has_output_gate: bool = False
-    gate_is_apart: bool = False
+    output_gate: OutputGate | None = None
     has_head_norms: bool = False
     has_post_norms: bool = False
     has_logit_bias: bool = False
@@ -179,6 +192,7 @@ class DecoderConfig:
     final_soft_cap: float | None = None
     has_parallel_mlp: bool = False
     has_mlp_norm: bool = False
+    norms_have_mean: bool = False
     norms_first: bool = True
     embedding_size: int | None = None
     experts: ExpertsConfig | None = None

@@ -1,4 +1,8 @@
-"""Sampling defaults a model brings along in `generation_config.json`."""
+"""Sampling defaults: a model's own, of `generation_config.json`, and other programs' for what it leaves open.
+
+vLLM and OpenAI draw from the whole distribution then, which is what their clients expect. Ollama and llama.cpp do not,
+nor do those who type a question into a terminal: far below the best tokens, small models write noise.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -19,15 +23,23 @@ _PARAMS = {
 }
 """The defaults that count, as in vLLM, and what requests call them."""
 
+OLLAMA = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
+LLAMA_CPP = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+"""Each program's own; `run`, `chat` and the server's page have llama.cpp's, too."""
+
+_VLLM = {name: getattr(SamplingParams(), name) for name in _PARAMS.values() if name != "max_tokens"}
+
 
 class GenerationDefaults:
     """The defaults: `params` for requests that set nothing, `eos_token_ids` besides the config's own.
 
+    `stated` names those of `params` that the model or an option has set; `generation_config="vllm"` sets all that draw.
     `"do_sample": false`, written out, means greedy.
     """
 
-    def __init__(self, params: SamplingParams, eos_token_ids: tuple[int, ...] = ()):
-        self.params = params
+    def __init__(self, stated: dict[str, Any], eos_token_ids: tuple[int, ...] = ()):
+        self.params = SamplingParams(**stated)
+        self.stated = frozenset(stated)
         self.eos_token_ids = eos_token_ids
 
     @classmethod
@@ -51,14 +63,20 @@ class GenerationDefaults:
             path = given_path(source) / "generation_config.json"
         if source != "auto":
             data = {} if source == "vllm" else _object_of_folder(path)
-        return cls(cls._params(data, path).replace(**parse_override(override)), eos_token_ids)
+        stated = _VLLM if source == "vllm" else _stated(data, path)
+        return cls(stated | parse_override(override), eos_token_ids)
 
-    @staticmethod
-    def _params(data: dict[str, Any], path: Path) -> SamplingParams:
-        values = {param: data[name] for name, param in _PARAMS.items() if _is_usable(data.get(name), param, path)}
-        if data.get("do_sample") is False:
-            values["temperature"] = 0.0
-        return SamplingParams(**values)
+
+def left_open(defaults: dict[str, Any], stated: frozenset[str]) -> dict[str, Any]:
+    """Those of a program's `defaults` about which a model says nothing."""
+    return {name: value for name, value in defaults.items() if name not in stated}
+
+
+def _stated(data: dict[str, Any], path: Path) -> dict[str, Any]:
+    values = {param: data[name] for name, param in _PARAMS.items() if _is_usable(data.get(name), param, path)}
+    if data.get("do_sample") is False:
+        values["temperature"] = 0.0
+    return values
 
 
 def parse_override(text: str | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Assembly: what an engine is not built from, and a scheduler over as many KV blocks as its workers have room for."""
+"""Assembly: refuses options that no engine has; sizes the KV cache and makes a scheduler over its blocks."""
 
 import dataclasses
 import os
@@ -24,7 +24,7 @@ logger = get_logger(__name__)
 
 
 def check_options(config: EngineConfig, has_thread: bool) -> None:
-    """Return if an `LLMEngine` can have these options. Raises ConfigError, UnsupportedError."""
+    """Check the options of an `LLMEngine`. Raises ConfigError, UnsupportedError."""
     if config.data_parallel_size > 1:
         raise UnsupportedError(
             f"data_parallel_size={config.data_parallel_size} is for LLM, AsyncLLMEngine and `lullm serve`, which start "
@@ -36,7 +36,7 @@ def check_options(config: EngineConfig, has_thread: bool) -> None:
 
 
 def check_threadless(config: EngineConfig) -> None:
-    """Return if a caller's own thread is enough for these options. Raises ConfigError otherwise."""
+    """Check that these options need no thread of the engine's own. Raises ConfigError otherwise."""
     idle = config.idle
     for name, wanted in (("sleep_after", bool(idle.rungs)), ("auto_wake", idle.wakes_by_request)):
         if wanted:
@@ -47,7 +47,7 @@ def check_threadless(config: EngineConfig) -> None:
 
 
 def _check_threaded(config: EngineConfig) -> None:
-    """Return if an engine with these options may have a thread of its own. Raises UnsupportedError otherwise."""
+    """Check that an engine with these options may have a thread of its own. Raises UnsupportedError otherwise."""
     if config.distributed_executor_backend == "external_launcher":
         raise UnsupportedError(
             "distributed_executor_backend='external_launcher' does not go with AsyncLLMEngine or `lullm serve`: their "
@@ -58,13 +58,13 @@ def _check_threaded(config: EngineConfig) -> None:
 def open_scheduler(
     config: ResolvedConfig, model: ModelConfig, executor: Executor, has_chosen_len: bool
 ) -> tuple[ResolvedConfig, Scheduler]:
-    """Set up the KV cache of all workers; the config with a model length that fits it, and a scheduler. Blocking.
+    """Set up the KV cache of all workers. Returns a scheduler, and the config with a model length that fits the cache.
 
     Args:
-        config: resolved. has_chosen_len: the user said `max_model_len`, so it is not lowered.
+        config: resolved.
+        has_chosen_len: the user set `max_model_len`, so it is not lowered.
 
-    Raises:
-        CacheSizeError: the chosen length does not fit, or nothing does.
+    Blocking. Raises CacheSizeError: the chosen length does not fit, or nothing does.
     """
     model = _of_worker(config, model)
     num_blocks, num_host_blocks = executor.determine_num_available_blocks()
@@ -92,13 +92,13 @@ def open_scheduler(
 
 
 def num_blocks_ahead(config: ResolvedConfig, model: ModelConfig) -> int:
-    """Blocks that one step can fill, of one sequence."""
+    """The most blocks of one sequence that one step can fill."""
     step_len = min(config.max_num_batched_tokens, config.max_model_len)
     return num_blocks_for_len(_of_worker(config, model), config.block_size, config.kv_dtype, step_len)
 
 
 def _of_worker(config: ResolvedConfig, model: ModelConfig) -> ModelConfig:
-    """The sizes of what a worker keeps, in blocks of the same numbers on all workers."""
+    """The sizes of a worker's cache, in blocks of the same numbers on all workers."""
     axis = Axis(0, config.tensor_parallel_size)
     return share_of(on_stage(model, config), axis, config.enable_expert_parallel)
 

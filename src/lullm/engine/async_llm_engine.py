@@ -17,8 +17,8 @@ from lullm.engine.replica.client import ReplicaClient
 from lullm.engine.stream_pace import StreamPace
 from lullm.engine.thread.threaded_engine import ThreadedEngine
 from lullm.machine.memory_ahead import MemoryAhead
+from lullm.types.monitor.stats import EngineStats
 from lullm.types.sleep import SleepEvent, SleepState
-from lullm.types.watch.stats import EngineStats
 
 T = TypeVar("T")
 
@@ -29,8 +29,8 @@ class AsyncLLMEngine(EntryClient):
     With a `data_parallel_size` above 1 the constructor gives a `ReplicaClient`, which has the same methods.
 
     Args:
-        stream_pause_s: seconds between two outputs of a stream, and longer with many (`StreamPace`); tokens
-            drawn meanwhile come together. 0: an output per step.
+        stream_pause_s: seconds between two outputs of a stream; longer with many streams (`StreamPace`). Tokens drawn
+            in between come together. 0: an output per step.
 
     Attributes and raised errors: see `EngineClient` and `LLMEngine`.
     """
@@ -45,6 +45,7 @@ class AsyncLLMEngine(EntryClient):
         self.model_config = self._engine.model_config
         self.tokenizer = self._engine.tokenizer
         self.default_params = self._engine.default_params
+        self.stated_params = self._engine.stated_params
         self.remote_methods = self._engine.remote_methods
         super().__init__(self._engine.input_processor)
         self._threaded = ThreadedEngine(self._engine, self.idle)
@@ -53,11 +54,11 @@ class AsyncLLMEngine(EntryClient):
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArguments) -> "AsyncLLMEngine":
-        """With the options of an `EngineArgs`. Blocks, and raises, as the constructor does."""
+        """Construct from `EngineArgs`. Blocks, and raises, as the constructor does."""
         return cls(engine_args.create_engine_config())
 
     def get_num_unfinished_requests(self) -> int:
-        """How many requests have not ended; from any thread."""
+        """The number of requests that have not ended; from any thread."""
         return self._engine.get_num_unfinished_requests()
 
     @property
@@ -70,14 +71,14 @@ class AsyncLLMEngine(EntryClient):
 
     @property
     def idle_s(self) -> float:
-        return self._threaded.watch.idle_s
+        return self._threaded.sleep_control.idle_s
 
     @property
     def next_sleep(self) -> tuple[SleepRung, float] | None:
-        return self._threaded.watch.next_sleep
+        return self._threaded.sleep_control.next_sleep
 
     def observe_sleep(self, observer: Callable[[SleepEvent], None]) -> None:
-        self._threaded.watch.observe(observer)
+        self._threaded.sleep_control.observe(observer)
 
     async def collective_rpc(
         self,
@@ -89,9 +90,9 @@ class AsyncLLMEngine(EntryClient):
         return await self._call("collective_rpc", list, method=method, timeout=timeout, args=args, kwargs=kwargs)
 
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
-        """Replace weights; how many. The engine's thread iterates. Raises what iterating `weights` does.
+        """Replace weights; returns how many. The engine's thread iterates. Raises what iterating `weights` raises.
 
-        What iterates cannot call the engine, by way of an event loop neither: InvalidRequestError.
+        Raises InvalidRequestError: the iterable calls the engine, directly or through an event loop.
         """
         return await self._call("update_weights", int, weights=self._threaded.mailbox.feeding.items(weights))
 

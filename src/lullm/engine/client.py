@@ -1,6 +1,6 @@
-"""EngineClient: what the faces may ask of a running engine. The server is written against this and loads no torch.
+"""EngineClient: the interface of a running engine that servers use. Loads no torch.
 
-What is alike for all engines is done here: what comes before a request enters, and vLLM's names for several calls.
+It implements the parts that all engines have in common: preparing a request, and vLLM's names for several calls.
 """
 
 import asyncio
@@ -20,6 +20,8 @@ from lullm.engine.caller.length import LONG_CHARS, num_chars, num_given
 from lullm.engine.input import InputProcessor
 from lullm.text.template.failure import WouldBlock
 from lullm.text.tokenizer import Tokenizer
+from lullm.types.monitor.occupancy import Occupancy
+from lullm.types.monitor.stats import EngineStats
 from lullm.types.outputs import RequestOutput
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
@@ -40,8 +42,6 @@ from lullm.types.sleep import (
     check_tags,
 )
 from lullm.types.vllm_argument import VllmNames
-from lullm.types.watch.occupancy import Occupancy
-from lullm.types.watch.stats import EngineStats
 
 T = TypeVar("T")
 
@@ -51,8 +51,8 @@ class EngineClient(VllmNames, ABC):
 
     Attributes:
         default_params: the model's generation_config.json.
-        remote_methods: what `collective_rpc` takes by name: `REMOTE_METHODS`, and what `worker_extension_cls` brings
-            along.
+        stated_params: the names of those that it, or an option, sets.
+        remote_methods: the names that `collective_rpc` takes: `REMOTE_METHODS` and methods of `worker_extension_cls`.
     """
 
     config: ResolvedConfig
@@ -60,6 +60,7 @@ class EngineClient(VllmNames, ABC):
     model_config: ModelConfig
     tokenizer: Tokenizer
     default_params: SamplingParams
+    stated_params: frozenset[str]
     remote_methods: frozenset[str]
 
     def __init__(self, processor: InputProcessor):
@@ -67,7 +68,7 @@ class EngineClient(VllmNames, ABC):
 
     @abstractmethod
     async def _call(self, verb: str, kind: type[T], **arguments: Any) -> T:
-        """What the engine's thread answers, a `kind`, behind the requests that came before: see `ThreadedEngine.call`.
+        """Call the engine's thread, after the requests that came before; see `ThreadedEngine.call`. Returns a `kind`.
 
         The arguments can cross to another process.
         """
@@ -75,10 +76,11 @@ class EngineClient(VllmNames, ABC):
     async def prepare(
         self, request_id: str, prompt: Input, params: SamplingParams | PoolingParams, priority: int = 0
     ) -> GenerateRequest:
-        """Render, tokenize and check a request; long ones in a thread, so that the event loop goes on.
+        """Render, tokenize and check a request. Long ones are prepared in a thread, so that the event loop goes on.
 
         Raises:
-            InvalidRequestError: the request can never be served. EngineDeadError: the engine takes no new requests.
+            InvalidRequestError: the request can never be served.
+            EngineDeadError: the engine takes no new requests.
         """
         self.check_running()
         if num_chars(prompt) + num_given(params) <= LONG_CHARS:
@@ -98,7 +100,7 @@ class EngineClient(VllmNames, ABC):
         return self.tokenizer
 
     async def detokenize(self, token_ids: list[int]) -> str:
-        """The text of `token_ids`, special tokens included. Raises InvalidRequestError: one is not in the model."""
+        """The text of `token_ids`, special tokens included. Raises InvalidRequestError: an id is not in the model."""
         if len(token_ids) > LONG_CHARS:
             return await asyncio.to_thread(self._input.detokenize, token_ids)
         return self._input.detokenize(token_ids)
@@ -133,81 +135,82 @@ class EngineClient(VllmNames, ABC):
     def stream(self, request: GenerateRequest, keep_alive: float | None = None) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request as they come, of `params.output_kind`; the last one has `finished` set.
 
-        Closing or cancelling the generator aborts the request and frees its blocks. On an engine that sleeps, with
-        `idle.wakes_by_request`, the request wakes it and waits, also for the end of a pause.
+        Closing or cancelling the generator aborts the request and frees its blocks. With `idle.wakes_by_request` the
+        request wakes an engine that sleeps, and waits for that or for the end of a pause.
 
         Args:
-            keep_alive: how many seconds the engine stays awake after its last request, if that is this one, before it
-                takes the first rung of its `sleep_after`; negative: it never does; None: as `sleep_after` says.
+            keep_alive: seconds from the end of this request to the first rung of `sleep_after`, if it is the engine's
+                last request; negative: no sleep; None: as `sleep_after` says.
 
-        Raises:
-            InvalidRequestError: at the first item: more sequences than the engine runs at once, an id that is in
-                use, or a `keep_alive` without a `sleep_after`.
-            EngineAsleepError: at the first item, when the engine sleeps, or waits for its requests to do so, and
-                requests do not wake it; when it did not come back within `idle.wake_timeout`; when too many wait for
-                that. A request that was taken before is kept: its outputs pause, and go on after waking.
-            WakeUpError: at the first item, when the engine could not be woken for it.
+        Raises, all but the last at the first item:
+            InvalidRequestError: more sequences than the engine runs at once, an id that is in use, or a `keep_alive`
+            without a `sleep_after`.
+            EngineAsleepError: the engine sleeps or is about to, and requests do not wake it; it did not wake up within
+            `idle.wake_timeout`; or too many requests wait for it. Requests that the engine has are kept: their outputs
+            pause, and go on after the wake-up.
+            WakeUpError: the engine could not be woken.
             EngineDeadError: the engine stopped before the request ended.
         """
 
     @abstractmethod
     async def run(self, request: GenerateRequest, reader: Reader, keep_alive: float | None = None) -> None:
-        """The same, to a `reader` that takes the outputs within the engine's own turn; returns behind the last one.
+        """As `stream`, but `reader` takes the outputs within the engine's own turn. Returns after the last output.
 
-        Nothing waits for a reader that is not ready but its own outputs. Cancelling the call aborts the request. Raises
-        as `stream` does, and what the reader raises.
+        A reader that is not ready delays only its own outputs. Cancelling the call aborts the request. Raises as
+        `stream` does, and what the reader raises.
         """
 
     @abstractmethod
     async def pool(
         self, request: GenerateRequest, keep_alive: float | None = None
     ) -> PoolingRequestOutput[PoolingOutput]:
-        """The output of a request that `prepare` has made for `PoolingParams`; raises as `stream` does.
+        """The output of a request with `PoolingParams`, from `prepare`. Raises as `stream` does.
 
-        Cancelling the call aborts the request. One that was aborted otherwise has the `finish_reason` 'abort'.
+        Cancelling the call aborts the request. If something else aborts it, its `finish_reason` is 'abort'.
         """
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """End a request, or several: each has a last output with the reason 'abort'. Unknown ids are ignored."""
+        """End one request or several; each gets a last output with the reason 'abort'. Unknown ids are ignored."""
         given = [request_id] if isinstance(request_id, str) else list(request_id)
         await self._call("abort_request", NoneType, request_id=given)
 
     async def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
         """Release memory; returns once it is released. Idempotent. The arguments are those of `SleepOptions`.
 
-        With mode 'wait' running requests end first, and new ones are refused, or wait, meanwhile. Cancelling the call
-        while it waits cancels the sleep.
+        With mode 'wait' running requests end first; meanwhile new ones wait or are refused. Cancelling the call while
+        it waits cancels the sleep.
 
         Raises:
             ConfigError, InvalidRequestError, EngineAsleepError, OSError: see `LLMEngine.sleep`.
-            SleepCancelledError: mode 'wait', and a `wake_up` or another sleep came before the requests had ended.
+            SleepCancelledError: mode 'wait': a `wake_up` or another sleep came before the requests had ended.
             EngineDeadError: the engine stopped first.
         """
         return await self._call("sleep", SleepReport, **dataclasses.asdict(SleepOptions(level, **arguments)))
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
-        """Bring back `tags` (None: all); returns once they are there. Idempotent. Cancels a sleep that still waits.
+        """Restore the memory of `tags` (None: all). Idempotent. Cancels a sleep that still waits.
 
         Raises:
-            InvalidRequestError: unknown tag. WakeUpError: it did not come back as it was, and is still asleep.
+            InvalidRequestError: unknown tag.
+            WakeUpError: the contents differ from those before the sleep; the engine is still asleep.
             EngineDeadError: the engine stopped first.
         """
         check_tags(tags, WAKE_TAGS)
         return await self._call("wake_up", WakeReport, tags=tags and list(tags))
 
     async def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
-        """What such a `sleep` would do now, and how long waking would take. Changes nothing; raises as `sleep` does."""
+        """Predict memory and time of such a `sleep`, and of its wake-up. Changes nothing; raises as `sleep` does."""
         SleepOptions(level, **arguments)
         return await self._call("explain_sleep", SleepForecast, level=level, **arguments)
 
     async def pause_generation(self, mode: SleepMode = "abort", clear_cache: bool = True) -> None:
-        """Stop scheduling, as `sleep(0, mode=mode)` does; then forget cached prefixes, but not with mode 'keep'."""
+        """Stop scheduling, as `sleep(0, mode=mode)`; then forget cached prefixes, except with mode 'keep'."""
         await self.sleep(0, mode=mode)
         if clear_cache and mode != "keep":
             await self.reset_prefix_cache()
 
     async def resume_generation(self) -> None:
-        """End a pause. Idempotent. Raises EngineAsleepError if memory is released, which is for `wake_up`."""
+        """End a pause. Idempotent. Raises EngineAsleepError: memory is released, which `wake_up` restores."""
         await self._call("resume", NoneType)
 
     @abstractmethod
@@ -223,15 +226,15 @@ class EngineClient(VllmNames, ABC):
     @property
     @abstractmethod
     def sleeping_tags(self) -> tuple[str, ...]:
-        """What is released now. From any thread."""
+        """Tags of the memory that is released now. From any thread."""
 
     @property
     @abstractmethod
     def sleep_state(self) -> SleepState:
-        """Awake or how deep asleep, in one word. From any thread."""
+        """Whether the engine is awake and, if not, how deep it sleeps. From any thread."""
 
     async def is_sleeping(self) -> bool:
-        """Whether something is released, or the engine paused (level 0)."""
+        """Whether memory is released, or the engine is paused (level 0)."""
         return self.sleep_state != "awake"
 
     @property
@@ -246,29 +249,29 @@ class EngineClient(VllmNames, ABC):
 
     @abstractmethod
     def observe_sleep(self, observer: Callable[[SleepEvent], None]) -> None:
-        """From now on `observer` hears of every sleep and wake-up: it must be quick, and must not raise.
+        """Call `observer` at every sleep and wake-up. It must be quick, and must not raise.
 
-        On the engine's thread, or on the event loop where the engine has a process of its own.
+        It is called on the engine's thread, or on the event loop if the engine has a process of its own.
         """
 
     async def expert_load(self, clear: bool = False) -> ExpertLoad:
-        """How many tokens have used each expert. `clear`: it is counted anew from now on."""
+        """The number of tokens that have used each expert. `clear`: start counting from 0 again."""
         return await self._call("expert_load", ExpertLoad, clear=clear)
 
     async def rebalance_experts(self) -> ExpertMove:
-        """Move experts, so that all workers have as much to do. Raises as `LLMEngine.rebalance_experts` does."""
+        """Move experts so that all workers have equal load. Raises as `LLMEngine.rebalance_experts` does."""
         return await self._call("rebalance_experts", ExpertMove)
 
     async def start_profile(self, folder: str | Path = "profile") -> None:
-        """Record where the time goes, until `stop_profile`. Raises as `Profiler.start` does."""
+        """Profile the engine until `stop_profile`. Raises as `Profiler.start` does."""
         await self._call("start_profile", NoneType, folder=str(Path(folder).absolute()))
 
     async def stop_profile(self) -> Path:
-        """End the recording; the trace in the folder, for chrome://tracing. Raises as `Profiler.stop` does."""
+        """End the profile. Returns the path of its trace, for chrome://tracing. Raises as `Profiler.stop` does."""
         return Path(await self._call("stop_profile", str))
 
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget all cached prefixes; running requests keep theirs, or are computed again. Raises EngineDeadError."""
+        """Forget all cached prefixes; running requests keep their KV, or are computed again. Raises EngineDeadError."""
         return await self._call("reset_prefix_cache", bool, reset_running_requests=reset_running_requests)
 
     @abstractmethod
@@ -276,15 +279,15 @@ class EngineClient(VllmNames, ABC):
         """A snapshot, without waiting for the running step."""
 
     async def occupancy(self, max_cells: int) -> Occupancy:
-        """Who holds which part of the KV cache, in at most `max_cells` cells per pool, once the running step has ended.
+        """The owners of the KV cache's blocks, in at most `max_cells` cells per pool, after the running step.
 
-        Neither wakes an engine that sleeps nor keeps one awake. Raises EngineDeadError.
+        An engine that sleeps is not woken, and idle time goes on. Raises EngineDeadError.
         """
         return await self._call("occupancy", Occupancy, max_cells=max_cells)
 
     @abstractmethod
     def check_running(self) -> None:
-        """Return if the engine serves. Raises EngineDeadError otherwise, with the cause."""
+        """Check that the engine serves. Raises EngineDeadError otherwise, with the cause."""
 
     async def check_health(self) -> None:
         """As `check_running`, under vLLM's name."""
@@ -294,6 +297,6 @@ class EngineClient(VllmNames, ABC):
     async def shutdown(self, drain: bool = True) -> None:
         """Stop taking requests; let running ones end (`drain`) or abort them; release everything. Idempotent.
 
-        What an engine that sleeps has kept cannot end, and is aborted either way. Called again with `drain=False`, it
+        Requests that a sleeping engine keeps cannot end, and are aborted either way. A second call with `drain=False`
         cuts a drain short.
         """

@@ -1,6 +1,6 @@
-"""InputProcessor: the one door for requests, from what a caller says to a `GenerateRequest`.
+"""InputProcessor: the one door for requests, from a caller's prompt and parameters to a `GenerateRequest`.
 
-Nothing else renders a chat template for a request, tokenizes it or checks it, whichever face it comes from.
+All faces use it. Nothing else renders a request's chat template, tokenizes it or checks it.
 """
 
 import functools
@@ -48,7 +48,7 @@ class InputProcessor:
         self._seeds = random.Random(config.seed)
         self._guides = GuideMaker(tokenizer, eos_token_ids, model.vocab_size)
         self._by_priority = config.scheduling_policy == "priority"
-        self._other_template = functools.lru_cache(maxsize=4)(self._read_template)  # a batch compiles its own once
+        self._other_template = functools.lru_cache(maxsize=4)(self._read_template)  # a batch compiles its template once
         self._replies = Replies(tokenizer, config.tool_call_parser, config.reasoning_parser, config.think)
 
     def process(
@@ -59,13 +59,13 @@ class InputProcessor:
         priority: int = 0,
         may_block: bool = True,
     ) -> GenerateRequest:
-        """The validated request. A chat template may take seconds, in another process.
+        """The validated request. Rendering a chat template may take seconds, in another process.
 
         Raises:
-            WouldBlock: it does, and `may_block` is False.
+            WouldBlock: the call would block, and `may_block` is False.
             InvalidRequestError: the prompt is empty, too long or not a prompt; the model has no chat template, or it
                 refuses the messages; a token id or a number is out of the model's range; a grammar is wrong;
-                best-of-several is to be streamed; the model does not generate, or not pool, what is asked for.
+                best-of-several is to be streamed; the model does not generate, or not pool, as the request asks.
         """
         if not isinstance(request_id, str) or not request_id or not has_utf8(request_id):
             raise InvalidRequestError(
@@ -80,7 +80,7 @@ class InputProcessor:
         if not isinstance(params, SamplingParams):
             raise InvalidRequestError(f"sampling_params must be SamplingParams, not {type(params).__name__}")
         check_generates(self._model)
-        params = params.clone()  # the caller may change its own meanwhile, or has since it was checked
+        params = params.clone()  # the caller may change its object later, or since it was checked
         self._check_params(params)
         text, token_ids = self._text_and_ids(prompt, add_special_tokens=True, may_block=may_block)
         if params.truncate_prompt_tokens is not None:
@@ -110,7 +110,7 @@ class InputProcessor:
         )
 
     def _guide(self, params: SamplingParams, reply: ReplyRules | None, may_block: bool) -> Guide | None:
-        """What guides the reply: its own form, and the tools that it must call."""
+        """The guide of the reply: its grammar, and the tools that it must call."""
         form = params.structured_outputs
         if reply is None:
             return self._guides.make(form, may_block)
@@ -125,7 +125,7 @@ class InputProcessor:
             if not reply.tools or error.param != "structured_outputs":
                 raise
             if form is not None:
-                self._guides.make(form, may_block)  # raises what is wrong with the form itself
+                self._guides.make(form, may_block)  # raises the errors of the caller's own grammar
             raise InvalidRequestError(_said_of_tools(str(error)), "tools") from None
 
     def _end_ids(self, prompt: Input) -> tuple[int, ...]:
@@ -150,20 +150,21 @@ class InputProcessor:
     def tokenize(
         self, prompt: Prompt | Conversation, add_special_tokens: bool = True, may_block: bool = True
     ) -> list[int]:
-        """Token ids of what a caller says, of any length. A conversation has the special tokens of its template.
+        """Token ids of a caller's prompt of any length. A conversation has the special tokens of its template.
 
         Raises:
-            InvalidRequestError: as `process` does for the prompt's form and the messages. WouldBlock: as there.
+            InvalidRequestError: see `process`: the prompt's form, or the messages.
+            WouldBlock: see `process`.
         """
         return self._text_and_ids(prompt, add_special_tokens, may_block)[1]
 
     def detokenize(self, token_ids: list[int]) -> str:
-        """The text of `token_ids`, special tokens included. Raises InvalidRequestError: one is not in the model."""
+        """The text of `token_ids`, special tokens included. Raises InvalidRequestError: an id is not in the model."""
         self._check_ids("tokens", token_ids)
         return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
     def _text_and_ids(self, prompt: Input, add_special_tokens: bool, may_block: bool) -> tuple[str | None, list[int]]:
-        """The prompt's text, where there is one, and its token ids."""
+        """The prompt's token ids, and its text if it has one."""
         try:
             if isinstance(prompt, TextPair):
                 return self._pairs.encode(prompt, self._splits_prompts, self._splits_conversations, may_block)
@@ -192,12 +193,12 @@ class InputProcessor:
             raise InvalidRequestError(str(error), "chat_template") from None
 
     def _check_prompt(self, param: str, token_ids: list[int], num_drawn: int) -> None:
-        """Args: num_drawn: tokens behind the prompt that it must leave room for."""
+        """Check a prompt. `num_drawn`: tokens that must fit behind it."""
         if not token_ids:
             raise InvalidRequestError("the prompt is empty; it needs at least one token", param)
         if len(token_ids) > self._max_model_len - num_drawn:
             raise InvalidRequestError(
-                # Agents know by these words that they have to shorten their conversation.
+                # Agents recognise these words, and shorten their conversation.
                 f"the prompt is too long: {len(token_ids)} tokens > {self._max_model_len - num_drawn}; this model's "
                 f"maximum context length is {self._max_model_len} tokens (max_model_len)"
                 f"{', one of which is generated' * num_drawn}",
@@ -207,7 +208,7 @@ class InputProcessor:
         self._check_ids(param, token_ids)
 
     def _check_params(self, params: SamplingParams) -> None:
-        """Of a request's own copy, where -1 log-probabilities become all of the vocabulary's."""
+        """Check a request's own copy. -1 log-probabilities become the size of the vocabulary."""
         if params.output_kind is OutputKind.DELTA and (params.beam_width or params.num_sequences > params.n):
             name = "beam_width" if params.beam_width else "best_of"
             raise InvalidRequestError(f"{name} cannot be streamed: the best are known at the end only", name)
@@ -235,14 +236,14 @@ class InputProcessor:
 
 
 def _check_calls_alone(params: SamplingParams) -> None:
-    """Raises InvalidRequestError: what is asked for does not go with guided calls."""
+    """Raises InvalidRequestError: an option does not go with guided calls."""
     for name in ("beam_width", "allowed_token_ids"):
         if getattr(params, name) is not None:
             raise InvalidRequestError(f"{name} does not go with calls that have a grammar", name)
 
 
 def _said_of_tools(message: str) -> str:
-    """What is wrong with a grammar that was made of tools, without its lines, which no caller has written."""
+    """The error of a grammar that was made from tools, without its lines, which the caller has never seen."""
     first, _, _ = message.partition("\n")
     reason = _GRAMMAR_PLACE.sub("", first.removeprefix("structured_outputs: "))
     return f"tools: {reason}"
@@ -254,7 +255,7 @@ def _param(prompt: Input) -> str:
 
 
 def _given(prompt: Prompt) -> tuple[str | None, list[int] | None, bool | None]:
-    """Text and token ids as the caller gave them, at least one of them, and whether the text's special tokens are text.
+    """A caller's text and token ids, at least one of them; and whether special tokens in the text are plain text.
 
     Raises InvalidRequestError: not a prompt.
     """
@@ -282,7 +283,7 @@ def _truncated(ids: list[int], num_kept: int, num_most: int) -> list[int]:
 
 
 def _suffix(prompt: Input) -> str | None:
-    """Raises InvalidRequestError: it is no text, or stands behind no text."""
+    """The suffix. Raises InvalidRequestError: it is not text, or the prompt is not."""
     suffix = prompt.get("suffix") if isinstance(prompt, dict) else None
     if suffix is not None and not (isinstance(suffix, str) and isinstance(prompt, dict) and "prompt" in prompt):
         raise InvalidRequestError("suffix is a text, and belongs to a prompt of text", "suffix")
@@ -290,7 +291,7 @@ def _suffix(prompt: Input) -> str | None:
 
 
 def _cache_salt(prompt: Input) -> str:
-    """Raises InvalidRequestError: it is no text, or empty."""
+    """The cache salt. Raises InvalidRequestError: it is not text, or empty."""
     salt = prompt.get("cache_salt") if isinstance(prompt, dict) else getattr(prompt, "cache_salt", None)
     if salt is not None and (not isinstance(salt, str) or not salt):
         raise InvalidRequestError("cache_salt must be a text that is not empty", "cache_salt")

@@ -1,4 +1,4 @@
-"""Ctrl-C between steps instead of in one, which would leave half of it done and the engine of no use."""
+"""Ctrl-C between steps. Within a step it would leave the step half done and the engine unusable."""
 
 import contextlib
 import signal
@@ -9,10 +9,11 @@ from types import FrameType
 
 @contextlib.contextmanager
 def deferred_interrupt() -> Iterator[threading.Event]:
-    """Ctrl-C sets the event, and is a KeyboardInterrupt when the block has ended; a second one interrupts at once.
+    """Ctrl-C within the block sets the event, and raises KeyboardInterrupt after the block; a second one raises at
+    once.
 
-    Does nothing where Ctrl-C raises nothing: beside the main thread, under another handler of SIGINT (as in an outer
-    block of this kind).
+    Does nothing where Ctrl-C raises nothing: outside the main thread, or under another handler of SIGINT, such as an
+    outer block of this kind.
     """
     came = threading.Event()
     is_main = threading.current_thread() is threading.main_thread()

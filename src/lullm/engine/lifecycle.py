@@ -27,9 +27,9 @@ from lullm.types.sleep import (
     Action,
     Released,
     Residence,
+    SleepCommand,
     SleepForecast,
     SleepOptions,
-    SleepOrder,
     SleepReport,
     SleepState,
     UsedBlocks,
@@ -42,12 +42,12 @@ from lullm.units import format_bytes
 logger = get_logger(__name__)
 
 Wish = Literal["sleep 1", "sleep 2", "wake_up"]
-"""A caller's wish for a tag: to sleep with a backup (level 1) or without one (level 2), or to be awake."""
+"""A caller's wish for a tag: asleep with a backup (level 1), asleep without one (level 2), or awake."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """The action of a wish on one tag, and the place of its contents afterwards; `action` None: nothing to do."""
+    """A wish's action on one tag, and where the tag's contents are afterwards; `action` None: nothing to do."""
 
     action: Action | None
     to: Residence
@@ -59,7 +59,7 @@ TRANSITIONS: dict[tuple[Residence, Wish], Transition] = {
     (_RESIDENT, "sleep 1"): Transition("offload", _OFFLOADED),
     (_RESIDENT, "sleep 2"): Transition("discard", _DISCARDED),
     (_RESIDENT, "wake_up"): Transition(None, _RESIDENT),
-    (_OFFLOADED, "sleep 1"): Transition("move", _OFFLOADED),  # if another target is asked for
+    (_OFFLOADED, "sleep 1"): Transition("move", _OFFLOADED),  # if the caller names another target
     (_OFFLOADED, "sleep 2"): Transition("drop", _DISCARDED),
     (_OFFLOADED, "wake_up"): Transition("restore", _RESIDENT),
     (_DISCARDED, "sleep 1"): Transition(None, _DISCARDED),
@@ -79,7 +79,7 @@ class Lifecycle:
         self._is_enabled = is_enabled
         self._is_paused = False
         self._residence = dict.fromkeys(TAGS, _RESIDENT)
-        self._kv_version = executor.weights_version  # of the weights that all KV there is was computed with
+        self._kv_version = executor.weights_version  # the version of the weights that computed all KV
 
     @property
     def is_sleeping(self) -> bool:
@@ -88,12 +88,12 @@ class Lifecycle:
 
     @property
     def sleeping_tags(self) -> tuple[str, ...]:
-        """What is released now, in the order in which it must be woken."""
+        """Tags of the memory that is released now, in the order in which they must be woken."""
         return tuple(tag for tag in TAGS if self._residence[tag] is not _RESIDENT)
 
     @property
     def state(self) -> SleepState:
-        """Awake or how deep asleep, in one word."""
+        """Whether the engine is awake and, if not, how deep it sleeps."""
         tags = self.sleeping_tags
         if not tags:
             return "paused" if self._is_paused else "awake"
@@ -102,13 +102,14 @@ class Lifecycle:
         return "weights_offloaded" if self._residence[WEIGHTS] is _OFFLOADED else "discard_all"
 
     def check_awake(self) -> None:
-        """Return if everything is there. Raises EngineAsleepError otherwise."""
+        """Check that no memory is released. Raises EngineAsleepError otherwise."""
         check_awake(self.state, self.sleeping_tags)
 
     def check(self, options: SleepOptions) -> None:
-        """Return if this engine can sleep so. Raises ConfigError: sleep mode is off; InvalidRequestError.
+        """Check that the engine can sleep with these options. Raises ConfigError: sleep mode is off;
+        InvalidRequestError.
 
-        A pause releases no memory, so that every engine can.
+        A pause releases no memory, so every engine can pause.
         """
         if not self._is_enabled and options.level:
             raise ConfigError("sleep mode is off; build the engine with enable_sleep_mode=True")
@@ -118,50 +119,53 @@ class Lifecycle:
             )
 
     def sleep(self, options: SleepOptions) -> SleepReport:
-        """Release the memory of the tags that is still there; returns once it is released. Modes are the engine's.
+        """Release the memory of the tags that is still there; returns once it is released. The engine handles modes.
 
-        What sleeps already goes deeper if the level is deeper, its backup moves if `backup` names another target;
-        otherwise it stays as it is.
+        A tag that sleeps already goes deeper if the level is deeper, and its backup moves if `backup` names another
+        target; otherwise it stays as it is.
 
-        Level 1 keeps what running requests need: their KV blocks are saved, and weights that are not as their
-        checkpoint has them. Level 2 keeps nothing: requests that are not finished are computed again after waking,
-        with the weights that there are then.
+        Level 1 backs up the state that running requests need: their KV blocks, and weights that differ from the
+        checkpoint. Level 2 backs up nothing: after waking, unfinished requests are computed again with the weights at
+        that time.
 
         Raises:
-            OSError: something could not be saved; the engine is as it was. Or the operating system would not take
-                memory back; the engine sleeps, and nothing is lost.
-            WakeUpError: a backup that was to move is damaged; the engine is as it was.
+            OSError: a backup failed, and the engine is as before. Or the operating system did not take memory back;
+                then the engine sleeps, and nothing is lost.
+            WakeUpError: a backup that was to move is damaged; the engine is as before.
         """
         if options.level == 0:
             self._is_paused = True
             return SleepReport(0, (), 0, 0, 0.0)
         self.drop_stale_kv()
-        order = self._order(options)
-        if not order.actions:
+        command = self._command(options)
+        if not command.actions:
             return SleepReport(options.level, (), 0, 0, 0.0)
-        released = self._release(order, options.keep_prefix_cache)
+        released = self._release(command, options.keep_prefix_cache)
         logger.info(
             "asleep (level %d, %s): %s freed, %s backed up, %.2f s",
-            order.level,
-            ", ".join(order.tags),
+            command.level,
+            ", ".join(command.tags),
             format_bytes(max(released.freed_bytes, 0)),
             format_bytes(released.backed_up_bytes),
             released.seconds,
         )
         if released.refusal is not None:
             raise OSError(f"asleep, but {released.refusal}")
-        return SleepReport(order.level, released.tags, released.freed_bytes, released.backed_up_bytes, released.seconds)
+        return SleepReport(
+            command.level, released.tags, released.freed_bytes, released.backed_up_bytes, released.seconds
+        )
 
     def forecast(self, options: SleepOptions) -> SleepForecast:
-        """What such a `sleep` would do. Changes nothing. Raises OSError: speeds cannot be measured."""
-        order = self._order(options) if options.level else SleepOrder(0, (), UsedBlocks([], []))
-        return self._executor.forecast_sleep(order)
+        """Predict memory and time of such a `sleep`. Changes nothing. Raises OSError: speeds cannot be measured."""
+        command = self._command(options) if options.level else SleepCommand(0, (), UsedBlocks([], []))
+        return self._executor.forecast_sleep(command)
 
     def wake_up(self, tags: Sequence[str] | None) -> WakeReport:
-        """Bring back `tags` (None: all), weights first. Idempotent. Blocks until the contents are there.
+        """Restore the memory of `tags` (None: all), weights first. Idempotent. Blocks until the contents are there.
 
         Raises:
-            WakeUpError: they did not come back as they were; what failed is still asleep, what came before it awake.
+            WakeUpError: a tag's contents differ from those before the sleep. It is still asleep; tags before it are
+                awake.
         """
         check_tags(tags, WAKE_TAGS)
         started, restored, woken = time.perf_counter(), 0, []
@@ -173,7 +177,7 @@ class Lifecycle:
             transition = TRANSITIONS[self._residence[tag], "wake_up"]
             assert transition.action is not None, "the tag sleeps"
             num_bytes = self._executor.wake_up(tag, transition.action, tuple(ahead))
-            if tag == KV_CACHE and not num_bytes:  # no block holds anything
+            if tag == KV_CACHE and not num_bytes:  # no block is in use
                 self._executor.reset_kv_scales()
             restored += num_bytes
             self._residence[tag] = transition.to
@@ -189,23 +193,23 @@ class Lifecycle:
 
     @property
     def has_stale_kv(self) -> bool:
-        """Whether `drop_stale_kv` has something to do. Cheap, since every step asks it."""
+        """Whether `drop_stale_kv` has work to do. Cheap, since every step calls it."""
         return self._executor.weights_version != self._kv_version
 
     def drop_stale_kv(self) -> None:
-        """Drop KV that was computed with older weights. Cheap when there is none."""
+        """Drop KV that older weights have computed. Cheap when there is none."""
         version = self._executor.weights_version
         if version == self._kv_version:
             return
         self._kv_version = version
         if self._residence[KV_CACHE] is _OFFLOADED:
-            self._release(SleepOrder(2, ((KV_CACHE, "drop"),), UsedBlocks([], [])))
+            self._release(SleepCommand(2, ((KV_CACHE, "drop"),), UsedBlocks([], [])))
             logger.info("the saved KV cache is dropped: the weights have changed since")
         else:
             self.forget_kv()
 
     def forget_kv(self) -> None:
-        """No request has KV from now on, and no prefix is found: all are computed again."""
+        """Drop the KV of all requests and all cached prefixes; the requests are computed again."""
         self._scheduler.evict_all()
         self._block_space.reset_prefix_cache(str(self._kv_version).encode())
         self._executor.reset_kv_scales()
@@ -213,13 +217,14 @@ class Lifecycle:
     def reload_weights(self) -> None:
         """Read the weights from their checkpoint again.
 
-        While the KV cache still sleeps, weights that were pushed since the weights woke are newer than the checkpoint
-        and stay: trainers ask for a reload between the two wake-ups to get back what level 2 has dropped, whether
-        they have pushed their own by then or not.
+        Weights that were pushed after the weights woke, while the KV cache still sleeps, are newer than the checkpoint
+        and stay. Trainers ask for a reload between the two wake-ups to restore weights that level 2 has dropped, and
+        may have pushed their own by then.
 
         Raises:
-            EngineAsleepError: the weights are asleep. ModelLoadError, OSError: the checkpoint cannot be read. After
-                these, and after any other error, the weights are asleep (level 2), and `wake_up` tries again.
+            EngineAsleepError: the weights are asleep.
+            ModelLoadError, OSError: the checkpoint cannot be read. After these, and after any other error, the weights
+                are asleep (level 2), and `wake_up` tries again.
         """
         if self._residence[WEIGHTS] is not _RESIDENT:
             raise EngineAsleepError("the weights are asleep; wake_up() reads them from their checkpoint again")
@@ -230,14 +235,14 @@ class Lifecycle:
             self._executor.reload_weights()
         except EngineDeadError:
             raise
-        except BaseException:  # a thread could not start, or Ctrl-C: the weights are a mixture, whatever it was
-            self._release(SleepOrder(2, ((WEIGHTS, "discard"),), UsedBlocks([], [])))
+        except BaseException:  # of any kind, Ctrl-C included: old and new weights are mixed
+            self._release(SleepCommand(2, ((WEIGHTS, "discard"),), UsedBlocks([], [])))
             logger.warning("the checkpoint was not read again: the weights are asleep (level 2)")
             raise
         finally:
             self.drop_stale_kv()
 
-    def _order(self, options: SleepOptions) -> SleepOrder:
+    def _command(self, options: SleepOptions) -> SleepCommand:
         wish = _wish(options.level)
         actions: list[tuple[str, Action]] = []
         for tag in TAGS if options.tags is None else [tag for tag in TAGS if tag in options.tags]:
@@ -247,17 +252,17 @@ class Lifecycle:
         used = UsedBlocks([], [])
         if (KV_CACHE, "offload") in actions and not self.has_stale_kv:
             used = self._block_space.used_blocks(options.keep_prefix_cache)
-        return SleepOrder(options.level, tuple(actions), used, options.backup)
+        return SleepCommand(options.level, tuple(actions), used, options.backup)
 
-    def _release(self, order: SleepOrder, keep_prefix_cache: bool = False) -> Released:
-        """All workers save, then all release. Raises OSError, WakeUpError: one could not save, and nothing changes."""
-        self._executor.prepare_sleep(order)
+    def _release(self, command: SleepCommand, keep_prefix_cache: bool = False) -> Released:
+        """All workers save, then all release. Raises OSError, WakeUpError: one could not save; nothing has changed."""
+        self._executor.prepare_sleep(command)
         released = self._executor.commit_sleep()
-        for tag in order.tags:
-            self._residence[tag] = TRANSITIONS[self._residence[tag], _wish(order.level)].to
-        if KV_CACHE in order.tags and self._residence[KV_CACHE] is _DISCARDED:
+        for tag in command.tags:
+            self._residence[tag] = TRANSITIONS[self._residence[tag], _wish(command.level)].to
+        if KV_CACHE in command.tags and self._residence[KV_CACHE] is _DISCARDED:
             self.forget_kv()
-        elif (KV_CACHE, "offload") in order.actions and not keep_prefix_cache:
+        elif (KV_CACHE, "offload") in command.actions and not keep_prefix_cache:
             self._block_space.forget_cached()
         return released
 

@@ -20,7 +20,9 @@ from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.models.stages import with_stages
 from lullm.ops.state.chunks import with_chunks_of_use
-from lullm.sched.watch import take_occupancy, take_stats
+from lullm.sched.monitor import take_occupancy, take_stats
+from lullm.types.monitor.occupancy import Occupancy
+from lullm.types.monitor.stats import EngineStats
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import GenerateRequest, Input
@@ -34,8 +36,6 @@ from lullm.types.sleep import (
     SleepState,
     WakeReport,
 )
-from lullm.types.watch.occupancy import Occupancy
-from lullm.types.watch.stats import EngineStats
 
 logger = get_logger(__name__)
 
@@ -44,15 +44,18 @@ class LLMEngine(WorkerCalls):
     """Loads a model and serves requests, one `step` at a time. Not safe to share between threads.
 
     Args:
-        has_thread: a thread watches the clock beside the caller's, for `sleep_after` and `auto_wake`. pace: of streams.
+        has_thread: an `EngineThread` drives this engine, and puts it to sleep and wakes it (`sleep_after`,
+            `auto_wake`).
+        pace: of streams.
         ahead: memory that a `head_start` has taken for the weights.
 
     Attributes:
-        config: resolved, with the model length that the KV cache holds. model_config. tokenizer.
-        default_params: from the model's generation_config.json.
+        config: resolved, with the model length that the KV cache holds.
+        model_config, tokenizer: read from the model's folder.
+        default_params, stated_params: see `EngineClient`.
         input_processor: may be called from other threads, as `stats` may.
         model_executor: runs the workers.
-        lifecycle: the owner of the question whether the engine is awake.
+        lifecycle: knows whether the engine is awake.
 
     Raises:
         ModelLoadError, ConfigError, CacheSizeError: from the constructor, which blocks until the model is loaded.
@@ -68,7 +71,8 @@ class LLMEngine(WorkerCalls):
         started = time.monotonic()
         check_options(config, has_thread)
         model = open_model(config)
-        self.tokenizer, self.default_params = model.tokenizer, model.default_params
+        self.tokenizer = model.tokenizer
+        self.default_params, self.stated_params = model.default_params, model.stated_params
         resolved = with_stages(model.config, model.model_config)
         self.model_config = with_chunks_of_use(
             model.model_config, resolved.device, resolved.dtype, resolved.num_workers
@@ -91,7 +95,7 @@ class LLMEngine(WorkerCalls):
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArguments) -> "LLMEngine":
-        """With the options of an `EngineArgs`. Raises as the constructor does."""
+        """Construct from `EngineArgs`. Raises as the constructor does."""
         return cls(engine_args.create_engine_config())
 
     def add_request(
@@ -104,7 +108,8 @@ class LLMEngine(WorkerCalls):
         """Queue a request; `params` None: the model's defaults for generating.
 
         Raises:
-            InvalidRequestError: the request can never be served. EngineDeadError: the engine has stopped.
+            InvalidRequestError: the request can never be served.
+            EngineDeadError: the engine has stopped.
         """
         self.add_processed(
             self.input_processor.process(
@@ -113,7 +118,7 @@ class LLMEngine(WorkerCalls):
         )
 
     def add_processed(self, request: GenerateRequest) -> None:
-        """Queue a request that `input_processor` has made. Raises as `add_request` does."""
+        """Queue a request from `input_processor`. Raises as `add_request` does."""
         self.check_health()
         self.lifecycle.check_awake()
         self._loop.add(request)
@@ -140,9 +145,9 @@ class LLMEngine(WorkerCalls):
         return outputs
 
     def abort_request(self, request_id: str | Iterable[str], wants_output: bool = True) -> None:
-        """End a request, or several, and free their blocks now. Unknown ids are ignored.
+        """End one request or several, and free their blocks now. Unknown ids are ignored.
 
-        The next `step` returns a request's last output, unless it is not wanted (`wants_output` False).
+        The next `step` returns a request's last output, unless `wants_output` is False.
         """
         for each in (request_id,) if isinstance(request_id, str) else request_id:
             self._loop.abort(each, wants_output)
@@ -152,10 +157,12 @@ class LLMEngine(WorkerCalls):
         return self._loop.take_pending()
 
     def touch_ahead(self) -> bool:
-        """Take some of the memory that the next prompt's KV blocks lack; whether there is more. For an idle engine.
+        """Touch some of the memory that the next prompt's KV blocks will need. Returns whether more is left. For an
+        idle engine.
 
-        A host gives memory at the first touch: 0.25 s per 1,024 tokens of a 0.6B model, which a request need not wait
-        for. At most one step's tokens are ahead of the blocks in use; a sleep gives them back like all others.
+        A host provides memory at the first touch: 0.25 s per 1,024 tokens of a 0.6B model, which a request then need
+        not wait for. Touches at most one step's tokens ahead of the blocks in use; a sleep releases them like all
+        others.
         """
         block_ids = self._block_space.next_free(self._num_blocks_ahead)
         try:
@@ -165,11 +172,11 @@ class LLMEngine(WorkerCalls):
             return True
 
     def has_unfinished_requests(self) -> bool:
-        """Whether `step` has something to do or to return."""
+        """Whether the next `step` has work to do or outputs to return."""
         return self._scheduler.has_unfinished or bool(self._loop.pending)
 
     def get_num_unfinished_requests(self) -> int:
-        """How many requests have not ended."""
+        """The number of requests that have not ended."""
         return len(self._scheduler.unfinished_ids)
 
     def unfinished_request_ids(self) -> list[str]:
@@ -182,9 +189,10 @@ class LLMEngine(WorkerCalls):
         With mode 'wait' the outputs of the requests that end first come with the next `step`.
 
         Raises:
-            ConfigError: sleep mode is off. InvalidRequestError: unknown level, mode, tag or target. OSError: what must
-            be kept could not be saved; the engine is awake. EngineAsleepError: mode 'wait', but the engine sleeps
-            already and keeps requests, which cannot end.
+            ConfigError: sleep mode is off.
+            InvalidRequestError: unknown level, mode, tag or target.
+            OSError: a backup failed; the engine is awake.
+            EngineAsleepError: mode 'wait', but the engine sleeps already, and the requests that it keeps cannot end.
         """
         options = SleepOptions(level, **arguments)
         self.check_health()
@@ -198,39 +206,39 @@ class LLMEngine(WorkerCalls):
         return self.lifecycle.sleep(options)
 
     def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
-        """What a `sleep` with these arguments would free, back up and take. Changes nothing; raises as `sleep` does."""
+        """Predict memory and time of a `sleep` with these arguments. Changes nothing; raises as `sleep` does."""
         options = SleepOptions(level, mode="keep", **arguments)
         self.check_health()
         self.lifecycle.check(options)
         return self.lifecycle.forecast(options)
 
     def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
-        """Bring back what `sleep` released (`tags` None: all), at the same addresses. Idempotent.
+        """Restore the memory that `sleep` released (`tags` None: all), at the same addresses. Idempotent.
 
         Raises:
-            WakeUpError: it did not come back as it was; the engine is still asleep.
+            WakeUpError: the contents differ from those before the sleep; the engine is still asleep.
         """
         self.check_health()
         return self.lifecycle.wake_up(tags)
 
     def is_sleeping(self) -> bool:
-        """Whether something is released, or the engine paused (level 0)."""
+        """Whether memory is released, or the engine is paused (level 0)."""
         return self.lifecycle.is_sleeping
 
     @property
     def sleeping_tags(self) -> tuple[str, ...]:
-        """What is released now."""
+        """Tags of the memory that is released now."""
         return self.lifecycle.sleeping_tags
 
     @property
     def sleep_state(self) -> SleepState:
-        """Awake or how deep asleep, in one word."""
+        """Whether the engine is awake and, if not, how deep it sleeps."""
         return self.lifecycle.state
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget all cached prefixes. Always True: no request is in its way.
+        """Forget all cached prefixes. Always True: running requests do not prevent it.
 
-        Running requests keep their KV, or (`reset_running_requests`) keep their tokens and are computed again.
+        Running requests keep their KV. With `reset_running_requests` they lose it, and their tokens are computed again.
         """
         if reset_running_requests:
             self.check_health()
@@ -248,11 +256,11 @@ class LLMEngine(WorkerCalls):
         return self._block_space.snapshot([*self._scheduler.running, *self._scheduler.swapped])
 
     def occupancy(self, max_cells: int) -> Occupancy:
-        """Who holds which part of the KV cache, in at most `max_cells` cells per pool. Called as the above; quick."""
+        """The owners of the KV cache's blocks, in at most `max_cells` cells per pool. As `memory_snapshot`; quick."""
         return take_occupancy(self._scheduler, max_cells)
 
     def check_health(self) -> None:
-        """Return if the engine serves, if need be with new workers (`restart_workers`). Raises EngineDeadError."""
+        """Check that the engine serves; replace lost workers if `restart_workers` allows it. Raises EngineDeadError"""
         self._loop.check_alive()
         try:
             self.model_executor.check_health()
@@ -260,7 +268,7 @@ class LLMEngine(WorkerCalls):
             self._loop.recover(loss)
 
     def shutdown(self) -> None:
-        """Abort everything and give all memory back. Idempotent."""
+        """Abort all requests and release all memory. Idempotent."""
         for request_id in self._scheduler.unfinished_ids:
             self.abort_request(request_id)
         self.model_executor.shutdown()

@@ -1,4 +1,4 @@
-"""OutputProcessor: from drawn tokens to text, log-probabilities and `RequestOutput`s; vectors take their own way."""
+"""OutputProcessor: makes texts, log-probabilities and `RequestOutput`s from drawn tokens. Vectors: `pooling/output`."""
 
 from collections.abc import Iterable
 
@@ -17,7 +17,7 @@ from lullm.types.step import DrawnToken
 
 
 def _detokenizer_of(request: GenerateRequest, tokenizer: Tokenizer) -> IncrementalDetokenizer | None:
-    """For one of the request's sequences. Marks in which a reply is read are shown, special tokens or not."""
+    """The detokenizer of one of the request's sequences. It shows marks of the reply's parts, even special ones."""
     if not request.params.detokenize:
         return None
     shown = request.reply.shown_token_ids if request.reply else frozenset()
@@ -25,7 +25,7 @@ def _detokenizer_of(request: GenerateRequest, tokenizer: Tokenizer) -> Increment
 
 
 class SequenceText:
-    """The text of one sequence so far, and how much of it was sent as deltas."""
+    """The text of one sequence so far, and how much of it deltas have sent."""
 
     def __init__(self, request: GenerateRequest, tokenizer: Tokenizer):
         params = request.params
@@ -35,7 +35,7 @@ class SequenceText:
         self._stop = StopStrings(params.stop or (), params.include_stop_str_in_output)
         self.text = ""
         self.token_ids: list[int] = []
-        self.logprobs = LogprobRows()  # of the last tokens; what deltas have held is not kept
+        self.logprobs = LogprobRows()  # of the tokens that no delta has sent yet
         self.cumulative_logprob = 0.0
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
@@ -44,13 +44,13 @@ class SequenceText:
         self._is_finish_sent = False
 
     def append(self, drawn: DrawnToken, is_end_token: bool) -> str | None:
-        """Append a drawn token. Returns the stop string that it completes, if any."""
+        """Append a drawn token. Returns the stop string that it completes, or None."""
         self.token_ids.append(drawn.token_id)
         if drawn.logprobs:
             self.cumulative_logprob += drawn.logprobs[0][1]
             if self._params.logprobs is not None:
                 self.logprobs.append(drawn.logprobs)
-        # The end token is part of the text with `include_stop_str_in_output` only.
+        # The end token belongs to the text only with `include_stop_str_in_output`.
         if self._detokenizer is None or (is_end_token and not self._params.include_stop_str_in_output):
             return None
         piece = self._detokenizer.append((drawn.token_id,))
@@ -71,7 +71,7 @@ class SequenceText:
 
     @property
     def has_news(self) -> bool:
-        """Whether the next delta would not be empty."""
+        """Whether the next delta would have contents."""
         return (
             len(self.token_ids) > self._num_sent_tokens
             or len(self.text) > self._num_sent_chars
@@ -83,7 +83,7 @@ class SequenceText:
         return self.cumulative_logprob / max(len(self.token_ids), 1)
 
     def output(self, index: int, delta: bool) -> CompletionOutput:
-        """The whole completion so far, or only what no delta has held yet."""
+        """The whole completion so far, or only the part that no delta has sent yet."""
         first_char, first_token = (self._num_sent_chars, self._num_sent_tokens) if delta else (0, 0)
         wants_logprobs = self._params.logprobs is not None
         output = CompletionOutput(
@@ -103,7 +103,7 @@ class SequenceText:
         return output
 
     def _logprob_list(self) -> LogprobList[PositionLogprobs]:
-        """The log-probabilities that are kept, as they are now: later tokens do not show in it."""
+        """A copy of the log-probabilities that are kept; later tokens do not change it."""
         return LogprobList(self.logprobs, range(len(self.logprobs)), self._tokenizer.decode_token)
 
 
@@ -113,11 +113,11 @@ class RequestText:
     def __init__(self, group: SequenceGroup, tokenizer: Tokenizer, pace: StreamPace):
         self._group = group
         self._pace = pace
-        self._due_s = 0.0  # for the next delta
+        self._due_s = 0.0  # time of the next delta
         self._tokenizer = tokenizer
         self._texts: dict[int, SequenceText] = {}
         params = group.request.params
-        # With best_of and beams, the n completions of the answer are known at the end only.
+        # With best_of and beams, the n completions are known only at the end.
         is_late = params.num_sequences > params.n or params.beam_width is not None
         self._kind = OutputKind.FINAL_ONLY if is_late else params.output_kind
         self._is_prompt_sent = False
@@ -129,10 +129,10 @@ class RequestText:
         return text
 
     def take(self, update: SequenceUpdate) -> str | None:
-        """Apply a step's change of a sequence. Returns the stop string that ends the sequence now, if any."""
+        """Apply a sequence's change by a step. Returns the stop string that ends the sequence now, or None."""
         seq = update.seq
         text = self.text_of(seq)
-        if text.finish_reason is not None:  # by a stop string that a token before it in the same step completed
+        if text.finish_reason is not None:  # an earlier token of the same step completed a stop string
             return None
         is_end_token = update.is_end and seq.status is SequenceStatus.FINISHED_STOPPED
         stop = text.append(update.drawn, is_end_token) if update.drawn is not None else None
@@ -143,12 +143,12 @@ class RequestText:
         return stop
 
     def abort(self) -> None:
-        """The request has ended from outside."""
+        """Mark the request as aborted."""
         for seq in self._group.seqs:
             self.text_of(seq).finish(seq.status.finish_reason, seq.stop_reason)
 
     def output(self) -> RequestOutput | None:
-        """The request's output after this step; None if there is none."""
+        """The request's output after this step, or None."""
         group, params = self._group, self._group.request.params
         finished = group.is_finished
         if self._kind is OutputKind.FINAL_ONLY and not finished:
@@ -178,7 +178,7 @@ class RequestText:
         )
 
     def _beam_outputs(self) -> list[CompletionOutput]:
-        """The best hypotheses; of an aborted search its live beams."""
+        """The best hypotheses; for an aborted search, its live beams."""
         group, request = self._group, self._group.request
         lines: list[tuple[list[int], float, str | None, int | str | None]] = [
             (ended.token_ids, ended.cumulative_logprob, ended.finish_reason, ended.stop_reason)
@@ -209,7 +209,7 @@ class RequestText:
 
 
 class OutputProcessor:
-    """Keeps what is known of all unfinished requests. `pace`: of streams; None: they have an output per step."""
+    """The texts of all unfinished requests. `pace`: of streams; None: an output per step."""
 
     def __init__(self, tokenizer: Tokenizer, pace: StreamPace | None = None):
         self._tokenizer = tokenizer
@@ -222,11 +222,11 @@ class OutputProcessor:
         self._requests[group.request_id] = state
 
     def take(self, update: SequenceUpdate) -> str | None:
-        """Apply a step's change of a sequence. Returns the stop string that ends the sequence now, if any."""
+        """Apply a sequence's change by a step. Returns the stop string that ends the sequence now, or None."""
         return self._requests[update.group.request_id].take(update)
 
     def outputs(self, groups: Iterable[SequenceGroup]) -> list[EngineOutput]:
-        """The outputs of groups that a step has changed. Finished groups are removed."""
+        """The outputs of the groups that a step has changed. Forgets finished groups."""
         outputs: list[EngineOutput] = []
         self._pace.begin_step(len(self._requests))
         for group in groups:
@@ -238,7 +238,7 @@ class OutputProcessor:
         return outputs
 
     def abort(self, group: SequenceGroup) -> EngineOutput:
-        """The terminal output of a group that was aborted."""
+        """The last output of an aborted group."""
         self._requests[group.request_id].abort()
         [output] = self.outputs([group])
         return output

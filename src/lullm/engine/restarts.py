@@ -1,4 +1,4 @@
-"""Restarts: new workers in place of lost ones, and the requests go on from their tokens."""
+"""Restarts: replaces lost workers by new ones; requests go on from their tokens."""
 
 import time
 from collections import deque
@@ -12,11 +12,11 @@ from lullm.log import get_logger
 logger = get_logger(__name__)
 
 WINDOW_S = 3600.0
-"""Restarts are counted within it: what is lost again and again has a cause that no restart removes."""
+"""The period in which restarts are counted: repeated losses have a cause that no restart removes."""
 
 
 class Restarts:
-    """Of one engine. A worker's state is its weights and its blocks: those are read again, these computed again.
+    """The restarts of one engine. New workers read the weights again, and compute the blocks of all requests again.
 
     Args:
         limit: most restarts within `WINDOW_S`.
@@ -35,7 +35,7 @@ class Restarts:
         """Start all workers again; no step is in flight. Blocks until they have loaded their model.
 
         Raises:
-            WorkerLostError: that may not be, or fails; the engine ends.
+            WorkerLostError: restarts are not allowed, or it failed; the engine ends.
         """
         now = self._clock()
         while self._times and now - self._times[0] > WINDOW_S:
@@ -53,7 +53,7 @@ class Restarts:
         logger.info("the workers are there again after %.1f s; their requests are computed on", self._clock() - now)
 
     def _obstacle(self) -> str | None:
-        """Why there is no restart."""
+        """The reason against a restart, or None."""
         if not self._limit:
             return "build a new engine, or have it start its workers again (restart_workers)"
         if len(self._times) >= self._limit:

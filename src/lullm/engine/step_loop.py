@@ -21,8 +21,9 @@ from lullm.types.step import Running, StepPlan, StepResult
 logger = get_logger(__name__)
 
 _EXPERTS_EVERY = 256
-"""Steps between looks at the load of experts: by a clock, processes of a launcher would not do the same. One takes some
-milliseconds with 48 layers of 128 experts, so that it costs 0.2 % of steps of 5 ms."""
+"""Steps between two readings of the experts' load. Not seconds: all processes of a launcher must read at the same step.
+A reading takes some milliseconds with 48 layers of 128 experts, so 0.2 % of steps of 5 ms.
+"""
 
 
 def _give_up(loss: WorkerLostError) -> None:
@@ -34,8 +35,9 @@ class StepLoop:
 
     Attributes:
         pending: outputs that the next `step` returns with its own.
-        expert_balance: of the experts' load, as it was some steps ago; None: there are none, or it is too early.
-        num_steps, finished: since the start: steps taken in, and requests by the finish reason of their first output.
+        expert_balance: of the experts' load, at the last reading; None: no experts, or no reading yet.
+        num_steps: applied since the start.
+        finished: requests since the start, by the finish reason of their first output.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class StepLoop:
         self._scheduler = scheduler
         self._executor = executor
         self.expert_balance: float | None = None
-        self._has_experts = True  # until it is known
+        self._has_experts = True  # until a reading shows that there are none
         self._output_processor = OutputProcessor(tokenizer, pace)
         self._in_flight: deque[tuple[StepPlan, Running[StepResult]]] = deque()  # steps that were launched
         self._failure: BaseException | None = None
@@ -63,7 +65,7 @@ class StepLoop:
         self._output_processor.add(self._scheduler.add(request))
 
     def step(self) -> list[EngineOutput]:
-        """Keep as many steps launched as may be, and take in the oldest. Blocks until that has run.
+        """Launch as many steps as allowed, and apply the result of the oldest. Blocks until that has run.
 
         Raises:
             EngineDeadError: the step failed; all requests are lost.
@@ -71,12 +73,12 @@ class StepLoop:
         return self._guarded(self._step)
 
     def drain(self) -> None:
-        """Take in every step that was launched; the outputs come with the next `step`. Raises as `step` does."""
+        """Apply the results of all steps in flight; the outputs come with the next `step`. Raises as `step` does."""
         while self._in_flight:
             self.pending += self._guarded(self._take_in)
 
     def abort(self, request_id: str, wants_output: bool) -> None:
-        """End a request and free its blocks now; its last output is `pending` if it is wanted. Idempotent."""
+        """End a request and free its blocks now. Idempotent. `wants_output`: its last output becomes `pending`."""
         group = self._scheduler.abort(request_id)
         if group is None:
             return
@@ -86,16 +88,16 @@ class StepLoop:
             self.pending.append(output)
 
     def keep(self, outputs: list[EngineOutput]) -> None:
-        """Outputs of a step that its caller could not return: they come first with the next."""
+        """Keep outputs of a step that its caller could not return; the next step returns them first."""
         self.pending = outputs + self.pending
 
     def take_pending(self) -> list[EngineOutput]:
-        """What is pending, without a step."""
+        """The pending outputs, without a step."""
         outputs, self.pending = self.pending, []
         return outputs
 
     def check_alive(self) -> None:
-        """Return if no step has failed. Raises EngineDeadError otherwise."""
+        """Check that no step has failed. Raises EngineDeadError otherwise."""
         if self._failure is not None:
             if isinstance(self._failure, WorkerLostError):
                 raise WorkerLostError(str(self._failure)) from self._failure
@@ -103,14 +105,14 @@ class StepLoop:
             raise EngineDeadError(f"the engine died earlier: {cause}; build a new one") from self._failure
 
     def fail(self, error: Exception, doing: str) -> None:
-        """This is the end: the workers are in no state to go on. Raises EngineDeadError."""
+        """End the loop: the workers are in an unknown state. Raises EngineDeadError."""
         self._failure = error
         self._in_flight.clear()
         logger.exception("%s failed; the engine is dead", doing)
         raise EngineDeadError(f"the engine died in {doing}: {type(error).__name__}: {error}") from error
 
     def recover(self, loss: WorkerLostError) -> None:
-        """Go on with new workers. Raises WorkerLostError: there are none, and this is the end."""
+        """Go on with new workers. Raises WorkerLostError: there are none, and the loop ends."""
         self._in_flight.clear()
         try:
             self._restart(loss)
@@ -122,7 +124,7 @@ class StepLoop:
         try:
             return call()
         except BaseException as error:
-            if self._failure is not None:  # said already
+            if self._failure is not None:  # it was logged already
                 raise
             if isinstance(error, WorkerLostError):
                 self.recover(error)
@@ -142,11 +144,11 @@ class StepLoop:
         found = self._take_in()
         outputs = self.take_pending() + found
         if not self._scheduler.has_unfinished:
-            self.drain()  # steps planned too far ahead: an idle engine must have none in flight
+            self.drain()  # steps planned too far ahead: an idle engine has none in flight
         return outputs
 
     def _take_in(self) -> list[EngineOutput]:
-        """Wait for the oldest step in flight, if there is one, and apply its tokens to the requests."""
+        """Wait for the oldest step in flight, if any, and apply its result."""
         if self._in_flight:
             plan, running = self._in_flight.popleft()
             result = running.result()

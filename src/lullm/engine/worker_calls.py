@@ -1,4 +1,4 @@
-"""WorkerCalls: what an engine's workers can be told between steps: new weights, moves of experts, methods of theirs."""
+"""WorkerCalls: calls to an engine's workers between steps: new weights, moves of experts, their own methods."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from lullm.worker.extension import check_remote_call, remote_methods
 
 
 class WorkerCalls(VllmNames, ABC):
-    """`LLMEngine` is one. What changes something first takes in the steps in flight: none meets half of a change."""
+    """Base of `LLMEngine`. A call that changes workers first drains steps in flight, so none sees half a change."""
 
     config: ResolvedConfig
     model_executor: Executor
@@ -27,11 +27,11 @@ class WorkerCalls(VllmNames, ABC):
 
     @abstractmethod
     def check_health(self) -> None:
-        """Return if the engine serves. Raises EngineDeadError."""
+        """Check that the engine serves. Raises EngineDeadError."""
 
     @property
     def remote_methods(self) -> frozenset[str]:
-        """What `collective_rpc` takes by name. From any thread."""
+        """The names that `collective_rpc` takes. From any thread."""
         return remote_methods(self.config.worker_extension_cls)
 
     def collective_rpc(
@@ -41,14 +41,14 @@ class WorkerCalls(VllmNames, ABC):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call something on every worker: one of `remote_methods` by name, or `method(worker, *args, **kwargs)`.
+        """Call a function on every worker: one of `remote_methods` by name, or `method(worker, *args, **kwargs)`.
 
         Returns:
             One answer per worker.
 
         Raises:
             InvalidRequestError: an unknown name, or arguments for one of `REMOTE_METHODS`, which take none.
-            UnsupportedError: a timeout, where calls cannot be cut off. What the method raises.
+            UnsupportedError: a timeout, with workers whose calls cannot be cut off. Any error of the method.
         """
         self.check_health()
         if not callable(method):
@@ -63,13 +63,14 @@ class WorkerCalls(VllmNames, ABC):
             self.lifecycle.drop_stale_kv()
 
     def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
-        """Replace some or all weights by tensors under the checkpoint's own names; how many. Blocking.
+        """Replace some or all weights by tensors under the checkpoint's own names; returns how many. Blocking.
 
-        Requests that are not finished keep their tokens; their KV is computed again, with the new weights, so that no
-        sequence mixes the KV of two versions. The prefix cache is forgotten. Works while the KV cache sleeps.
+        Unfinished requests keep their tokens; the new weights compute their KV again, so that no sequence mixes the KV
+        of two versions. Clears the prefix cache. Works while the KV cache sleeps.
 
         Raises:
-            EngineAsleepError: the weights are asleep. InvalidRequestError: no weight, or iterating calls the engine.
+            EngineAsleepError: the weights are asleep.
+            InvalidRequestError: no weight, or the iterable calls the engine.
             ModelLoadError: an unexpected tensor, or one of another shape or type; those before it stay replaced.
         """
         self.check_health()
@@ -86,19 +87,20 @@ class WorkerCalls(VllmNames, ABC):
         self.lifecycle.reload_weights()
 
     def expert_load(self, clear: bool = False) -> ExpertLoad:
-        """How many tokens have used each expert, and who has it. `clear`: it is counted anew from now on."""
+        """The tokens that have used each expert, and each expert's worker. `clear`: start counting from 0 again."""
         self.check_health()
         return self.model_executor.expert_load(clear)
 
     def rebalance_experts(self) -> ExpertMove:
-        """Have experts change places between workers, so that all have as much to do, by the load so far. Blocking.
+        """Move experts between workers so that all have equal load, by the counts so far. Blocking.
 
-        Requests that run go on. Level 2 sleep, updates and reloading keep the new places; new workers
+        Running requests go on. Level 2 sleep, updates and reloading keep the new places; new workers
         (`restart_workers`) begin with the old ones.
 
         Raises:
-            ConfigError, UnsupportedError: experts cannot move. EngineAsleepError: the weights are asleep.
-            EngineDeadError: it failed half-way.
+            ConfigError, UnsupportedError: experts cannot move.
+            EngineAsleepError: the weights are asleep.
+            EngineDeadError: the move failed half-way.
         """
         self.check_health()
         self._loop.drain()
@@ -114,18 +116,21 @@ class WorkerCalls(VllmNames, ABC):
             raise
 
     def start_profile(self, folder: str | Path = "profile") -> None:
-        """Record where the time of all workers goes, until `stop_profile`, with torch.
+        """Profile all workers with torch until `stop_profile`.
 
         Raises:
-            InvalidRequestError: a recording runs. LullmError: the folder cannot be made.
+            InvalidRequestError: a profile runs already.
+            LullmError: the folder cannot be made.
         """
         self.model_executor.collective_rpc("start_profile", args=(Path(folder).absolute(),))
 
     def stop_profile(self) -> Path:
-        """End the recording; the trace of the first worker, beside those of the others, for chrome://tracing.
+        """End the profile. Returns the path of the first worker's trace, for chrome://tracing; the others lie beside
+        it.
 
         Raises:
-            InvalidRequestError: nothing is recorded. LullmError: it cannot be written.
+            InvalidRequestError: no profile runs.
+            LullmError: the trace cannot be written.
         """
         path: Path = self.model_executor.collective_rpc("stop_profile")[0]
         return path

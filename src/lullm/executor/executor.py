@@ -1,4 +1,4 @@
-"""Executor: the verbs of an engine on its workers, wherever they are: one verb to all of them, one merged result.
+"""Executor: sends an engine's verbs to all of its workers, wherever they are, and merges the results.
 
 Loads no torch.
 """
@@ -21,7 +21,7 @@ from lullm.executor.feeding import Feeding
 from lullm.executor.merge import agreed, merged_reports, minimum, values
 from lullm.executor.workers import Answer, Workers, WorkerVerb
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove, LayerExperts
-from lullm.types.sleep import Action, Released, SleepForecast, SleepOrder
+from lullm.types.sleep import Action, Released, SleepCommand, SleepForecast
 from lullm.types.step import Running, StepPlan, StepResult
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class Executor:
-    """Acts on all workers of an engine, which have loaded their model. All verbs but `launch_model` block until every
-    worker is done.
+    """Acts on all workers of an engine, which have loaded their model. All verbs except `launch_model` block until
+    every worker is done.
 
-    If workers fail, the error of the first of them by rank is raised; the others' are notes on it.
+    If workers fail, the error of the first one by rank is raised; the other errors are notes on it.
     """
 
     def __init__(self, workers: Workers):
@@ -41,7 +41,7 @@ class Executor:
 
     @property
     def num_workers(self) -> int:
-        """How many there are: results of `collective_rpc`."""
+        """The number of workers: of results of `collective_rpc`."""
         return self._workers.num_workers
 
     def determine_num_available_blocks(self) -> tuple[int, int]:
@@ -49,7 +49,7 @@ class Executor:
         return minimum(self._call("num_available_blocks"))
 
     def initialize_cache(self, num_blocks: int, num_host_blocks: int, max_model_len: int) -> None:
-        """Every worker sets up both pools of the KV cache, and steps for sequences of at most so many tokens.
+        """Set up both pools of the KV cache, and steps for sequences of up to `max_model_len` tokens, on every worker.
 
         Raises CacheSizeError.
         """
@@ -63,47 +63,47 @@ class Executor:
         return minimum(self._call("measure_speeds"))
 
     def touch_blocks(self, block_ids: Sequence[int]) -> bool:
-        """Every worker takes some of the memory that these blocks lack; whether any lacks more. Some milliseconds."""
+        """Touch some of these blocks' memory on every worker; returns whether more is left. Some milliseconds."""
         return any(self._call("touch_blocks", block_ids))
 
     def launch_model(self, plan: StepPlan) -> Running[StepResult]:
-        """Start a step after those that were started before. `result()` blocks for it; to be called in that order."""
+        """Start a step, after the steps that were started before. `result()` blocks; call it in the same order."""
         self._workers.check_health()
         steps = self._workers.launch(plan)
         return steps[0] if len(steps) == 1 else _MergedStep(steps)
 
-    def prepare_sleep(self, order: SleepOrder) -> None:
-        """Every worker saves what the order says; nothing is released. `commit_sleep` or `cancel_sleep` comes next.
+    def prepare_sleep(self, command: SleepCommand) -> None:
+        """Every worker saves its part of the sleep; nothing is released. `commit_sleep` or `cancel_sleep` comes next.
 
         Raises:
-            OSError: a worker could not save. WakeUpError: a backup that was to move is damaged. In both cases all
-                workers are as they were.
+            OSError: a worker could not save. Then all workers are as before.
+            WakeUpError: a backup that was to move is damaged. Then all workers are as before.
         """
         try:
-            self._call("prepare_sleep", order)
+            self._call("prepare_sleep", command)
         except BaseException:
             self.cancel_sleep()
             raise
 
     def commit_sleep(self) -> Released:
-        """Every worker releases what it has prepared. Bytes are sums; seconds are the slowest worker's."""
+        """Every worker releases what it has saved. Bytes are sums; seconds are the slowest worker's."""
         released: Released = merged_reports(self._call("commit_sleep"))
         return released
 
     def cancel_sleep(self) -> None:
-        """Every worker is as it was before `prepare_sleep`. Idempotent."""
+        """Return every worker to its state before `prepare_sleep`. Idempotent."""
         self._call("cancel_sleep")
 
-    def forecast_sleep(self, order: SleepOrder) -> SleepForecast:
-        """What a sleep with this order would do. Bytes are sums; seconds are the slowest worker's. Raises OSError."""
-        forecast: SleepForecast = merged_reports(self._call("forecast_sleep", order))
+    def forecast_sleep(self, command: SleepCommand) -> SleepForecast:
+        """Predict a sleep. Bytes are sums; seconds are the slowest worker's. Raises OSError."""
+        forecast: SleepForecast = merged_reports(self._call("forecast_sleep", command))
         return forecast
 
     def wake_up(self, tag: str, action: Action, ahead: Sequence[str] = ()) -> int:
-        """Bring one tag back on all workers or on none; how many bytes in all. `ahead`: tags that are woken next.
+        """Restore one tag on all workers or on none; returns the sum of bytes. `ahead`: tags that are woken next.
 
         Raises:
-            WakeUpError: a worker could not; the tag is asleep on every one, and its backups are still there.
+            WakeUpError: a worker failed; the tag is asleep on all of them, and its backups still exist.
         """
         try:
             num_bytes: int = sum(self._call("wake_up", tag, action, ahead))
@@ -114,13 +114,14 @@ class Executor:
         return num_bytes
 
     def update_weights(self, weights: "Iterable[tuple[str, Tensor]]") -> int:
-        """Give every worker these tensors, under the checkpoint's names, one by one; how many were of use.
+        """Give every worker these tensors, under the checkpoint's names, one by one; returns how many were used.
 
         The iterable is consumed here, in the engine's process. A worker takes its share of each tensor.
 
         Raises:
-            EngineAsleepError: the weights are asleep. ModelLoadError: an unexpected tensor, or one of another shape or
-                type; the tensors before it stay replaced, and the message names them.
+            EngineAsleepError: the weights are asleep.
+            ModelLoadError: an unexpected tensor, or one of another shape or type; the tensors before it stay replaced,
+                and the message names them.
         """
         self._call("begin_update")
         try:
@@ -128,7 +129,7 @@ class Executor:
                 self._call("write_weight", name, tensor)
         except BaseException as error:
             [applied, *_] = self._call("end_update")
-            if not isinstance(error, ModelLoadError):  # whose message has it
+            if not isinstance(error, ModelLoadError):  # ModelLoadError names them already
                 from lullm.weights.store import explain_applied  # loads torch, as the engine has by now
 
                 error.add_note(explain_applied(applied))
@@ -145,26 +146,26 @@ class Executor:
 
     @property
     def weights_version(self) -> int:
-        """Goes up with every change of any worker's weights, by a verb or otherwise. Costs no call: see `Workers`."""
+        """Grows with every change of any worker's weights, by a verb or otherwise. Costs no call: see `Workers`."""
         return sum(self._workers.weights_versions())
 
     def reset_kv_scales(self) -> None:
-        """Start over with the scales of an fp8 cache. No block may hold anything."""
+        """Forget the scales of an fp8 cache. No block may be in use."""
         self._call("reset_kv_scales")
 
     def expert_load(self, clear: bool = False) -> ExpertLoad:
-        """What the experts have had to do. `clear`: it is counted anew from now on."""
+        """The number of tokens that have used each expert. `clear`: start counting from 0 again."""
         load = load_of(self._experts())
         if clear:
             self._call("clear_expert_load")
         return load
 
     def rebalance_experts(self) -> ExpertMove:
-        """Have experts change places, so that the workers of each stage have as much to do, by the load so far.
+        """Move experts so that the workers of each stage have equal load, by the counts so far.
 
         Raises:
-            ConfigError, UnsupportedError: experts cannot move. EngineAsleepError: the weights are asleep. Then nothing
-                has moved. After any other error the weights are mixed.
+            ConfigError, UnsupportedError: experts cannot move.
+            EngineAsleepError: the weights are asleep. After any other error the weights are mixed.
         """
         started = time.perf_counter()
         layers = self._experts()
@@ -184,40 +185,41 @@ class Executor:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """A caller's own `method(worker, *args, **kwargs)` on every worker, or a method by name; results by rank.
+        """Call `method(worker, *args, **kwargs)`, or a method by name, on every worker; results by rank.
 
         Args:
-            timeout: seconds to wait for all of them; None: as long as it takes.
+            timeout: seconds to wait for all of them; None: no limit.
 
         Raises:
-            InvalidRequestError: workers have no such method. UnsupportedError: a timeout where calls cannot be cut off.
+            InvalidRequestError: workers have no such method.
+            UnsupportedError: a timeout, with workers whose calls cannot be cut off.
         """
         return values(self._workers.run(method, timeout, args, kwargs or {}))
 
     def check_health(self) -> None:
-        """Return if all workers live. Raises EngineDeadError otherwise; InvalidRequestError: they wait for a weight."""
+        """Check that all workers live. Raises EngineDeadError; InvalidRequestError: they wait for a weight."""
         self._feeding.check()
         self._workers.check_health()
 
     def observe_loss(self, observer: Callable[[], None]) -> None:
-        """Have `observer` called once, from any thread, when `check_health` begins to fail because a worker is lost.
+        """Call `observer` once, from any thread, when a worker is lost, so that `check_health` begins to fail.
 
-        Workers in the engine's process are lost with it only.
+        Workers in the engine's process are lost only with it.
         """
         self._workers.observe_loss(observer)
 
     def restart(self) -> None:
-        """New workers in place of all there were, as they were after `initialize_cache`: their blocks hold nothing.
+        """Replace all workers by new ones in their state after `initialize_cache`, with empty blocks.
 
-        Blocks until they have loaded their model. Raises UnsupportedError: they are not of a kind that can be started
-        again; what loading raises.
+        Blocks until they have loaded their model. Raises UnsupportedError: workers of this kind cannot be started
+        again; errors of loading.
         """
         raise UnsupportedError(
             "workers of this executor cannot be started again; use distributed_executor_backend='mp'"
         )
 
     def shutdown(self) -> None:
-        """Stop the workers and give their memory back. Idempotent."""
+        """Stop the workers and release their memory. Idempotent."""
         self._workers.close()
 
     def _experts(self) -> list[LayerExperts]:
@@ -230,13 +232,13 @@ class Executor:
 
 @dataclass(frozen=True, slots=True)
 class _MergedStep:
-    """A step that every worker runs. Those of the last stage draw, all of them alike: the last one has the result."""
+    """A step on every worker. Workers of the last stage all draw the same tokens, and the last one has the result."""
 
     steps: list[Running[StepResult]]
 
     def result(self) -> StepResult:
         answers = []
-        for step in self.steps:  # all are waited for, so that no worker falls behind when another fails
+        for step in self.steps:  # wait for all, so that no worker falls behind when another fails
             try:
                 answers.append(Answer(step.result()))
             except Exception as error:

@@ -1,4 +1,4 @@
-"""Which experts change places so that all workers have as much to do. Pure functions."""
+"""Which experts change places so that all workers have equal load. Pure functions."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ Swap = tuple[int, int]
 
 
 def merged_experts(answers: Sequence[Sequence[LayerExperts]]) -> list[LayerExperts]:
-    """The layers of all stages. Those of one stage are told by all its workers, which route every token alike."""
+    """The layers of all stages. All workers of a stage report the same layers, since they route every token alike."""
     layers: dict[int, list[LayerExperts]] = {}
     for answer in answers:
         for each in answer:
@@ -27,7 +27,7 @@ def _told_by_all(told: Sequence[LayerExperts]) -> LayerExperts:
 
 
 def load_of(layers: Sequence[LayerExperts]) -> ExpertLoad:
-    """The same as a caller sees it."""
+    """The load in the form for callers."""
     return ExpertLoad(
         {each.layer: each.load for each in layers},
         {each.layer: [_workers_of(each, slot) for slot in each.slots] for each in layers},
@@ -35,7 +35,7 @@ def load_of(layers: Sequence[LayerExperts]) -> ExpertLoad:
 
 
 def check_movable(layers: Sequence[LayerExperts]) -> None:
-    """Return if experts can change places. Raises ConfigError, UnsupportedError otherwise."""
+    """Check that experts can change places. Raises ConfigError, UnsupportedError otherwise."""
     if not layers:
         raise ConfigError("rebalance_experts: the model has no experts")
     if any(each.num_own == len(each.slots) for each in layers):
@@ -52,10 +52,11 @@ def check_movable(layers: Sequence[LayerExperts]) -> None:
 
 
 def even_swaps(experts: LayerExperts) -> list[Swap]:
-    """Swaps after which the busiest worker of the layer has less to do; none if it cannot, or not so.
+    """Swaps that reduce the load of the layer's busiest worker; empty if none do.
 
-    The busiest expert first, each goes to the worker with the least work that has room: at most 4/3 of the best
-    (Graham, Bounds on multiprocessing timing anomalies, 1969), had the workers no bound on their number of experts.
+    Experts go to the worker with the least load that has room, the busiest expert first. The result is at most 4/3 of
+    the optimum (Graham, Bounds on multiprocessing timing anomalies, 1969) for workers without a bound on their number
+    of experts.
     """
     slots, load, size = list(experts.slots), experts.load, experts.num_own
     workers = [slot // size for slot in slots]
@@ -66,7 +67,7 @@ def even_swaps(experts: LayerExperts) -> list[Swap]:
     for expert, worker in enumerate(wanted):
         if slots[expert] // size == worker:
             continue
-        # One whose own way leads here saves a swap.
+        # An expert that has to come here anyway saves a swap.
         leaving = [e for e, slot in enumerate(slots) if slot // size == worker and wanted[e] != worker]
         other = next((e for e in leaving if wanted[e] == slots[expert] // size), leaving[0])
         swaps.append((slots[expert], slots[other]))
@@ -75,7 +76,7 @@ def even_swaps(experts: LayerExperts) -> list[Swap]:
 
 
 def after_swaps(experts: LayerExperts, swaps: Sequence[Swap]) -> LayerExperts:
-    """The layer as it will be."""
+    """The layer after these swaps."""
     expert_of = {slot: expert for expert, slot in enumerate(experts.slots)}
     for slot, other in swaps:
         expert_of[slot], expert_of[other] = expert_of[other], expert_of[slot]
@@ -84,13 +85,13 @@ def after_swaps(experts: LayerExperts, swaps: Sequence[Swap]) -> LayerExperts:
 
 
 def num_moved(before: Sequence[LayerExperts], after: Sequence[LayerExperts]) -> int:
-    """How many experts have another slot, in all layers."""
+    """How many experts of all layers have changed their slot."""
     pairs = zip(before, after, strict=True)
     return sum(old != new for was, now in pairs for old, new in zip(was.slots, now.slots, strict=True))
 
 
 def _packed(load: Sequence[int], num_workers: int, size: int) -> list[int]:
-    """By expert the worker that takes it."""
+    """The worker that takes each expert."""
     work, num_experts, wanted = [0] * num_workers, [0] * num_workers, [0] * len(load)
     for expert in sorted(range(len(load)), key=lambda expert: -load[expert]):
         free = (worker for worker in range(num_workers) if num_experts[worker] < size)
@@ -102,7 +103,7 @@ def _packed(load: Sequence[int], num_workers: int, size: int) -> list[int]:
 
 
 def _numbered_alike(wanted: Sequence[int], now: Sequence[int], num_workers: int) -> list[int]:
-    """The same packing with other numbers of workers, so that many experts can stay."""
+    """The same packing with workers renumbered, so that many experts can stay."""
     pairs = list(zip(wanted, now, strict=True))
     number: dict[int, int] = {}
     for pair in sorted(set(pairs), key=lambda pair: (-pairs.count(pair), pair)):

@@ -1,4 +1,4 @@
-"""Chooses the executor of an engine. The only place that knows which kinds there are."""
+"""Chooses the executor of an engine. The only place that knows all kinds."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ def open_executor(
     """An executor whose workers have loaded the model of this folder, into the memory `ahead` if it fits. Blocking.
 
     Raises:
-        ModelLoadError, CacheSizeError, UnsupportedError: a worker could not; none is left behind.
+        ModelLoadError, CacheSizeError, UnsupportedError: a worker failed; all are stopped.
     """
     backend = config.executor_backend
     if backend == "uni":
@@ -36,7 +36,7 @@ def open_executor(
 
 
 def executor_class(backend: str | type) -> Callable[..., Executor]:
-    """A caller's own executor: called with what `open_executor` is. Raises ConfigError: it lacks a verb."""
+    """A caller's own executor class, which takes `open_executor`'s arguments. Raises ConfigError: it lacks a verb."""
     found = find_importable(backend) if isinstance(backend, str) else backend
     verbs = {name for name in vars(Executor) if not name.startswith("_")}
     if not isinstance(found, type) or (missing := sorted(verbs - set(dir(found)))):

@@ -1,6 +1,6 @@
-"""Feeding: an update of weights takes them from a caller's iterable, while the engine does nothing else.
+"""Feeding: an update takes weights from a caller's iterable, while the engine does nothing else.
 
-So what iterates may not call the engine, which would wait for it, and it for the engine. Loads no torch.
+So the iterable may not call the engine: each would wait for the other. Loads no torch.
 """
 
 import sys
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _feeding: ContextVar[tuple["Feeding", ...]] = ContextVar("lullm_feeding", default=())
-"""Whose iterables run in this context; tasks and threads that they start with it inherit it."""
+"""The updates whose iterables run in this context. Tasks and threads that they start with it inherit it."""
 
 
 class Feeding:
     """The updates of one engine."""
 
     def items(self, weights: "Iterable[tuple[str, Tensor]]") -> "Iterator[tuple[str, Tensor]]":
-        """The same weights, each checked. Raises what iterating raises, and as `checked_weight` does."""
+        """The same weights, each checked. Raises as iterating and `checked_weight` do."""
         iterator = iter(weights)
         while True:
             outer = _feeding.set((*_feeding.get(), self))
@@ -34,7 +34,7 @@ class Feeding:
             yield checked_weight(item)
 
     def check(self) -> None:
-        """Return if a call may wait for the engine. Raises InvalidRequestError: the engine waits for a weight."""
+        """Check that a call may wait for the engine. Raises InvalidRequestError: the engine waits for a weight."""
         if self in _feeding.get():
             raise InvalidRequestError(
                 "the engine waits for the next weight of update_weights: what iterates them cannot call it; "
@@ -45,7 +45,7 @@ class Feeding:
 
 def checked_weight(item: Any) -> "tuple[str, Tensor]":
     """A caller's item, if it is a weight. Raises InvalidRequestError."""
-    torch = sys.modules.get("torch")  # a caller with a tensor has loaded it
+    torch = sys.modules.get("torch")  # a caller that has a tensor has loaded torch
     try:
         name, tensor = item
     except (TypeError, ValueError):

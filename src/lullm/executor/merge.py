@@ -1,4 +1,4 @@
-"""Merge rules: how the answers of several workers, in rank order, or engines become one. Pure functions."""
+"""Merge rules: combine the answers of several workers, in rank order, or of engines. Pure functions."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def values(answers: Sequence[Answer]) -> list[Any]:
-    """The values. Raises the error of the first worker that failed; those of the others are notes on it."""
+    """The values. Raises the error of the first worker that failed; the others' errors are notes on it."""
     failed = [(rank, answer.error) for rank, answer in enumerate(answers) if answer.error is not None]
     if failed:
         (_, first), *others = failed
@@ -25,22 +25,22 @@ def values(answers: Sequence[Answer]) -> list[Any]:
 
 
 def minimum(pairs: Sequence[tuple[Number, Number]]) -> tuple[Number, Number]:
-    """The minimum of each side: blocks that fit everywhere, or the speeds of the slowest."""
+    """The minimum of each side: blocks that fit everywhere, or the speeds of the slowest worker."""
     firsts, seconds = zip(*pairs, strict=True)
     return min(firsts), min(seconds)
 
 
 def agreed(found: Sequence[T], what: str) -> T:
-    """The one value that all workers gave. Raises LullmError: they differ, so that the workers are out of step."""
+    """The one value that all workers gave. Raises LullmError: they differ, so the workers are out of step."""
     if any(value != found[0] for value in found):
         raise LullmError(f"the workers disagree about {what}: {list(found)}")
     return found[0]
 
 
 def merged_reports(parts: Sequence[Report]) -> Report:
-    """One report of what several have done at the same time: sums of bytes, the longest of times, the tags of all.
+    """One report of simultaneous actions: sums of bytes, the longest of times, the tags of all.
 
-    Anything else is that of the first who says it.
+    Other fields are those of the first report that has them.
     """
 
     def merged(name: str) -> Any:
@@ -55,5 +55,5 @@ def merged_reports(parts: Sequence[Report]) -> Report:
 
 
 def merged_tags(parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """What any of them names, in the order of `TAGS`."""
+    """The tags that any of them names, in the order of `TAGS`."""
     return tuple(tag for tag in TAGS if any(tag in part for part in parts))

@@ -47,7 +47,7 @@ class LocalWorkers:
             raise EngineDeadError("the engine has been shut down")
 
     def observe_loss(self, observer: Callable[[], None]) -> None:
-        pass  # there is no worker without this process
+        pass  # the worker is lost only with this process
 
     def close(self) -> None:
         self._is_closed = True

@@ -1,6 +1,6 @@
-"""Workers: what carries an executor's verbs to the workers of an engine, in this process or in others.
+"""Workers: carries an executor's verbs to the workers of an engine, in this process or in others.
 
-What goes to `Workers.call` and comes back is plain data and tensors, so that it can go over a wire.
+Arguments and results of `Workers.call` are plain data and tensors, so that they can be sent to other processes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,19 +32,19 @@ WorkerVerb = Literal[
     "clear_expert_load",
     "swap_experts",
 ]
-"""What a worker is asked to do, beside steps: the methods of `Worker` by these names."""
+"""The methods of `Worker` that an executor calls, beside steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one worker has made of a verb: a value, or the error that it raised."""
+    """One worker's answer to a verb: a value, or the error that it raised."""
 
     value: Any = None
     error: Exception | None = None
 
 
 def run_on(worker: object, method: str | Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """One worker's part of `Workers.run`. Raises InvalidRequestError: it has no such method; what the method raises."""
+    """One worker's part of `Workers.run`. Raises InvalidRequestError: it has no such method; errors of the method."""
     if callable(method):
         return method(worker, *args, **kwargs)
     found = None if method.startswith("_") else getattr(worker, method, None)
@@ -60,7 +60,7 @@ class Workers(Protocol):
     def num_workers(self) -> int: ...
 
     def call(self, verb: WorkerVerb, *args: Any) -> list[Answer]:
-        """Every worker does this; blocks until all have answered. A worker that fails keeps no other from it."""
+        """Call a verb on every worker; blocks until all have answered. A worker's failure does not stop the others."""
         ...
 
     def launch(self, plan: StepPlan) -> list[Running[StepResult]]:
@@ -70,15 +70,15 @@ class Workers(Protocol):
     def run(
         self, method: str | Callable[..., Any], timeout: float | None, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> list[Answer]:
-        """A method of the workers by name, or `method(worker, *args, **kwargs)`. See `Executor.collective_rpc`."""
+        """Call a method by name, or `method(worker, *args, **kwargs)`, on workers. See `Executor.collective_rpc`."""
         ...
 
     def weights_versions(self) -> list[int]:
-        """Of each worker's weights. Asks no process: as the last answers said, or as it is for workers in this one."""
+        """The weights' version of each worker. Costs no message: it comes with every answer, or is read here."""
         ...
 
     def check_health(self) -> None:
-        """Return if all workers live. Asks no process. Raises EngineDeadError otherwise."""
+        """Check that all workers live. Costs no message. Raises EngineDeadError otherwise."""
         ...
 
     def observe_loss(self, observer: Callable[[], None]) -> None:
@@ -86,5 +86,5 @@ class Workers(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop the workers and give their memory back. Idempotent."""
+        """Stop the workers and release their memory. Idempotent."""
         ...

@@ -1,4 +1,4 @@
-"""BlockAdmission: which blocks a group of sequences gets when it begins or comes back, and what of them is found."""
+"""BlockAdmission: allocates the blocks of a sequence group that begins or comes back, cached ones included."""
 
 import enum
 import itertools
@@ -24,7 +24,7 @@ class AllocStatus(enum.Enum):
 
 
 class BlockAdmission:
-    """Gives sequences their tables, in `tables` by seq_id. `num_reserved`: device blocks that stay free (watermark)."""
+    """Allocates the tables of sequences (`tables`, by seq_id). `num_reserved`: blocks that stay free (watermark)."""
 
     def __init__(
         self,
@@ -45,18 +45,18 @@ class BlockAdmission:
         self._num_reserved = num_reserved
         self._enable_prefix_caching = enable_prefix_caching
         self._has_windows = any(cache.window is not None for cache in groups)
-        self._num_token_groups = sum(cache.keeps_tokens for cache in groups)  # recurrent groups come behind them
+        self._num_token_groups = sum(cache.keeps_tokens for cache in groups)  # recurrent groups come last
         self._has_states = self._num_token_groups < len(groups)
         self._root = salted_root(b"")
         self.prefix_cache = PrefixCacheStats()
 
     def num_required_blocks(self, group: SequenceGroup) -> int:
-        """Blocks the whole group takes when nothing of it is cached.
+        """The number of blocks that the whole group takes if no block of it is cached.
 
-        Sequences of one group share the full blocks of their prompt; those still to be forked copy the partly filled
-        block at their first token and so take one block each. With a window a sequence takes what lets it go on
-        token by token; larger chunks use what is free beyond that. All of it in each cache group. Every sequence has
-        a recurrent state of its own.
+        Sequences of one group share the full blocks of their prompt. Sequences still to be forked copy the partly
+        filled block at their first token, so they take one block each. With a window a sequence takes enough blocks to
+        go on token by token; larger chunks use free blocks beyond that. This holds in each cache group. Every sequence
+        has its own recurrent state.
         """
         leader, *others = group.unfinished
         shared = self._num_shared(leader)
@@ -69,9 +69,9 @@ class BlockAdmission:
         required = self.num_required_blocks(group)
         if required > self._device.num_blocks:
             return AllocStatus.NEVER
-        # Cached blocks in use cost nothing; cached blocks in the free queue leave it like any other.
+        # Cached blocks in use cost no free block; cached blocks in the free queue do.
         hits = self.find_cached(group).hits
-        # A state in use costs its copy.
+        # A state in use costs one, for its copy.
         own_hits = itertools.chain.from_iterable(hits[: self._num_token_groups])
         in_use = sum(pool is self._device and pool.ref_count(block_id) > 0 for pool, block_id in own_hits)
         return self.fits(required - in_use)
@@ -79,15 +79,15 @@ class BlockAdmission:
     def allocate(self, group: SequenceGroup) -> int:
         """Give every unfinished sequence of the group blocks for all its tokens, and set its computed tokens.
 
-        Returns the number of the leader's tokens whose KV was found in the prefix cache. The other sequences start
-        behind the full blocks of the prompt, which they share with the leader. They must not be computed before the
-        leader has computed these blocks. With a window their tables hold NULL_BLOCK until `share_prompt`. With
-        recurrent layers they start at their first token: the leader's state passes by the one that they would need.
+        Returns the number of the leader's tokens whose KV was in the prefix cache. The other sequences start after the
+        full blocks of the prompt, which they share with the leader. They must not be computed before the leader has
+        computed these blocks. With a window their tables hold NULL_BLOCK until `share_prompt`. With recurrent layers
+        they start at their first token, because the leader does not keep the state that they would need.
         """
         leader, *others = group.unfinished
         prefix = self.find_cached(group)
         for pool, block_id in itertools.chain.from_iterable(prefix.hits):
-            pool.share(block_id)  # all are held before the first fresh block can evict one of them
+            pool.share(block_id)  # hold all of them before a fresh block can evict one
         leader.num_computed_tokens = prefix.num_blocks * self._block_size
         for cache, table, num_skipped, own in zip(
             self._groups, self._tables_of(leader), prefix.num_skipped, prefix.hits, strict=True
@@ -114,7 +114,7 @@ class BlockAdmission:
         return leader.num_computed_tokens
 
     def share_prompt(self, leader: Sequence, seq: Sequence) -> None:
-        """Let `seq` share the prompt's full blocks, whose end the leader's next step reaches, if it waits for them.
+        """Let `seq` share the prompt's full blocks if it waits for them; the leader's next step completes them.
 
         Only in groups with a window, where those blocks did not exist at admission. Idempotent.
         """
@@ -125,14 +125,14 @@ class BlockAdmission:
             own.borrow(other, cache.num_blocks_behind(num_computed, self._block_size), num_shared)
 
     def fits(self, num_blocks: int) -> AllocStatus:
-        """Whether so many blocks are free, watermark included; it does not bind while the pool is idle."""
+        """Whether `num_blocks` are free, watermark included. The watermark does not bind while the pool is idle."""
         if num_blocks > self._device.num_blocks:
             return AllocStatus.NEVER
         reserve = self._num_reserved if self._device.num_free < self._device.num_blocks else 0
         return AllocStatus.OK if self._device.num_free - num_blocks >= reserve else AllocStatus.LATER
 
     def change_salt(self, salt: bytes) -> None:
-        """From now on, sequences find nothing that was computed before. Waiting ones were hashed under the old salt."""
+        """From now on, sequences find no block that was computed before. Waiting ones were hashed with the old salt."""
         self._root = salted_root(salt)
         for seq_id, tables in self._tables.items():
             if not any(table.block_ids for table in tables):
@@ -155,11 +155,11 @@ class BlockAdmission:
         )
 
     def _num_shared(self, leader: Sequence) -> int:
-        """Blocks of the leader's prompt that a group of several sequences has once when it comes back."""
+        """Blocks of the leader's prompt that the sequences of a group share when it comes back."""
         return 0 if self._has_states else leader.prompt_len // self._block_size
 
     def find_cached(self, group: SequenceGroup) -> CachedPrefix:
-        """The blocks that hold the beginning of the leader already, in either pool."""
+        """The cached blocks of the leader's beginning, in either pool."""
         if not self._enable_prefix_caching or group.reads_whole_prompt:
             return nothing_cached(self._groups)
         leader, *others = group.unfinished

@@ -1,8 +1,8 @@
 """Block allocators: physical blocks with reference counts.
 
-A block is *mutable* while its sequence fills it and *immutable* once it is full. `NaiveBlockAllocator` knows only
-counts. `PrefixCachingBlockAllocator` also keeps the content hash of immutable blocks. When the last sequence gives such
-a block back, it keeps its content and can be found until the block is reused.
+A block is *mutable* while its sequence fills it and *immutable* once it is full. `NaiveBlockAllocator` counts
+references only. `PrefixCachingBlockAllocator` also has the content hash of immutable blocks. After the last sequence
+has released such a block, its content stays and can be found until the block is reused.
 
 The device pool and the host pool have an allocator each; a block id is valid in its pool only.
 """
@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 
 class BlockAllocator:
-    """What a block table needs from a pool of blocks. All calls are O(1) per block. Contents are for kinds that keep
-    them: here none is found."""
+    """A pool of blocks, as block tables use it. All calls are O(1) per block. Finds no contents; subclasses may."""
 
     _free: "list[int] | FreeQueue"
 
@@ -40,7 +39,7 @@ class BlockAllocator:
         self._ref_counts[block_id] += 1
 
     def release(self, block_ids: Iterable[int]) -> None:
-        """One sequence fewer holds each block. Those that become free are put behind the free ones, in this order."""
+        """One sequence fewer holds each block. Blocks that become free go behind the other free ones, in this order."""
         ref_counts = self._ref_counts
         freed = []
         for block_id in block_ids:
@@ -55,7 +54,7 @@ class BlockAllocator:
         return self._ref_counts[block_id]
 
     def find(self, block_hash: bytes) -> int | None:
-        """The block that holds this content, in use or free; None if there is none."""
+        """The block with this content, in use or free, or None."""
         return None
 
     def promote(self, block_id: int, block_hash: bytes) -> bool:
@@ -103,7 +102,7 @@ class FreeQueue:
     """
 
     def __init__(self, num_blocks: int):
-        # One more node than blocks: the sentinel, whose next is the head and whose previous is the tail.
+        # One node more than blocks: the sentinel. Its next is the head, its previous is the tail.
         self._sentinel = num_blocks
         self._next = array("i", range(1, num_blocks + 2))
         self._prev = array("i", range(-1, num_blocks))
@@ -133,7 +132,7 @@ class FreeQueue:
         prev[sentinel] = tail
 
     def remove(self, block_id: int) -> None:
-        """Take a block out, wherever it stands."""
+        """Remove a block from any place."""
         before, behind = self._prev[block_id], self._next[block_id]
         self._next[before] = behind
         self._prev[behind] = before
@@ -154,7 +153,7 @@ class PrefixCachingBlockAllocator(BlockAllocator):
     """Reference counts, and an index from content hash to block.
 
     A block is in the free queue exactly while its count is 0; its content may still be in the index then. Reuse for
-    other content removes it from the index (eviction, least recently used first), after a call of `on_evict`.
+    other content calls `on_evict` and removes it from the index (eviction, least recently used first).
     """
 
     def __init__(self, num_blocks: int, on_evict: Callable[[int, bytes], None] | None = None):

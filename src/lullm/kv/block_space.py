@@ -27,15 +27,15 @@ class BlockSpaceManager:
     sequence are all on the device, or all on the host while it is swapped out. `watermark` is the share of the device
     pool that admission leaves free, so that running sequences can grow before the first preemption.
 
-    In a group with full attention a sequence gets blocks for all its tokens at admission. In one with a sliding window
-    it holds the blocks inside the window only: it gets them step by step, for as many tokens as are planned
-    (`num_appendable` says what there is room for), and `slide` frees after every step what has left the window. So
+    In a group with full attention a sequence gets blocks for all its tokens at admission. In a group with a sliding
+    window it holds only the blocks inside the window. It gets them step by step, for as many tokens as are planned
+    (`num_appendable` counts how many fit), and `slide` frees blocks that have left the window after every step. So
     where all groups have windows, a prompt may be longer than the whole pool.
 
-    Every method only plans: blocks are copied, moved and written by the step whose plan is being made.
+    Every method only plans: the step that is being planned copies, moves and writes the blocks.
 
-    Methods of its parts are bound once, since a call in between costs at every step and sequence. See `BlockAdmission`
-    for `num_required_blocks`, `can_allocate`, `allocate` and `share_prompt`; `Growth` for `has_slots`,
+    Some methods are those of its parts, bound once, since a forwarding call costs time at every step and sequence. See
+    `BlockAdmission` for `num_required_blocks`, `can_allocate`, `allocate` and `share_prompt`; `Growth` for `has_slots`,
     `can_append_slots`, `num_appendable` and `num_draft_slots`; `StateSnapshots.num_until_next` for
     `num_until_snapshot`.
     """
@@ -78,18 +78,18 @@ class BlockSpaceManager:
 
     @property
     def num_used_blocks(self) -> int:
-        """Device blocks that sequences hold; what is only cached counts as free."""
+        """Device blocks that sequences hold; blocks that are only cached count as free."""
         return self.num_blocks - self._device.num_free
 
     @property
     def num_used_host_blocks(self) -> int:
-        """The same of the host pool."""
+        """Host blocks that sequences hold."""
         return self.num_host_blocks - self._host.num_free
 
     # -- growth --------------------------------------------------------------------------------------------------
 
     def append_slots(self, group: SequenceGroup, seq: Sequence, num_tokens: int) -> tuple[BlockPair, ...]:
-        """Make the slots of the next `num_tokens` tokens writable, and count these as computed; drafts are tokens, too.
+        """Make the slots of the next `num_tokens` tokens writable, and count them as computed, drafts included.
 
         Returns the copy-on-write pairs (source, destination) that must be copied before.
         """
@@ -100,29 +100,30 @@ class BlockSpaceManager:
             self._state_snapshots.pass_by(group, seq, tables)
         for table in tables:
             copies += table.append_slots(start, end)
-        # The tables of a sequence are promoted together, and most tokens fill no block.
+        # All tables of a sequence are promoted together. Most tokens fill no block.
         if self.enable_prefix_caching and end // self.block_size > tables[0].num_promoted:
             self.promote(group, seq)
         return copies
 
     def slide(self, seq: Sequence) -> None:
-        """Free the blocks that have left a window; after the step that computed the tokens, since it reads them."""
+        """Free the blocks that have left a window. After the step that computed the tokens, since it reads them."""
         if self.has_windows:
             tables, num_computed = self._tables[seq.seq_id], seq.num_computed_tokens
             for index, cache in self._windowed:
                 tables[index].drop(cache.num_blocks_behind(num_computed, self.block_size))
 
     def promote(self, group: SequenceGroup, seq: Sequence) -> None:
-        """Make the blocks that computed and known tokens of `seq` fill immutable, and findable by their content."""
+        """Make the blocks that are full of computed and known tokens immutable, and findable by their content."""
         num_tokens = min(seq.num_computed_tokens, seq.num_known_tokens)
         for number, table in enumerate(self._tables[seq.seq_id] if self.enable_prefix_caching else ()):
             for index in table.promote(seq.token_ids, num_tokens):
                 self._duplicates.append(Duplicate(group, number, index, table.block_ids[index]))
 
     def merge_duplicates(self) -> None:
-        """Replace blocks by those that had the same content first; before a plan, which can use what this frees.
+        """Replace each duplicate block by the first one with its content. Before a plan, which can use the freed
+        blocks.
 
-        States that the steps before have computed can be found from now on.
+        Also makes the states of earlier steps findable.
         """
         for duplicate in self._duplicates:
             duplicate.merge(self._tables)
@@ -130,12 +131,12 @@ class BlockSpaceManager:
         self._state_snapshots.keep_all(self._tables, self._device)
 
     def shrink(self, seq: Sequence) -> None:
-        """Let go of the blocks behind the computed tokens, which had been taken for drafts that were rejected."""
+        """Free the blocks after the computed tokens, which rejected drafts had taken."""
         for table in self._tables[seq.seq_id]:
             table.shrink(seq.num_computed_tokens)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Let the child, which has the parent's tokens so far, share all of its blocks."""
+        """Let the child, which has the parent's tokens so far, share all of the parent's blocks."""
         tables = self._tables[parent.seq_id]
         hashes = tables[0].hashes.copy()
         self._tables[child.seq_id] = tuple(table.fork(hashes) for table in tables)
@@ -143,7 +144,7 @@ class BlockSpaceManager:
     # -- swapping ------------------------------------------------------------------------------------------------
 
     def num_held_blocks(self, group: SequenceGroup) -> int:
-        """Distinct blocks that the group's unfinished sequences hold, in whichever pool they are."""
+        """Distinct blocks that the group's unfinished sequences hold, in either pool."""
         return len({block_id for table in self._tables_in(group) for block_id in table.held_ids})
 
     def can_swap_out(self, group: SequenceGroup) -> bool:
@@ -151,7 +152,7 @@ class BlockSpaceManager:
         return self.num_held_blocks(group) <= self._host.num_free
 
     def swap_out(self, group: SequenceGroup) -> list[BlockPair]:
-        """Move the group to the host pool; the (device, host) pairs. A block that several sequences hold moves once."""
+        """Move the group to the host pool. Returns (device, host) pairs; a block of several sequences moves once."""
         return self._pools.swap_out(self._tables_in(group))
 
     def can_swap_in(self, group: SequenceGroup) -> AllocStatus:
@@ -160,11 +161,11 @@ class BlockSpaceManager:
         return self._admission.fits(required)
 
     def swap_in(self, group: SequenceGroup) -> list[BlockPair]:
-        """Move the group back to the device pool; the (host, device) pairs. What the device still has is not moved."""
+        """Move the group back to the device pool. Returns the (host, device) pairs of blocks that the device lacks."""
         return self._pools.swap_in(self._tables_in(group))
 
     def take_cache_moves(self) -> tuple[list[BlockPair], list[BlockPair]]:
-        """Moves of cached content that belong to the plan being made: (swap out, swap in). Call once, at its end."""
+        """Moves of cached content for the plan that is being made: (swap out, swap in). Call once, at its end."""
         return self._pools.take_cache_moves()
 
     # -- release -------------------------------------------------------------------------------------------------
@@ -182,18 +183,18 @@ class BlockSpaceManager:
             table.free()
 
     def block_ids(self, seq: Sequence) -> "tuple[array[int], ...]":
-        """By cache group: the sequence's blocks in order, NULL_BLOCK where they left the window; not to be changed."""
+        """The sequence's blocks in order, by cache group; NULL_BLOCK where they left the window. Do not change them."""
         return tuple([table.block_ids for table in self._tables[seq.seq_id]])
 
     def packed_block_ids(self, seq: Sequence) -> tuple[PackedInts, ...]:
-        """The same for a plan, by KV cache group."""
+        """`block_ids` in the packed form of plans."""
         tables = self._tables[seq.seq_id]
         return tuple([t.block_ids.tobytes() for t in tables]) if len(tables) > 1 else (tables[0].block_ids.tobytes(),)
 
     def reset_prefix_cache(self, salt: bytes | None = None) -> None:
         """Forget all cached contents, in both pools; blocks in use stay with their sequences.
 
-        With a new `salt` (a weight version) later requests find nothing that was computed before.
+        With a new `salt` (a weight version) later requests find no block that was computed before.
         """
         self._pools.reset_cache()
         self._duplicates.clear()
@@ -202,7 +203,7 @@ class BlockSpaceManager:
             self._admission.change_salt(salt)
 
     def used_blocks(self, with_cached: bool = False) -> UsedBlocks:
-        """The blocks that sequences hold, in both pools; on demand also the free ones that can be found."""
+        """The blocks that sequences hold, in both pools. `with_cached`: also free blocks that can be found."""
         return self._pools.used_blocks(with_cached)
 
     def cached_ids(self) -> tuple[Collection[int], Collection[int]]:

@@ -9,20 +9,20 @@ from lullm.types.step import BlockPair
 from lullm.units import cdiv
 
 NULL_BLOCK = -1
-"""The entry of a block table for a block that has left the sliding window: its tokens are never read again."""
+"""A block table's entry for a block that has left the sliding window; no later step reads its tokens."""
 
 
 class BlockTable:
-    """The blocks that one sequence has in one cache group, in order. They are taken on demand.
+    """The blocks that one sequence has in one cache group, in order. They are allocated on demand.
 
     With a sliding window, `drop` frees the blocks that have left it and puts NULL_BLOCK in their place.
 
-    All blocks of a table are of one pool, `allocator`'s; `move` takes them to the other. `hashes` are the sequence's,
-    the same object for its tables of all groups.
+    All blocks of a table belong to one pool, that of `allocator`; `move` exchanges them for blocks of the other. All
+    tables of a sequence share one object `hashes`.
     """
 
     num_to_copy = 1
-    """Blocks that must be copied where `block_to_copy` names one."""
+    """Blocks to copy when `block_to_copy` returns one."""
 
     __slots__ = (
         "_block_size", "_forked_tail", "_group", "_num_dropped", "_suffix", "allocator", "block_ids", "hashes",
@@ -47,7 +47,7 @@ class BlockTable:
 
     @property
     def held_ids(self) -> list[int]:
-        """The blocks that the table holds: all but those that have left the window."""
+        """The blocks that the table holds, without those that have left the window."""
         return [block_id for block_id in self.block_ids if block_id != NULL_BLOCK]
 
     def content(self, index: int) -> bytes:
@@ -55,14 +55,14 @@ class BlockTable:
         return self.hashes[index] + self._suffix
 
     def contents(self, first: int, end: int) -> list[bytes]:
-        """The hashes of the blocks that a cached prefix of `end` blocks gives the table, from number `first` on."""
+        """The hashes of the table's blocks number `first`..`end` - 1 in a cached prefix of `end` blocks."""
         return [self.content(index) for index in range(first, end)]
 
     def allocate(self, num_tokens: int, shared_ids: Iterable[int] = (), num_promoted: int | None = None) -> None:
         """Fill the empty table with `shared_ids` and fresh blocks for up to `num_tokens` tokens.
 
-        The caller has taken a share of each of `shared_ids` (but NULL_BLOCK) for this table; `num_promoted` of them
-        (None: all) are immutable already.
+        The caller has taken a reference to each of `shared_ids` except NULL_BLOCK for this table; `num_promoted` of
+        them (None: all) are immutable already.
         """
         self.block_ids = array("i", shared_ids)
         self._num_dropped = 0
@@ -76,17 +76,17 @@ class BlockTable:
 
     def block_to_copy(self, first_slot: int) -> int | None:
         """The shared block that must be copied before `first_slot` is written; None if there is none."""
-        # Only the block that was partly filled at the last fork is ever written while it is shared: other shared
-        # blocks are full, or are filled by one sequence on behalf of all (BlockSpaceManager.allocate).
+        # A shared block is written only if it was partly filled at the last fork. Other shared blocks are full, or one
+        # sequence fills them for all (BlockSpaceManager.allocate).
         index = first_slot // self._block_size
         if index != self._forked_tail or self.allocator.ref_count(self.block_ids[index]) == 1:
             return None
         return self.block_ids[index]
 
     def append_slots(self, first_slot: int, num_tokens: int) -> tuple[BlockPair, ...]:
-        """Make the slots `first_slot` .. `num_tokens` - 1 writable; the copy-on-write pairs that this takes.
+        """Make the slots `first_slot` .. `num_tokens` - 1 writable. Returns the copy-on-write pairs for that.
 
-        A partly filled block that other sequences hold, too, is replaced by a copy.
+        A partly filled block that other sequences also hold is replaced by a copy.
         """
         shared = self.block_to_copy(first_slot) if first_slot // self._block_size == self._forked_tail else None
         if num_tokens > len(self.block_ids) * self._block_size:
@@ -98,9 +98,9 @@ class BlockTable:
         return ((shared, own),)
 
     def promote(self, token_ids: Sequence[int], num_computed_tokens: int) -> list[int]:
-        """The first `num_computed_tokens` have their KV: full blocks among them become immutable and findable.
+        """Make full blocks among the first `num_computed_tokens` tokens immutable and findable.
 
-        Returns the indices of those whose content another block had first.
+        Returns the indices of blocks that duplicate another block's content.
         """
         num_full = num_computed_tokens // self._block_size
         self.hashes.extend(token_ids, num_full)
@@ -109,11 +109,11 @@ class BlockTable:
         return [index for index in own if not promote(self.block_ids[index], self.content(index))]
 
     def has(self, index: int, block_id: int) -> bool:
-        """Whether the table holds the block at this place."""
+        """Whether the table holds the block at this index."""
         return index < len(self.block_ids) and self.block_ids[index] == block_id
 
     def exchange(self, index: int, block_id: int) -> None:
-        """Share `block_id`, which has the same content, in the place of an own block."""
+        """Replace the block at this index by `block_id`, which has the same content and becomes shared."""
         self.allocator.share(block_id)
         self.allocator.release((self.block_ids[index],))
         self.block_ids[index] = block_id
@@ -127,21 +127,21 @@ class BlockTable:
             self._num_dropped = num_blocks
 
     def shrink(self, num_tokens: int) -> None:
-        """Let go of the blocks that no token stands in when the table holds `num_tokens` tokens."""
+        """Free the blocks that have no token when the table holds `num_tokens` tokens."""
         num_blocks = cdiv(num_tokens, self._block_size)
         if num_blocks < len(self.block_ids):
             self.allocator.release(reversed(self.block_ids[num_blocks:]))
             del self.block_ids[num_blocks:]
 
     def borrow(self, other: "BlockTable", first: int, end: int) -> None:
-        """Share those of `other`'s blocks `first`..`end` - 1 where this table has NULL_BLOCK."""
+        """Share blocks `first`..`end` - 1 of `other`, where this table has NULL_BLOCK."""
         for index in range(first, end):
             if self.block_ids[index] == NULL_BLOCK:
                 self.allocator.share(other.block_ids[index])
                 self.block_ids[index] = other.block_ids[index]
 
     def fork(self, hashes: BlockHashes) -> "BlockTable":
-        """A table for a sequence with the same tokens, and with `hashes` of its own: all blocks are shared."""
+        """A table with its own `hashes` for a sequence with the same tokens; it shares all blocks."""
         child = BlockTable(self.allocator, hashes, self._group)
         for block_id in self.held_ids:
             self.allocator.share(block_id)
@@ -151,16 +151,16 @@ class BlockTable:
         return child
 
     def move(self, pool: BlockAllocator, block_ids: Iterable[int]) -> list[int]:
-        """Replace the blocks by others of another pool. Returns the held ones, which the caller must release.
+        """Replace the blocks by others of another pool. Returns the old ones, which the caller must release.
 
-        The contents are moved by the step that is being planned; which blocks are shared does not change.
+        The step that is being planned moves the contents. The same sequences share the blocks afterwards.
         """
         held = self.held_ids
         self.block_ids, self.allocator = array("i", block_ids), pool
         return held
 
     def free(self) -> None:
-        """Free all blocks, the tail first: a prompt's beginning is the likeliest part to be found again."""
+        """Free all blocks, the last one first: a prompt's beginning is the part most likely to be found again."""
         self.allocator.release(reversed(self.held_ids))
         self.block_ids = array("i")
         self._num_dropped = 0

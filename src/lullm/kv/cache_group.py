@@ -1,23 +1,22 @@
-"""Cache groups: which layers of a model share their block tables, and where each layer's KV stands in a block.
+"""Cache groups: which layers of a model share a block table, and where each layer's KV lies in a block.
 
 All blocks of a pool are equal: a block has `num_slots` layer-slots, each with the keys and values of `block_size`
-tokens for one layer. A group has at most `num_slots` layers of one kind; a block that the group takes holds the KV of
-all its layers. So layer -> (group, slot): the slot names the tensors, the group names the block table. A model with
-one kind of layers has one group with a slot per layer.
+tokens for one layer. A group has at most `num_slots` layers of one kind; a block of the group holds the KV of all its
+layers. So layer -> (group, slot): the slot names the tensors, the group names the block table. A model with one kind of
+layers has one group with a slot per layer.
 
 Where kinds differ in the size of a token's keys, the largest fills a slot, and a slot holds several layers of a kind
-with smaller ones: its `num_shares`. So a block of that group holds more layers, not more tokens, and all that is known
-of blocks (hashes, sharing, swap) stays the same. In a slot's tensor, blocks of shares follow each other: share i of
-block b is number `b * num_shares + i`, which is all that a kernel has to know. Layers that share the keys and values of
-an earlier one have its place, and take no memory.
+with smaller keys: its `num_shares`. So a block of that group holds more layers, not more tokens, and hashes, sharing
+and swapping of blocks stay the same. In a slot's tensor, share i of block b is number `b * num_shares + i`; a kernel
+needs to know no more. Layers that share the keys and values of an earlier layer have its place, and take no memory.
 
 Where the layers are cut into stages of a pipeline, all stages have the same groups, since they read the same block
 tables, and each has slots for its own layers only. So a block has fewer bytes on a stage, not fewer tokens.
 
-A recurrent state has no tokens to stand in slots. It is cut into pieces of the size of a slot: a sequence holds as many
-blocks of the same pool as the states of all its recurrent layers take, from its first token to its last. So states and
-keys share one budget, and blocks that hold a state are copied, swapped, cached and saved like any other. In a model
-that keeps nothing but states, a slot is as large as the state of a layer, so that a sequence holds one block.
+A recurrent state has no tokens to fill slots with. It is cut into pieces of the size of a slot. From its first token to
+its last, a sequence holds enough blocks of the same pool for the states of all its recurrent layers. So states and keys
+share one budget, and blocks with a state are copied, swapped, cached and saved like any other. In a model with only
+recurrent layers, a slot is as large as the state of a layer, so that a sequence holds one block.
 """
 
 from collections.abc import Sequence as Seq
@@ -40,27 +39,27 @@ CacheKind = FullAttention | SlidingWindow | RecurrentState
 """The kinds that a block pool can keep."""
 
 STATE_ITEM_BYTES = 4
-"""Of an element of a recurrent state, which is float32 whatever the cache's type is."""
+"""Bytes of an element of a recurrent state, which is float32 for every type of cache."""
 
 MAX_PADDED_RATIO = 1.5
 """Below this ratio between the most and the fewest layers of a kind, a block has a slot for each layer of the most.
 
 12 full and 13 window layers become 2 groups in blocks of 13 slots (1 slot of 26 is empty); blocks of 12 slots would
-need 3 groups (11 of 36 are empty). From this ratio on, the fewest layers fill the block and the others are dealt out:
-4 full and 22 window layers become 1 + 6 groups of 4 slots (2 of 28 are empty); 22 slots would leave 18 of 44 empty,
-and those in the full group, which grows with the sequence.
+need 3 groups (11 of 36 are empty). From this ratio on, the fewest layers fill the block and the others are dealt out: 4
+full and 22 window layers become 1 + 6 groups of 4 slots (2 of 28 are empty); 22 slots would leave 18 of 44 empty, and
+those in the full group, which grows with the sequence.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class CacheGroup:
-    """Layers of one kind that share a block table; of a stage, those that it has, which may be none.
+    """Layers of one kind that share a block table. On a pipeline stage only the stage's own layers, maybe none.
 
-    `layers[i]` stands in slot `i // num_shares` of every block of the group, in share `i % num_shares` of it. Recurrent
-    layers are all in one group: beyond the slots of a block they go on in the blocks behind (`LayerPlace`).
+    `layers[i]` lies in slot `i // num_shares` of every block of the group, in share `i % num_shares`. Recurrent layers
+    are all in one group; layers beyond the slots of one block lie in further blocks (`LayerPlace`).
 
     Args:
-        num_state_blocks: blocks of a sequence's state in a recurrent group; 0: a group that keeps keys and values.
+        num_state_blocks: blocks of a sequence's state in a recurrent group; 0: a group with keys and values.
         num_shares: layers in a slot.
     """
 
@@ -71,7 +70,7 @@ class CacheGroup:
 
     @property
     def keeps_tokens(self) -> bool:
-        """Whether blocks hold keys and values of tokens; else a state."""
+        """Whether blocks hold keys and values of tokens; otherwise a state."""
         return not isinstance(self.kind, RecurrentState)
 
     @property
@@ -81,35 +80,36 @@ class CacheGroup:
 
     @property
     def is_chunked(self) -> bool:
-        """Whether windows stand side by side."""
+        """Whether windows lie side by side."""
         return isinstance(self.kind, SlidingWindow) and self.kind.is_chunked
 
     def num_blocks_behind(self, num_computed_tokens: int, block_size: int) -> int:
-        """Leading blocks of a sequence that no token sees any more once so many are computed."""
-        # Those behind the next token see no earlier ones than it does.
+        """Leading blocks of a sequence that no later token sees, once `num_computed_tokens` are computed."""
+        # Tokens after the next one see no earlier tokens than it does.
         return first_seen(num_computed_tokens, self.window, self.is_chunked) // block_size
 
     def num_held_blocks(self, num_blocks: int, block_size: int) -> int:
-        """The most of its first `num_blocks` blocks that a sequence holds at a time when it grows token by token."""
+        """The most of its first `num_blocks` blocks that a sequence holds at a time while it grows token by token."""
         if not self.keeps_tokens:
             return self.num_state_blocks
         window = self.window
         return num_blocks if window is None else min(num_blocks, cdiv(window - 1, block_size) + 1)
 
     def num_admitted_tokens(self, seq: Sequence) -> int:
-        """Tokens that get their slots when a sequence is admitted: all, but with a window those that are cached."""
+        """Tokens that get slots when a sequence is admitted: all; with a window only those that are cached."""
         return len(seq) if self.window is None else seq.num_computed_tokens
 
 
 ONE_GROUP = (CacheGroup(FullAttention(), (0,)),)
-"""The groups of a model whose layers all have full attention, as far as the bookkeeping of blocks goes."""
+"""The groups of a model with full attention in all layers, as block bookkeeping sees them."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerPlace:
-    """Where a layer's KV stands: the block tables of `group`, the tensors of `slot`, there the share number `share`.
+    """The place of a layer's KV: the block tables of `group`, the tensors of `slot`, and there the share number
+    `share`.
 
-    `part`: a recurrent layer's state is in the group's blocks from `part` times as many on as one layer takes.
+    `part`: the state of a recurrent layer starts in the group's block number `part` x (blocks of one layer's state).
     """
 
     group: int
@@ -120,7 +120,7 @@ class LayerPlace:
 
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
-    """The groups of a model, and the place of each layer (None: it keeps nothing, or is on another stage)."""
+    """The groups of a model, and the place of each layer (None: no KV, or on another stage)."""
 
     groups: tuple[CacheGroup, ...]
     num_slots: int
@@ -135,18 +135,18 @@ class CacheLayout:
 def cache_layout(
     kinds: Seq[LayerKind], slot_bytes: int | None = None, stages: Seq[range] = (), stage: int = 0
 ) -> CacheLayout:
-    """The groups for a model whose layers are of these `kinds`; a group's kinds come in the order of first layers.
+    """The groups of a model whose layers are of these `kinds`, in the order of each kind's first layer.
 
     Recurrent groups come last.
 
     Args:
-        slot_bytes: of a layer-slot in one block. None: no more than places is asked for, so that recurrent groups do
-            not know how many blocks they need.
-        stages: the layers of each stage of a pipeline; empty: one has all.
-        stage: whose layers get places. The number of a state's blocks is the same on all: what the neediest takes.
+        slot_bytes: of a layer-slot in one block. None: the caller needs places only; then recurrent groups have no
+            `num_state_blocks`.
+        stages: the layers of each stage of a pipeline; empty: one stage has all.
+        stage: the one whose layers get places. A state's number of blocks is the same on all stages: the largest.
 
     Raises:
-        UnsupportedError: a layer attends to an encoder, or no layer keeps anything.
+        UnsupportedError: a layer attends to an encoder, or no layer keeps a cache.
     """
     layers_of: dict[CacheKind, list[int]] = {}
     for layer, kind in enumerate(kinds):
@@ -197,12 +197,12 @@ def _num_within(layers: Seq[int], stage: range) -> int:
 
 
 def _num_slots_within(groups: Seq[CacheGroup], stage: range) -> int:
-    """Layer-slots of a block on a stage; one at least, where only states are kept."""
+    """Layer-slots of a block on a stage; at least one, also with recurrent layers only."""
     return max(1, *(cdiv(_num_within(group.layers, stage), group.num_shares) for group in groups))
 
 
 def shares_of(kinds: Seq[LayerKind]) -> dict[LayerKind, int]:
-    """How many layers of each kind with keys and values a slot holds: the largest of the kinds fills it alone."""
+    """By kind of layers with keys and values, how many a slot holds; the largest kind fills it alone."""
     sizes = {
         kind: 1 if kind.heads is None else kind.heads.size
         for kind in kinds
@@ -213,17 +213,17 @@ def shares_of(kinds: Seq[LayerKind]) -> dict[LayerKind, int]:
 
 
 def num_state_blocks(kind: RecurrentState, slot_bytes: int) -> int:
-    """Blocks that the state of one layer takes: in each, all of its slot."""
+    """Blocks for the state of one layer, which takes the whole slot in each."""
     return cdiv(kind.num_elements * STATE_ITEM_BYTES, slot_bytes)
 
 
 def _num_slots(counts: Seq[int]) -> int:
-    """Layer-slots of a block, from the number of slots that the layers of each kind fill; see MAX_PADDED_RATIO."""
+    """Layer-slots of a block, from the number of slots that each kind's layers fill; see MAX_PADDED_RATIO."""
     fewest, most = min(counts, default=0), max(counts, default=0)
     return most if most < MAX_PADDED_RATIO * fewest else fewest
 
 
 def _deal(layers: Seq[int], most: int) -> list[Seq[int]]:
-    """Groups of at most `most` layers, in turn: each stretch of the model then has layers of every group."""
+    """Groups of at most `most` layers, dealt in turn, so that each stretch of the model has layers of every group."""
     num_groups = cdiv(len(layers), most)
     return [layers[first::num_groups] for first in range(num_groups)]

@@ -1,8 +1,8 @@
-"""Duplicate: a full block whose content another block had first. The next plan merges it with that one.
+"""Duplicate: a full block whose content another block had first. The next plan merges it with that block.
 
 Two sequences write equal blocks when neither can find the other's: both draw the same tokens at the same time, or a
-prompt is computed for its log-probabilities. The sequences of a group may share such a block. So it is exchanged in
-all of their tables at once, which frees it: the exchange never costs a block.
+prompt is computed for its log-probabilities. The sequences of a group may share such a block. So all of their tables
+exchange it at once, which frees it: the exchange never costs a block.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from lullm.types.sequence import SequenceGroup
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Block `block_id`, the one with this `index` in tables of the group; `cache` is the cache group's number."""
+    """Block `block_id`, at `index` in tables of the group; `cache` is the cache group's number."""
 
     group: SequenceGroup
     cache: int
@@ -22,10 +22,10 @@ class Duplicate:
     block_id: int
 
     def merge(self, tables: Mapping[int, Sequence[BlockTable]]) -> None:
-        """Exchange the block for the first one; if that one is gone, this one can be found instead.
+        """Exchange the block for the first one. If that is gone, make this one findable.
 
-        One plan after the promotion: in the step of the promotion the block is still written, and a write into a
-        block that other sequences read could change its low bits. `tables` are by seq_id and cache group.
+        This happens one plan after the promotion. In the step of the promotion the block is still written, and writing
+        to a block that other sequences read could change its low bits. `tables` are by seq_id and cache group.
         """
         own = (tables[seq.seq_id][self.cache] for seq in self.group.unfinished)
         holders = [table for table in own if table.has(self.index, self.block_id)]

@@ -1,4 +1,4 @@
-"""Growth: how many free blocks the next tokens of sequences take, and how many tokens the free blocks have room for."""
+"""Growth: counts the free blocks that the next tokens need, and the tokens that fit into the free blocks."""
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
@@ -11,7 +11,7 @@ from lullm.units import cdiv
 
 
 class Growth:
-    """Counts for the sequences of one pool; nothing is taken. `tables` are by seq_id, recurrent groups' last."""
+    """Counts for the sequences of one pool; allocates nothing. `tables` are by seq_id, recurrent groups' last."""
 
     def __init__(
         self,
@@ -29,11 +29,11 @@ class Growth:
         self._is_simple = all(group.keeps_tokens and group.window is None for group in groups)
 
     def has_slots(self, num_seqs: int) -> bool:
-        """Whether there certainly are slots for the next token of so many running sequences; False: count them."""
+        """Whether the next token of any `num_seqs` running sequences fits for certain; False: count exactly."""
         return self._is_simple and num_seqs * self._num_groups <= self._pool.num_free
 
     def can_append_slots(self, seqs: Seq[Sequence], num_tokens: int = 1) -> bool:
-        """Whether there are slots for the next `num_tokens` tokens of each sequence, or for as many as it has."""
+        """Whether the next `num_tokens` tokens of each sequence, or all that it has, fit."""
         # An upper bound first: counting exactly takes a sixth of a scheduler's step.
         num_free, most = self._pool.num_free, len(seqs) * self.most_touched(num_tokens)
         return most <= num_free or self.num_touched(seqs, num_tokens) <= num_free
@@ -45,15 +45,15 @@ class Growth:
         tables, start = self._tables[seq.seq_id], seq.num_computed_tokens
         num_free = self._pool.num_free - _num_copied(tables, start)
         growing = tables[: self._num_token_groups]
-        if not growing:  # states do not grow: there is room for their copies, or there is not
+        if not growing:  # states do not grow: there is room for their copies, or not
             return num_tokens if num_free >= 0 else 0
         return min(num_tokens, common_len(growing, num_free) * self._block_size - start)
 
     def num_draft_slots(self, seq: Sequence, num_others: int) -> int:
-        """How many drafts, behind all tokens of `seq`, there are slots for beside the next tokens of `num_others`.
+        """Drafts that fit after all tokens of `seq`, beside the next tokens of `num_others` sequences.
 
-        A draft never takes the block that another running sequence needs for its token of this step. With recurrent
-        layers there are none: a state cannot go back behind a draft that is rejected.
+        A draft never takes a block that another running sequence needs for its token of this step. With recurrent
+        layers there are no drafts: a state cannot go back after a rejected draft.
         """
         if self._num_state_blocks:
             return 0
@@ -68,20 +68,20 @@ class Growth:
         return self._num_token_groups * per_group + self._num_state_blocks
 
     def num_touched(self, seqs: Seq[Sequence], num_tokens: int = 1) -> int:
-        """Free blocks that the next `num_tokens` tokens of each sequence, or as many as it has, take together."""
+        """Free blocks that the next `num_tokens` tokens of all sequences, or as many as each has, take together."""
         ends = ((seq, min(seq.num_computed_tokens + num_tokens, len(seq))) for seq in seqs)
         appends = ((t, seq.num_computed_tokens, end) for seq, end in ends for t in self._tables[seq.seq_id])
         return num_touched(appends)
 
 
 def common_len(tables: Iterable[BlockTable], num_free: int) -> int:
-    """The greatest length, in blocks, that all tables can have if `num_free` blocks are shared out among them."""
+    """The greatest length, in blocks, that all tables can grow to if they share `num_free` blocks."""
     lens = sorted(len(table.block_ids) for table in tables)
     while True:
         length = (sum(lens) + num_free) // len(lens)
         if length >= lens[-1] or len(lens) == 1:
             return length
-        lens.pop()  # longer than the others can become: nothing of the free blocks is for it
+        lens.pop()  # it is longer than the others can become, so it gets none
 
 
 def _num_copied(tables: Iterable[BlockTable], first_slot: int) -> int:
@@ -92,7 +92,7 @@ def _num_copied(tables: Iterable[BlockTable], first_slot: int) -> int:
 def num_touched(appends: Iterable[tuple[BlockTable, int, int]]) -> int:
     """Free blocks that `append_slots` of all these (table, first slot, number of tokens) takes together."""
     fresh = 0
-    # (shared block, tables that hold it, blocks to copy with it) -> how many write to it
+    # (shared block, tables that hold it, blocks to copy with it) -> number of writers
     to_copy: dict[tuple[int, int, int], int] = {}
     for table, first_slot, num_tokens in appends:
         fresh += table.num_fresh_blocks(num_tokens)

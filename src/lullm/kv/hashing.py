@@ -17,28 +17,28 @@ def salted_root(salt: bytes) -> bytes:
 
 
 def chain_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """Hash of a full block that holds `token_ids`, behind the block with hash `parent` (ROOT_HASH: the first)."""
+    """Hash of a full block that holds `token_ids`, after the block with hash `parent` (ROOT_HASH: the first)."""
     return hashlib.blake2b(parent + array("q", token_ids).tobytes(), digest_size=16).digest()
 
 
 def group_suffix(group: int) -> bytes:
-    """What follows a block's hash in cache group number `group`: equal tokens have other KV in other layers."""
+    """The suffix of a block's hash in cache group number `group`: equal tokens have other KV in other layers."""
     return group.to_bytes(2, "big") if group else b""
 
 
 def state_suffix(group: int, part: int) -> bytes:
-    """What follows a block's hash in the contents of the state behind that block, in its block number `part`."""
+    """The suffix of a block's hash that names block number `part` of the state after that block."""
     return group.to_bytes(2, "big") + part.to_bytes(4, "big")
 
 
 class BlockHashes:
-    """The hashes of one sequence's full blocks, computed when they are first asked for; all cache groups use them.
+    """The hashes of one sequence's full blocks, computed at first use and shared by all cache groups.
 
-    They outlive the blocks, because a preempted or waiting sequence is looked up again and again, and hashing 10,000
-    tokens takes a millisecond.
+    They outlive the blocks: a preempted or waiting sequence is looked up again and again, and hashing 10,000 tokens
+    takes a millisecond.
 
     Args:
-        salt: of the sequence's request; other sequences find its blocks only if theirs is the same.
+        salt: of the sequence's request; only sequences with the same salt find its blocks.
     """
 
     __slots__ = ("_chain", "_root", "block_size", "salt")
@@ -53,14 +53,14 @@ class BlockHashes:
         return self._chain[index]
 
     def extend(self, token_ids: Sequence[int], num_blocks: int) -> None:
-        """Cover the first `num_blocks` full blocks of `token_ids`, which is the sequence or a part from its start."""
+        """Cover the first `num_blocks` full blocks of `token_ids`, which is the sequence or a prefix of it."""
         chain, size = self._chain, self.block_size
         for index in range(len(chain), num_blocks):
             parent = chain[-1] if chain else self._root
             chain.append(chain_hash(parent, token_ids[index * size : (index + 1) * size]))
 
     def copy(self) -> "BlockHashes":
-        """Hashes of a sequence that has the same tokens so far."""
+        """Hashes for a sequence that has the same tokens so far."""
         child = BlockHashes(self.block_size, self._root)
         child.salt = self.salt
         child._chain = self._chain.copy()

@@ -13,16 +13,16 @@ from lullm.units import GIB, cdiv, format_bytes, round_up
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "fp8_e4m3": 1}
 
 SCALE_BYTES = 2
-"""Bytes of the scale that an int8 KV cache keeps behind each head's values of each token (`ops.cache.int8_cache`)."""
+"""Bytes of the scale after each head's values of each token in an int8 KV cache (`ops.cache.int8_cache`)."""
 
 
 def cache_layout_of(model: ModelConfig, block_size: int, dtype: str) -> CacheLayout:
-    """The cache groups of a model, in blocks of so many tokens. Raises UnsupportedError as `cache_layout` does."""
+    """The cache groups of a model in blocks of `block_size` tokens. Raises UnsupportedError as `cache_layout` does."""
     return _layout(model, slot_bytes(model, block_size, dtype))
 
 
 def layer_places(model: ModelConfig) -> CacheLayout:
-    """The same, whose recurrent groups do not know how many blocks they need."""
+    """As `cache_layout_of`, without the number of blocks in recurrent groups."""
     return _layout(model, None)
 
 
@@ -38,9 +38,9 @@ def slot_bytes(model: ModelConfig, block_size: int, dtype: str) -> int:
 def side_len(model: ModelConfig, block_size: int, dtype: str) -> int:
     """Elements of `dtype` that a slot has for the keys of a token, or for its values.
 
-    As many as the shares of any kind of layers need, rounded up to whole rows of equal length in all kinds: 516 where
-    int8 heads of 512 and of 256 elements, each with its scale, meet. Where no layer has keys, both sides of a slot have
-    room for the state of one.
+    The largest need of any kind's shares, rounded up to whole rows of equal length in all kinds: 516 where int8 heads
+    of 512 and of 256 elements, each with its scale, meet. Where no layer has keys, both sides of a slot have room for
+    the state of one layer.
     """
     rows = _rows_of_kinds(model)
     if not rows:
@@ -60,7 +60,7 @@ def _rows_of_kinds(model: ModelConfig) -> set[tuple[int, int]]:
 
 
 def block_bytes(model: ModelConfig, block_size: int, dtype: str) -> int:
-    """Bytes of one block: what its layer-slots keep of `block_size` tokens. `dtype`: as in `kv_dtype`."""
+    """Bytes of one block: all layer-slots for `block_size` tokens. `dtype`: as in `kv_dtype`."""
     return layer_places(model).num_slots * slot_bytes(model, block_size, dtype)
 
 
@@ -87,21 +87,21 @@ def num_blocks_within(config: ResolvedConfig, model: ModelConfig, available_byte
     """Number of KV blocks of a resolved config on a device with `available_bytes` left after the weights.
 
     Raises:
-        CacheSizeError: not even one sequence of `max_model_len` tokens fits, and the user asked for that length; or
-            not even one block does.
+        CacheSizeError: one sequence of `max_model_len` tokens does not fit, and the user chose that length; or one
+            block does not fit.
     """
     if config.num_gpu_blocks_override is not None:
         return config.num_gpu_blocks_override
     size = block_bytes(model, config.block_size, config.kv_dtype)
     if config.device != "cpu" and config.kv_cache_memory_bytes is None:
-        num_blocks = available_bytes // size  # measured, for this and nothing else
+        num_blocks = available_bytes // size  # measured for the KV cache alone
     elif config.kv_cache_memory_bytes is not None:
         num_blocks = config.kv_cache_memory_bytes // size
     else:
-        # Twice what all sequences can fill leaves as much again for prefixes worth keeping; more would slow the start.
+        # Twice the need of all sequences leaves as much again for cached prefixes; more would slow the start.
         per_seq = num_blocks_for_len(model, config.block_size, config.kv_dtype, config.max_model_len)
         enough = 2 * config.max_num_seqs * per_seq
-        # And the chunk of a prompt that is being computed, which a window comes on top of.
+        # Windows also need room for the chunk of a prompt that is being computed.
         num_windows = sum(group.window is not None for group in layer_places(model).groups)
         enough += num_windows * cdiv(config.max_num_batched_tokens, config.block_size)
         num_blocks = min(int(available_bytes * config.gpu_memory_utilization) // size, enough)

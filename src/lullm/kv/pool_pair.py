@@ -2,12 +2,12 @@
 
 Blocks move for two reasons. A group that is preempted may be *swapped*: all its block tables go out to the host pool,
 and come back later. And with prefix caching the host pool is a second, larger cache: content that is evicted from the
-device is *demoted* to it if there is room, and is *restored* when it is asked for again instead of being computed.
-In both, content that the other pool has already is not moved again.
+device is *demoted* to it if there is room. A later request *restores* it, which saves computing it. In both, content
+that the other pool has already is not moved again.
 
-Nothing is copied here: the pairs of block ids that come out go into the step's plan. A step does its moves in the order
-swap out, swap in, copy, before it writes KV. So a device block that is swapped out can be reused in the same plan. A
-host block that is swapped *in* keeps its place until the plan is complete (`take_cache_moves`), since content that is
+Nothing is copied here: the returned pairs of block ids go into the step's plan. A step moves blocks in the order swap
+out, swap in, copy, and then writes KV. So a device block that is swapped out can be reused in the same plan. A host
+block that is swapped *in* keeps its place until the plan is complete (`take_cache_moves`), since content that is
 swapped out in the same plan must not overwrite it.
 """
 
@@ -22,7 +22,7 @@ from lullm.types.step import BlockPair
 class PoolPair:
     """An allocator for each pool, and the moves of cached content that wait for the plan being made.
 
-    It handles block tables, not sequences: the caller decides which group moves, and checks that there is room.
+    It handles block tables, not sequences: the caller chooses the group to move, and checks that there is room.
     """
 
     def __init__(self, num_blocks: int, num_host_blocks: int, enable_prefix_caching: bool) -> None:
@@ -42,7 +42,7 @@ class PoolPair:
     # -- groups --------------------------------------------------------------------------------------------------
 
     def swap_out(self, tables: Sequence[BlockTable]) -> list[BlockPair]:
-        """Move a group's tables to the host pool; the (device, host) pairs. A block that several hold moves once."""
+        """Move a group's tables to the host pool. Returns (device, host) pairs; a shared block moves once."""
         moved = {NULL_BLOCK: NULL_BLOCK}
         pairs: list[BlockPair] = []
         for table in tables:
@@ -61,11 +61,11 @@ class PoolPair:
         return pairs
 
     def swap_in(self, tables: Sequence[BlockTable]) -> list[BlockPair]:
-        """Move a group's tables back to the device; the (host, device) pairs. What it still has there is not moved."""
+        """Move a group's tables back to the device. Returns the (host, device) pairs of blocks that it lacks."""
         moved: dict[int, int] = {}
         for block_id in dict.fromkeys(b for table in tables for b in table.held_ids):
             kept = _find(self.device, self.host.content(block_id))
-            if kept is not None:  # held before the first fresh block can evict it
+            if kept is not None:  # hold it before a fresh block can evict it
                 self.device.share(kept)
                 moved[block_id] = kept
         found = set(moved)
@@ -74,7 +74,7 @@ class PoolPair:
         for table in tables:
             for block_id in table.held_ids:
                 if block_id in found:
-                    found.discard(block_id)  # the share for its first holder is taken above
+                    found.discard(block_id)  # its first holder's reference is taken above
                 elif block_id in moved:
                     self.device.share(moved[block_id])
                 else:
@@ -86,14 +86,14 @@ class PoolPair:
     # -- cached content ------------------------------------------------------------------------------------------
 
     def restore(self, host_block_id: int, content: bytes) -> int:
-        """A device block for content that was found on the host, and held there by the caller."""
+        """A device block for content on the host. The caller holds the host block."""
         block_id = _allocate(self.device, content)
         self._restored.append((host_block_id, block_id))
         self._host_to_release.append(host_block_id)
         return block_id
 
     def take_cache_moves(self) -> tuple[list[BlockPair], list[BlockPair]]:
-        """Moves of cached content that belong to the plan being made: (swap out, swap in). Call once, at its end."""
+        """Moves of cached content for the plan that is being made: (swap out, swap in). Call once, at its end."""
         self.host.release(self._host_to_release)
         self.device.release(self._device_to_release)
         out, into = self._demoted, self._restored
@@ -101,11 +101,11 @@ class PoolPair:
         return out, into
 
     def release_later(self, block_ids: list[int]) -> None:
-        """Release device blocks once the plan is complete: it copies them after it has moved blocks in."""
+        """Release device blocks once the plan is complete: the plan copies them after it has moved blocks in."""
         self._device_to_release += block_ids
 
     def _demote(self, block_id: int, content: bytes) -> None:
-        """The device pool is about to reuse a cached block: keep its content on the host if there is room."""
+        """The device pool is about to reuse a cached block: move its content to the host if there is room."""
         if self.host.num_free and self.host.find(content) is None:
             kept = _allocate(self.host, content)
             self.host.release((kept,))
@@ -114,7 +114,7 @@ class PoolPair:
     # -- both pools at once --------------------------------------------------------------------------------------
 
     def used_blocks(self, with_cached: bool) -> UsedBlocks:
-        """The blocks that sequences hold, in both pools; on demand also the free ones that can be found."""
+        """The blocks that sequences hold, in both pools. `with_cached`: also free blocks that can be found."""
         device, host = (
             [b for b in range(pool.num_blocks) if pool.ref_count(b) or (with_cached and pool.content(b) is not None)]
             for pool in (self.device, self.host)
@@ -136,9 +136,9 @@ class PoolPair:
         self.host.reset_cache()
 
     def check_conservation(self, tables: Sequence[BlockTable]) -> None:
-        """Raise AssertionError unless the blocks that the tables hold have their counts, and all others are free.
+        """Check that held blocks have the counts of `tables`, and that all others are free. O(blocks).
 
-        O(blocks).
+        Raises AssertionError.
         """
         for pool, name in ((self.device, "device"), (self.host, "host")):
             held = [0] * pool.num_blocks
@@ -152,12 +152,12 @@ class PoolPair:
 
 
 def _find(pool: BlockAllocator, content: bytes | None) -> int | None:
-    """The block of a pool that has this content; None: none has, or there is nothing to look for."""
+    """The block of a pool that has this content, or None."""
     return None if content is None else pool.find(content)
 
 
 def _allocate(pool: BlockAllocator, content: bytes | None) -> int:
-    """A fresh block of a pool, which can be found by the content that it is about to get."""
+    """A fresh block of a pool, findable by the content that it is about to get."""
     block_id = pool.allocate()
     if content is not None:
         pool.promote(block_id, content)

@@ -1,8 +1,9 @@
-"""The cached prefix of a sequence: the longest prefix for which every cache group finds the blocks that it needs.
+"""The cached prefix of a sequence: the longest prefix whose needed blocks every cache group finds.
 
-A group with full attention needs all blocks of the prefix; a group with a sliding window needs those that the next
-token sees; a recurrent group needs the state behind the prefix. Each group can only shorten the candidate. Full
-attention shortens it to its first gap, once. Then the others shorten it in turn, until all find what they need.
+A group with full attention needs all blocks of the prefix. A group with a sliding window needs those that the next
+token sees. A recurrent group needs the state after the prefix. Each group can only shorten the candidate. Full
+attention shortens it to its first gap, once. Then the others shorten it in turn, until all find the blocks that they
+need.
 """
 
 from collections.abc import Sequence
@@ -18,10 +19,10 @@ Hit = tuple[BlockAllocator, int]
 
 @dataclass(frozen=True, slots=True)
 class CachedPrefix:
-    """The first `num_blocks` blocks of a sequence need not be computed.
+    """The first `num_blocks` blocks of a sequence are cached. `find_prefix` takes no references to them.
 
-    `num_skipped[g]` leading blocks are not needed by group g, since they are behind the window of all tokens to come;
-    `hits[g]` are the others in order, and of a recurrent group the blocks of its state. They are not taken yet.
+    `num_skipped[g]`: leading blocks that group g does not need, since they lie before the window of all later tokens.
+    `hits[g]`: the other blocks in order; in a recurrent group, the blocks of its state.
     """
 
     num_blocks: int
@@ -29,14 +30,14 @@ class CachedPrefix:
     hits: Sequence[Sequence[Hit]]
 
     def num_blocks_from(self, pool: BlockAllocator, num_groups: int) -> int:
-        """The number of places in the sequence whose content comes from this pool for some of the first groups."""
+        """Of the sequence's places, how many have content of this pool in some of the first `num_groups` groups."""
         places = list(zip(self.num_skipped, self.hits, strict=True))[:num_groups]
         return len({i for first, own in places for i, (found_in, _) in enumerate(own, first) if found_in is pool})
 
 
 @dataclass(slots=True)
 class PrefixCacheStats:
-    """Counted in tokens at each admission: looked up, found on the device, found in the host pool."""
+    """Tokens counted at each admission: looked up, found on the device, found in the host pool."""
 
     queries: int = 0
     hits: int = 0
@@ -51,10 +52,10 @@ def nothing_cached(groups: Sequence[CacheGroup]) -> CachedPrefix:
 def find_prefix(
     hashes: BlockHashes, token_ids: Sequence[int], groups: Sequence[CacheGroup], pools: Sequence[BlockAllocator]
 ) -> CachedPrefix:
-    """The longest prefix of `token_ids` that need not be computed. `hashes` are extended as far as that is looked for.
+    """The longest prefix of `token_ids` that is cached. Extends `hashes` as far as it looks.
 
-    A block comes from the first pool that has it. The last token is left out: it must be computed, since the next
-    token is drawn from its logits.
+    A block comes from the first pool that has it. The last token is left out: it must be computed, since the next token
+    is drawn from its logits.
     """
     size = hashes.block_size
     lookups = [_Lookup(hashes, token_ids, pools, group, number) for number, group in enumerate(groups)]
@@ -66,7 +67,7 @@ def find_prefix(
 
 
 class _Lookup:
-    """What the pools have of one sequence in one group; each block is looked up at most once."""
+    """The cached blocks of one sequence in one group; each block is looked up at most once."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class _Lookup:
         self._num_from_start: int | None = None
 
     def longest(self, end: int) -> int:
-        """A length of at most `end` blocks, above which none up to `end` can be a hit."""
+        """The longest hit of at most `end` blocks that this group allows; an upper bound."""
         if not self._group.keeps_tokens:
             return next((length for length in range(end, 0, -1) if self._has(length - 1)), 0)
         if self._group.window is None:
@@ -96,11 +97,11 @@ class _Lookup:
             return min(self._num_from_start, end)
         size = self._hashes.block_size
         first = self._group.num_blocks_behind(end * size, size)
-        # The lengths in between need the missing block too: their windows begin no later.
+        # The lengths in between need the missing block too, since their windows begin no later.
         return next((index for index in range(end - 1, first - 1, -1) if not self._has(index)), end)
 
     def hits(self, num_blocks: int) -> list[Hit]:
-        """The blocks that the group needs behind a hit of this length, which have been looked up."""
+        """The blocks that the group needs to continue after a hit of this length. They have been looked up."""
         size = self._hashes.block_size
         first = self._group.num_blocks_behind(num_blocks * size, size)
         if not self._group.keeps_tokens:
@@ -108,7 +109,7 @@ class _Lookup:
         return [hit for index in range(first, num_blocks) for hit in self._found[index] or ()]
 
     def _has(self, index: int) -> bool:
-        """Whether some pool has each block that the block of tokens with this index names."""
+        """Whether the pools have all blocks of the content at this index."""
         if index not in self._found:
             self._hashes.extend(self._token_ids, index + 1)
             found: list[Hit] = []
@@ -121,7 +122,7 @@ class _Lookup:
         return self._found[index] is not None
 
     def _find(self, content: bytes) -> Hit | None:
-        """In the first pool that has it."""
+        """Look in the pools in order."""
         for pool in self._pools:
             block_id = pool.find(content)
             if block_id is not None:

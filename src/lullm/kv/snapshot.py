@@ -63,7 +63,7 @@ class PoolSnapshot:
 
     @property
     def num_saved(self) -> int:
-        """Blocks that sharing saves: how many more the sequences would hold without it."""
+        """Blocks that sharing saves: the sequences would hold so many more without it."""
         return sum(len(block.owners) - 1 for block in self.blocks if block.owners)
 
 
@@ -78,7 +78,7 @@ class MemorySnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The blocks of one sequence in order, a negative id where none is held, and how many tokens are computed."""
+    """The blocks of one sequence in order, negative where it holds none, and its number of computed tokens."""
 
     owner: BlockOwner
     block_ids: Sequence[int]
@@ -86,7 +86,7 @@ class Holding:
 
 
 def take_pool_snapshot(pool: BlockAllocator, block_size: int, holdings: Iterable[Holding]) -> PoolSnapshot:
-    """The blocks of a pool, whose holders are `holdings`. O(blocks + holdings)."""
+    """The blocks of a pool with these holders. O(blocks + holdings)."""
     owners: list[list[BlockOwner]] = [[] for _ in range(pool.num_blocks)]
     fills = [0] * pool.num_blocks
     for holding in holdings:
@@ -94,7 +94,7 @@ def take_pool_snapshot(pool: BlockAllocator, block_size: int, holdings: Iterable
             if block_id < 0:
                 continue
             owners[block_id].append(holding.owner)
-            # Of the sequences that share a block, some may have computed fewer of its tokens.
+            # Sequences that share a block may have computed different numbers of its tokens.
             fill = min(max(holding.num_computed_tokens - index * block_size, 0), block_size)
             fills[block_id] = max(fills[block_id], fill)
     blocks = []

@@ -1,4 +1,4 @@
-"""Beam search under vLLM's names: `BeamSearchParams` in, `BeamSearchOutput` out. `SamplingParams` has the rest."""
+"""Beam search under vLLM's names: `BeamSearchParams` in, `BeamSearchOutput` out. `SamplingParams` has more options."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,10 +10,11 @@ from lullm.types.sampling_params import SamplingParams
 
 @dataclass(slots=True)
 class BeamSearchParams:
-    """How to search. Raises InvalidRequestError as `SamplingParams` does, once it is used.
+    """Options of a search. They are checked when they are used; errors as from `SamplingParams`: InvalidRequestError.
 
     Args:
-        beam_width: hypotheses that are kept, and returned. max_tokens: the longest.
+        beam_width: number of hypotheses that are kept and returned.
+        max_tokens: length of the longest hypothesis.
         temperature: 0 or 1; a search draws nothing.
         length_penalty: hypotheses are ranked by sum of log-probabilities / length ** length_penalty.
     """
@@ -28,7 +29,7 @@ class BeamSearchParams:
 
     @property
     def sampling_params(self) -> SamplingParams:
-        """The same, as the engine takes it."""
+        """The same options as `SamplingParams`."""
         return SamplingParams(
             n=self.beam_width,
             beam_width=self.beam_width,
@@ -42,7 +43,7 @@ class BeamSearchParams:
 
 
 def checked_width(beam_width: int | None) -> int:
-    """The width of a search. Raises InvalidRequestError: there is none, or it is below 1."""
+    """Return the width. Raises InvalidRequestError: it is None or below 1."""
     if beam_width is None:
         raise InvalidRequestError("beam_search needs a beam_width or BeamSearchParams", "beam_width")
     if isinstance(beam_width, int) and beam_width < 1:
@@ -52,7 +53,7 @@ def checked_width(beam_width: int | None) -> int:
 
 @dataclass(slots=True)
 class BeamSearchSequence:
-    """One hypothesis. `tokens` and `text` begin with the prompt's; `cum_logprob` is of what follows it."""
+    """One hypothesis. `tokens` and `text` include the prompt, `cum_logprob` does not."""
 
     tokens: list[int]
     text: str
@@ -69,11 +70,11 @@ class BeamSearchOutput:
 
 
 def beam_search_output(output: RequestOutput, decode: Callable[[list[int]], str]) -> BeamSearchOutput:
-    """The output of a search as vLLM gives it. `decode`: ids to text."""
+    """Convert the engine's output of a search to vLLM's. `decode`: ids to text."""
     sequences = []
     for completion in output.outputs:
         tokens = [*output.prompt_token_ids, *completion.token_ids]
-        assert completion.cumulative_logprob is not None  # what beams are ranked by
+        assert completion.cumulative_logprob is not None  # beams are ranked by it
         sequences.append(
             BeamSearchSequence(
                 tokens, decode(tokens), completion.cumulative_logprob, completion.finish_reason, completion.stop_reason

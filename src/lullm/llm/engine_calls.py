@@ -1,4 +1,4 @@
-"""EngineCalls: the calls of `LLM` for its engine as a whole: sleep, weights, workers, the end. One thread at a time."""
+"""EngineCalls: the calls of `LLM` that concern the engine as a whole: sleep, weights, workers, shutdown."""
 
 import contextlib
 import threading
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class EngineCalls(VllmNames):
-    """What an engine, or several, can be told beside requests. `LLM` is one."""
+    """Calls for an engine, or for several replicas, other than requests. Base of `LLM`. One call runs at a time."""
 
     def __init__(self, llm_engine: "LLMEngine | ReplicaEngine"):
         self.llm_engine = llm_engine
@@ -31,7 +31,7 @@ class EngineCalls(VllmNames):
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[threading.Event]:
-        """The engine for this thread alone. Ctrl-C meanwhile sets the event and breaks nothing off."""
+        """Lock the engine for this thread. Ctrl-C within the block sets the event and interrupts nothing."""
         with self._turn, deferred_interrupt() as interrupt:
             yield interrupt
 
@@ -40,7 +40,7 @@ class EngineCalls(VllmNames):
         return self.llm_engine.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What a request without parameters uses: the model's generation_config.json. A copy, to be changed freely."""
+        """The defaults of a request: the model's generation_config.json. A copy; the caller may change it."""
         return self.llm_engine.default_params.clone()
 
     def sleep(self, level: int = 1, **options: Unpack[SleepArguments]) -> SleepReport:
@@ -57,38 +57,38 @@ class EngineCalls(VllmNames):
             return self.llm_engine.sleep(level, **options)
 
     def explain_sleep(self, level: int = 1, **options: Unpack[ForecastArguments]) -> SleepForecast:
-        """What a `sleep` with these arguments would free, back up and take. Changes nothing; raises as `sleep` does."""
+        """Predict memory and time of a `sleep` with these arguments. Changes nothing; raises as `sleep` does."""
         with self._exclusive():
             return self.llm_engine.explain_sleep(level, **options)
 
     def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
-        """Bring back what `sleep` released (`tags` None: all), at the same addresses. Idempotent.
+        """Restore the memory that `sleep` released (`tags` None: all), at the same addresses. Idempotent.
 
         Raises:
-            WakeUpError: the contents did not come back as they were; the engine is still asleep.
+            WakeUpError: the contents differ from those before the sleep; the engine is still asleep.
         """
         with self._exclusive():
             return self.llm_engine.wake_up(tags)
 
     def is_sleeping(self) -> bool:
-        """Whether something is released, or the engine paused (level 0)."""
+        """Whether memory is released, or the engine is paused (level 0)."""
         return self.llm_engine.is_sleeping()
 
     @property
     def sleeping_tags(self) -> tuple[str, ...]:
-        """What is released now: 'weights', 'kv_cache', both or nothing."""
+        """Tags of the memory that is released now: 'weights', 'kv_cache', both or none."""
         return self.llm_engine.sleeping_tags
 
     @property
     def sleep_state(self) -> SleepState:
-        """Awake or how deep asleep, in one word."""
+        """Whether the engine is awake and, if not, how deep it sleeps."""
         return self.llm_engine.sleep_state
 
     @takes_vllms(VLLM_CALLS)
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """Forget all cached prefixes. Always True.
 
-        `reset_running_requests`: those of `llm_engine.add_request` lose their KV, too, and are computed again.
+        `reset_running_requests`: requests of `llm_engine.add_request` lose their KV too, and are computed again.
         """
         with self._exclusive():
             return self.llm_engine.reset_prefix_cache(reset_running_requests)
@@ -100,8 +100,10 @@ class EngineCalls(VllmNames):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call `method` on every worker: 'reload_weights', another of `REMOTE_METHODS`, a method that
-        `worker_extension_cls` brings along, or a function of the worker.
+        """Call `method` on every worker.
+
+        `method`: 'reload_weights' or another of `REMOTE_METHODS`, a method of the `worker_extension_cls`, or a function
+        that takes the worker.
 
         Returns one answer per worker. Raises as `LLMEngine.collective_rpc` does.
         """
@@ -109,9 +111,9 @@ class EngineCalls(VllmNames):
             return self.llm_engine.collective_rpc(method, timeout, args, kwargs)
 
     def apply_model(self, func: "Callable[[torch.nn.Module], T]") -> list[T]:
-        """What `func` makes of the model on every worker. Raises what it raises.
+        """Call `func` with the model on every worker, and return the results. Raises what `func` raises.
 
-        Workers in other processes import `func` by its name. Raises UnsupportedError: it has none.
+        Workers in other processes import `func` by its name. Raises UnsupportedError: it has no such name.
         """
         from lullm.worker.extension import call_with_model  # torch is loaded with the engine
 
@@ -119,31 +121,31 @@ class EngineCalls(VllmNames):
 
     @takes_vllms(VLLM_PROFILE)
     def start_profile(self, folder: str | Path = "profile") -> None:
-        """Record where the time goes, until `stop_profile`, with torch. Raises as `Profiler.start` does."""
+        """Profile the engine with torch until `stop_profile`. Raises as `Profiler.start` does."""
         with self._exclusive():
             self.llm_engine.start_profile(folder)
 
     def stop_profile(self) -> Path:
-        """End the recording; the trace in the folder, for chrome://tracing. Raises as `Profiler.stop` does."""
+        """End the profile. Returns the path of its trace, for chrome://tracing. Raises as `Profiler.stop` does."""
         with self._exclusive():
             return self.llm_engine.stop_profile()
 
     def update_weights(self, weights: "Iterable[tuple[str, torch.Tensor]]") -> int:
-        """Replace weights by a trainer's, under the checkpoint's names; how many. Raises as the engine's does."""
+        """Replace weights by tensors under the checkpoint's names; returns how many. Raises as the engine's does."""
         with self._exclusive():
             return self.llm_engine.update_weights(weights)
 
     def expert_load(self, clear: bool = False) -> ExpertLoad:
-        """How many tokens have used each expert. `clear`: it is counted anew from now on."""
+        """The number of tokens that have used each expert. `clear`: start counting from 0 again."""
         with self._exclusive():
             return self.llm_engine.expert_load(clear)
 
     def rebalance_experts(self) -> ExpertMove:
-        """Move experts, so that all workers have as much to do. Raises as `LLMEngine.rebalance_experts` does."""
+        """Move experts so that all workers have equal load. Raises as `LLMEngine.rebalance_experts` does."""
         with self._exclusive():
             return self.llm_engine.rebalance_experts()
 
     def shutdown(self) -> None:
-        """Give all memory back; the object cannot be used afterwards. Idempotent."""
+        """Release all memory; the object cannot be used afterwards. Idempotent."""
         with self._exclusive():
             self.llm_engine.shutdown()

@@ -28,14 +28,15 @@ if TYPE_CHECKING:
 class LLM(PoolingCalls, EngineCalls):
     """A model, ready to generate. `LLM()` is the bundled demo model.
 
-    Calls from several threads take turns. Ctrl-C takes effect at the end of a step and leaves the object usable.
+    Calls from several threads take turns. Ctrl-C takes effect at the end of a step and leaves the object usable. Blocks
+    until the model is loaded.
 
     Args:
-        model: local folder, hub id, or 'demo'. options: the fields of `EngineConfig`; vLLM's others mean what
-            docs/from-vllm.md says.
+        model: local folder, hub id, or 'demo'.
+        options: the fields of `EngineConfig`. docs/from-vllm.md explains vLLM's other options.
 
     Raises:
-        ModelLoadError, ConfigError, CacheSizeError: see `LLMEngine`. Blocks until the model is loaded.
+        ModelLoadError, ConfigError, CacheSizeError: see `LLMEngine`.
     """
 
     def __init__(self, model: str = "demo", **options: Any):
@@ -48,7 +49,7 @@ class LLM(PoolingCalls, EngineCalls):
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArguments) -> "LLM":
-        """With the options of an `EngineArgs`. Raises as the constructor does."""
+        """Construct from `EngineArgs`. Raises as the constructor does."""
         return cls(**dataclasses.asdict(engine_args.create_engine_config()))
 
     @takes_vllms(VLLM_CALLS)
@@ -63,9 +64,10 @@ class LLM(PoolingCalls, EngineCalls):
 
         Args:
             prompts: one prompt or several; a prompt is a string, a list of token ids, or a dict with `prompt` or
-                `prompt_token_ids`. sampling_params: one for all, or one each; None: the model's defaults.
-            use_tqdm: show progress; or what makes the bar, as `tqdm` does.
-            priority: one number for all prompts, or one each; lower goes first (policy 'priority').
+                `prompt_token_ids`.
+            sampling_params: one for all, or one for each prompt; None: the model's defaults.
+            use_tqdm: show progress; or a function that makes the bar, with the arguments of `tqdm`.
+            priority: one number for all prompts, or one for each; lower goes first (policy 'priority').
 
         Raises:
             InvalidRequestError: a request can never be served; then none of them is started.
@@ -80,7 +82,7 @@ class LLM(PoolingCalls, EngineCalls):
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         priority: int | Sequence[int] | None = None,
     ) -> list[str]:
-        """Take prompts for the next `wait_for_completion`; their request ids. Raises as `generate` does."""
+        """Queue prompts for the next `wait_for_completion`; returns their request ids. Raises as `generate` does."""
         return self._enqueue(self._requests(as_prompts(prompts), sampling_params, priority))
 
     def _enqueue(self, requests: list[GenerateRequest]) -> list[str]:
@@ -89,7 +91,7 @@ class LLM(PoolingCalls, EngineCalls):
         return [request.request_id for request in requests]
 
     def wait_for_completion(self, *, use_tqdm: UseTqdm = True) -> list[RequestOutput]:
-        """Run what `enqueue` took; the outputs are in its order. Blocks until all are done."""
+        """Run the requests that `enqueue` queued; the outputs are in their order. Blocks until all are done."""
         with self._turn:
             requests, self._enqueued = self._enqueued, []
             return self._run(requests, use_tqdm)
@@ -141,13 +143,17 @@ class LLM(PoolingCalls, EngineCalls):
         continue_final_message: bool = False,
         priority: int | Sequence[int] | None = None,
     ) -> list[RequestOutput]:
-        """Answer a conversation, or each of a list of them, through the model's chat template.
+        """Answer one conversation, or each of a list of them, through the model's chat template.
 
-        `tools`: functions that the model may call, in OpenAI's form; the output's text has the calls as the model
-        writes them. `chat_template`: another one than the model's, as a text; `chat_template_kwargs`: variables of its
-        own, such as `enable_thinking`. `continue_final_message`: the answer goes on with the last message, which stays
-        open; else the template opens a turn of the assistant's, unless `add_generation_prompt` is False.
-        `split_special_tokens` as in `Conversation`: by default nothing that the messages say acts as a special token.
+        Args:
+            tools: functions that the model may call, in OpenAI's form. The output's text has the calls as the model
+                writes them.
+            chat_template: text of a template to use in place of the model's.
+            chat_template_kwargs: variables of the template, such as `enable_thinking`.
+            continue_final_message: the answer continues the last message. Otherwise the template opens a turn of the
+                assistant, unless `add_generation_prompt` is False.
+            split_special_tokens: see `Conversation`; by default no text of the messages acts as a special token.
+
         Raises as `generate` does; also InvalidRequestError when the model has no chat template.
         """
         turn = turn_options(add_generation_prompt, continue_final_message)
@@ -167,7 +173,7 @@ class LLM(PoolingCalls, EngineCalls):
         tools: Sequence[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> list[str]:
-        """Take conversations, as `chat` does, for the next `wait_for_completion`; their request ids."""
+        """Queue conversations, as for `chat`, for the next `wait_for_completion`; returns their request ids."""
         turn = turn_options(add_generation_prompt, continue_final_message)
         prompts = conversations(messages, chat_template_kwargs, tools, turn, None, chat_template)
         return self._enqueue(self._requests(prompts, sampling_params, priority))
@@ -205,8 +211,8 @@ class LLM(PoolingCalls, EngineCalls):
         """The best of `beam_width` hypotheses for each prompt, best first; see `SamplingParams`.
 
         Args:
-            params: vLLM's `BeamSearchParams`; then the outputs are vLLM's, too. Or the beam width.
-            n: how many of the hypotheses to return; None: all.
+            params: vLLM's `BeamSearchParams`; the outputs are then vLLM's, too. Or the beam width.
+            n: number of hypotheses to return; None: all.
             options: length_penalty, early_stopping, ignore_eos.
 
         The beams of a prompt share the KV blocks of their common prefix. Raises as `generate` does.
@@ -221,13 +227,13 @@ class LLM(PoolingCalls, EngineCalls):
         return self.generate(prompts, wanted, use_tqdm)
 
     def get_world_size(self, include_dp: bool = True) -> int:
-        """How many workers there are, of all replicas (`include_dp`) or of one."""
+        """The number of workers: of all replicas (`include_dp`), or of one."""
         return self._num_workers * (self._num_replicas if include_dp else 1)
 
     def get_metrics(self) -> list[Metric]:
-        """The numbers of /metrics under vLLM's names: gauges and counters of the engine, histograms of the requests.
+        """The metrics of /metrics under vLLM's names: gauges and counters of the engine, histograms of the requests.
 
-        Histograms count requests of this object's calls, not those of `llm_engine.add_request`.
+        Histograms count the requests of this object's calls, not those of `llm_engine.add_request`.
         """
         with self._exclusive():
             return self._tally.read()

@@ -21,13 +21,16 @@ def run_all(
     use_tqdm: bool | Callable[..., Any],
     interrupt: threading.Event,
 ) -> list[EngineOutput]:
-    """The last outputs of requests, in their order; some are missing after an interrupt. Raises as `step` does."""
+    """Run requests to their ends; the last outputs are in order of the requests. Raises as `step` does.
+
+    After an interrupt some outputs are missing.
+    """
     outputs: dict[str, EngineOutput] = {}
     wanted: set[str] = set()
     progress = _Progress(len(requests), use_tqdm)
     try:
         for request in requests:
-            engine.add_processed(request)  # may refuse an id that a request of `add_request` has
+            engine.add_processed(request)  # may refuse an id that `add_request` has taken
             wanted.add(request.request_id)
         while len(outputs) < len(wanted) and not interrupt.is_set():
             for output in engine.step():
@@ -35,7 +38,7 @@ def run_all(
                     outputs[output.request_id] = output
                     progress.add(output)
     finally:
-        # An interrupt or a refusal half-way must not leave work behind that the next call would pay for.
+        # After an interrupt or a refusal no work stays behind for the next call.
         progress.close()
         for request_id in wanted - outputs.keys():
             engine.abort_request(request_id, wants_output=False)
@@ -43,7 +46,7 @@ def run_all(
 
 
 class _Progress:
-    """A bar over requests, with the tokens a second so far. `use_tqdm`: show it; or what makes it."""
+    """A bar over requests, with tokens per second. `use_tqdm`: whether to show it, or a function that makes it."""
 
     def __init__(self, num_requests: int, use_tqdm: bool | Callable[..., Any]):
         bar = use_tqdm if callable(use_tqdm) else tqdm

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class PoolingCalls:
-    """What a model that pools is asked for. `LLM` is one."""
+    """Calls for a model that pools. Base of `LLM`."""
 
     llm_engine: "LLMEngine | ReplicaEngine"
 
@@ -46,8 +46,9 @@ class PoolingCalls:
         """Pool each prompt as the model does; the outputs are in their order. Blocks until all are done.
 
         Args:
-            prompts: as for `generate`. pooling_params: one for all, or one each.
-            pooling_task: the task that is expected; None: whatever the model does.
+            prompts: as for `generate`.
+            pooling_params: one for all, or one for each prompt.
+            pooling_task: the task that is expected; None: the model's.
 
         Raises:
             InvalidRequestError: the model pools nothing, or does another task; or as `generate` does.
@@ -91,12 +92,12 @@ class PoolingCalls:
     ) -> list[ScoringRequestOutput]:
         """The score of each pair: one text with one, one with each of several, or pair by pair.
 
-        A reranker reads both texts at once; of a model for embeddings the score is the cosine of the two.
+        A reranker reads both texts at once. With an embedding model the score is the cosine of the two embeddings.
 
         Args:
-            instruction: what counts as relevant, for rerankers that are told so; None: what the model is used to.
+            instruction: the meaning of "relevant", for rerankers that take one; None: the model's default.
 
-        Raises as `encode` does; also InvalidRequestError when the two sides do not match.
+        Raises as `encode` does; also InvalidRequestError when the two sides have different lengths.
         """
         scoring = Scoring(data_1, data_2, reads_pairs(self.llm_engine.model_config.pooler), instruction)
         return scoring.scores(self._encode(scoring.prompts, pooling_params, use_tqdm))

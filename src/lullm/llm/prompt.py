@@ -1,4 +1,4 @@
-"""What the calls of `LLM` have in common: one prompt or several, one value for all or one each."""
+"""Arguments that several calls of `LLM` take: one prompt or several, one value for all or one for each."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -8,11 +8,11 @@ from lullm.types.request import Conversation, Prompt
 from lullm.types.sampling_params import integers
 
 UseTqdm = bool | Callable[..., Any]
-"""Whether to show progress; or what makes the progress bar, called as tqdm is."""
+"""Whether to show progress; or a function that makes the progress bar, with tqdm's arguments."""
 
 
 def as_prompts(prompts: Any) -> Sequence[Prompt]:
-    """One prompt or several -> several. A list of ids is one prompt, and so is an array of one dimension."""
+    """One prompt or several as a list. A list of ids is one prompt, and so is an array of one dimension."""
     if isinstance(prompts, (str, dict)):
         return [cast(Prompt, prompts)]
     if hasattr(prompts, "tolist"):
@@ -23,7 +23,7 @@ def as_prompts(prompts: Any) -> Sequence[Prompt]:
 
 
 def one_each(name: str, value: Any, kind: type, num_prompts: int) -> list[Any]:
-    """One `value` for all prompts, or one each, as a list. Raises InvalidRequestError, naming the argument."""
+    """A list with one value for each prompt. Raises InvalidRequestError, which names the argument."""
     if isinstance(value, kind):
         return [value] * num_prompts
     if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(item, kind) for item in value):
@@ -41,9 +41,9 @@ def conversations(
     split: bool | None,
     template: str | None,
 ) -> list[Conversation]:
-    """One conversation or several, with a template's own variables, the tools and `turn_options`.
+    """A list of conversations from one or several, with the template's own variables, tools and `turn_options`.
 
-    Raises InvalidRequestError: one of them is of another kind.
+    Raises InvalidRequestError: an argument has the wrong type.
     """
     if not isinstance(messages, (list, tuple)):
         raise InvalidRequestError(f"messages must be a list of messages, not {type(messages).__name__}", "messages")
@@ -56,7 +56,7 @@ def conversations(
 
 
 def turn_options(add_generation_prompt: bool | None, continue_final_message: bool) -> dict[str, bool]:
-    """How a conversation's template ends, as its options. Raises InvalidRequestError: both are wanted."""
+    """Template options for the end of a conversation. Raises InvalidRequestError: both arguments are set."""
     if continue_final_message and add_generation_prompt:
         raise InvalidRequestError(
             "add_generation_prompt opens a new turn, and continue_final_message none; take one of them",

@@ -1,4 +1,4 @@
-"""Tally: what the finished requests of an `LLM` add to its metrics."""
+"""Tally: adds finished requests of an `LLM` to its metrics."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from lullm.metrics.vllm import VllmMetrics, Watched
+    from lullm.metrics.vllm import MonitoredEngine, VllmMetrics
 
 _MOST_KEPT = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """A finished request, as histograms take it in. `params`: None where its prompt was pooled."""
+    """The facts of a finished request that histograms count. `params`: None where its prompt was pooled."""
 
     times: RequestMetrics
     prompt_len: int
@@ -27,15 +27,15 @@ class _End:
 
 
 class Tally:
-    """The metrics of one engine. Their library (25 ms) is loaded when they are asked for, or many have ended."""
+    """The metrics of one engine. Their library takes 25 ms to load: at the first `read`, or after 1024 requests."""
 
-    def __init__(self, engine: "Watched"):
+    def __init__(self, engine: "MonitoredEngine"):
         self._engine = engine
         self._ends: list[_End] = []
         self._metrics: VllmMetrics | None = None
 
     def add(self, requests: Iterable[GenerateRequest], outputs: Iterable[EngineOutput]) -> None:
-        """Take in the last outputs of `requests`; some may be missing."""
+        """Add the last outputs of `requests`; some may be missing."""
         asked = {request.request_id: request for request in requests}
         for output in outputs:
             if output.metrics is None:
@@ -50,7 +50,7 @@ class Tally:
             self._taken_in()
 
     def read(self) -> list[Metric]:
-        """All metrics, as they are now."""
+        """The current values of all metrics."""
         return read_metrics(self._taken_in().registry)
 
     def _taken_in(self) -> "VllmMetrics":

@@ -16,11 +16,11 @@ _STEP_BYTES = 16 * MIB
 """Written at a time by `touch_in_steps`: `take` waits for one of them."""
 
 Touch = Callable[[int, int, ctypes.c_int], None]
-"""(address, bytes, flag): has memory behind the range; ends soon after the flag became 0. Without the interpreter's lock."""
+"""(address, bytes, flag): takes memory for a range, without the interpreter's lock; ends once the flag is 0."""
 
 
 def touch_in_steps(address: int, num_bytes: int, is_wanted: ctypes.c_int) -> None:
-    """A `Touch` by zeros. Between two steps it waits for the interpreter's lock, up to 0.15 s while a library is loaded."""
+    """A `Touch` by zeros. Between two steps it waits for the interpreter's lock: 0.15 s while a library is loaded."""
     for start in range(0, num_bytes, _STEP_BYTES):
         if not is_wanted.value:
             return

@@ -12,10 +12,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from lullm.config.resolved import ResolvedConfig
+from lullm.types.monitor.stats import EngineStats
 from lullm.types.outputs import RequestMetrics
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.sleep import SleepState
-from lullm.types.watch.stats import EngineStats
 
 _LABELS = ("model_name", "engine")
 _ENGINE = "0"
@@ -34,7 +34,7 @@ _REQUEST = (
 _SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 
 
-class Watched(Protocol):
+class MonitoredEngine(Protocol):
     """What the metrics read of an engine, from whatever thread scrapes."""
 
     @property
@@ -59,7 +59,7 @@ def _lengths(longest: int) -> list[int]:
 class _Gauges(Collector):
     """What is read from the engine at a scrape."""
 
-    def __init__(self, engine: Watched):
+    def __init__(self, engine: MonitoredEngine):
         self._engine = engine
         self._values = [engine.config.served_model_name, _ENGINE]
 
@@ -116,7 +116,7 @@ class _Gauges(Collector):
 class VllmMetrics:
     """The registry, and the histograms that the ends of requests feed."""
 
-    def __init__(self, engine: Watched):
+    def __init__(self, engine: MonitoredEngine):
         self.registry = CollectorRegistry()
         self.registry.register(_Gauges(engine))
         self._model_name = engine.config.served_model_name

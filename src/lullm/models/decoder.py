@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from lullm.config.decoder import QueryStretch
 from lullm.config.model import ModelConfig
 from lullm.config.pooling.pooler import Classifier, TokenScore
 from lullm.kv.cache_group import LayerPlace
@@ -76,7 +75,7 @@ class DecoderStyle:
         norms_behind_rope: or behind it.
         row_norms: RMSNorm over all query heads of a row, and over all key heads, before the rotation.
         qkv_bias, o_bias: the projections have a bias.
-        query_stretch: of models whose queries grow with their position.
+        query_factors: by position, of models whose queries grow with it (`nn.attention.stretch_factors`).
         has_logit_bias: a learned bias is added to the logits.
         make_norm: (config, dtype) -> a norm over a row of hidden states.
         make_mlp: (config, number of the layer, dtype) -> what follows the mixers of a layer; None: nothing does.
@@ -94,7 +93,7 @@ class DecoderStyle:
     row_norms: bool = False
     qkv_bias: bool = False
     o_bias: bool = False
-    query_stretch: QueryStretch | None = None
+    query_factors: Tensor | None = None
     has_logit_bias: bool = False
     make_norm: Callable[[ModelConfig, torch.dtype], Norm] = new_norm
     make_mlp: Callable[[ModelConfig, int, torch.dtype], nn.Module | None] = gated_mlp
@@ -174,9 +173,8 @@ def new_attention(
         qkv_bias=style.qkv_bias,
         o_bias=style.o_bias,
         has_sinks=family.has_sinks,
-        query_stretch=style.query_stretch,
-        has_output_gate=family.has_output_gate,
-        gate_is_apart=family.gate_is_apart,
+        query_factors=style.query_factors,
+        output_gate=family.output_gate,
         has_value_norm=family.has_value_norms,
         values_are_keys=bool(equal_values) and equal_values[layer],
     )

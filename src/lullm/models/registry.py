@@ -12,7 +12,7 @@ from lullm.config.family.family import Family
 from lullm.config.family.table import OUTSIDE
 from lullm.config.model import ModelConfig, Share
 from lullm.errors import ConfigError, UnsupportedError
-from lullm.models.family.experts.deepseek import build_deepseek
+from lullm.models.family.experts.deepseek import build_deepseek, build_mistral4
 from lullm.models.family.experts.gpt_oss import build_gpt_oss
 from lullm.models.family.experts.llama4 import build_llama4
 from lullm.models.family.experts.routed import (
@@ -44,7 +44,7 @@ from lullm.models.family.gpt import (
 from lullm.models.family.granite import build_hyperclovax
 from lullm.models.family.hunyuan import build_hunyuan
 from lullm.models.family.hybrid.kimi_linear import build_kimi_linear
-from lullm.models.family.hybrid.lfm2 import build_lfm2
+from lullm.models.family.hybrid.lfm2 import build_lfm2, build_lfm3
 from lullm.models.family.hybrid.olmo_hybrid import build_olmo_hybrid
 from lullm.models.family.hybrid.qwen_next import build_qwen3_5, build_qwen3_next
 from lullm.models.family.hybrid.recurrent_gemma import build_recurrent_gemma
@@ -58,7 +58,7 @@ from lullm.models.family.hybrid.state_space import (
 )
 from lullm.models.family.hybrid.zamba2 import build_zamba2
 from lullm.models.family.layer_norm.bloom import build_bloom, build_mpt
-from lullm.models.family.layer_norm.cohere import build_cohere
+from lullm.models.family.layer_norm.cohere import build_cohere, build_cohere2_moe
 from lullm.models.family.layer_norm.falcon import build_falcon
 from lullm.models.family.layer_norm.gpt_neox import build_codegen, build_gpt_neox, build_gptj, build_phi
 from lullm.models.family.layer_norm.starcoder import (
@@ -91,6 +91,7 @@ BUILDERS: dict[str, Builder] = {
     "GPTNeoForCausalLM": build_gpt_neo,
     "CohereForCausalLM": build_cohere,
     "Cohere2ForCausalLM": build_cohere,
+    "Cohere2MoeForCausalLM": build_cohere2_moe,
     "DeepseekV2ForCausalLM": build_deepseek,
     "DeepseekV3ForCausalLM": build_deepseek,
     "Dots1ForCausalLM": build_dots1,
@@ -124,6 +125,7 @@ BUILDERS: dict[str, Builder] = {
     "JambaForCausalLM": build_jamba,
     "Lfm2ForCausalLM": build_lfm2,
     "Lfm2MoeForCausalLM": build_lfm2,
+    "Lfm3ForCausalLM": build_lfm3,
     "LlamaForCausalLM": build_llama,
     "Llama4ForCausalLM": build_llama4,
     "MambaForCausalLM": build_mamba,
@@ -132,6 +134,7 @@ BUILDERS: dict[str, Builder] = {
     "MinistralForCausalLM": build_mistral,
     "Ministral3ForCausalLM": build_mistral,
     "MistralForCausalLM": build_mistral,
+    "Mistral4ForCausalLM": build_mistral4,
     "MixtralForCausalLM": build_mixtral,
     "MptForCausalLM": build_mpt,
     "NemotronForCausalLM": build_nemotron,

@@ -4,32 +4,52 @@ Divided by what a machine reads and computes in a second, it is the least time t
 Williams, Waterman and Patterson, 2009).
 """
 
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from torch import nn
 
 from lullm.config.model import ModelConfig
 
+_EXPERT = re.compile(r"\.experts\.\d+\.")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Bytes to read, operations of products."""
+
+    num_bytes: float
+    num_operations: float
+
+
+def parts(model: nn.Module, config: ModelConfig, num_rows: int, num_logits: int = 1) -> list[Work]:
+    """What a step with so many tokens and rows of logits does with each parameter, with all experts at once.
+
+    Each needs the results of others, so that no engine that goes layer by layer reads for one while it multiplies for
+    another. Without attention, which depends on the contexts; of an unquantized model.
+    """
+    found: dict[str, list[Work]] = {}
+    for name, parameter in model.named_parameters():
+        if not _is_read(name, config):
+            continue
+        rows = num_rows * share_used(name, config)
+        if "lm_head." in name or "embed_tokens." in name:
+            rows = num_logits
+        num_operations = 2 * rows * parameter.numel() if parameter.dim() >= 2 else 0.0
+        one = Work(parameter.nbytes * _share_read(name, config, num_rows), num_operations)
+        found.setdefault(_EXPERT.sub(".experts.", name), []).append(one)
+    return [_sum(works) for works in found.values()]
+
 
 def bytes_read(model: nn.Module, config: ModelConfig, num_rows: int = 1) -> float:
     """Bytes of weights that a step with so many tokens reads: all, but for tables and experts that no token uses."""
-    return sum(
-        parameter.nbytes * _share_read(name, config, num_rows)
-        for name, parameter in model.named_parameters()
-        if _is_read(name, config)
-    )
+    return _sum(parts(model, config, num_rows)).num_bytes
 
 
 def operations(model: nn.Module, config: ModelConfig, num_rows: int, num_logits: int = 1) -> float:
-    """Operations of the products of a step with so many tokens and rows of logits; of an unquantized model.
-
-    Without attention, which depends on the contexts.
-    """
-    total = 0.0
-    for name, parameter in model.named_parameters():
-        if _is_read(name, config) and parameter.dim() >= 2:
-            is_head = "lm_head." in name or "embed_tokens." in name
-            rows = num_logits if is_head else num_rows * share_used(name, config)
-            total += 2 * rows * parameter.numel()
-    return total
+    """Operations of the products of all parts."""
+    return _sum(parts(model, config, num_rows, num_logits)).num_operations
 
 
 def share_used(name: str, config: ModelConfig) -> float:
@@ -47,3 +67,8 @@ def _is_read(name: str, config: ModelConfig) -> bool:
     """A table of embeddings is read row by row, unless it is the head as well."""
     is_table = "embed_positions" in name or "embed_tokens_per_layer" in name
     return not is_table and ("embed_tokens" not in name or config.tie_word_embeddings)
+
+
+def _sum(works: Iterable[Work]) -> Work:
+    works = list(works)
+    return Work(sum(work.num_bytes for work in works), sum(work.num_operations for work in works))

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from lullm.config.decoder import QueryStretch
+from lullm.config.decoder import OutputGate, QueryStretch
 from lullm.config.model import ModelConfig
 from lullm.nn.context import StepContext
 from lullm.nn.kv_scale import KVScales
@@ -29,9 +29,8 @@ class AttentionStyle:
         row_norm_eps: of an RMSNorm over all query heads of a row, and one over all its key heads, before the rotation.
         qkv_bias, o_bias: the projections have a bias.
         has_sinks: every query head has a learned sink (see `Ops.attention`).
-        query_stretch: queries grow with their position. Torch computes it, so such steps are not recorded.
-        has_output_gate: the result is multiplied by the sigmoid of a projection of its own. Its rows stand before the
-            queries' in the projection. gate_is_apart: in a checkpoint it is a matrix of its own.
+        query_factors: `[max_len, 1]`, what a query is multiplied by at each position; None: by nothing.
+        output_gate: the result is multiplied by gates. Their rows stand before the queries' in the projection.
         has_value_norm: values are normed, by `head_norm_eps` and without a weight.
         values_are_keys: values are what keys are before their norm. The projection's rows are read twice.
     """
@@ -45,9 +44,8 @@ class AttentionStyle:
     qkv_bias: bool = False
     o_bias: bool = False
     has_sinks: bool = False
-    query_stretch: QueryStretch | None = None
-    has_output_gate: bool = False
-    gate_is_apart: bool = False
+    query_factors: Tensor | None = None
+    output_gate: OutputGate | None = None
     has_value_norm: bool = False
     values_are_keys: bool = False
 
@@ -62,6 +60,7 @@ class Attention(nn.Module):
     """
 
     ones: Tensor
+    query_factors: Tensor | None
 
     def __init__(self, config: ModelConfig, style: AttentionStyle, layer: int, group: int, dtype: torch.dtype):
         super().__init__()
@@ -71,9 +70,11 @@ class Attention(nn.Module):
         heads = config.kv_heads(layer)
         self.head_dim, self.num_kv_heads = heads.head_dim, heads.num_heads
         q_size, kv_size = config.num_attention_heads * heads.head_dim, heads.size
-        self.gate_size = q_size if style.has_output_gate else 0
+        gate = style.output_gate
+        self.gate_size = 0 if gate is None else config.num_attention_heads if gate.is_of_heads else q_size
         shared_sizes = (self.gate_size, q_size, kv_size, kv_size)
-        part_sizes = shared_sizes if style.gate_is_apart else (self.gate_size + q_size, kv_size, kv_size)
+        is_apart = gate is not None and gate.is_apart
+        part_sizes = shared_sizes if is_apart else (self.gate_size + q_size, kv_size, kv_size)
         projection = FusedLinear(config.hidden_size, part_sizes, style.qkv_bias, dtype, shared_sizes)
         self.projection = "qkk_proj" if style.values_are_keys else "qkv_proj"
         self.add_module(self.projection, projection)
@@ -85,6 +86,7 @@ class Attention(nn.Module):
             self.k_norm = RMSNorm(self.head_dim, style.head_norm_eps, dtype)
         if style.has_value_norm or not style.has_norm_weights:
             self.register_buffer("ones", torch.ones(self.head_dim, dtype=dtype, device="cpu"), persistent=False)
+        self.register_buffer("query_factors", style.query_factors, persistent=False)
         if style.row_norm_eps is not None:
             self.q_norm = RMSNorm(q_size, style.row_norm_eps, dtype)
             self.k_norm = RMSNorm(kv_size, style.row_norm_eps, dtype)
@@ -101,7 +103,7 @@ class Attention(nn.Module):
     ) -> Tensor:  # [T, H]
         ops, attention, cache = context.ops, context.attention[self.group], context.caches[self.layer]
         qkv = self.project(x, ops)
-        if self.gate_size:
+        if self.style.output_gate is not None:
             gate, qkv = qkv[:, : self.gate_size], qkv[:, self.gate_size :]
         head_norm = None
         if not self.style.has_norm_weights and self.style.head_norm_eps is not None:
@@ -121,12 +123,12 @@ class Attention(nn.Module):
         if context.calibrates and self.kv_scales is not None:
             self.kv_scales.calibrate(qkv, attention.slot_mapping, write)
         q = write(cache, attention.slot_mapping)
-        if self.style.query_stretch is not None:
-            q.mul_(_factors(context.positions, self.style.query_stretch).to(q.dtype))
+        if self.query_factors is not None:
+            ops.multiply_(q.view(len(q), -1), ops.embedding(context.positions, self.query_factors), None)
         out = ops.attention(q, cache, attention, self.style.scale, self.style.soft_cap, self.sinks)  # [T, Hq, D]
         out = out.flatten(1)
-        if self.gate_size:
-            ops.multiply_(out, gate, "sigmoid")
+        if self.style.output_gate is not None:
+            ops.multiply_(out, gate, self.style.output_gate.gating)
         return self.o_proj(out, ops)
 
     def project(self, x: Tensor, ops: Ops) -> Tensor:
@@ -189,9 +191,13 @@ class QueryAttention(nn.Module):
         return self.o_proj(out.flatten(1), ops)
 
 
-def _factors(positions: Tensor, stretch: QueryStretch) -> Tensor:  # [T] -> [T, 1, 1]
+def stretch_factors(stretch: QueryStretch | None, max_len: int, dtype: torch.dtype) -> Tensor | None:  # [max_len, 1]
+    """What queries are multiplied by at each position; None: by 1."""
+    if stretch is None or max_len + stretch.ahead <= stretch.trained_len:
+        return None
+    positions = torch.arange(max_len, device="cpu")
     lengths = torch.floor((positions + stretch.ahead) / stretch.trained_len)
-    return (1 + stretch.beta * torch.log(1 + lengths)).view(-1, 1, 1)
+    return (1 + stretch.beta * torch.log(1 + lengths)).unsqueeze(1).to(dtype)
 
 
 def add_kv_scales(model: nn.Module) -> None:

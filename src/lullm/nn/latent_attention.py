@@ -44,10 +44,22 @@ class LatentAttention(nn.Module):
         scale: factor on the products of queries and keys.
         bias: the projections into latent vectors, and the one of the output, have a bias.
         layer: the number of the layer in the model. group: the number of its KV cache group.
+        query_factors: as of `AttentionStyle`.
     """
 
-    def __init__(self, config: ModelConfig, bias: bool, layer: int, group: int, dtype: torch.dtype):
+    query_factors: Tensor | None
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        bias: bool,
+        layer: int,
+        group: int,
+        dtype: torch.dtype,
+        query_factors: Tensor | None = None,
+    ):
         super().__init__()
+        self.register_buffer("query_factors", query_factors, persistent=False)
         sizes, heads = config.family.latent, config.num_attention_heads
         assert sizes is not None, "of a family with latents"
         self.sizes, self.num_heads = sizes, heads
@@ -79,6 +91,8 @@ class LatentAttention(nn.Module):
         ops.write_cache(row.unsqueeze(1).expand(-1, 2, -1), cache, prepared.slot_mapping)
         q = self._queries(x, context).unflatten(-1, (self.num_heads, sizes.query_size))  # [T, Hq, query_size]
         ops.rotate_(q[..., sizes.plain_size :], None, context.positions, cos_sin_cache)
+        if self.query_factors is not None:
+            ops.multiply_(q.view(len(q), -1), ops.embedding(context.positions, self.query_factors), None)
         attend = ops.attend_latents or absorbed_over(ops.multiply_heads, ops.attention)
         out = attend(q, self.kv_b_proj.parts, cache, prepared, self.scale)  # [T, Hq, value_size]
         return self.o_proj(out.flatten(1), ops)

@@ -68,8 +68,11 @@ def soft_cap_(x: Tensor, cap: float) -> None:
 def multiply_(y: Tensor, x: Tensor, gating: Gating | None) -> None:
     """See `Ops.multiply_`."""
     if gating is not None:
-        x = (silu(x.float()) if gating == "silu" else x.float().sigmoid()).to(y.dtype)
-    y.mul_(x)
+        x = _GATINGS[gating](x.float()).to(y.dtype)
+    y.unflatten(1, (x.shape[1], -1)).mul_(x.unsqueeze(2))
+
+
+_GATINGS: dict[Gating, Callable[[Tensor], Tensor]] = {"silu": silu, "sigmoid": torch.sigmoid, "softplus": softplus}
 
 
 def forbid_(logits: Tensor, rows: Tensor, allowed: Tensor) -> None:

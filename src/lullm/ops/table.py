@@ -235,9 +235,9 @@ class Ops:
     """x, weight, its layout, bias, activation: as `gated_linear`, of a quantized weight."""
 
     multiply_: Callable[[Tensor, Tensor, Gating | None], None] = in_place.multiply_
-    """y `[T, N]`, x `[T, N]`, a part of longer rows or not, gating -> None. `y * gating(x)` in place.
+    """y `[T, N]`, x `[T, M]`, a part of longer rows or not, gating -> None. `y * gating(x)` in place.
 
-    What the gating gives is rounded to y's dtype; None: x as it is.
+    What the gating gives is rounded to y's dtype; None: x as it is. An element of x counts for N / M of y.
     """
 
     gated_rms_norm: Callable[[Tensor, Tensor, Tensor, float, bool], Tensor] = mixing.gated_rms_norm

@@ -1,7 +1,7 @@
-"""DrawShare: of the workers that share a model's head each draws for some rows of a batch, and tells the others.
+"""DrawShare: workers that share a model's head each draw for some rows of a batch, and exchange the tokens.
 
-Each has some columns of the logits. To gather all of them everywhere, and to draw for all rows everywhere, took 8.4 and
-54 ms of 32 rows of 151,936 logits with top_p on one core each (Intel Xeon with AMX); a half of both is enough.
+Each worker has some columns of the logits. To gather all of them and draw for all rows on every worker took 8.4 and 54
+ms for 32 rows of 151,936 logits with top_p on one core each (Intel Xeon with AMX). Two workers need half of both.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ from lullm.types.draw import Draw
 
 
 class DrawShare:
-    """A worker's rows of batches of decodes with one draw per row.
+    """A worker's rows of decode batches with one draw per row.
 
     Args:
-        group: of those that share the head.
+        group: the workers that share the head.
     """
 
     def __init__(self, group: Collective):
@@ -31,20 +31,20 @@ class DrawShare:
         self._place_of_row = lru_cache(maxsize=64)(self._find_places)
 
     def rows(self, size: int) -> range:
-        """Of a batch of so many rows; all workers have as many."""
+        """This worker's rows of a batch of `size` rows; all workers have equally many."""
         return rows_of(size, self._group.rank, self._group.size)
 
     def ops(self, ops: Ops) -> Ops:
-        """With which a head gives the logits of these rows only."""
+        """Ops with which the head gives the logits of these rows only."""
         return ops if self._group.size == 1 else replace(ops, all_gather=self._group.deal_rows)
 
     def draws(self, draws: Sequence[Draw], size: int) -> Sequence[Draw]:
-        """Those of these rows; a batch that is filled up to `size` has fewer draws."""
+        """The draws of these rows; a padded batch has fewer draws than rows."""
         own = self.rows(size)
         return draws[own.start : own.stop]
 
     def table(self, table: DrawTable, size: int) -> DrawTable:
-        """That of these rows."""
+        """The table of these rows."""
         return table.part(self.rows(size))
 
     def num_best(self, draws: Sequence[Draw], size: int) -> int | None:
@@ -52,13 +52,13 @@ class DrawShare:
         return None if self._has_all(size) else max(num_best_of_rows(draws).values(), default=None)
 
     def tokens(self, own: Tensor, size: int) -> Tensor:
-        """`[R]` int64 of these rows -> `[size]` of all."""
+        """`[R]` int64 of these rows -> `[size]` of all rows."""
         if self._has_all(size):
             return own
         return self._group.all_gather(own.view(1, -1)).flatten()[self._place_of_row(size, own.device)]
 
     def sampled(self, own: Sampled, draws: Sequence[Draw], size: int) -> Sampled:
-        """Of the draws of these rows -> of all `draws`. `own` has the columns that the widest of all draws needs."""
+        """The results of these rows -> of all `draws`. `own` has as many columns as the widest of all draws needs."""
         if self._has_all(size):
             return own
         missing = len(self.rows(size)) - len(own.draws)
@@ -71,11 +71,11 @@ class DrawShare:
         return Sampled(draws, rows[:, 0].long(), rows, num_best_of_rows(draws))
 
     def _has_all(self, size: int) -> bool:
-        """Whether each worker draws for all: one that is alone, or of a batch of one."""
+        """Whether each worker draws for all rows: a single worker, or a batch of one."""
         return len(self.rows(size)) == size
 
     def _find_places(self, size: int, device: torch.device) -> Tensor:
-        """`[size]`: where the row of a batch stands among the rows of all workers, in rank order."""
+        """`[size]`: the index of each row of a batch among the rows of all workers, in rank order."""
         of_ranks = [rows_of(size, rank, self._group.size) for rank in range(self._group.size)]
         places = {row: place for place, row in enumerate(row for rows in of_ranks for row in rows)}
         return torch.tensor([places[row] for row in range(size)], device=device)

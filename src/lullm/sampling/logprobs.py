@@ -11,8 +11,8 @@ from torch import Tensor
 
 from lullm.types.step import TokenLogprobs
 
-# At least so many best tokens are searched for, so that the order of equally likely tokens does not depend on how many
-# the other rows of the batch ask for.
+# The search finds at least 32 best tokens, so that the order of equally likely tokens does not depend on how many the
+# other rows of the batch ask for.
 _MIN_WIDTH = 32
 
 
@@ -22,11 +22,13 @@ def pack_ranked_logprobs(logprobs: Tensor, chosen: Tensor, num_best: int) -> Ten
     Does not synchronise.
 
     Args:
-        logprobs: [R, V] float32. chosen: [R] token ids. num_best: the most that any row asks for.
+        logprobs: [R, V] float32.
+        chosen: [R] token ids.
+        num_best: the most that any row asks for.
 
     Returns:
         [R, 2 + 2 K] float64 (which holds float32 values and token ids exactly) for `unpack_ranked_logprobs`. Equally
-        likely tokens stand in the order of their ids.
+            likely tokens are in the order of their ids.
     """
     chosen_logprob = logprobs.gather(1, chosen.unsqueeze(1))
     rank = 1 + (logprobs > chosen_logprob).sum(-1, keepdim=True)

@@ -1,8 +1,8 @@
-"""Masks: the tokens that grammars allow, found on a thread beside the forward pass, or where a choice needs them.
+"""Masks: the tokens that grammars allow, found on a thread beside the forward pass, or after a token was refused.
 
-A model that was trained for it nearly always says what fits. So where the grammar cannot change a choice that it takes
-(`Late`), the choice comes first, and a mask is found only if the grammar refuses it: taking a token costs some
-microseconds, the mask of a string with a bound up to 7 ms of 150,000 tokens.
+A model that was trained for a form nearly always follows it. So the token is chosen first if its grammar can only
+accept it or refuse it (`Late`), and a mask is found only after a refusal. Checking one token costs some microseconds,
+the mask of a string with a bound up to 7 ms for 150,000 tokens.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -17,7 +17,7 @@ from lullm.types.draw import Draw
 from lullm.types.packed import INT_BYTES
 
 Late = Callable[[Draw], bool]
-"""Whether a token that is chosen without the draw's mask is also the choice with it, if the grammar takes it."""
+"""Whether a token chosen without the draw's mask, and accepted by the grammar, is also the choice with the mask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,11 @@ class Masks:
     allowed: npt.NDArray[np.int32]
 
     def tokens_of_row(self, row: int) -> list[int]:
-        """What a draw that has a guide may choose."""
+        """The tokens that a draw with a guide may choose."""
         return np.flatnonzero(unpacked(self.allowed[self.rows.index(row)])).tolist()
 
     def part(self, rows: Collection[int]) -> "Masks | None":
-        """The masks of some rows; None: these have none."""
+        """The masks of some rows; None: they have none."""
         places = [place for place, row in enumerate(self.rows) if row in rows]
         if len(places) == len(self.rows):
             return self
@@ -57,16 +57,16 @@ class StepGuides:
 
     @property
     def late(self) -> Collection[int]:
-        """The rows of the draws that `settle` has to be asked for."""
+        """The rows of the draws that need `settle`."""
         return self._late.keys()
 
     def settle(self, token_ids: list[int]) -> Masks | None:
-        """Put what grammars force in the place of other tokens, of `token_ids` [N] by row, chosen without masks.
+        """Replace tokens where grammars force others. `token_ids` [N] by row, chosen without masks.
 
-        Returns the masks of the late draws whose grammars do not take their tokens; None: all are settled.
+        Returns the masks of the late draws whose grammars refuse their tokens; None: all are settled.
         """
         assert self._matchers is not None
-        self.early()  # one thread at a time
+        self.early()  # the matchers serve one thread at a time
         refused = []
         for row, guided in self._late.items():
             token_id = self._matchers.settle(guided, token_ids[row])
@@ -81,14 +81,14 @@ NO_GUIDES = StepGuides()
 
 
 class MaskMaker:
-    """Makes the masks of a step. Keeps no state but the caches of `Matchers`."""
+    """Makes the masks of a step. Its only state is the caches of `Matchers`."""
 
     def __init__(self, tokenizer_json: Callable[[], str], vocab_size: int) -> None:
         self._matchers = Matchers(tokenizer_json, vocab_size)
         self._thread: ThreadPoolExecutor | None = None
 
     def start(self, draws: Sequence[Draw], is_late: Late) -> StepGuides:
-        """Begin with the masks of these draws. No token of theirs may be pending."""
+        """Start to find the masks of these draws. None of their tokens may be pending."""
         early: dict[int, Guided] = {}
         late: dict[int, Guided] = {}
         for row, draw in enumerate(draws):

@@ -1,6 +1,6 @@
 """Penalties on tokens that have occurred: repetition, presence, frequency.
 
-They change only the logits of tokens in the sequence: for rows with a penalty the host builds flat (row, token id)
+They change only the logits of tokens in the sequence. For rows with a penalty the host builds flat (row, token id)
 vectors, and only those places are read and written.
 """
 
@@ -41,7 +41,7 @@ def _penalize_repetition_(logits: Tensor, draws: Sequence[Draw], penalized: list
     )
     factor = on_device(factors.clip(max=torch.finfo(logits.dtype).max), logits).to(logits.dtype)
     old = logits[places]
-    # A token that occurs twice is read and written twice with the same value: no need to find the distinct ones.
+    # A token that occurs twice is written twice with the same value, so the distinct ones need not be found.
     new = torch.where(old > 0, old / factor, old * factor)
     # A tiny factor must not turn a finite logit into infinity, which would look like a broken model.
     logits[places] = new.clamp(max=torch.finfo(logits.dtype).max)
@@ -67,7 +67,7 @@ def count_output_tokens(
 
 
 def output_ids(draw: Draw) -> npt.NDArray[np.int32]:
-    """Those of its tokens that were drawn before, of a draw that carries them."""
+    """A draw's output tokens before this one. The draw must carry its tokens."""
     token_ids = np.frombuffer(draw.token_ids, np.int32)
     return token_ids[len(token_ids) - draw.output_len :]
 
@@ -79,5 +79,5 @@ def _edits(draw: Draw) -> LogitEdits:
 
 
 def on_device(array: np.ndarray, like: Tensor) -> Tensor:
-    """Where the logits are. Does not synchronise."""
+    """Copy to the logits' device. Does not synchronise."""
     return torch.from_numpy(array).to(like.device, non_blocking=True)

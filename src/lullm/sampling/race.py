@@ -1,13 +1,12 @@
-"""The race of a draw: every token id has noise of its own, and the largest logit plus noise wins.
+"""The race of a draw: every token id has its own noise, and the largest logit plus noise wins.
 
 With Gumbel noise a token wins with its probability (Gumbel, "Statistical theory of extreme values", 1954; Maddison,
-Tarlow and Minka, "A* sampling", 2014). The noise is a function of the draw's key and the token id alone, so a rounding
-of the logits changes the winner only where two tokens come that close; by inverse CDF it moves all borders behind it.
-
+Tarlow and Minka, "A* sampling", 2014). The noise depends on the draw's key and the token id alone, so a rounding of the
+logits changes the winner only between tokens that are that close; with an inverse CDF it shifts all later borders.
 There is no generator to seed, save or advance. A draw gives the same token in any batch, after a preemption, on another
 worker and after a sleep.
 
-Integers, and float64 in a fixed order without any libm, so that every back end gives the same bits: this file,
+It uses integers, and float64 in a fixed order without libm, so that every back end gives the same bits: this file,
 `ops/cpu/csrc/race.h` and `ops/triton/sampling.py`.
 """
 
@@ -24,20 +23,20 @@ _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 _ROOT_OF_HALF = 0x3FE6A09E667F3BCD  # the bits of 0.5**0.5 in float64
 _LN_2 = 0.6931471805599453
 _WIDEST = 41.0
-"""A token whose logit is so far below the best's cannot win: noise lies between -3.6 and 36.8."""
+"""A token whose logit is so far below the best one's cannot win: noise lies between -3.6 and 36.8."""
 
 
 def keys_of(draws: Sequence[Draw]) -> np.ndarray:
     """[N] int64, 64 bits per draw, from its seed, its sequence's index and its number of output tokens. Host only.
 
-    Each (seed, seq_index) starts a SplitMix64 stream of its own, and the n-th output token takes its n-th number, which
+    Each (seed, seq_index) starts its own SplitMix64 stream. The n-th output token takes the n-th number of it, which
     starts the stream of its noise.
     """
     seeds = np.array([draw.params.seed & 0xFFFFFFFFFFFFFFFF for draw in draws], np.uint64)
     seq_indices = np.array([draw.params.seq_index for draw in draws], np.uint64)
     output_lens = np.array([draw.output_len for draw in draws], np.uint64)
     one, gamma = np.uint64(1), np.uint64(GOLDEN_GAMMA)
-    # Mixed in turn: with a sum, seed 1 of sequence 0 would equal seed 0 of sequence 1.
+    # Mixed one after the other: with a sum, seed 1 of sequence 0 would equal seed 0 of sequence 1.
     state = mix(seeds + gamma)
     state = mix(state + (seq_indices + one) * gamma)
     return mix(state + (output_lens + one) * gamma).view(np.int64)
@@ -60,8 +59,8 @@ def choose_tokens(logits: Tensor, keys: Tensor) -> Tensor:
 def _winner(logits: Tensor, key: Tensor) -> Tensor:
     """The winner of one row [V].
 
-    Few tokens come so near to winning that their noise is needed: with the random bits r as a fraction, it is at most
-    -ln(r). Row by row and in place, since all of it stays in the cache then: 2 ms instead of 5 per 150,000 tokens.
+    Only tokens close to winning need their noise computed: with the random bits r as a fraction, it is at most -ln(r).
+    Rows are handled one by one and in place, so that they stay in the cache: 2 ms instead of 5 per 150,000 tokens.
     """
     ids = (logits >= -_WIDEST).nonzero().squeeze(1)
     if len(ids) == 0:
@@ -71,7 +70,7 @@ def _winner(logits: Tensor, key: Tensor) -> Tensor:
     bounds = runners - _shifted(bits, 1, bits).float().clamp_(min=1.0).log_()
     leader = bounds.max(0).indices
     lead = runners[leader] + gumbel_noise(key, ids[leader])
-    # 2**63, and a margin for float32's roundings.
+    # 2**63, and a margin for float32's rounding.
     near = (bounds >= lead - 63 * _LN_2 - 1e-3).nonzero().squeeze(1)
     return ids[near[(runners[near].double() + gumbel_noise(key, ids[near])).argmax()]]
 
@@ -100,7 +99,7 @@ def _random_bits(keys: Tensor, token_ids: Tensor) -> Tensor:
 
 
 def _shifted(bits: Tensor, places: int, out: Tensor) -> Tensor:
-    """To the right, zeros from the left; written to `out`."""
+    """Shift to the right, zeros from the left, into `out`."""
     return torch.bitwise_right_shift(bits, places, out=out).bitwise_and_((1 << 64 - places) - 1)
 
 

@@ -22,7 +22,7 @@ Forbid = Callable[[Tensor, Tensor, Tensor], None]
 """`Ops.forbid_`."""
 
 Places = tuple[Tensor, Tensor]
-"""(rows, token ids) on the logits' device: an index into them."""
+"""(rows, token ids) on the logits' device, as an index."""
 
 
 def apply_restrictions_(
@@ -31,11 +31,11 @@ def apply_restrictions_(
     """Bias, allowed tokens, grammars, forbidden tokens, forced ones, in place on logits [N, V]. Does not synchronise.
 
     Args:
-        masks: of the draws whose guides are to be kept here. forbid: `Ops.forbid_`.
+        masks: of the draws whose guides apply here.
+        forbid: `Ops.forbid_`.
 
     If bad words and min_tokens would leave no token, this draw ignores them and takes any of `allowed_token_ids`, of
-    what its grammar allows, or of the whole vocabulary. A thinking budget that is used up leaves one token, whatever
-    else is said.
+    its grammar's tokens, or of the whole vocabulary. A thinking budget that is used up leaves exactly one token.
     """
     edits = [(row, draw.params.edits) for row, draw in enumerate(draws) if draw.params.edits is not None]
     biases = [(row, edit.logit_bias) for row, edit in edits if edit.logit_bias]
@@ -62,10 +62,10 @@ def apply_restrictions_(
 def forbidden_ids(
     draw: Draw, edits: LogitEdits, vocab_size: int, grammatical: Callable[[], list[int]] | None = None
 ) -> set[int]:
-    """The tokens that bad words and min_tokens forbid now; empty if nothing would be left. Host only.
+    """The tokens that bad words and min_tokens forbid now; empty if no token would be left. Host only.
 
     Args:
-        grammatical: gives the tokens that the draw's grammar allows; None: it has none.
+        grammatical: returns the tokens that the draw's grammar allows; None: it has no grammar.
     """
     ids: set[int] = set()
     if edits.bad_words_ids:
@@ -89,7 +89,7 @@ def forbidden_ids(
 
 
 def _grammatical(masks: Masks | None, row: int, edits: LogitEdits) -> Callable[[], list[int]] | None:
-    """What the grammar of a draw allows, if it has one."""
+    """The tokens that a draw's grammar allows, if it has one."""
     return None if edits.guide is None or masks is None else functools.partial(masks.tokens_of_row, row)
 
 
@@ -103,7 +103,7 @@ def _within(token_ids: Iterable[int], vocab_size: int) -> list[int]:
 
 def _add_bias_(logits: Tensor, biases: Sequence[tuple[int, dict[int, float]]]) -> None:
     inside = [b for _, bias in biases for token_id, b in bias.items() if 0 <= token_id < logits.shape[1]]
-    # A dict names each token once, so that no place is added to twice.
+    # A dict names each token once, so each place gets one bias.
     logits[_places(biases, logits)] += torch.tensor(inside, dtype=logits.dtype).to(logits.device, non_blocking=True)
 
 

@@ -32,8 +32,8 @@ from lullm.types.step import NO_TOKEN, DrawnToken, TokenLogprobs
 class Sampled:
     """The result of draws, on the device until `to_host`.
 
-    `tokens` [N] int64, in the order of `draws`. `table` [N, 1 + columns] float64: the tokens again, then for the rows
-    of `num_best_of_row` (row -> number of best tokens) the columns of `pack_ranked_logprobs`; None: no row wants any.
+    `tokens` [N] int64, in the order of `draws`. `table` [N, 1 + columns] float64: the tokens again, then the columns of
+    `pack_ranked_logprobs` for the rows of `num_best_of_row` (row -> number of best tokens); None: no row wants any.
     """
 
     draws: Sequence[Draw]
@@ -42,13 +42,13 @@ class Sampled:
     num_best_of_row: dict[int, int]
 
     def on_host(self, to_host: Callable[[Tensor], Tensor]) -> "Sampled":
-        """The same, with all data of `drawn` in host memory, by one transfer."""
+        """The same, with the data of `drawn` in host memory, by one transfer."""
         if self.table is None:
             return replace(self, tokens=to_host(self.tokens))
         return replace(self, table=to_host(self.table))
 
     def drawn(self) -> list[DrawnToken]:
-        """The outcomes in the order of the draws. Blocks until they are on the host."""
+        """The drawn tokens in the order of the draws. Blocks until they are on the host."""
         if self.table is None:
             token_ids = self.tokens.tolist()
             return [DrawnToken(draw.seq_id, token_id) for draw, token_id in zip(self.draws, token_ids, strict=True)]
@@ -65,17 +65,17 @@ class Sampled:
 class Sampler:
     """Draws tokens and ranks log-probabilities.
 
-    What it returns follows from the arguments of one call. With `choose` it keeps token counts from call to call
+    The results of a call depend on its arguments alone. With `choose` it keeps token counts between calls
     (`TokenCounts`), to save work.
 
     Args:
         vocab_size: V, the width of the logits.
-        logprobs_mode: 'raw_logprobs': of the logits as the model gave them; 'processed_logprobs': after penalties,
-            bias, restrictions and (for draws that are not greedy) temperature and truncation.
+        logprobs_mode: 'raw_logprobs': of the model's own logits; 'processed_logprobs': after penalties, bias,
+            restrictions and (for draws that are not greedy) temperature and truncation.
         choose: `Ops.draw_tokens`, where a device has it: one launch for all stages from the greedy choice on.
         forbid: `Ops.forbid_`.
-        choose_allowed: `Ops.draw_allowed`, where a device has it. Masks are then found for refused tokens alone, and
-            draws that nothing but a guide restricts leave their logits as they are.
+        choose_allowed: `Ops.draw_allowed`, where a device has it. Then only refused tokens need masks, and draws that
+            only a guide restricts do not change their logits.
 
     Raises:
         ConfigError: unknown mode.
@@ -114,9 +114,9 @@ class Sampler:
             logits: [N, V] float32, row i for draws[i]; may be changed in place.
             table: of these draws, on the logits' device; None: made here.
             guides: of these draws, with `is_late` of this sampler.
-            chosen: [N] int64, what `choose` gave for these logits; None: it was not asked.
-            num_best: the most tokens that a draw of the whole batch ranks, of which these draws are a part, so that the
-                tables of all parts have as many columns; None: that of these draws, if they rank any.
+            chosen: [N] int64, the result of `choose` for these logits; None: `choose` was not called.
+            num_best: the most tokens that any draw of the whole batch ranks, so that the tables of all its parts have
+                equally many columns; None: the most of these draws.
 
         Raises:
             ValueError: the shape of the logits does not fit.
@@ -144,16 +144,15 @@ class Sampler:
         return Sampled(draws, tokens, _table_of(tokens, ranked_rows, logprobs, num_best), best_of_row)
 
     def is_late(self, draw: Draw) -> bool:
-        """See `Late`: a mask takes tokens away, and where nothing counts those that are left, the best one stays best.
-
-        Untouched by it are the best token, and the winner of a race without top_k, top_p and min_p.
+        """See `Late`. A mask removes tokens. It changes neither the best token nor, without top_k, top_p and min_p, the
+        winner of a race, if that token is allowed.
         """
         params = draw.params
         is_whole = params.top_k == 0 and params.top_p == 1.0 and params.min_p == 0.0
         return self._is_apart(draw) and (params.is_greedy or is_whole)
 
     def _is_apart(self, draw: Draw) -> bool:
-        """Whether the draw's mask can be kept away from the logits."""
+        """Whether the draw's mask can stay out of the logits."""
         params = draw.params
         keeps_logits = params.num_logprobs is None or self._wants_raw_logprobs
         return self._choose_allowed is not None and keeps_logits and has_guide_alone(params.edits)
@@ -167,7 +166,7 @@ class Sampler:
         chosen: Tensor | None,
         writes_logits: bool,
     ) -> Tensor:
-        """[N] int64. The draws that nothing but a guide restricts choose again where their grammar says so."""
+        """[N] int64. Draws that only a guide restricts choose again where their grammar refuses a token."""
         assert self._choose is not None
         masks = guides.early()
         apart = set(guides.late)
@@ -199,10 +198,11 @@ class Sampler:
     def prompt_logprobs(self, logits: Tensor, targets: Sequence[int], num_logprobs: int) -> list[TokenLogprobs]:
         """For each row the target, then the `num_logprobs` best tokens in order without the target. Blocks.
 
-        Always of the untouched logits, because sampling parameters do not apply to a prompt.
+        Uses the model's own logits, because sampling parameters do not apply to a prompt.
 
         Args:
-            logits: [R, V] float32; not changed, but copied once. targets: R token ids, those that follow in the prompt.
+            logits: [R, V] float32; not changed, but copied once.
+            targets: R token ids, the next tokens of the prompt.
         """
         if logits.shape != (len(targets), self._vocab_size):
             raise ValueError(f"logits of shape {tuple(logits.shape)} for {len(targets)} targets")
@@ -214,16 +214,16 @@ class Sampler:
 
 
 def num_best_of_rows(draws: Sequence[Draw]) -> dict[int, int]:
-    """By the rows whose draws want log-probabilities: of how many best tokens."""
+    """Row -> number of best tokens, for the rows whose draws want log-probabilities."""
     wanted = enumerate(draw.params.num_logprobs for draw in draws)
     return {row: num_best for row, num_best in wanted if num_best is not None}
 
 
 def is_plain(draws: Sequence[Draw], only_greedy: bool) -> bool:
-    """Whether all draws use the model's logits unchanged and want nothing but the token. Host only.
+    """Whether all draws use the model's logits unchanged and want only the token. Host only.
 
     Args:
-        only_greedy: and whether every draw is greedy.
+        only_greedy: also require that every draw is greedy.
     """
     for draw in draws:
         params = draw.params
@@ -233,7 +233,7 @@ def is_plain(draws: Sequence[Draw], only_greedy: bool) -> bool:
 
 
 def greedy_tokens(logits: Tensor) -> Tensor:
-    """[N] int64: the first of the largest of each row of [N, V], or NO_TOKEN. Does not synchronise."""
+    """[N] int64: the first of the largest logits of each row of [N, V], or NO_TOKEN. Does not synchronise."""
     best = logits.max(dim=-1)
     return best.indices.where(best.values.isfinite(), NO_TOKEN)
 
@@ -241,13 +241,13 @@ def greedy_tokens(logits: Tensor) -> Tensor:
 def draw_tokens_(
     logits: Tensor, draws: Sequence[Draw], keys: Tensor | None = None, masks: Masks | None = None
 ) -> Tensor:
-    """Token ids [N] int64 on the logits' device, NO_TOKEN where there is none. Changes logits [N, V] in place.
+    """Token ids [N] int64 on the logits' device, NO_TOKEN where none can be drawn. Changes logits [N, V] in place.
 
     Afterwards the logits are those of the draw, up to a constant per row. Synchronises unless all draws are greedy.
     """
     apply_penalties_(logits, draws)
     apply_restrictions_(logits, draws, masks)
-    best = logits.max(dim=-1)  # the first of equals
+    best = logits.max(dim=-1)  # the first of equal ones
     tokens = best.indices
     random_rows = [row for row, draw in enumerate(draws) if not draw.params.is_greedy]
     if len(random_rows) == len(draws):
@@ -258,7 +258,7 @@ def draw_tokens_(
         part_keys = None if keys is None else keys[index]
         tokens[index] = _draw_at_random_(part, best.values[index], part_draws, part_keys)
         logits[index] = part
-    # A maximum passes NaN on, so this number shows every broken logit of the row that could have been drawn.
+    # A maximum propagates NaN, so it shows every broken logit of the row that could have been drawn.
     return tokens.where(best.values.isfinite(), NO_TOKEN)
 
 

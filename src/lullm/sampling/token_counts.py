@@ -1,9 +1,9 @@
-"""TokenCounts: which tokens the sequences with penalties hold, kept on the device from step to step.
+"""TokenCounts: the tokens of sequences with penalties, counted on the device from step to step.
 
-`penalties` builds lists of all tokens on the host for each step, and copies megabytes. Here a step brings only the
-tokens that are new. A draw still carries all of its tokens, so what is kept is compared with them as bytes, and counted
-anew where they differ: after a fork, a beam or a rejected draft. So the counts are those of the draw, whatever came
-before, without a word about what ended.
+`penalties` builds lists of all tokens on the host for each step, and copies megabytes. Here a step brings only new
+tokens. A draw still carries all of its tokens. They are compared as bytes with those that were counted, and counted
+anew where they differ: after a fork, a beam or a rejected draft. So the counts are always those of the draw, and no
+message about ended sequences is needed.
 """
 
 from collections import OrderedDict
@@ -21,7 +21,7 @@ from lullm.units import next_power_of_2
 
 @dataclass(slots=True)
 class _Counted:
-    """What the counts at a place are of."""
+    """The tokens that are counted at a place."""
 
     place: int
     token_ids: bytes = b""
@@ -30,7 +30,7 @@ class _Counted:
 
 @dataclass(slots=True)
 class Arrivals:
-    """What a batch brings to the counts. `places` by row; the others are flat places `place * V + token id`."""
+    """A batch's changes to the counts. `places` by row; the others are flat places `place * V + token id`."""
 
     places: list[int]
     cleared: list[int]
@@ -41,7 +41,7 @@ class Arrivals:
 class TokenCounts:
     """Penalties by counts; the logits get the same bits as from `apply_penalties_`.
 
-    Counts take 5 bytes for each token id and row, for as many rows with penalties as one batch has had.
+    Counts take 5 bytes for each token id and row, for as many rows with penalties as the largest batch so far had.
 
     Args:
         vocab_size: V.
@@ -49,7 +49,7 @@ class TokenCounts:
 
     def __init__(self, vocab_size: int):
         self._vocab_size = vocab_size
-        self._counted: OrderedDict[tuple[int, int], _Counted] = OrderedDict()  # the longest unused first
+        self._counted: OrderedDict[tuple[int, int], _Counted] = OrderedDict()  # least recently used first
         self._free: list[int] = []
         self._occurs: Tensor | None = None  # [C, V] bool: in the prompt or the output
         self._counts: Tensor | None = None  # [C, V] int32: in the output
@@ -83,11 +83,11 @@ class TokenCounts:
         logits[where] = found
 
     def arrivals(self, draws: Sequence[Draw]) -> Arrivals:
-        """What these draws bring, and note that it was counted. Host only; there is room for all of them."""
+        """The changes that these draws bring, now recorded as counted. Host only; there must be room for all."""
         found = Arrivals([], [], np.zeros(0, np.int64), np.zeros(0, np.int64))
         times: dict[int, int] = {}
         keys = []
-        for draw in draws:  # drafts, and sequences about to be forked, draw more than once
+        for draw in draws:  # a sequence with drafts, or about to be forked, draws more than once
             times[draw.seq_id] = times.get(draw.seq_id, -1) + 1
             keys.append((draw.seq_id, times[draw.seq_id]))
         for key in keys:
@@ -111,13 +111,13 @@ class TokenCounts:
         return found
 
     def _new(self, key: tuple[int, int]) -> _Counted:
-        """At a free place, or at the one that was not used for longest, which is of no draw of this batch."""
+        """Take a free place, or the least recently used one, which no draw of this batch uses."""
         place = self._free.pop() if self._free else self._counted.popitem(last=False)[1].place
         self._counted[key] = _Counted(place)
         return self._counted[key]
 
     def _room(self, num_rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The counts, for so many rows at least. To make more of them is to count anew."""
+        """The counts, for `num_rows` rows at least. If they must grow, counting starts again."""
         if self._occurs is None or self._counts is None or len(self._occurs) < num_rows:
             capacity = next_power_of_2(num_rows)
             self._occurs = torch.zeros(capacity, self._vocab_size, dtype=torch.bool, device=device)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lullm.types.draw import DrawParams
 
-_FIRST_WIDTH = 1024  # candidates looked at first for top_p; nearly always enough, and far cheaper than a sort
+_FIRST_WIDTH = 1024  # candidates for top_p that are tried first; nearly always enough, and far cheaper than a sort
 _WIDENING = 8
 
 
@@ -34,7 +34,7 @@ def scale_by_temperature_(logits: Tensor, best: Tensor, params: Sequence[DrawPar
 def truncate_(logits: Tensor, params: Sequence[DrawParams]) -> None:
     """Set dropped logits to -inf for top_k, top_p and min_p, in place on logits [N, V] whose row maxima are 0.
 
-    Synchronises once if there is a top_p, and again when the most likely 1024 tokens of a row do not hold its top_p.
+    Synchronises once if any row has a top_p, and again when the most likely 1024 tokens of a row do not hold its top_p.
     """
     vocab_size = logits.shape[1]
     top_k = np.array([p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params])
@@ -95,12 +95,12 @@ def top_thresholds(logits: Tensor, top_k: np.ndarray, top_p: np.ndarray) -> Tens
 def _nucleus_thresholds(values: Tensor, probs: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
     """Of candidates [n, K] in falling order: the lowest logit that top_p [n] keeps, and whether K were enough, [n].
 
-    Sums are in float64, so that neither K nor the device's order of addition shifts the border.
+    Sums are in float64, so that neither K nor the device's order of addition moves the threshold.
     """
     cumulative = probs.double().cumsum(-1)
     top_p = top_p.unsqueeze(1)
     num_kept = 1 + (cumulative[:, :-1] < top_p).sum(-1, keepdim=True)
-    # Candidates without any probability mean that no mass is left beyond them. NaN counts as enough.
+    # If the last candidate has no probability, no mass is left beyond it. NaN counts as enough.
     is_enough = ~((cumulative[:, -1:] < top_p) & (probs[:, -1:] > 0)) | (top_p == 1.0)
     found = values.gather(1, num_kept - 1).masked_fill_(top_p == 1.0, -torch.inf)
     return found.squeeze(1), is_enough.squeeze(1)

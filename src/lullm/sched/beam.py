@@ -1,8 +1,8 @@
 """Beam search as pure bookkeeping over scores; the scheduler turns its decisions into forks and frees.
 
-At every step each live beam offers its best next tokens. Of all offers the best ones that end a hypothesis (an end
-token, or the length limit) join the finished ones, ranked by sum of log-probabilities / length ** length_penalty; the
-best others live on. This is the search that transformers' `generate(num_beams=...)` does, decision for decision.
+At every step each live beam offers its best next tokens. The best offers with an end token, or at the length limit,
+become finished hypotheses, ranked by sum of log-probabilities / length ** length_penalty. The best other offers live
+on. The decisions are those of transformers' `generate(num_beams=...)`.
 """
 
 import math
@@ -42,7 +42,7 @@ class BeamSearch:
     draw_params: DrawParams = field(init=False)
 
     def __post_init__(self) -> None:
-        # The request to the sampler for every beam: the best tokens with their log-probabilities.
+        # The sampler returns the best tokens of every beam with their log-probabilities.
         self.draw_params = DrawParams(temperature=0.0, num_logprobs=self.num_candidates)
 
     @property
@@ -52,7 +52,7 @@ class BeamSearch:
 
     @property
     def num_candidates(self) -> int:
-        """Offers that are looked at, and wanted from each beam: enough that `width` live on if any can."""
+        """Offers that are compared, and wanted from each beam: enough for `width` of them to live on if any can."""
         return max(2, 1 + len(self.end_token_ids)) * self.width
 
     def advance(self, beams: Sequence[tuple[list[int], float, TokenLogprobs]]) -> list[Extension]:

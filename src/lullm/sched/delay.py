@@ -4,10 +4,10 @@ from lullm.types.sequence import SequenceGroup
 
 
 class PromptDelay:
-    """Prompts wait for a share of the time that the last step of prompts took.
+    """Prompts wait for a share of the last prompt step's time.
 
     Args:
-        factor: that share; 0: none waits.
+        factor: that share; 0: prompts do not wait.
     """
 
     def __init__(self, factor: float):
@@ -16,7 +16,7 @@ class PromptDelay:
         self._last_latency_s = 0.0
 
     def is_over(self, first: SequenceGroup | None, now: float) -> bool:
-        """Whether the prompts may go, of which `first` has waited the longest. Once per plan."""
+        """Whether prompts may be admitted. `first`: the one that has waited longest. Call once per plan."""
         if self._last_plan is not None:
             self._last_latency_s = now - self._last_plan
             self._last_plan = None

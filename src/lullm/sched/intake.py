@@ -1,9 +1,9 @@
 """Intake: applies the result of a step: sequences get tokens, and some end.
 
-Every drawn token that counts is appended to its sequence, which ends with it if it is an end token or a stop token, or
-if a length is reached; later tokens are dropped. A sequence whose prompt is pooled ends once all its rows are there.
-Stop strings belong to the text and end a sequence from outside (`Scheduler.finish`). The tokens of a beam search are
-offers, which are applied for all beams of a group at once.
+Every accepted token is appended to its sequence. The sequence ends at an end token, a stop token or a length limit, and
+later tokens are dropped. A sequence whose prompt is pooled ends once all its rows have arrived. Stop strings are found
+in the text, and end a sequence from outside (`Scheduler.finish`). The tokens of a beam search are offers, which are
+applied for all beams of a group at once.
 """
 
 from collections import Counter
@@ -21,9 +21,9 @@ logger = get_logger(__name__)
 
 
 class SequenceUpdate(msgspec.Struct, gc=False):
-    """The change of one sequence by a step: a drawn token, or (`drawn` None) an end without one.
+    """The change of one sequence by a step: a drawn token, or an end without a token (`drawn` None).
 
-    `is_end`: the sequence has ended with it. A step may bring several updates of one sequence.
+    `is_end`: the sequence ends with this change. A step may bring several updates of one sequence.
     """
 
     group: SequenceGroup
@@ -33,7 +33,7 @@ class SequenceUpdate(msgspec.Struct, gc=False):
 
 
 class Intake:
-    """Applies results in order, and counts in `stats` what comes of them."""
+    """Applies results in order, and counts them in `stats`."""
 
     def __init__(
         self, block_space: BlockSpaceManager, roster: Roster, max_model_len: int, stats: SchedulerStats
@@ -45,10 +45,10 @@ class Intake:
         self._outgrown: list[SequenceUpdate] = []
 
     def take(self, result: StepResult, now: float) -> list[SequenceUpdate]:
-        """Append the drawn tokens that count, end what has ended; one update per token, in plan order.
+        """Append the accepted tokens, and end sequences that are done; one update per token, in plan order.
 
-        Groups that end here stay on the roster until the caller removes them. Tokens of sequences that had ended
-        before are ignored.
+        Groups that end here stay on the roster until the caller removes them. Tokens of sequences that had ended before
+        are ignored.
         """
         updates: list[SequenceUpdate] = []
         for seq_id, rows in result.prompt_logprobs.items():
@@ -57,7 +57,7 @@ class Intake:
                 member[0].prompt_logprobs.extend(rows)
         self._take_pooled(result, updates)
         offers: dict[str, list[DrawnToken]] = {}
-        num_by_last_s: dict[float, int] = {}  # when requests that get tokens now got their last ones
+        num_by_last_s: dict[float, int] = {}  # by the time of their last token: requests that get tokens now
         find_member = self._roster.find_member
         for drawn in self._accepted(result) if result.num_accepted else result.tokens:
             member = find_member(drawn.seq_id)
@@ -90,7 +90,7 @@ class Intake:
         return updates
 
     def _take_pooled(self, result: StepResult, updates: list[SequenceUpdate]) -> None:
-        """Add the sums up; a sequence ends with its last one."""
+        """Add up pooled sums. A sequence ends with its last sum."""
         for pooled in result.pooled:
             member = self._roster.find_member(pooled.seq_id)
             if member is None or member[1].status.is_finished or (rows := member[0].pooled) is None:
@@ -108,7 +108,7 @@ class Intake:
             updates.append(SequenceUpdate(group, seq, None, True))
 
     def end_outgrown(self, group: SequenceGroup) -> None:
-        """End a group that has grown beyond the whole pool, with a warning. `take_outgrown` gives its updates."""
+        """End a group that the whole pool cannot hold, with a warning. `take_outgrown` returns its updates."""
         seqs = group.unfinished
         self._stats.kv_cache_full += 1
         logger.warning(
@@ -127,11 +127,11 @@ class Intake:
         return outgrown
 
     def _append(self, group: SequenceGroup, seq: Sequence, token_id: int) -> None:
-        """Append a drawn token, and end the sequence if it is done with it."""
+        """Append a drawn token, and end the sequence if it is done."""
         seq.append(token_id)
         self._stats.generation_tokens += 1
         params, num_known = group.request.params, len(seq.token_ids) - seq.num_pending
-        # Computed already as a pending token or as a draft: only now its block's content has a name.
+        # The token was computed already, as a pending token or a draft. Only now is the content of its block known.
         if seq.num_computed_tokens >= num_known:
             self._block_space.promote(group, seq)
         output_len = num_known - seq.prompt_len
@@ -144,7 +144,7 @@ class Intake:
             self._roster.end(seq, SequenceStatus.FINISHED_LENGTH_CAPPED)
 
     def _accepted(self, result: StepResult) -> list[DrawnToken]:
-        """The tokens that count. Of the drafts behind them the KV is forgotten."""
+        """The accepted tokens. Forgets the KV of rejected drafts."""
         num_drawn = Counter(drawn.seq_id for drawn in result.tokens)
         for seq_id, num_accepted in result.num_accepted.items():
             num_rejected = num_drawn[seq_id] - num_accepted

@@ -1,14 +1,14 @@
 """PlanBuilder: makes a plan. It gives sequences their shares of the token budget and writes their spans.
 
-The scheduler chooses the next group, and reserves some budget for the groups behind it. The builder computes the tokens
-of one group in a step. Its bounds are the budget, the free slots (with a sliding window), and two rules for groups of
-several sequences: the leader comes first, since the others share its prompt blocks, and beams draw together.
+The scheduler chooses the next group, and reserves some budget for later groups. The builder computes the tokens of one
+group in a step, within the budget and the free slots (with a sliding window). Two rules hold for groups of several
+sequences: the leader comes first, since the others share its prompt blocks; and beams draw together.
 
-`add` treats a group as computed: its counters move, its blocks full of known tokens can be found by their content, and
-at the end of its prompt the other sequences are forked. So the plan must run.
+`add` treats a group as computed: its counters advance, its blocks full of known tokens can be found by their content,
+and at the end of its prompt the other sequences are forked. So the plan must run.
 
-Drafts (`Sequence.draft_token_ids`) are verified with what nothing else needs: tokens of the budget, slots, and draws
-that no running sequence can need. Each draft's row draws the token that the next draft should be.
+Drafts (`Sequence.draft_token_ids`) use resources that are left over: budget, slots, and draws that no running sequence
+can need. Each draft's row draws the token that verifies the next draft.
 """
 
 from collections.abc import Callable
@@ -32,14 +32,16 @@ class SchedulerLimits:
 
 
 class PlanBuilder:
-    """The remaining token budget and the plan's contents so far.
+    """The remaining token budget, and the plan's contents so far.
 
-    `swap_out` and `swap_in` take the moves of whole groups; those of cached content are added by `complete`.
-    `reads_draws`: more tokens of some sequences cannot be planned before what this plan draws for them is known.
-    `is_blocked`: a group must be preempted, which only a plan that is made while no step runs can do.
+    `swap_out` and `swap_in` hold the moves of whole groups; `complete` adds those of cached content.
+
+    `reads_draws`: some sequences need the results of this plan's draws before more tokens of theirs can be planned.
+    `is_blocked`: a group must be preempted, which needs a plan that is made while no step runs.
 
     Args:
-        num_spare_draws: says how many draws it may make for drafts. share: see `Lookahead.share`.
+        num_spare_draws: returns the number of draws that drafts may use.
+        share: see `Lookahead.share`.
 
     Attributes:
         budget: tokens that the step has left.
@@ -61,7 +63,7 @@ class PlanBuilder:
         self.budget = limits.max_num_batched_tokens
         self.share = share
         self.reads_draws = self.is_blocked = False
-        self._num_ends = 0  # sequences with nothing left to compute until the result is there
+        self._num_ends = 0  # sequences with nothing left to compute until the result arrives
         self.spans: list[Span] = []
         self.swap_out: list[BlockPair] = []
         self.swap_in: list[BlockPair] = []
@@ -73,14 +75,14 @@ class PlanBuilder:
         self._spare_draws: int | None = None  # not counted yet: counting the sequences costs a tenth of a plan
 
     def passes_over(self, seqs: list[Sequence]) -> bool:
-        """Whether a group has no turn: steps in flight draw for it, or this one draws for as many as it should."""
+        """Whether to skip a group: a draw of it is in flight, or this plan has its share of draws already."""
         if self.share is None:
             return False
         most = max(seq.num_uncomputed_tokens for seq in seqs)
         return most <= 0 or (self._num_ends >= self.share and most <= self.budget)
 
     def add(self, group: SequenceGroup, seqs: list[Sequence], reserved: int = 0) -> None:
-        """Spans for the group's sequences within the budget, of which `reserved` tokens are promised to others."""
+        """Add spans for the group's sequences within the budget, of which `reserved` tokens belong to later groups."""
         if self.share is not None and self.passes_over(seqs):
             return
         leader = seqs[0]
@@ -90,7 +92,8 @@ class PlanBuilder:
             self.reads_draws = self.reads_draws or may_draw
         for index, seq in enumerate(seqs):
             # After a preemption the others share the leader's prompt blocks, so they wait until it has computed them.
-            # The same step is early enough: within a layer all KV is written before any attention reads it.
+            # The same step is
+            # early enough: within a layer all KV is written before any attention reads it.
             if seq is not leader:
                 shared_len = leader.prompt_len - leader.prompt_len % self._block_space.block_size
                 if leader.num_computed_tokens < min(shared_len, seq.num_computed_tokens):
@@ -115,16 +118,16 @@ class PlanBuilder:
         return StepPlan(self.spans, demoted + self.swap_out, restored + self.swap_in, self._copies)
 
     def _can_draw_together(self, seqs: list[Sequence], reserved: int) -> bool:
-        """Whether all of the beams can reach their ends in this step. They are compared, so all draw or none does."""
+        """Whether all beams can reach their ends in this step. They are compared, so all draw or none does."""
         num_uncomputed = sum(seq.num_uncomputed_tokens for seq in seqs)
         fits = self._block_space.can_append_slots(seqs, num_tokens=num_uncomputed)
         return fits and num_uncomputed <= self.budget - reserved
 
     def _take_drafts(self, group: SequenceGroup, seq: Sequence, num_tokens: int, num_others: int) -> list[int]:
-        """The sequence's drafts, as many as there is room for behind its own next `num_tokens` tokens.
+        """The drafts of the sequence that fit into the step after its own next `num_tokens` tokens.
 
-        Each of `num_others` sequences that come after it in the plan keeps room for a token.
-        None while more of its own tokens are left, or while its last token is pending: drafts continue known tokens.
+        Room for one token stays for each of the `num_others` later sequences of the plan. No drafts while more of its
+        own tokens are left, or while its last token is pending, since drafts continue known tokens.
         """
         if num_tokens < seq.num_uncomputed_tokens or seq.num_pending or group.num_unborn:
             return []
@@ -136,7 +139,7 @@ class PlanBuilder:
             len(drafts),
             self.budget - num_others - num_tokens,
             self._spare_draws,
-            # One token more than the drafts is drawn.
+            # a step draws one token more than it has drafts
             self._max_model_len - len(seq) - 1,
             len(drafts) if max_tokens is None else max_tokens - seq.output_len - 1,
             self._block_space.num_draft_slots(seq, num_others),
@@ -169,14 +172,14 @@ class PlanBuilder:
         )
 
     def _prompt_targets(self, group: SequenceGroup, seq: Sequence, start: int, end: int) -> PackedInts:
-        """The tokens behind the positions `start`..`end` - 1, as far as they are the prompt's and still wanted."""
+        """The prompt's tokens after the positions `start`..`end` - 1, if their log-probabilities are still wanted."""
         is_wanted = len(group.prompt_logprobs) < seq.prompt_len - 1
         return pack(seq.token_ids[start + 1 : min(end + 1, seq.prompt_len)]) if is_wanted else b""
 
     def _draws(self, group: SequenceGroup, seq: Sequence, row: int, drafts: list[int]) -> tuple[Draw, ...]:
-        """The draws of a span that reaches the sequence's end in `row`: forks draw there too, drafts behind it."""
+        """The draws of a span that reaches the sequence's end in `row`: its own, those of forks and of drafts."""
         params = seq.draw_params
-        if params is not None and params.edits is None and not drafts:  # most draws, without a further call
+        if params is not None and params.edits is None and not drafts:  # most draws; saves a call
             return (Draw(seq.seq_id, row, params, len(seq.token_ids) - seq.prompt_len),)
         first = self._draw(group, seq, row, [])
         if drafts:
@@ -187,7 +190,7 @@ class PlanBuilder:
         return (first,)
 
     def _draw(self, group: SequenceGroup, seq: Sequence, row: int, drafts: list[int]) -> Draw:
-        """The draw behind the sequence's tokens and these drafts."""
+        """The draw after the sequence's tokens and these drafts."""
         params = seq.draw_params
         if params is None:
             beam = self._roster.beam(group)

@@ -1,8 +1,8 @@
-"""How a group gives its blocks back: they are swapped to the host pool, or computed again later.
+"""How a preempted group gives its blocks back: it is swapped to the host pool, or computed again later.
 
-Swapping moves the group's blocks out and back: time = 2 x bytes / copy bandwidth. Recomputing runs its tokens
-through the model once more: time = tokens / prefill speed. Mode 'auto' takes the cheaper one. The speeds are measured
-at the start and corrected by later steps.
+Swapping moves the group's blocks out and back: time = 2 x bytes / copy bandwidth. Recomputing runs its tokens through
+the model once more: time = tokens / prefill speed. Mode 'auto' takes the cheaper one. The speeds are measured at the
+start and corrected by later steps.
 """
 
 import enum
@@ -15,8 +15,8 @@ from lullm.types.step import StepPlan, StepResult
 
 Action = Literal["recompute", "swap"]
 
-_WEIGHT = 0.2  # of a new observation in the running mean: a handful of steps forget a wrong start
-_MIN_TOKENS = 32  # a step with fewer tokens is bound by reading the weights and says nothing about prefill
+_WEIGHT = 0.2  # of a new observation in the running mean: a few steps correct a wrong start
+_MIN_TOKENS = 32  # a step with fewer tokens is bound by reading the weights, not by prefill
 _MIN_BLOCKS = 2
 
 
@@ -39,9 +39,9 @@ class Speeds:
 
 
 class Room(enum.Enum):
-    """What came of making room for a running group's next tokens.
+    """The result of making room for a running group's next tokens.
 
-    GONE: the group itself was preempted or ended. BLOCKED: a group would have to go, but steps in flight hold it.
+    GONE: the group itself was preempted or ended. BLOCKED: a group must be preempted, but steps in flight use it.
     """
 
     OK = enum.auto()
@@ -53,7 +53,8 @@ class PreemptionPolicy:
     """Chooses for one group at a time, and counts its choices by reason.
 
     Args:
-        block_bytes: of one KV block. speeds: needed by mode 'auto' only.
+        block_bytes: of one KV block.
+        speeds: mode 'auto' needs them.
     """
 
     def __init__(self, mode: PreemptionMode = "recompute", block_bytes: int = 0, speeds: Speeds | None = None):
@@ -74,7 +75,7 @@ class PreemptionPolicy:
         return action
 
     def observe(self, plan: StepPlan, result: StepResult) -> None:
-        """Correct the speeds that 'auto' decides by."""
+        """Correct the speeds that mode 'auto' compares."""
         if self.speeds is not None:
             num_moved = len(plan.blocks_to_swap_out) + len(plan.blocks_to_swap_in)
             self.speeds.observe_copy(num_moved, self.block_bytes, result.swap_s)

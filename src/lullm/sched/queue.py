@@ -19,7 +19,7 @@ class Order:
         self._keys: dict[str, OrderKey] = {}
 
     def register(self, group: SequenceGroup) -> None:
-        """The group has arrived, behind all that are here."""
+        """Register an arrival, after all groups that are here."""
         self._num_arrivals += 1
         self._keys[group.request_id] = (group.request.priority if self._by_priority else 0, self._num_arrivals)
 
@@ -33,7 +33,7 @@ class Order:
 
 
 class GroupQueue:
-    """Groups, the first in order first. A preempted group comes back ahead of all that came after it.
+    """Groups in order. A preempted group comes back before all that arrived after it.
 
     `push`, `pop` and `remove` are O(log n) amortised: a removed group's heap entry stays until it reaches the top.
     """
@@ -62,19 +62,19 @@ class GroupQueue:
         while self._heap:
             key, request_id = self._heap[0]
             group = self._groups.get(request_id)
-            # An id that was removed and came back as another request has a fresh entry further down.
+            # If the same id came back as another request, its new entry lies further down.
             if group is not None and self._order.key(group) == key:
                 return group
             heapq.heappop(self._heap)
         return None
 
     def pop(self) -> SequenceGroup:
-        """Take the group that `peek` showed."""
+        """Remove and return the group that `peek` returned."""
         _, request_id = heapq.heappop(self._heap)
         return self._groups.pop(request_id)
 
     def remove(self, group: SequenceGroup) -> None:
-        """Take a group out, wherever it stands."""
+        """Remove a group at any place."""
         del self._groups[group.request_id]
 
 

@@ -17,14 +17,15 @@ Member = tuple[SequenceGroup, Sequence]
 
 
 class Roster:
-    """The live groups and sequences, without queues and budgets. Blocks are forked and freed with their sequences."""
+    """The unfinished groups and sequences, without queues and budgets. Forks and frees blocks with their sequences."""
 
     def __init__(self, block_space: BlockSpaceManager, order: Order):
         self._block_space = block_space
         self._order = order
         self._groups: dict[str, SequenceGroup] = {}
         self._members: dict[int, Member] = {}
-        # The sequence of an id; None if its group has ended, or the beam was given up. No method: every token asks.
+        # The sequence of an id; None if its group has ended, or the beam was dropped. Not a method: it is called for
+        # every token.
         self.find_member: Callable[[int], Member | None] = self._members.get
         self._beams: dict[str, BeamSearch] = {}
         self._num_seqs_made = 0
@@ -34,19 +35,19 @@ class Roster:
 
     @property
     def request_ids(self) -> list[str]:
-        """In the order in which they came."""
+        """In order of arrival."""
         return list(self._groups)
 
     def find(self, request_id: str) -> SequenceGroup | None:
-        """The group; None if it has ended, or never came."""
+        """The group; None if it has ended or is unknown."""
         return self._groups.get(request_id)
 
     def member(self, seq_id: int) -> Member:
-        """The sequence, which must be there."""
+        """The sequence, which must exist."""
         return self._members[seq_id]
 
     def beam(self, group: SequenceGroup) -> BeamSearch | None:
-        """The group's beam search, if it is one."""
+        """The group's beam search, or None."""
         return self._beams.get(group.request_id)
 
     def add(self, request: GenerateRequest, max_num_seqs: int, max_model_len: int) -> SequenceGroup:
@@ -88,7 +89,7 @@ class Roster:
         return group
 
     def fork(self, group: SequenceGroup, parent: Sequence) -> Sequence:
-        """A sequence with the parent's tokens, which shares all of its blocks."""
+        """Make a sequence with the parent's tokens, which shares all of its blocks."""
         child = self._make(group, parent.token_ids.copy())
         self._members[child.seq_id] = group, child
         child.status = parent.status
@@ -98,14 +99,14 @@ class Roster:
         return child
 
     def end(self, seq: Sequence, status: SequenceStatus, stop_reason: int | str | None = None) -> None:
-        """The sequence is finished; its blocks are free at once."""
+        """End the sequence; its blocks are free at once."""
         seq.status = status
         seq.stop_reason = stop_reason
         seq.drop_pending()
         self._block_space.free(seq)
 
     def forget(self, group: SequenceGroup) -> None:
-        """All sequences of the group have ended; its id may be used again."""
+        """Remove a group whose sequences have all ended; its id may be used again."""
         del self._groups[group.request_id]
         self._beams.pop(group.request_id, None)
         for seq in group.seqs:
@@ -115,7 +116,7 @@ class Roster:
     def advance_beams(self, group: SequenceGroup, offers: list[DrawnToken]) -> None:
         """One step of a beam search: fork the beams that live on more than once, free those that do not.
 
-        Once the search is done the group's sequences have ended and its `hypotheses` are the answer.
+        Once the search is done, the group's sequences have ended and its `hypotheses` are the answer.
         """
         search = self._beams[group.request_id]
         beams = [self._members[drawn.seq_id][1] for drawn in offers]
@@ -136,7 +137,7 @@ class Roster:
             parent = beams[extension.parent]
             heirs.append(self.fork(group, parent) if extension.parent in used else parent)
             used.add(extension.parent)
-        # After the forks, which copy their parents as they were before this step's token.
+        # After the forks, which copy their parents without this step's token.
         for seq, extension in zip(heirs, extensions, strict=True):
             seq.token_ids.append(extension.token_id)
             seq.cumulative_logprob = extension.cumulative_logprob

@@ -1,20 +1,19 @@
-"""The scheduler: `plan()` chooses what the next step computes, `apply()` takes its result.
+"""The scheduler: `plan()` chooses the tokens that the next step computes, `apply()` takes its result.
 
-There is no prefill phase and no decode phase. Every sequence has tokens, and a counter of those that are computed;
-each step gives the sequences a share of the token budget so that the counters catch up. A sequence whose counter
-reaches its end gets one more token drawn. A chunk of a prompt, a prefix-cache hit, one decoded token and the
-recomputation after a preemption are the same thing.
+There is no prefill phase and no decode phase. Every sequence has tokens, and a counter of those that are computed; each
+step gives the sequences a share of the token budget so that the counters catch up. A sequence whose counter reaches its
+end gets one more token drawn. A chunk of a prompt, a prefix-cache hit, one decoded token and the recomputation after a
+preemption are the same thing.
 
 Groups are served strictly in order (`Order`): by arrival, or by priority and then arrival. A group can only be
-preempted for one that stands before it, and a preempted group comes back before all groups behind it.
+preempted for one before it, and a preempted group comes back before all groups after it.
 
-No request starves ('fcfs', chunked). Count the tokens that a request and the unfinished requests before it have at
-their ends, for every sequence with its prompt: the request ends within so many steps of its arrival, recomputation
-after preemptions included. The reason: the running groups are always the first ones in order. So the first of all
-runs, is never preempted, and gets at least one token of every step's budget (max_num_batched_tokens >= max_num_seqs).
-From the step in which it is first, it computes each of its tokens at most once, whatever it had lost before, and its
-last token is drawn without being computed. (Planned ahead, a request that stops causes one more step, whose token is
-dropped.)
+No request starves ('fcfs', chunked). Take a request and the unfinished requests before it, and add up the tokens that
+they have at their ends, for every sequence with its prompt. The request ends within so many steps of its arrival,
+recomputation included. The reason: the running groups are always the first ones in order. So the first of all runs, is
+never preempted, and gets at least one token of every step's budget (max_num_batched_tokens >= max_num_seqs). Once it is
+first, it computes each of its tokens at most once, whatever it had lost before, and its last token is drawn without
+being computed. (Planned ahead, a request that stops causes one more step, whose token is dropped.)
 
 With 'priority' a request waits for those before it as long as such requests keep coming. The prefill-first policy has
 no bound either: decodes wait while new prompts can be admitted. (`tests/sched/test_starvation.py`)
@@ -93,7 +92,7 @@ class Scheduler:
         return group
 
     def abort(self, request_id: str) -> SequenceGroup | None:
-        """End a request and free its blocks at once; None if there is no such request (any more)."""
+        """End a request and free its blocks at once. Returns its group; None if it is unknown or has ended."""
         group = self._roster.find(request_id)
         if group is None:
             return None
@@ -103,7 +102,7 @@ class Scheduler:
         return group
 
     def finish(self, seq: Sequence, stop_reason: int | str | None) -> None:
-        """End one sequence from outside: its text has reached a stop string."""
+        """End one sequence from outside: its text has a stop string."""
         group, _ = self._roster.member(seq.seq_id)
         self._roster.end(seq, SequenceStatus.FINISHED_STOPPED, stop_reason)
         self._forget_if_finished(group)
@@ -115,7 +114,7 @@ class Scheduler:
 
     @property
     def unfinished_ids(self) -> list[str]:
-        """Their ids, in the order in which they came."""
+        """Ids of the requests that have not ended, in order of arrival."""
         return self._roster.request_ids
 
     # -- one step ------------------------------------------------------------------------------------------------
@@ -126,7 +125,7 @@ class Scheduler:
         return self._lookahead.can_plan
 
     def plan(self) -> StepPlan:
-        """The next plan; an empty one if there is nothing to do, or nothing more is known while a step runs."""
+        """The next plan; empty if there is nothing to do, or the running step's result is needed first."""
         if self._lookahead.is_ahead:
             self._slide()
         self.block_space.merge_duplicates()
@@ -143,21 +142,22 @@ class Scheduler:
         return plan
 
     def apply(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:
-        """Append the drawn tokens, end what has ended; one update per token, in plan order, behind `take_outgrown`'s.
+        """Append the accepted tokens, and end sequences that are done. Returns `take_outgrown`'s updates, then one per
+        token.
 
-        Draws of sequences that have ended since the plan was made are ignored.
+        Updates are in plan order. Draws of sequences that have ended since the plan was made are ignored.
         """
         outgrown = self.take_outgrown()
         self._lookahead.remove(plan)
         self.preemption.observe(plan, result)
         updates = self._intake.take(result, self._clock())
         self._forget_finished(updates)
-        if not self._lookahead.is_ahead:  # a plan that was made already holds blocks that have left the window since
+        if not self._lookahead.is_ahead:  # else a plan in flight holds blocks that have left the window since
             self._slide()
         return outgrown + updates
 
     def take_outgrown(self) -> list[SequenceUpdate]:
-        """The ends of groups that were found too large for the pool while a plan was made. Needs no step's result."""
+        """The ends of groups that a plan found too large for the pool. They need no step's result."""
         updates = self._intake.take_outgrown()
         self._forget_finished(updates)
         return updates
@@ -172,19 +172,19 @@ class Scheduler:
                     self.block_space.slide(seq)
 
     def _plan_running(self, builder: PlanBuilder) -> bool:
-        """Give the running groups their tokens; False if blocks were short, so that no group may be admitted."""
+        """Give the running groups their tokens. Returns False if blocks were short; then no group may be admitted."""
         num_preemptions = self.preemption.num_preemptions
-        # Every running sequence moves in every step: its token is reserved before a long prompt takes the budget.
+        # Every running sequence advances in every step: its token is reserved before a long prompt takes the budget.
         live = [group.unfinished for group in self.running]
         reserved = sum(map(len, live))
         is_roomy = self.block_space.has_slots(reserved)
         if not is_roomy and builder.share is not None and not self._lookahead.is_ahead:
-            # The plans behind this one, for those that it passes over, may preempt none.
+            # Later plans run the sequences that this one skips, and may not preempt for them.
             while len(self.running) > 1 and not self.block_space.can_append_slots(list(chain(*live))):
                 self._preempt(self.running[-1], builder)
                 live.pop()
         num_planned = 0
-        while num_planned < len(self.running):  # groups leave at the end, so that `live` stays in step
+        while num_planned < len(self.running):  # groups leave at the end, so `live` stays aligned
             group, seqs = self.running[num_planned], live[num_planned]
             if not is_roomy and not builder.passes_over(seqs):
                 room = self._make_room(group, seqs, builder)
@@ -199,7 +199,7 @@ class Scheduler:
         return self.preemption.num_preemptions == num_preemptions
 
     def _plan_prefill_first(self, builder: PlanBuilder) -> None:
-        """Whole prompts, or decodes. A group that is swapped in has its prompt, so it joins the decodes."""
+        """Plan whole prompts, or decodes. A group that is swapped in has its prompt, so it joins the decodes."""
         now = self._clock()
         if self._delay.is_over(self.waiting.peek(), now) or not self.running:
             self._admit(builder, only=self.waiting)
@@ -215,7 +215,7 @@ class Scheduler:
                 return Room.BLOCKED
             victim = self.running[-1]
             if victim is group and len(self.running) == 1:
-                # Alone, and the pool is too small for it: waiting would not help.
+                # It is alone, and the pool is too small for it: waiting would not help.
                 self.running.pop()
                 self._intake.end_outgrown(group)
             else:
@@ -225,12 +225,12 @@ class Scheduler:
         return Room.OK
 
     def _num_candidates(self) -> int:
-        """Sequences that may run, as far as can be known."""
+        """Sequences that may run, at most."""
         num_running = sum(group.num_seqs for group in self.running)
         return min(num_running + len(self.waiting) + len(self.swapped), self.limits.max_num_seqs)
 
     def _num_spare_draws(self) -> int:
-        """Draws of a step that no running sequence can need. None while requests wait: those come first."""
+        """Draws of a step that no running sequence can need. 0 while requests wait: those come first."""
         if self.waiting or self.swapped:
             return 0
         return self.limits.max_num_seqs - sum(group.num_seqs for group in self.running)
@@ -246,14 +246,14 @@ class Scheduler:
     def _admit(self, builder: PlanBuilder, only: GroupQueue | None = None) -> None:
         """Move groups from the queues to running, in order, while budget, sequences and blocks last.
 
-        Nothing is prefilled past an older group that is swapped out. `only`: stop where the other queue is next.
+        No prompt is computed before an older group that is swapped out. `only`: stop where the other queue is next.
         """
         while builder.budget > 0 and (first := first_in_order(self.waiting, self.swapped, self.order)) is not None:
             queue, group = first
             if only is not None and queue is not only:
                 return
             status = self._admission(queue, group)
-            # Without chunking a prompt goes in one piece; the first one of a step always fits (config).
+            # Without chunking a prompt goes in one piece; the config makes sure that the first one of a step fits.
             is_too_long = only is self.waiting and builder.spans and len(group.unfinished[0]) > builder.budget
             if status is AllocStatus.LATER or is_too_long or builder.passes_over(group.unfinished):
                 return
@@ -294,7 +294,7 @@ class Scheduler:
             self._preempt(self.running[-1], builder)
 
     def _preempt(self, group: SequenceGroup, builder: PlanBuilder) -> None:
-        """Take all of the group's device blocks and queue it again, in its old place in the order."""
+        """Free all device blocks of the group, and queue it again in its old place."""
         self.running.remove(group)
         action = self.preemption.choose(
             self.block_space.can_swap_out(group),
@@ -310,7 +310,7 @@ class Scheduler:
         self._requeue(group)
 
     def evict_all(self) -> None:
-        """Take the blocks of all groups, which are computed again later. Plans without a result will have none."""
+        """Free the blocks of all groups; they are computed again later. Plans in flight get no result."""
         self._lookahead.clear()
         groups, self.running = [*self.running, *self.swapped], []
         for group in groups:
@@ -319,7 +319,7 @@ class Scheduler:
             self._requeue(group)
 
     def _requeue(self, group: SequenceGroup) -> None:
-        """Back into the queue, to be computed from the start."""
+        """Queue the group again, to be computed from the start."""
         for seq in group.unfinished:
             self.block_space.release(seq)
             seq.drop_pending()

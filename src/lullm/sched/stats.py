@@ -4,7 +4,7 @@ import bisect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lullm.types.watch.stats import GAP_BOUNDS_S, TokenGaps
+from lullm.types.monitor.stats import GAP_BOUNDS_S, TokenGaps
 
 
 class GapCounts:
@@ -15,9 +15,10 @@ class GapCounts:
         self._sum_s = 0.0
 
     def add(self, num_by_last_s: Mapping[float, int], now: float) -> None:
-        """A step has ended now; so many requests that got tokens from it had got their last ones at these times.
+        """A step has ended at `now`. `num_by_last_s`: by the time of their last token, the requests that got tokens
+        from it.
 
-        The requests of a batch mostly waited for the same step, so that one search counts them all.
+        Most requests of a batch waited for the same step, so one search counts them all.
         """
         for last_s, num in num_by_last_s.items():
             gap_s = now - last_s
@@ -25,17 +26,17 @@ class GapCounts:
             self._sum_s += num * gap_s
 
     def snapshot(self) -> TokenGaps:
-        """The counts as they are; from any thread."""
+        """A copy of the counts; from any thread."""
         return TokenGaps(GAP_BOUNDS_S, tuple(self._counts), self._sum_s)
 
 
 @dataclass(slots=True)
 class SchedulerStats:
-    """Counters since the start. Prompt tokens count once per request, recomputed ones not again. `generation_tokens`
-    are what was drawn, offers to beams included.
+    """Counters since the start. Prompt tokens count once per request; recomputed ones do not count again.
 
-    `pooled`: requests whose prompts were pooled. `kv_cache_full`: requests that were cut because the whole pool was too
-    small for them. `gaps`: the waits between tokens.
+    `generation_tokens`: drawn tokens, offers to beams included. `pooled`: requests whose prompts were pooled.
+    `kv_cache_full`: requests that were cut because the whole pool was too small for them. `gaps`: the waits between
+    tokens.
     """
 
     prompt_tokens: int = 0

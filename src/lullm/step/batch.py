@@ -15,9 +15,9 @@ from lullm.types.step import Span, StepPlan
 class Batch:
     """One step's input on the host, T tokens of S spans, for a model with G KV cache groups.
 
-    `drawn_rows` are the distinct rows whose logits are drawn from, and `draw_index` says which of them each draw uses
-    (None: one draw per row, in order). `prompt_spans` are the spans that want prompt log-probabilities, with their
-    first row. `pooled_rows`: (sequence, rows of the batch) of the spans whose rows are pooled.
+    `drawn_rows` are the distinct rows with draws, and `draw_index` is the index into them of each draw (None: one draw
+    per row, in order). `prompt_spans` are the spans that want prompt log-probabilities, with their first row.
+    `pooled_rows`: (sequence, rows of the batch) of the spans that are pooled.
     """
 
     token_ids: np.ndarray  # [T] int64
@@ -34,7 +34,7 @@ class Batch:
 
     @property
     def wanted_rows(self) -> list[int]:
-        """The rows whose hidden states are read behind the model: `drawn_rows`, then those that are pooled."""
+        """The rows whose hidden states are read after the model: `drawn_rows`, then those that are pooled."""
         if not self.pooled_rows:
             return self.drawn_rows
         return self.drawn_rows + [row for _, (first, end) in self.pooled_rows for row in range(first, end)]
@@ -56,7 +56,7 @@ class Batch:
 
 
 class BatchBuilder:
-    """Builds batches into arrays of the largest size, so that a step allocates next to nothing.
+    """Builds batches into arrays of the largest size, so that a step allocates almost nothing.
 
     A batch is valid until the next one is built.
     """
@@ -74,7 +74,7 @@ class BatchBuilder:
         self._block_tables = np.zeros((num_groups, limits.max_num_seqs, max_blocks), np.int64)
         self._table_of_group = list(self._block_tables)
         self._num_shares = limits.num_shares or (1,) * num_groups
-        # What stands in the rows: most sequences keep their place and their blocks from one step to the next.
+        # The blocks in the rows now: most sequences keep their row and their blocks from one step to the next.
         self._ids_of_group: list[list[PackedInts]] = [[b""] * limits.max_num_seqs for _ in limits.windows]
 
     def build(self, plan: StepPlan) -> Batch:
@@ -135,7 +135,8 @@ class BatchBuilder:
     def _place(self, query_lens: list[int], context_lens: np.ndarray, num_tokens: int) -> None:
         """Fill positions and slots of all tokens at once: position = context_len - rows left in the span."""
         positions = self._positions[:num_tokens]
-        if num_tokens == len(query_lens):  # one each; a call of numpy costs 3 us with the cold caches after a step
+        # one token each; a call of numpy costs 3 us with the cold caches after a step
+        if num_tokens == len(query_lens):
             np.subtract(context_lens, 1, out=positions)
             span_of_token = self._rows[:num_tokens]
         else:

@@ -1,10 +1,10 @@
 """BlockMoves: runs a plan's block moves around its compute, and measures the time of both.
 
-A plan's order is swap out, swap in, copy, compute, and the plan may reuse a block: a device block that goes out may be
-the place of one that comes in, of a copy, or of the step's new keys and values. Content that goes out may come in again
-for another sequence. All other pairs (device block, host block) are independent of the rest of the step. These are most
-blocks of a preempted group: it gives all its blocks, and the step takes the few that were missing. An accelerator moves
-independent pairs in parallel with the compute.
+A plan's order is swap out, swap in, copy, compute, and the plan may reuse a block. The place of a device block that
+goes out may be taken by a block that comes in, by a copy, or by the step's new keys and values. Content that goes out
+may come in again for another sequence. All other pairs (device block, host block) do not depend on the rest of the
+step. They are most blocks of a preempted group: it gives up all its blocks, and the step needs only the few that were
+missing. An accelerator moves independent pairs in parallel with the compute.
 
 Attention of the same step reads the blocks that come in, so they are moved before the compute.
 """
@@ -32,14 +32,14 @@ class StepMarks:
     swapped: Any
     ended: Any
     beside: list[Any]
-    """Around what was swapped out beside the compute; empty: nothing was."""
+    """Around the blocks that were swapped out beside the compute; empty: none were."""
 
     def swap_s(self, device: Device) -> float:
         beside_s = device.seconds_between(*self.beside) if self.beside else 0.0
         return device.seconds_between(self.started, self.swapped) + beside_s
 
     def compute_s(self, device: Device) -> float:
-        """Copies of blocks included."""
+        """Seconds of the compute, copies of blocks included."""
         return device.seconds_between(self.swapped, self.ended)
 
 
@@ -69,8 +69,8 @@ class BlockMoves:
         """Run the plan's moves, and `compute` once its blocks are in place. Inside the work of `Device.start`.
 
         Args:
-            slot_mapping: [G, T] slots that the step writes; negative: none. None: nothing is computed, and all moves
-                come one after the other.
+            slot_mapping: [G, T] slots that the step writes; negative: none. None: there is no compute, and all moves
+                run one after the other.
         """
         started = self._device.mark()
         swap_out, swap_out_beside = plan.blocks_to_swap_out, list[BlockPair]()
@@ -103,11 +103,11 @@ class BlockMoves:
 def split_swap_out(
     plan: StepPlan, slot_mapping: np.ndarray, block_size: int, state_groups: Sequence[int] = ()
 ) -> tuple[list[BlockPair], list[BlockPair]]:
-    """The plan's pairs to swap out: (those that go before all else, those that may go beside it).
+    """Split the plan's pairs to swap out: (those that must go first, those that may go beside the compute).
 
     Args:
         slot_mapping: [G, T] slots that the step writes; negative: none.
-        state_groups: of these groups it writes all blocks.
+        state_groups: the step writes all blocks of these groups.
     """
     written = {block_id for _, block_id in (*plan.blocks_to_swap_in, *plan.blocks_to_copy)}
     written.update(np.unique(slot_mapping[slot_mapping >= 0] // block_size).tolist())

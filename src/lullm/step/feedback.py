@@ -1,7 +1,7 @@
 """TokenFeedback: passes drawn tokens to later steps on the device, before the host knows them.
 
-A plan that was made ahead holds PENDING_TOKEN for a token that a step before it draws. The host knows which draw of
-which step gives the token. The device runs the steps in order and reads the token by its place.
+A plan made ahead holds PENDING_TOKEN for a token that an earlier step draws. The host knows which draw of which step
+gives the token. The device runs the steps in order and reads the token at its place.
 """
 
 from collections import deque
@@ -21,12 +21,12 @@ class TokenFeedback:
     A sequence need not be in every plan, so its pending token may come from any of them.
 
     Args:
-        num_steps: steps whose results may be unknown when the next one is started.
+        num_steps: steps that may be unfinished when the next one starts.
         capacity: the most draws of one step.
 
     Attributes:
-        tokens: [num_steps * capacity] int64 on the device, at an address that stays. The steps write in turn, each at
-            its end.
+        tokens: [num_steps * capacity] int64 on the device, at a fixed address. The steps write in turn, each at its
+            end.
     """
 
     def __init__(self, num_steps: int, capacity: int, device: torch.device):
@@ -34,12 +34,12 @@ class TokenFeedback:
         self._num_steps = num_steps
         self._capacity = capacity
         self._turn = 0
-        self._places: deque[dict[int, int]] = deque(maxlen=num_steps)  # by sequence, of each step, the newest first
+        self._places: deque[dict[int, int]] = deque(maxlen=num_steps)  # one per step, newest first: sequence -> place
 
     def sources(self, plan: StepPlan, token_ids: np.ndarray) -> np.ndarray | None:
-        """[T] int64: for each token of the plan its place in `tokens`, -1 where it is known; None: all are known.
+        """[T] int64: the place in `tokens` of each pending token of the plan, -1 for known ones; None: all are known.
 
-        Host only, when the step is about to be started. `token_ids` are the plan's.
+        Host only, just before the step starts. `token_ids` are the plan's.
         """
         is_pending = token_ids == PENDING_TOKEN
         if not is_pending.any():
@@ -53,10 +53,10 @@ class TokenFeedback:
         return sources
 
     def expect(self, draws: Sequence[Draw]) -> int:
-        """Note the draws, in order, of the step that is started next. Host only, after its `sources`.
+        """Note the draws, in order, of the next step to start. Host only, after its `sources`.
 
         Returns:
-            The place of the first of its tokens, for `take`. The tokens of the oldest step stood there.
+            The place of its first token, for `take`. It replaces the tokens of the oldest step.
         """
         self._turn = (self._turn + 1) % self._num_steps
         first = self._turn * self._capacity
@@ -64,18 +64,18 @@ class TokenFeedback:
         return first
 
     def _place(self, seq_id: int) -> int:
-        """Of the sequence's newest token. Raises KeyError: none of the last steps draws for it."""
+        """The place of the sequence's newest token. Raises KeyError: none of the last steps draws for it."""
         for places in self._places:
             if seq_id in places:
                 return places[seq_id]
         raise KeyError(seq_id)
 
     def fill_in(self, token_ids: Tensor, sources: Tensor) -> Tensor:
-        """The token ids [T] with the pending ones in place. On the device, before the step computes."""
+        """The token ids [T] with the pending ones filled in. On the device, before the step computes."""
         return self.tokens[sources.clamp(min=0)].where(sources >= 0, token_ids)
 
     def take(self, tokens: Tensor, first: int) -> None:
-        """Keep what the step has drawn, [N] int64, from place `first` on. On the device, at the step's end.
+        """Store the step's drawn tokens, [N] int64, from place `first` on. On the device, at the step's end.
 
         NO_TOKEN becomes a valid token, because a later step may compute with it before the host ends the sequence.
         """

@@ -17,7 +17,7 @@ from lullm.units import round_up
 
 
 class FirstTouch:
-    """Of the blocks of `tensors` (`[num_blocks, ...]` each), which are handed out in the order of their numbers at first.
+    """Of the blocks of `tensors` (`[num_blocks, ...]` each). Fresh ones are handed out in the order of their numbers.
 
     Args:
         num_shares: by KV cache group, by which block ids are multiplied.
@@ -45,5 +45,5 @@ class FirstTouch:
         if self._num_touched:
             first = round_up(address + self._num_touched * block_bytes, HUGE_PAGE)
         last = min(address + num_bytes, round_up(address + num_blocks * block_bytes, HUGE_PAGE))
-        starts = np.arange(first // HUGE_PAGE * HUGE_PAGE, last, HUGE_PAGE, np.int64)
+        starts = np.arange(first // HUGE_PAGE * HUGE_PAGE, last, HUGE_PAGE, dtype=np.int64)
         return np.stack([np.maximum(starts, first), np.minimum(starts + HUGE_PAGE, last)], axis=-1)

@@ -4,15 +4,15 @@ A step's kernels use the same addresses every time. So a recording stays valid w
 sleep, since arenas wake up at the same addresses. Without graphs (`enforce_eager`) the same kernels run one by one and
 give the same bits. The two kinds of device differ:
 
-A GPU records CUDA graphs, all before the first request, since recording takes seconds. Batches are filled up to the
-next size (`Staging`). The rows beyond have slot -1 and context length 0: they write nowhere and are dropped. All
-recordings share one pool of memory, which fits since the largest is made first and only one runs at a time. The pool
-comes from torch's allocator, not from an arena: it stays while the engine sleeps.
+A GPU records CUDA graphs, all before the first request, since recording takes seconds. Batches are padded to the next
+size (`Staging`). The padding rows have slot -1 and context length 0: they write nothing and are dropped. All recordings
+share one pool of memory, which fits since the largest is made first and only one runs at a time. The pool comes from
+torch's allocator, not from an arena: it stays while the engine sleeps.
 
 A CPU records its native calls (`ops.cpu.recording`) and replays them in one call. It records a size when it first
 occurs, and never pads a batch: recording computes that step, takes some 10 ms more, and keeps about 25 KB (28 layers;
 with 256 sizes 6 MB). Results lie in a workspace that all recordings share, in an arena (`graphs`) that sleeps with the
-KV cache. A computation with an operation of torch in between cannot be recorded: then every step stays eager.
+KV cache. A computation that includes an operation of torch cannot be recorded: then every step stays eager.
 """
 
 import time
@@ -41,16 +41,16 @@ class DecodeOutput(NamedTuple):
 class StreamOutput(NamedTuple):
     """The results of a decode step on a stage of a pipeline that is not the last."""
 
-    stream: Tensor  # [size, H], what the next stage goes on from
+    stream: Tensor  # [size, H], the next stage's input
 
 
 Output = TypeVar("Output", bound=tuple[Tensor, ...])
 
 
 def decode_sizes(device: Device, max_num_seqs: int) -> Sequence[int]:
-    """The sizes that batches of decodes have, ascending; the largest is `max_num_seqs`.
+    """The sizes of decode batches, ascending; the largest is `max_num_seqs`.
 
-    All of them, or, on a device that records them ahead, 1, 2, 4, 8, and the multiples of 8.
+    All sizes; on a device that records them ahead 1, 2, 4, 8, and the multiples of 8.
     """
     if not device.records_ahead:
         return range(1, max_num_seqs + 1)
@@ -59,7 +59,7 @@ def decode_sizes(device: Device, max_num_seqs: int) -> Sequence[int]:
 
 
 def workspace_bytes(config: ModelConfig, max_num_seqs: int) -> int:
-    """An upper bound for the results of the largest step that live at the same time. Untouched pages take no memory.
+    """An upper bound for the results of the largest step that exist at the same time. Untouched pages take no memory.
 
     The logits in two types, and a dozen rows as wide as the widest of a layer in float32.
     """
@@ -73,12 +73,12 @@ class DecodeGraphs(Generic[Output]):
     """Runs decode steps of fixed sizes, recorded or eager.
 
     Args:
-        compute: runs a step of a size over the staged batch. It must not wait for the device, and must touch no memory
-            but what it allocates and what stays.
+        compute: runs a step of a size over the staged batch. It must not wait for the device. It may touch only memory
+            that it allocates, and memory at fixed addresses.
         workspace: memory for results, on a device that records sizes as they occur. None: only `capture` records.
 
     Attributes:
-        refusal: the reason why all steps are eager, once the device has refused a recording.
+        refusal: why the device has refused a recording, so that all steps are eager; None: it has not.
     """
 
     def __init__(self, device: Device, compute: Callable[[int], Output], workspace: Workspace | None = None):
@@ -89,10 +89,10 @@ class DecodeGraphs(Generic[Output]):
         self.refusal: str | None = None
 
     def capture(self, sizes: Sequence[int], clear: Callable[[int], None]) -> None:
-        """Record all sizes, large to small. Blocking: seconds. `clear` stages a batch that is harmless to compute."""
+        """Record all sizes, large to small. Blocking: seconds. `clear` stages a batch that writes nothing."""
         started, free = time.perf_counter(), self._device.memory_info().free_bytes
         for size in sorted(sizes, reverse=True):
-            # Kernels are compiled and libraries take their workspaces now: neither can be recorded.
+            # Compile kernels and allocate the libraries' workspaces now: neither can be recorded.
             clear(size)
             self._device.start(partial(self._compute, size)).result()
             self._record(size)
@@ -106,7 +106,7 @@ class DecodeGraphs(Generic[Output]):
         )
 
     def run(self, size: int) -> Output:
-        """The staged batch, filled up to `size`. Does not wait for the device."""
+        """Run the staged batch, padded to `size`. Does not wait for the device."""
         captured = self._captured.get(size)
         if captured is not None:
             captured.replay()
@@ -125,7 +125,7 @@ class DecodeGraphs(Generic[Output]):
         return captured
 
     def drop(self) -> None:
-        """Give up all recordings, and the memory that only they hold. Nothing of them may be used any more."""
+        """Drop all recordings, with the memory that only they use. Their results may not be used any more."""
         self._captured.clear()
 
     @property

@@ -1,8 +1,8 @@
 """The input of a step: from a plan to the tensors that the model and the sampler read.
 
 It is made in two halves. `InputBuilder.prepare` reads the plan on the host, before the step is started.
-`InputBuilder.place` is part of the step's work: one copy brings all numbers to the device (`Staging`), which fills in
-the tokens of the steps before (`TokenFeedback`).
+`InputBuilder.place` is part of the step's work: one copy brings all numbers to the device (`Staging`), and the tokens
+of earlier steps are filled in (`TokenFeedback`).
 """
 
 from collections.abc import Sequence
@@ -31,13 +31,13 @@ class PreparedInput:
     batch: Batch
     stage: Stage
     has_pending: bool
-    """Whether a token is still to be drawn by a step before this one."""
+    """Whether an earlier step has yet to draw a token."""
     first_place: int
-    """Where the drawn tokens stand for later steps, see `TokenFeedback.expect`."""
+    """The place of the drawn tokens for later steps, see `TokenFeedback.expect`."""
 
     @property
     def decode_size(self) -> int | None:
-        """Of a batch of decodes: the size that it is filled up to. None: it is something else."""
+        """The size that a batch of decodes is padded to. None: not a batch of decodes."""
         return self.stage.shape.num_spans if self.stage.shape.is_decode else None
 
 
@@ -47,7 +47,7 @@ class StepInput:
 
     token_ids: Tensor  # [T] int64
     positions: Tensor  # [T] int64
-    attention: Sequence[Any]  # by KV cache group: as `Ops.prepare_attention` gives it, or a `StateLayout`
+    attention: Sequence[Any]  # by KV cache group: from `Ops.prepare_attention`, or a `StateLayout`
     wanted_rows: Tensor  # [R] int64, see `Batch`; a batch of decodes draws from all rows and lists none
     draw_index: Tensor  # [N] int64, see `Batch`; empty: one draw per row
     draws: DrawTable  # of N draws
@@ -70,7 +70,7 @@ class InputBuilder:
         self._staging = Staging(device, ops, limits, decode_sizes, vocab_size)
 
     def prepare(self, plan: StepPlan) -> PreparedInput:
-        """Everything that is read from the plan, on the host. At most `max_in_flight` are in use at a time."""
+        """Read the plan, on the host. At most `max_in_flight` prepared inputs are in use at a time."""
         self._builders.append(self._builders.pop(0))
         batch = self._builders[-1].build(plan)
         sources = keys = None
@@ -84,7 +84,7 @@ class InputBuilder:
         return PreparedInput(batch, stage, sources is not None, first_place)
 
     def place(self, prepared: PreparedInput) -> None:
-        """Copy it to the device and fill in pending tokens. Inside the step's work, after the step before."""
+        """Copy the input to the device and fill in pending tokens. Inside the step's work, after the step before."""
         self._staging.upload(prepared.stage)
         if prepared.has_pending and self._feedback is not None:
             parts = self._staging.parts_of(prepared.stage)
@@ -95,7 +95,7 @@ class InputBuilder:
         return self._input(self._staging.step(prepared.stage, prepared.batch))
 
     def placed_decodes(self, size: int) -> StepInput:
-        """The place of a batch of decodes that is filled up to `size`: the same memory every time."""
+        """The batch of decodes that was placed last, padded to `size`: the same memory every time."""
         return self._input(self._staging.decode_step(size))
 
     def placed_draws(self, prepared: PreparedInput) -> DrawTable:
@@ -107,7 +107,7 @@ class InputBuilder:
         self._staging.clear(size)
 
     def keep(self, prepared: PreparedInput, tokens: Tensor) -> None:
-        """Keep the drawn tokens [N] int64 for the next steps. On the device, at the step's end."""
+        """Store the drawn tokens [N] int64 for the next steps. On the device, at the step's end."""
         if self._feedback is not None:
             self._feedback.take(tokens, prepared.first_place)
 

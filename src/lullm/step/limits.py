@@ -14,12 +14,12 @@ class StepLimits:
         max_num_batched_tokens: tokens of a plan.
         max_model_len: positions of a sequence.
         block_size: tokens per block.
-        windows: by KV cache group, the tokens that a row sees at most; None: all up to its own.
-        chunked_groups: the numbers of the groups whose windows stand side by side.
-        num_state_blocks: by KV cache group, the blocks of a sequence's recurrent state; 0: the group keeps keys and
-            values. Empty: all groups do.
-        num_shares: by KV cache group, by which block ids are multiplied (`kv.cache_group`). Empty: 1 in all.
-        max_in_flight: steps that are launched before the result of the first of them is asked for.
+        windows: by KV cache group, the most tokens that a row sees; None: all up to its own.
+        chunked_groups: the groups with windows side by side, by number.
+        num_state_blocks: by KV cache group, the blocks of a sequence's recurrent state; 0: the group has keys and
+            values. Empty: all groups have them.
+        num_shares: by KV cache group, the factor of block ids (`kv.cache_group`). Empty: 1 in all.
+        max_in_flight: steps that are launched before the caller waits for the first one's result.
         feeds_back: their tokens may be pending, see `TokenFeedback`.
     """
 
@@ -40,6 +40,6 @@ class StepLimits:
         return tuple(group for group, num_blocks in enumerate(self.num_state_blocks) if num_blocks)
 
     def table_width(self, num_tokens: int) -> int:
-        """Blocks in the longest table of a sequence of so many tokens."""
+        """Blocks in the longest table of a sequence of `num_tokens` tokens."""
         keeps_tokens = not self.num_state_blocks or 0 in self.num_state_blocks
         return max(cdiv(num_tokens, self.block_size) if keeps_tokens else 0, *self.num_state_blocks, 0)

@@ -1,4 +1,4 @@
-"""Pooling: the sums of the rows of a step that callers want, of many sequences at once."""
+"""Pooling: the sums of the rows that callers want, for many sequences of a step at once."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from lullm.types.step import PooledSum
 
 @dataclass(frozen=True, slots=True)
 class PooledStep:
-    """The sums of one step, on the device until `on_host`. `owners`: (sequence, how many rows) of each sum."""
+    """The sums of one step, on the device until `on_host`. `owners`: (sequence, number of rows) of each sum."""
 
     owners: Sequence[tuple[int, int]]
     sums: Tensor  # [S, K] float32
@@ -23,7 +23,7 @@ class PooledStep:
         return PooledStep(self.owners, to_host(self.sums))
 
     def taken(self) -> list[PooledSum]:
-        """As plain data. Blocks until it is on the host."""
+        """The sums as plain data. Blocks until they are on the host."""
         rows = self.sums.numpy()
         return [
             PooledSum(seq_id, num_rows, row.tobytes())
@@ -32,9 +32,9 @@ class PooledStep:
 
 
 def pool_rows(model: Model, ops: Ops, hidden: Tensor, wanted: Sequence[tuple[int, RowRange]]) -> PooledStep:
-    """The sum of `Model.pool` over each range of rows. `hidden [N, H]`: those rows, one range behind another.
+    """The sum of `Model.pool` over each range of rows. `hidden [N, H]`: only those rows, range after range.
 
-    The head computes these rows only.
+    The head computes only these rows.
     """
     lens = [end - first for _, (first, end) in wanted]
     values = model.pool(hidden, ops)  # [N, K]

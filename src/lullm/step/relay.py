@@ -1,6 +1,6 @@
 """Relay: passes the residual stream of each step from one stage of a pipeline to the next (GPipe, arXiv:1811.06965).
 
-It stands outside of what is recorded: a step's rows come in before, into memory that stays, and go out behind.
+It is no part of recordings: a step's rows arrive before, in memory at a fixed address, and leave afterwards.
 """
 
 import torch
@@ -11,11 +11,13 @@ from lullm.types.parallel.stage import PipelineStage
 
 
 class Relay:
-    """A worker's ends of its line of stages. The first stage receives nothing, and the last one does not send.
+    """A worker's connection to the stages before and after it. The first stage receives nothing, the last sends
+    nothing.
 
     Args:
         line: the workers of one tensor rank, by stage.
-        shape: rows of the largest step, and the size of a hidden state. dtype, device: of activations.
+        shape: rows of the largest step, and the size of a hidden state.
+        dtype, device: of activations.
     """
 
     def __init__(
@@ -27,11 +29,11 @@ class Relay:
 
     @property
     def is_last(self) -> bool:
-        """Whether the stage draws tokens; else it only passes rows on."""
+        """Whether the stage draws tokens; otherwise it passes rows on."""
         return self._stage.is_last
 
     def stream(self, num_rows: int) -> Tensor | None:
-        """Where the rows `[num_rows, H]` of a step come in, the same memory every time; None: they are embedded."""
+        """Memory for a step's incoming rows `[num_rows, H]`, the same every time; None: this stage embeds tokens."""
         return None if self._stream is None else self._stream[:num_rows]
 
     def receive(self, num_rows: int) -> None:
@@ -40,5 +42,5 @@ class Relay:
             self._line.receive_(self._stream[:num_rows], self._stage.rank - 1)
 
     def send(self, stream: Tensor) -> None:
-        """Give the rows `[T, H]` to the next stage. Raises WorkerLostError."""
+        """Send the rows `[T, H]` to the next stage. Raises WorkerLostError."""
         self._line.send(stream, self._stage.rank + 1)

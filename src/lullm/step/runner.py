@@ -1,6 +1,6 @@
 """ModelRunner: runs plans over a model and its KV cache.
 
-`launch` reads the plan and returns; the caller asks for the result later. So the next step can be planned and launched
+`launch` reads the plan and returns; the caller waits for the result later. So the next step can be planned and launched
 before the tokens of this one are on the host. `InputBuilder` makes a step's tensors, `BlockMoves` moves its blocks, and
 `DecodeGraphs` replays recorded batches of decodes.
 """
@@ -56,13 +56,12 @@ class ModelRunner:
         kv_caches: by layer, over the tensors of `pools.device`; several layers may share a slot.
         scope: entered around every computation; see `StepThreads`.
         relay: to the other stages of a pipeline. Only the last one draws.
-        share: of the draws of a batch of decodes; other draws are made by all workers that share the head.
-        workspace: for the results of recorded decodes, on a device that records them as they occur. None: decodes are
-            eager, except for those that `capture_graphs` has recorded.
+        share: this worker's draws of a batch of decodes. All workers that share the head make all other draws.
+        workspace: for the results of recorded decodes, on a device that records them as they occur. None: only
+            `capture_graphs` records decodes, and others are eager.
 
     Attributes:
-        calibrates: the next step that computes something finds the open scales of an fp8 cache
-            (`KVScales.calibrate`).
+        calibrates: the next step that computes sets the open scales of an fp8 cache (`KVScales.calibrate`).
     """
 
     def __init__(
@@ -106,13 +105,13 @@ class ModelRunner:
         return self._model
 
     def launch(self, plan: StepPlan) -> Running[StepResult]:
-        """Start a step after those that were started before."""
+        """Start a step, after the steps that were started before."""
         prepared = self._inputs.prepare(plan) if plan.spans else None
         work = self._device.start(lambda: self._move_and_compute(plan, prepared))
         return _RunningStep(work, self._device)
 
     def capture_graphs(self) -> None:
-        """Record decodes, on a device that does so before the first request. Blocking. Writes no block."""
+        """Record decodes, on a device that records them before the first request. Blocking. Writes no block."""
         if self._device.records_ahead:
             with torch.inference_mode():
                 self.graphs.capture(self._decode_sizes, self._inputs.clear_decodes)
@@ -149,14 +148,14 @@ class ModelRunner:
         return replace(outcome, sampled=outcome.sampled.on_host(self._device.to_host))
 
     def _take_calibration(self, batch: Batch) -> bool:
-        """Whether this step finds the scales of the cache: only the first one does."""
+        """Whether this step sets the scales of the cache: only the first one does."""
         calibrates, self.calibrates = self.calibrates, False
         if calibrates:
             logger.info("the scales of the KV cache are those of %d tokens", len(batch.token_ids))
         return calibrates
 
     def _draw_ragged(self, prepared: PreparedInput, calibrates: bool, guides: StepGuides) -> _Outcome:
-        """The model over spans of any lengths, and their draws."""
+        """Run the model over spans of any lengths, and draw."""
         batch, step = prepared.batch, self._inputs.placed(prepared)
         hidden = self._forward(step, calibrates)
         prompt_logprobs = {span.seq_id: self._prompt_logprobs(hidden[row:], span) for row, span in batch.prompt_spans}
@@ -172,7 +171,7 @@ class ModelRunner:
         return _Outcome(self._sampler.draw(logits, batch.draws, step.draws, guides), prompt_logprobs, pooled)
 
     def _draw_decodes(self, prepared: PreparedInput, size: int, calibrates: bool, guides: StepGuides) -> Sampled:
-        """The model over one token per sequence, replayed if it was recorded, and one draw each.
+        """Run the model over one token per sequence, replayed if it was recorded, with one draw each.
 
         The recording draws by temperature and truncation only. Other draws are made from its logits afterwards.
         """
@@ -186,12 +185,12 @@ class ModelRunner:
         return share.sampled(self._sampler.draw(*given), draws, size)
 
     def _own_draws(self, prepared: PreparedInput) -> Sequence[Draw]:
-        """Those that this worker makes."""
+        """The draws that this worker makes."""
         draws, size = prepared.batch.draws, prepared.decode_size
         return draws if size is None else self._share.draws(draws, size)
 
     def _forward_decodes(self, size: int, calibrates: bool = False) -> DecodeOutput:
-        """What is recorded: the placed batch, filled up to `size`, and a token of every row of this worker's."""
+        """The function that is recorded: the placed batch, padded to `size`, and a token for each own row."""
         step = self._inputs.placed_decodes(size)
         logits = self._model.compute_logits(self._forward(step, calibrates), self._share_ops)  # [rows, V]
         if self._ops.draw_tokens is None:
@@ -199,7 +198,7 @@ class ModelRunner:
         return DecodeOutput(logits, self._ops.draw_tokens(logits, self._share.table(step.draws, size), False))
 
     def _pass(self, prepared: PreparedInput, calibrates: bool) -> Tensor:
-        """What the next stage goes on from [T, H]."""
+        """The input of the next stage [T, H]."""
         size, num_rows = prepared.decode_size, prepared.batch.num_tokens
         if size is None:
             return self._forward(self._inputs.placed(prepared), calibrates)
@@ -207,7 +206,7 @@ class ModelRunner:
         return stream[:num_rows]
 
     def _pass_decodes(self, size: int, calibrates: bool = False) -> StreamOutput:
-        """What is recorded on such a stage."""
+        """The function that is recorded on a stage that is not the last."""
         return StreamOutput(self._forward(self._inputs.placed_decodes(size), calibrates))
 
     def _forward(self, step: StepInput, calibrates: bool) -> Tensor:

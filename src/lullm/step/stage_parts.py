@@ -1,8 +1,8 @@
 """The parts of a staged step: the places of its numbers in one buffer.
 
-The place of a part is a function of the step's sizes. So the parts of a batch of decodes are at the same addresses
-every time, as a recorded graph needs. The block tables come last, because only their width changes between batches of
-decodes of one size.
+The place of a part depends only on the step's sizes. So the parts of a batch of decodes are at the same addresses every
+time, as a recorded graph needs. The block tables come last, because only their width changes between batches of decodes
+of one size.
 """
 
 import math
@@ -32,11 +32,11 @@ class StageShape:
 
     Args:
         width: block ids per span.
-        num_rows: listed rows whose logits are drawn from. A batch of decodes lists none: it draws from all.
+        num_rows: listed rows with draws. A batch of decodes lists none, since all rows draw.
         num_indexed: draws that name their row; 0: draw i has row i.
-        num_sources: `num_tokens` in an engine whose tokens may be pending, else 0.
+        num_sources: `num_tokens` in an engine whose tokens may be pending, otherwise 0.
         num_groups: KV cache groups of the model.
-        is_decode: one token and one draw per span, the batch filled up to `num_spans`.
+        is_decode: one token and one draw per span, the batch padded to `num_spans`.
     """
 
     num_tokens: int
@@ -52,7 +52,7 @@ class StageShape:
 
 @dataclass(frozen=True, slots=True)
 class StageParts(Generic[Array]):
-    """The parts of one buffer: arrays over the host's, or tensors over the device's. I: `Ops.index_dtype`."""
+    """The parts of one buffer: arrays on the host, or tensors on the device. I: `Ops.index_dtype`."""
 
     token_ids: Array  # [T] int64
     positions: Array  # [T] int64
@@ -66,12 +66,12 @@ class StageParts(Generic[Array]):
     min_p_floors: Array  # [N] float32
     top_k: Array  # [N] int32
     query_starts: Array  # [S + 1] I
-    context_lens: Array  # [S] I, 0: a row that fills up
+    context_lens: Array  # [S] I, 0: a padding row
     block_tables: Array  # [G, S, M] I
 
 
 class StageBuffer(Generic[Array]):
-    """A flat buffer of bytes that is cut into parts; an array's on the host, a tensor's on the device."""
+    """A flat buffer of bytes that is cut into parts: an array on the host, a tensor on the device."""
 
     def __init__(self, views: dict[torch.dtype, Array], index_dtype: torch.dtype):
         self._views: dict[torch.dtype, Any] = views
@@ -84,7 +84,7 @@ class StageBuffer(Generic[Array]):
 
     @staticmethod
     def of_array(buffer: np.ndarray, index_dtype: torch.dtype) -> "StageBuffer[np.ndarray]":
-        """The same over a uint8 array."""
+        """Over a uint8 array of that size."""
         return StageBuffer({dtype: buffer.view(_NUMPY[dtype]) for dtype in _NUMPY}, index_dtype)
 
     def cut(self, shape: StageShape) -> StageParts[Array]:
@@ -100,7 +100,7 @@ class StageBuffer(Generic[Array]):
 
 
 def stage_bytes(shape: StageShape, index_dtype: torch.dtype) -> int:
-    """Of the buffer that a step of this shape takes."""
+    """Bytes of the buffer of a step of this shape."""
     sections = _sections(shape, index_dtype).values()
     return sum(round_up(math.prod(sizes) * dtype.itemsize, _ALIGNMENT) for sizes, dtype in sections)
 

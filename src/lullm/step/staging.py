@@ -1,15 +1,14 @@
-"""Staging: all integers of a step in one buffer, which goes to the device in one copy.
+"""Staging: all integers of a step in one buffer, which is copied to the device at once.
 
 The buffer exists once on the device, and on the host once for each step in flight: one step may be prepared while the
-copy of the step before it is on its way. The device of a CPU is the host: its buffer is one more piece of host memory.
+copy of the step before it is under way. With a CPU device the device's buffer is one more piece of host memory.
 
 A batch of decodes is at the same addresses every time (`StageParts`), where a recording reads it. An accelerator pads
 it to one of few sizes, a CPU has all sizes: see `decode_sizes`.
 
-A recording reads block tables with rows of the full width: 10 KB each at 40,960 tokens, of which a batch of short
-contexts uses a few bytes. So only the columns that the batch needs are copied, and the device spreads them over tables
-of full rows that stay there. Other entries keep old ids, which no kernel reads, since they lie beyond their row's
-context.
+A recording reads block tables with rows of the full width: 10 KB each at 40,960 tokens, while a batch of short contexts
+uses a few bytes of it. So only the columns that the batch needs are copied. The device spreads them over tables of full
+rows at a fixed address. Other entries keep old ids, which no kernel reads, since they lie beyond their row's context.
 """
 
 from bisect import bisect_left
@@ -31,16 +30,16 @@ from lullm.step.stage_parts import StageBuffer, StageParts, StageShape, stage_by
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a step of one shape stands on the device."""
+    """The place of a step of one shape on the device."""
 
-    target: Tensor  # uint8, where the buffer of the host is copied to
+    target: Tensor  # uint8, the target of the host's buffer
     parts: StageParts[Tensor]  # in it
-    full_tables: Tensor  # [G, S, M], where the block tables of a batch of decodes are spread
+    full_tables: Tensor  # [G, S, M], block tables of a batch of decodes at full width
 
 
 @dataclass(slots=True)
 class Stage:
-    """A step of one shape in a buffer of the host. `place`: from its first upload on."""
+    """A step of one shape in a host buffer. `place`: set at its first upload."""
 
     shape: StageShape
     arrays: StageParts[np.ndarray]
@@ -61,7 +60,7 @@ class Staging:
 
     Args:
         ops: they define the type of indices.
-        decode_sizes: the sizes of batches of decodes, ascending; the largest is `max_num_seqs`.
+        decode_sizes: the sizes of decode batches, ascending; the largest is `max_num_seqs`.
         vocab_size: V.
     """
 
@@ -85,12 +84,12 @@ class Staging:
         full = (self._num_groups, num_seqs, max_width)
         self._full_tables = torch.zeros(full, dtype=self._index_dtype, device=place)  # [G, S, M]
         self._semaphores = new_semaphores(num_seqs, ops.semaphores_per_span, place)
-        # A batch of decodes has the shape of the one before it, most of the time: making a stage costs 20 us.
+        # A batch of decodes mostly has the shape of the one before it: making a stage costs 20 us.
         self._last_decodes: list[Stage | None] = [None] * limits.max_in_flight
         self._decode_parts: dict[int, StageParts[Tensor]] = {}
 
     def fill(self, batch: Batch, sources: np.ndarray | None, keys: np.ndarray | None) -> Stage:
-        """Write a batch into the next buffer of the host. Host only.
+        """Write a batch into the next host buffer. Host only.
 
         Args:
             sources: [T], see `TokenFeedback`; None: no token is pending.
@@ -116,7 +115,7 @@ class Staging:
             stage.place.full_tables.copy_(stage.place.parts.block_tables)
 
     def step(self, stage: Stage, batch: Batch) -> StagedStep:
-        """What stands on the device once the stage of this batch is uploaded."""
+        """The step on the device, once the stage of this batch is uploaded."""
         if stage.shape.is_decode:
             return self.decode_step(stage.shape.num_spans)
         parts = self.parts_of(stage)
@@ -125,7 +124,7 @@ class Staging:
         return StagedStep(parts, self._layouts(parts, parts.block_tables, *bounds))
 
     def decode_step(self, size: int) -> StagedStep:
-        """The place of a batch of decodes of `size` spans: the same memory every time."""
+        """The step of a batch of `size` decodes: the same memory every time."""
         parts = self._parts_of_decodes(size)
         return StagedStep(parts, self._layouts(parts, self._full_tables[:, :size], 1, self._limits.max_model_len))
 
@@ -135,7 +134,7 @@ class Staging:
         return stage.place.parts
 
     def clear(self, size: int) -> None:
-        """Stage a batch of decodes of `size` rows that all only fill up: computing it writes nothing."""
+        """Stage a batch of `size` padding rows: computing it writes nothing."""
         self._device.zero_()
         self._full_tables.zero_()
         parts = self._parts_of_decodes(size)
@@ -163,7 +162,7 @@ class Staging:
         return num_tokens if self._limits.feeds_back else 0
 
     def _next_decodes(self, batch: Batch) -> Stage:
-        """The stage of a batch of decodes in the buffer whose turn it is."""
+        """A stage for a batch of decodes, in the next buffer."""
         size = self._decode_sizes[bisect_left(self._decode_sizes, batch.num_spans)]
         width = batch.block_tables.shape[2]
         last = self._last_decodes[self._turn]
@@ -172,7 +171,7 @@ class Staging:
         return last
 
     def _new_stage(self, shape: StageShape) -> Stage:
-        """In the buffer whose turn it is."""
+        """A new stage in the next buffer."""
         arrays = self._host_stages[self._turn].cut(shape)
         return Stage(shape, arrays, self._host[self._turn][: stage_bytes(shape, self._index_dtype)])
 
@@ -182,7 +181,7 @@ class Staging:
         return _Place(self._device[: len(stage.buffer)], parts, full)
 
     def _parts_of_decodes(self, size: int) -> StageParts[Tensor]:
-        """On the device, but for the block tables."""
+        """The parts of a decode batch on the device, without the block tables."""
         if size not in self._decode_parts:
             self._decode_parts[size] = self._device_stage.cut(self._decode_shape(size, 0))
         return self._decode_parts[size]
@@ -218,7 +217,7 @@ class Staging:
 
 
 def _write(arrays: StageParts[np.ndarray], batch: Batch) -> None:
-    """All but the draws."""
+    """Write all parts except the draws."""
     num_tokens, num_spans = batch.num_tokens, batch.num_spans
     _copy(arrays.token_ids, batch.token_ids, padding=0)
     _copy(arrays.positions, batch.positions, padding=0)
@@ -226,7 +225,7 @@ def _write(arrays: StageParts[np.ndarray], batch: Batch) -> None:
     arrays.slot_mapping[:, num_tokens:] = -1
     arrays.block_tables[:, :num_spans] = batch.block_tables
     _copy(arrays.context_lens, batch.context_lens, padding=0)
-    if num_tokens == num_spans:  # rows that fill up have one token, too
+    if num_tokens == num_spans:  # padding rows have one token, too
         arrays.query_starts[:] = np.arange(len(arrays.query_starts))
     else:
         arrays.query_starts[0] = 0
@@ -238,7 +237,7 @@ def _write(arrays: StageParts[np.ndarray], batch: Batch) -> None:
 
 
 def _write_draws(arrays: StageParts[np.ndarray], table: DrawTable) -> None:
-    """Rows that fill up are greedy: nothing but their temperature counts."""
+    """Write the draws. Padding rows are greedy: only their temperature counts."""
     _copy(arrays.temperatures, table.temperatures.numpy(), padding=0.0)
     _copy(arrays.top_k, table.top_k.numpy(), padding=1)
     _copy(arrays.top_p, table.top_p.numpy(), padding=1.0)

@@ -1,12 +1,12 @@
-"""Plain data that every layer above speaks. No torch, no behaviour.
+"""Plain data that every layer above uses. No torch, no behaviour.
 
-`sampling_params`, `request` and `outputs` are what callers see; `sequence` is what the scheduler counts on; `step` and
-`step_codec` are plans and results, and their bytes (`packed`); `draw` is what a row draws. `layer_kind` and
-`arithmetic`: what layers keep and compute. `sleep`: its options, orders and reports. `vllm_argument`: what becomes of
-vLLM's others.
+`sampling_params`, `request` and `outputs` are for callers; `sequence` is the scheduler's; `step` and `step_codec` are
+plans and results, and their bytes (`packed`); `draw` is one token to draw. `layer_kind` and `arithmetic`: the memory
+and the arithmetic of layers. `sleep`: its options, commands and reports. `vllm_argument`: vLLM's arguments that lullm
+lacks.
 
-- `guided/`, `pooling/`, `reply/`: what a caller asks of an output's form, of vectors, of thoughts and calls.
-- `parallel/`: where each of several workers stands.
-- `watch/`: what those who watch an engine see: counters, gauges, who holds which blocks.
-- `wire/`: what goes to another process by a name or as words: classes, functions, errors.
+- `guided/`, `pooling/`, `reply/`: a request's output form, vectors, thoughts and calls.
+- `parallel/`: the place of each of several workers.
+- `monitor/`: reports on an engine: counters, gauges, the owners of blocks.
+- `wire/`: classes, functions and errors in a form for other processes.
 """

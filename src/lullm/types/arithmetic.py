@@ -1,4 +1,4 @@
-"""What families compute differently, by name: the activation of an MLP, features of attention."""
+"""Arithmetic in which families differ, by name: the activation of an MLP, features of attention."""
 
 from typing import Literal
 
@@ -6,9 +6,10 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 """`gelu`: by the error function. `gelu_tanh`: its approximation (both https://arxiv.org/abs/1606.08415).
 `relu2`: the square of `relu` (https://arxiv.org/abs/2109.08668)."""
 
-Gating = Literal["silu", "sigmoid"]
-"""What is done to a gate before it multiplies; see `Ops.multiply_`."""
+Gating = Literal["silu", "sigmoid", "softplus"]
+"""The function of a gate before it multiplies; see `Ops.multiply_`."""
 
 AttentionFeature = Literal["soft_cap", "sinks", "latents"]
-"""What attention may do beside plain scores; see `Ops.attention`.
-`latents`: all heads read one long row per token, which is key and value (`Ops.attend_latents`)."""
+"""Features of attention beside plain scores; see `Ops.attention`. `latents`: all heads read one long row per token,
+which is key and value (`Ops.attend_latents`).
+"""

@@ -1,6 +1,6 @@
-"""One token to draw, as plain data: what a sampler needs, and nothing of the request that it comes from.
+"""One token to draw, as plain data: all that a sampler needs of a request.
 
-`DrawParams` stays the same for a sequence's life; `Draw` adds what differs by step.
+`DrawParams` stays the same for a sequence's life; `Draw` adds the facts of one step.
 """
 
 import msgspec
@@ -11,7 +11,7 @@ from lullm.types.request import GenerateRequest
 
 
 class ThinkingBudget(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Thoughts among output tokens, as in `ThinkingTokens`, and how many tokens they may have: then they are ended."""
+    """Thoughts among output tokens, as in `ThinkingTokens`, and their most tokens; then they are ended."""
 
     open_ids: tuple[int, ...]
     close_ids: tuple[int, ...]
@@ -20,7 +20,7 @@ class ThinkingBudget(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class LogitEdits(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What changes logits before a token is chosen: penalties, bias, allowed and forbidden tokens, a grammar, a budget.
+    """Changes of logits before a token is chosen: penalties, bias, allowed and forbidden tokens, a grammar, a budget.
 
     The meanings are those of `SamplingParams`. `end_token_ids` are the tokens that `min_tokens` forbids (end of
     sequence and stop tokens); `bad_words_ids` are the bad words as token sequences.
@@ -39,17 +39,17 @@ class LogitEdits(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether the change depends on which tokens the sequence holds, not only on how many."""
+        """Whether the change depends on the sequence's tokens, not only on their number."""
         return bool(self.guide or self.bad_words_ids or self.thinking or self.reads_prompt)
 
     @property
     def reads_prompt(self) -> bool:
-        """Whether it depends on those of the prompt, too: it has penalties."""
+        """Whether it also depends on the prompt's tokens: it has penalties."""
         return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
 
 
 def has_guide_alone(edits: LogitEdits | None) -> bool:
-    """Whether a grammar is all that restricts a choice."""
+    """Whether a grammar is the only restriction of a choice."""
     return edits is not None and edits.guide is not None and edits == LogitEdits(guide=edits.guide)
 
 
@@ -57,7 +57,7 @@ class DrawParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How the tokens of one sequence are drawn.
 
     `seq_index` numbers the sequence within its request. `num_logprobs`: log-probabilities wanted besides the chosen
-    token's; None: none at all. `edits` None: the logits are used as the model gave them.
+    token's; None: none at all. `edits` None: the model's logits are used unchanged.
     """
 
     seed: int = 0
@@ -76,17 +76,17 @@ class DrawParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether a draw depends on which tokens the sequence holds, so that it must carry them."""
+        """Whether a draw depends on the sequence's tokens, so that it must carry them."""
         return self.edits is not None and self.edits.reads_tokens
 
 
 class Draw(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One token to draw from the logits of one row of a span.
 
-    `row` counts from the span's first token. `output_len`: output tokens that stand before the drawn one. The
-    randomness of the draw is a function of (`params.seed`, `params.seq_index`, `output_len`) alone, so that it does
-    not depend on the batch. `token_ids`: the tokens before the drawn one: all if `params.edits.reads_prompt`, of which
-    the last `output_len` are output; those alone if `params.reads_tokens`; else none.
+    `row` counts from the span's first token. `output_len`: output tokens before the drawn one. The draw's randomness
+    depends on (`params.seed`, `params.seq_index`, `output_len`) alone, not on the batch. `token_ids`: the tokens before
+    the drawn one. They are all tokens if `params.edits.reads_prompt`, and the last `output_len` of them are output;
+    only output tokens if `params.reads_tokens`; otherwise none.
     """
 
     seq_id: int
@@ -97,7 +97,7 @@ class Draw(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def draw_params(request: GenerateRequest, seq_index: int) -> DrawParams:
-    """How the tokens of one of the request's sequences are drawn. Not for beams."""
+    """The draw parameters of one of the request's sequences. Not for beams."""
     params = request.params
     edits = LogitEdits(
         presence_penalty=params.presence_penalty,

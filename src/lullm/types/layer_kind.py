@@ -1,4 +1,4 @@
-"""Layer kinds: what one layer of a model keeps between steps. A model states one kind per layer.
+"""Layer kinds: the memory of one layer between steps. A model states one kind per layer.
 
 Kinds are plain data, equal by value: layers of equal kinds keep the same tokens, so they can share block tables
 (`kv.cache_group`).
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class KVHeads:
-    """The keys of a token in one layer, and its values: so many heads of so many elements."""
+    """The heads of a token's keys, and of its values, in one layer: their number and their elements."""
 
     num_heads: int
     head_dim: int
@@ -35,9 +35,10 @@ class FullAttention:
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindow:
-    """Keys and values of the last `window` tokens: a token sees so many, itself included. `heads`: as above.
+    """Keys and values of the last `window` tokens; a token sees `window` tokens, itself included. `heads`: see
+    `FullAttention`.
 
-    `is_chunked`: windows do not slide but stand side by side: a token sees those of its own chunk of `window` tokens.
+    `is_chunked`: windows do not slide but lie side by side: a token sees its own chunk of `window` tokens.
     """
 
     window: int
@@ -56,24 +57,24 @@ class EncoderAttention:
 
 @dataclass(frozen=True, slots=True)
 class RecurrentState:
-    """Float32 tensors of fixed `shapes` per sequence, however long it is; each step replaces them."""
+    """Float32 tensors of fixed `shapes` per sequence, independent of its length; each step replaces them."""
 
     shapes: tuple[tuple[int, ...], ...]
 
     @property
     def num_elements(self) -> int:
-        """Of all tensors together."""
+        """Elements of all tensors together."""
         return sum(math.prod(shape) for shape in self.shapes)
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """No memory between steps: a layer without attention."""
+    """A layer without attention: it keeps no memory between steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedAttention:
-    """The keys and values that an earlier layer, number `layer`, keeps; none of its own."""
+    """The keys and values of an earlier layer, number `layer`; no memory of its own."""
 
     layer: int
 
@@ -82,13 +83,13 @@ LayerKind = FullAttention | SlidingWindow | EncoderAttention | RecurrentState | 
 
 
 def first_seen(position: int, window: int | None, is_chunked: bool) -> int:
-    """The first position that the token at `position` sees; without a window all."""
+    """The first position that the token at `position` sees; without a window 0."""
     if window is None:
         return 0
     return position - position % window if is_chunked else max(position - window + 1, 0)
 
 
 def attended_kind(kinds: Sequence[LayerKind], layer: int) -> LayerKind:
-    """The kind of what a layer reads: its own, or that of the layer whose keys and values it shares."""
+    """The kind of memory that a layer reads: its own, or that of the layer whose keys and values it shares."""
     kind = kinds[layer]
     return kinds[kind.layer] if isinstance(kind, SharedAttention) else kind

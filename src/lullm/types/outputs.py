@@ -1,4 +1,4 @@
-"""What a caller gets back: `RequestOutput` with its `CompletionOutput`s and `Logprob`s. All of them pickle."""
+"""Outputs for callers: `RequestOutput` with its `CompletionOutput`s and `Logprob`s. All of them pickle."""
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -18,13 +18,13 @@ class Logprob:
 
 
 PositionLogprobs = dict[int, Logprob]
-"""Token id -> Logprob for one position; the chosen token is always in it, and comes first."""
+"""Token id -> Logprob for one position. It always has the chosen token, which comes first."""
 
 Position = TypeVar("Position", bound=PositionLogprobs | None, covariant=True)
 
 
 class LogprobRows:
-    """The `TokenLogprobs` of consecutive positions in arrays: 12 bytes an entry, where a `Logprob` in a dict takes 210.
+    """The `TokenLogprobs` of consecutive positions in arrays: 12 bytes an entry; a `Logprob` in a dict takes 210.
 
     Only appended to. Log-probabilities are float32, as the sampler computes them.
     """
@@ -48,7 +48,7 @@ class LogprobRows:
             self.append(row)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all positions."""
         self._token_ids, self._logprobs, self._ranks = array("i"), array("f"), array("i")
         self._ends = array("q")
 
@@ -60,7 +60,7 @@ class LogprobRows:
 
     @classmethod
     def from_bytes(cls, arrays: tuple[bytes, bytes, bytes, bytes]) -> "LogprobRows":
-        """What `to_bytes` gave."""
+        """The reverse of `to_bytes`."""
         rows = cls()
         for array_, data in zip((rows._token_ids, rows._logprobs, rows._ranks, rows._ends), arrays, strict=True):
             array_.frombytes(data)  # type: ignore[attr-defined]
@@ -76,10 +76,11 @@ class LogprobRows:
 
 
 class LogprobList(Sequence[Position], Generic[Position]):
-    """Log-probabilities by position, like a list of dicts. A dict is made each time that its position is read.
+    """Log-probabilities by position, like a list of dicts. Reading a position makes its dict.
 
     Args:
-        rows: what is read. places: the rows in it, in order; -1: a position that has None.
+        rows: the data.
+        places: the rows to show, in order; -1: a position that has None.
         text_of: a token's text, for `Logprob.decoded_token`.
     """
 
@@ -92,12 +93,12 @@ class LogprobList(Sequence[Position], Generic[Position]):
 
     @property
     def rows(self) -> LogprobRows:
-        """What is read; all of it, in an output that an engine has just given."""
+        """The data; in an output fresh from an engine the list shows all of it."""
         return self._rows
 
     @property
     def has_first_none(self) -> bool:
-        """Whether the first position has no log-probabilities, as that of a prompt."""
+        """Whether the first position has no log-probabilities, as the first of a prompt."""
         return self._places.start < 0
 
     def __len__(self) -> int:
@@ -134,19 +135,19 @@ class LogprobList(Sequence[Position], Generic[Position]):
         return repr(list(self))
 
     def absorb(self, later: "LogprobList[Position]") -> None:
-        """Add the positions of `later`. For the only reader of these rows, all of which are in this list."""
+        """Append the positions of `later`. Only for the sole reader of these rows, when this list shows all of them."""
         for place in later._places:
             self._rows.append(later._rows[place])
         self._places = range(self._places.start, len(self._rows))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled and copied as a plain list: what knows the tokens' texts stays behind."""
+        """Pickled and copied as a plain list, without the function for tokens' texts."""
         return list, (list(self),)
 
 
 @dataclass(slots=True)
 class RequestMetrics:
-    """When things happened to a request, in seconds of `time.monotonic()`; None while they have not."""
+    """The times of a request's events, in seconds of `time.monotonic()`; None before the event."""
 
     arrival_time: float
     first_scheduled_time: float | None = None
@@ -161,7 +162,7 @@ class RequestMetrics:
 
     @property
     def scheduled_ts(self) -> float:
-        """vLLM's name of `first_scheduled_time`; 0 while it has not come, as in the names below."""
+        """vLLM's name of `first_scheduled_time`; 0 before the event, as in the names below."""
         return self.first_scheduled_time or 0.0
 
     @property
@@ -186,17 +187,17 @@ class RequestMetrics:
 
 
 KV_CACHE_FULL = "kv_cache_full"
-"""The stop reason of a completion that outgrew the KV cache before its length or the model's was reached."""
+"""The stop reason of a completion that outgrew the KV cache before it reached a length limit."""
 
 
 @dataclass(slots=True)
 class CompletionOutput:
     """One completion of a request.
 
-    `finish_reason` is None while it runs, then 'stop', 'length' or 'abort'; `stop_reason` is the stop string or the
+    `finish_reason` is None while it runs, then 'stop', 'length' or 'abort'. `stop_reason` is the stop string or the
     stop token id that ended it, None for the model's own end-of-sequence token. With 'length' it is KV_CACHE_FULL if
-    the request, alone, needed more KV blocks than there are. `cumulative_logprob` and `logprobs` are None unless
-    log-probabilities were asked for.
+    the request alone needed more KV blocks than exist. `cumulative_logprob` and `logprobs` are None unless the request
+    asks for log-probabilities.
     """
 
     index: int
@@ -212,7 +213,7 @@ class CompletionOutput:
         return self.finish_reason is not None
 
     def absorb(self, later: "CompletionOutput") -> None:
-        """Take in the delta behind this one."""
+        """Append the next delta."""
         self.text += later.text
         self.token_ids.extend(later.token_ids)
         self.cumulative_logprob = later.cumulative_logprob
@@ -223,10 +224,10 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """What is known of a request after a step. `finished` is True exactly once, in its last output.
+    """The state of a request after a step. `finished` is True exactly once, in its last output.
 
-    `prompt_logprobs` has one entry per prompt token, None for the first. `num_cached_tokens`: prompt tokens whose
-    KV came from the prefix cache when the request was first scheduled.
+    `prompt_logprobs` has one entry per prompt token, None for the first. `num_cached_tokens`: prompt tokens whose KV
+    came from the prefix cache when the request was first scheduled.
     """
 
     request_id: str
@@ -239,7 +240,7 @@ class RequestOutput:
     prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
 
     def absorb(self, later: "RequestOutput") -> None:
-        """Take in the delta behind this one: what both say is then said by this one. Changes this one only."""
+        """Append the next delta, so that this output holds both. Does not change `later`."""
         own = {completion.index: completion for completion in self.outputs}
         for completion in later.outputs:
             if completion.index in own:

@@ -1,4 +1,4 @@
-"""Lists of integers as bytes: int32 in the machine's byte order. They cannot change, and cross a wire as they are.
+"""Lists of integers as bytes: int32 in the machine's byte order. They are immutable, and are sent without conversion.
 
 `np.frombuffer(packed, np.int32)` reads one without a copy.
 """
@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Iterable
 
 PackedInts = bytes
-"""What `pack` gives."""
+"""The result of `pack`."""
 
 _INT = struct.Struct("=i")
 INT_BYTES = _INT.size

@@ -1,4 +1,4 @@
-"""What a caller asks, and a request after validation: the only form in which work enters the engine's queue."""
+"""A caller's prompt, and a request after validation: the only form in which work enters the engine's queue."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +13,8 @@ from lullm.types.sampling_params import OutputKind, SamplingParams
 class TextPrompt(TypedDict):
     """A prompt as a dict with its text. `split_special_tokens`: as in `Conversation`, and off by default.
 
-    `cache_salt`: only prompts with the same salt share cached prefixes. `suffix`: the model fills in what stands
-    between the prompt and it.
+    `cache_salt`: only prompts with the same salt share cached prefixes. `suffix`: the model writes the text between the
+    prompt and the suffix.
     """
 
     prompt: str
@@ -37,11 +37,11 @@ Prompt = str | Sequence[int] | TextPrompt | TokensPrompt
 class Conversation:
     """Messages that the model's chat template turns into a prompt.
 
-    `options` go to `ChatTemplate.render`: `add_generation_prompt`, `tools`, and variables of the template's own.
-    `split_special_tokens`: special tokens that messages and options spell are split into tokens of ordinary text, so
-    that no user ends a turn; None: what the engine's option of that name says, by default yes. `cache_salt`: as in
-    `TextPrompt`. `calls`: how the tools may be called; with choice 'none' the template does not get them. `template`:
-    another one than the model's, as a text.
+    `options` go to `ChatTemplate.render`: `add_generation_prompt`, `tools`, and the template's own variables.
+    `split_special_tokens`: special tokens in messages and options are split into tokens of ordinary text, so that no
+    user can end a turn; None: the engine's option of that name, by default yes. `cache_salt`: as in `TextPrompt`.
+    `calls`: the rules for tools; with choice 'none' the template does not get them. `template`: text to use in place of
+    the model's.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -54,7 +54,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class TextPair:
-    """A query and a document, which a cross-encoder reads as one prompt. `instruction`: what counts as relevant."""
+    """A query and a document, which a cross-encoder reads as one prompt. `instruction`: the meaning of "relevant"."""
 
     query: str
     document: str
@@ -62,19 +62,19 @@ class TextPair:
 
 
 Input = Prompt | Conversation | TextPair
-"""Whatever an engine reads as a prompt."""
+"""Any prompt of an engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """Prompt ids within the vocabulary and the model length, resolved parameters.
+    """Prompt ids within the vocabulary and the model length, and resolved parameters.
 
-    `seed` is the parameters' seed or one the engine drew; `priority`: lower goes first (policy 'priority').
-    `arrival_time` in seconds of `time.monotonic()`. `end_token_ids`: the model's end-of-sequence tokens, none with
-    `ignore_eos`. `bad_words_ids`: `bad_words` as the token sequences to forbid. `guide`: the grammar of
-    `structured_outputs`. `pooling`: what is wanted of the
-    prompt, instead of tokens behind it; then `params` are `NO_TOKENS`. `cache_salt`: cached prefixes are shared with
-    requests of the same salt only. `reply`: how the answer to a conversation is read; None: it is text.
+    `seed`: the parameters' seed, or one that the engine drew. `priority`: lower goes first (policy 'priority').
+    `arrival_time`: seconds of `time.monotonic()`. `end_token_ids`: the model's end-of-sequence tokens, none with
+    `ignore_eos`. `bad_words_ids`: `bad_words` as token sequences to forbid. `guide`: the grammar of
+    `structured_outputs`. `pooling`: the prompt is pooled, and no tokens are drawn; then `params` are `NO_TOKENS`.
+    `cache_salt`: only requests with the same salt share cached prefixes. `reply`: how the answer to a conversation is
+    read; None: as text.
     """
 
     request_id: str

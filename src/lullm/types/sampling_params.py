@@ -21,7 +21,7 @@ MAX_BAD_WORDS = 256
 
 
 class OutputKind(enum.Enum):
-    """What each `RequestOutput` of a request holds: everything so far, only the news, or nothing before the end."""
+    """The contents of each `RequestOutput`: everything so far, only the new part, or one output at the end."""
 
     CUMULATIVE = "cumulative"
     DELTA = "delta"
@@ -36,36 +36,41 @@ RequestOutputKind = OutputKind
 class SamplingParams:
     """Sampling parameters, with the names, the order and the meanings of vLLM's.
 
-    A field may be changed; it is checked again when a request takes its copy.
+    A field may be changed; a request checks its own copy again.
 
     Args:
-        n: completions to return. `best_of` (default n) are generated and the n with the highest mean
-            log-probability per token are returned.
+        n: completions to return. `best_of` (default n) are generated and the n with the highest mean log-probability
+            per token are returned.
         temperature: 0 is greedy: the token with the highest logit, the lowest id among equals.
-        top_p, top_k, min_p: nucleus, the k best (0 or -1: all), and a floor relative to the best token's
-            probability; applied after the temperature, in the order top_k, top_p, min_p.
+        top_p, top_k, min_p: nucleus, the k best (0 or -1: all), and a floor relative to the best token's probability;
+            applied after the temperature, in the order top_k, top_p, min_p.
         presence_penalty, frequency_penalty: subtracted from the logits of tokens already generated, once or per
-            occurrence. repetition_penalty: divides (positive) or multiplies (negative) the logits of tokens that
-            stand in the prompt or were generated.
-        seed: the same seed gives the same tokens whatever else is in the batch; -1, as None, is any.
-        stop: strings that end the text; stop_token_ids: tokens that do; ignore_eos: go on after the model's own end.
-        min_tokens: end-of-sequence and stop tokens cannot be drawn, and stop strings are not looked for, before.
-        max_tokens: at most so many new tokens; None: up to the model's length.
+            occurrence.
+        repetition_penalty: divides (positive) or multiplies (negative) the logits of tokens of the prompt or the
+            output.
+        seed: the same seed gives the same tokens in any batch; None and -1: random.
+        stop: strings that end the text.
+        stop_token_ids: tokens that end it.
+        ignore_eos: go on after the model's own end.
+        min_tokens: before so many tokens, end-of-sequence and stop tokens cannot be drawn, and stop strings do not
+            count.
+        max_tokens: most new tokens; None: up to the model's length.
         logprobs, prompt_logprobs: how many of the best log-probabilities to return per position, besides the chosen;
-            -1: all, where `max_logprobs` of the engine lets them.
-        truncate_prompt_tokens: of a longer prompt only so many last tokens count; -1: as many as fit before the output.
-        logit_bias: token id -> added to its logit. allowed_token_ids: nothing else can be drawn.
+            -1: all, if the engine's `max_logprobs` allows it.
+        truncate_prompt_tokens: keep so many last tokens of the prompt; -1: as many as fit before the output.
+        logit_bias: token id -> number added to its logit.
+        allowed_token_ids: no other tokens can be drawn.
         bad_words: strings that cannot be generated.
-        thinking_token_budget: so many tokens the model may think with; then its thoughts are ended. None or -1: any
-            number. For conversations with models that think.
-        structured_outputs: the form that the output must have, a JSON schema or a regular expression, say.
-        detokenize: False leaves the texts of the outputs empty, which takes less time; their tokens are there.
-        skip_reading_prefix_cache: compute the whole prompt; others may still find it. None: where `prompt_logprobs`
-            needs that.
+        thinking_token_budget: most tokens of the model's thoughts, which are then ended. None or -1: no limit. For
+            conversations with models that think.
+        structured_outputs: the form of the output, such as a JSON schema or a regular expression.
+        detokenize: False: outputs have tokens and no texts, which takes less time.
+        skip_reading_prefix_cache: compute the whole prompt; later requests may still find it. None: where
+            `prompt_logprobs` needs that.
         beam_width: search with so many beams instead of drawing; the n best are returned.
-            length_penalty: hypotheses are ranked by sum of log-probabilities / length ** length_penalty.
-            early_stopping: True: end with `beam_width` finished hypotheses; False: when no better one is likely;
-            'never': when no better one is possible.
+        length_penalty: hypotheses are ranked by sum of log-probabilities / length ** length_penalty.
+        early_stopping: True: end with `beam_width` finished hypotheses; False: when no better one is likely; 'never':
+            when no better one is possible.
 
     Raises:
         InvalidRequestError: a value is out of range; `.param` names the field.
@@ -200,12 +205,12 @@ class SamplingParams:
         return type(self)(*_values_of(self))
 
 
-# The dataclass makes `__init__` of its fields, and the arguments that vLLM has besides are no fields.
+# Wraps the dataclass's `__init__`, since vLLM's other arguments are not fields.
 SamplingParams.__init__ = takes_vllms(VLLM_SAMPLING)(SamplingParams.__init__)  # type: ignore[method-assign]
 
 _NAMES = tuple(field.name for field in dataclasses.fields(SamplingParams))
 _values_of = operator.attrgetter(*_NAMES)
-"""All values at once: two checked copies of a request's parameters took a tenth of what a server does for it."""
+"""All values at once: two checked copies of a request's parameters took a tenth of a server's time for it."""
 _INT_RANGES: tuple[tuple[str, int, int | None], ...] = (
     ("n", 1, MAX_N),
     ("best_of", 1, MAX_N),
@@ -255,7 +260,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def integers(value: Any) -> list[int] | None:
-    """A list, a tuple or an array (numpy's, torch's) of integers, as a list; None if it is no such thing."""
+    """A list, a tuple or an array (numpy's, torch's) of integers, as a list; None: something else."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(value, (list, tuple)):
         return None
@@ -329,7 +334,7 @@ def _logit_bias(value: Any) -> dict[int, float]:
         wrong = list(value)[len(ids)]
         raise InvalidRequestError(f"logit_bias: {wrong!r} is not a token id", "logit_bias") from None
     values = list(value.values())
-    # A body has room for 200,000 of them, which one check after the other took 0.3 s.
+    # Checked together: a body has room for 200,000 of them, and single checks took 0.3 s.
     if not set(map(type, values)) <= {int, float} or not all(-100.0 <= number <= 100.0 for number in values):
         values = [_check_float("logit_bias", number, -100.0, 100.0) for number in values]
     return dict(zip(ids, map(float, values), strict=True))

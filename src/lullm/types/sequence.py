@@ -1,7 +1,7 @@
 """Sequence and SequenceGroup: the state of a request while the engine works on it.
 
-A sequence has tokens, and a counter of those whose KV is computed. Prefill, chunked prefill, a prefix-cache hit,
-decode and recompute after preemption are all this counter catching up with the tokens there are.
+A sequence has tokens, and a counter of those whose KV is computed. Prefill, chunked prefill, a prefix-cache hit, decode
+and recompute after preemption are all this counter catching up with the tokens.
 """
 
 import enum
@@ -26,12 +26,12 @@ class SequenceStatus(enum.Enum):
     FINISHED_ABORTED = enum.auto()
 
     def __init__(self, _: int) -> None:
-        # No property: it is asked several times a step for every sequence, and a call costs five times as much.
+        # Not a property: it is read several times a step for every sequence, and a call costs five times as much.
         self.is_finished = self.name.startswith("FINISHED")
 
     @property
     def finish_reason(self) -> str | None:
-        """The word users see; None while the sequence lives."""
+        """The reason for users; None before the end."""
         return _FINISH_REASONS.get(self)
 
 
@@ -44,11 +44,11 @@ _FINISH_REASONS = {
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One line of tokens: the prompt, then what was generated.
+    """One line of tokens: the prompt, then the generated ones.
 
     `num_computed_tokens` tokens have their KV in the cache, or get it in a step that is planned. The last `num_pending`
-    tokens are PENDING_TOKEN: steps that are planned draw them. `index` numbers the sequence within its group.
-    `cumulative_logprob` is kept for beams only. `cache_salt`: the request's.
+    tokens are PENDING_TOKEN: planned steps draw them. `index` numbers the sequence within its group. Only beams have
+    `cumulative_logprob`. `cache_salt`: the request's.
     """
 
     seq_id: int
@@ -61,10 +61,11 @@ class Sequence:
     stop_reason: int | str | None = None
     cumulative_logprob: float = 0.0
     cache_salt: str = ""
-    # How its tokens are drawn: the same at every step, so it is made once.
+    # Made once, since it is the same at every step.
     draw_params: DrawParams | None = None
-    # Guesses of the tokens to come. The next span verifies as many as there is room for, which uses them up; a token
-    # that is appended before makes them void.
+    # Guesses of the next tokens. The next span verifies as many as fit, and the rest are dropped; a token that is
+    # appended
+    # before makes them void.
     draft_token_ids: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -72,7 +73,7 @@ class Sequence:
 
     @property
     def num_known_tokens(self) -> int:
-        """All tokens but the pending ones."""
+        """All tokens without the pending ones."""
         return len(self.token_ids) - self.num_pending
 
     @property
@@ -95,7 +96,7 @@ class Sequence:
         self.num_pending += 1
 
     def append(self, token_id: int) -> None:
-        """Add a drawn token, in the place of the first pending one if there are any."""
+        """Append a drawn token, replacing the first pending one if there is any."""
         if self.num_pending:
             self.token_ids[-self.num_pending] = token_id
             self.num_pending -= 1
@@ -105,7 +106,7 @@ class Sequence:
             self.draft_token_ids = []
 
     def drop_pending(self) -> None:
-        """The sequence ends with its last known token."""
+        """Remove the pending tokens."""
         del self.token_ids[self.num_known_tokens :]
         self.num_pending = 0
 
@@ -125,17 +126,17 @@ class Hypothesis:
 class SequenceGroup:
     """The sequences of one request: they are admitted, preempted and finished together.
 
-    A group starts with one sequence, which computes the prompt. The others (`params.num_sequences` in all) are
-    forked from it when the first token is drawn and share the prompt's blocks.
+    A group starts with one sequence, which computes the prompt. The others (`params.num_sequences` in all) are forked
+    from it when the first token is drawn, and share the prompt's blocks.
     """
 
     request: GenerateRequest
     seqs: list[Sequence]
     metrics: RequestMetrics
     num_cached_tokens: int | None = None
-    # One entry per prompt token but the first, as they are computed; complete before the first token is drawn.
+    # One entry per prompt token after the first, in the order of their computation; complete before the first draw.
     prompt_logprobs: LogprobRows = field(default_factory=LogprobRows)
-    # What is wanted of the prompt instead of tokens; the group ends once it is complete.
+    # The pooled rows of a request that draws no tokens; the group ends once they are complete.
     pooled: PooledRows | None = None
     # The answer of a beam search, best first, once it is done. The live beams are `seqs`.
     hypotheses: list[Hypothesis] = field(default_factory=list)
@@ -146,14 +147,14 @@ class SequenceGroup:
 
     @property
     def reads_whole_prompt(self) -> bool:
-        """Whether no cached prefix may replace rows of the prompt: something is wanted of each, or it was asked for."""
+        """Whether cached prefixes are not used: each prompt row has a result, or the request asks for it."""
         if self.pooled is not None:
             return self.pooled.needs_whole_prompt
         params = self.request.params
         return params.prompt_logprobs is not None or bool(params.skip_reading_prefix_cache)
 
     def forget_partial_prompt(self) -> None:
-        """The sequences are computed again: forget what some of the prompt's rows gave, unless all have."""
+        """The sequences are computed again: drop the results of prompt rows, unless they are complete."""
         if len(self.prompt_logprobs) < self.seqs[0].prompt_len - 1:
             self.prompt_logprobs.clear()
         if self.pooled is not None:
@@ -162,7 +163,7 @@ class SequenceGroup:
     @property
     def unfinished(self) -> list[Sequence]:
         """The sequences that have not ended, the leader first."""
-        if len(self.seqs) == 1:  # nearly always, and asked at every step
+        if len(self.seqs) == 1:  # the usual case, asked at every step
             seq = self.seqs[0]
             return [] if seq.status.is_finished else [seq]
         return [s for s in self.seqs if not s.status.is_finished]
@@ -173,10 +174,10 @@ class SequenceGroup:
 
     @property
     def num_unborn(self) -> int:
-        """Sequences still to be forked from the first."""
+        """Sequences that are still to be forked from the first."""
         return self.request.params.num_sequences - len(self.seqs)
 
     @property
     def num_seqs(self) -> int:
-        """How much of `max_num_seqs` the group takes: its live sequences and those still to be forked."""
+        """The group's share of `max_num_seqs`: its live sequences and those still to be forked."""
         return len(self.unfinished) + self.num_unborn

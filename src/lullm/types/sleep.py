@@ -1,4 +1,4 @@
-"""Sleep as plain data: tags, orders, forecasts and reports."""
+"""Sleep as plain data: tags, commands, forecasts and reports."""
 
 import enum
 from collections.abc import Sequence
@@ -8,39 +8,40 @@ from typing import Literal, TypedDict, get_args
 from lullm.errors import EngineAsleepError, InvalidRequestError
 
 SleepMode = Literal["keep", "wait", "abort"]
-"""What happens to requests that are not finished: kept and continued after waking, waited for, or aborted."""
+"""The treatment of unfinished requests: keep them and continue after waking, wait for their ends, or abort them."""
 
 BackupTarget = Literal["auto", "ram", "disk"]
-"""The place of backups. 'auto': a file on a CPU, whose memory the sleep is to free, and RAM on a device."""
+"""The place of backups. 'auto': a file on a CPU, where sleep is to free RAM, and RAM on a device."""
 
 SleepState = Literal["awake", "paused", "weights_offloaded", "discard_all", "partial"]
-"""In one word. 'paused': level 0. 'weights_offloaded', 'discard_all': everything sleeps, the weights at level 1 or 2.
-'partial': the weights or the KV cache alone."""
+"""The state in one word. 'paused': level 0. 'weights_offloaded', 'discard_all': everything sleeps, the weights at level
+1 or 2. 'partial': only the weights or only the KV cache.
+"""
 
 SleepCause = Literal["call", "idle", "request"]
-"""What put an engine to sleep or woke it: a call, the ladder when no request came, or a request."""
+"""The cause of a sleep or a wake-up: a call, idle time (the ladder), or a request."""
 
 WEIGHTS = "weights"
 KV_CACHE = "kv_cache"
 TAGS = (WEIGHTS, KV_CACHE)
 WAKE_TAGS = (*TAGS, "scheduling")
-"""vLLM's third names no memory: it ends a pause. Here steps begin again by themselves once all is back."""
+"""vLLM's third tag names no memory: it ends a pause. Here steps begin again once all memory is back."""
 
 
 @dataclass(frozen=True, slots=True)
 class SleepOptions:
-    """How an engine is to sleep, checked when it is built.
+    """Options of a sleep, checked when they are built.
 
     Args:
-        level: 0 pauses, 1 keeps what is needed to go on, 2 keeps nothing.
-        mode: requests that are not finished are kept and continued after waking ('keep'), finished first ('wait'), or
-            aborted ('abort').
+        level: 0 pauses, 1 keeps the contents that are needed to go on, 2 keeps nothing.
+        mode: unfinished requests are kept and continued after waking ('keep'), finished first ('wait'), or aborted
+            ('abort').
         tags: 'weights' and 'kv_cache'; None: both.
         backup: 'ram', 'disk' (a file without a name in `sleep_dir`) or 'auto'.
-        keep_prefix_cache: save cached blocks that no request holds, too; not at level 2.
+        keep_prefix_cache: also save cached blocks that no request holds; not at level 2.
 
     Raises:
-        InvalidRequestError: a value makes no sense; `.param` names it.
+        InvalidRequestError: a value is invalid; `.param` names it.
     """
 
     level: int = 1
@@ -63,7 +64,7 @@ class SleepOptions:
 
 
 class ForecastArguments(TypedDict, total=False):
-    """What `explain_sleep` takes by keyword; see `SleepOptions`."""
+    """Keyword arguments of `explain_sleep`; see `SleepOptions`."""
 
     tags: Sequence[str] | None
     backup: BackupTarget
@@ -71,13 +72,13 @@ class ForecastArguments(TypedDict, total=False):
 
 
 class SleepArguments(ForecastArguments, total=False):
-    """What `sleep` takes by keyword; see `SleepOptions`."""
+    """Keyword arguments of `sleep`; see `SleepOptions`."""
 
     mode: SleepMode
 
 
 def check_awake(state: SleepState, tags: Sequence[str]) -> None:
-    """Return if an engine in this state computes. Raises EngineAsleepError otherwise. `tags`: what is released."""
+    """Check that an engine in this state computes. Raises EngineAsleepError otherwise. `tags`: those released."""
     if tags:
         raise EngineAsleepError(f"the engine is asleep ({', '.join(tags)} released); call wake_up()")
     if state != "awake":
@@ -85,21 +86,21 @@ def check_awake(state: SleepState, tags: Sequence[str]) -> None:
 
 
 def check_tags(tags: Sequence[str] | None, known: Sequence[str] = TAGS) -> None:
-    """Return if `tags` are some of the `known`, or None for all. Raises InvalidRequestError otherwise."""
+    """Check that `tags` are among the `known`, or None for all. Raises InvalidRequestError otherwise."""
     if isinstance(tags, str) or not set(tags or ()).issubset(known):
         raise InvalidRequestError(f"sleep tags are {WEIGHTS!r} and {KV_CACHE!r}, not {tags!r}", "tags")
 
 
 @dataclass(frozen=True, slots=True)
 class UsedBlocks:
-    """Block ids whose content must survive, by pool."""
+    """Block ids whose content must be saved, by pool."""
 
     device: list[int]
     host: list[int]
 
 
 class Residence(enum.Enum):
-    """Where the contents of one tag are: in their place, kept elsewhere, or nowhere but in the checkpoint."""
+    """Where the contents of one tag are: in their place, in a backup, or only in the checkpoint."""
 
     RESIDENT = enum.auto()
     OFFLOADED = enum.auto()
@@ -107,14 +108,14 @@ class Residence(enum.Enum):
 
 
 Action = Literal["offload", "discard", "move", "drop", "restore", "refill"]
-"""What a worker does with one tag. To sleep: save and release ('offload'), release only ('discard'), take the backup
-to another target ('move'), give it up ('drop'). To wake: bring back what was saved ('restore'), start anew ('refill').
+"""A worker's action on one tag. To sleep: save and release ('offload'), release only ('discard'), move the backup to
+another target ('move'), delete the backup ('drop'). To wake: read the backup ('restore'), start anew ('refill').
 """
 
 
 @dataclass(frozen=True, slots=True)
-class SleepOrder:
-    """What workers are to do to sleep, all of it or nothing. `used`: the KV blocks that 'offload' saves."""
+class SleepCommand:
+    """A sleep's actions for workers, all of them or none. `used`: the KV blocks that 'offload' saves."""
 
     level: int
     actions: tuple[tuple[str, Action], ...]
@@ -128,9 +129,9 @@ class SleepOrder:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What workers did to sleep. `freed_bytes`: by how much the resident memory of their processes fell.
+    """A worker's report of a sleep. `freed_bytes`: by how much the resident memory of its process fell.
 
-    `refusal`: the words of a driver that would not take memory back; None: all of it is released.
+    `refusal`: the error of a driver that did not take memory back; None: all of it is released.
     """
 
     tags: tuple[str, ...]
@@ -142,7 +143,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class SleepReport:
-    """What a `sleep` did. `freed_bytes`: by how much the resident memory of the process fell."""
+    """The result of a `sleep`. `freed_bytes`: by how much the resident memory of the process fell."""
 
     level: int
     tags: tuple[str, ...]
@@ -153,7 +154,7 @@ class SleepReport:
 
 @dataclass(frozen=True, slots=True)
 class WakeReport:
-    """What a `wake_up` did. `restored_bytes`: of weights and KV blocks that were put back into their places."""
+    """The result of a `wake_up`. `restored_bytes`: of weights and KV blocks that were put back into their places."""
 
     tags: tuple[str, ...]
     restored_bytes: int
@@ -162,13 +163,13 @@ class WakeReport:
 
 @dataclass(frozen=True, slots=True)
 class SleepEvent:
-    """A sleep or a wake-up of an engine, by one of its three ends.
+    """A sleep or a wake-up of an engine; one of three outcomes is set.
 
     Args:
-        slept: something was released, or the engine paused.
-        woke: something came back, or a pause ended.
-        failed: 'sleep': what must be kept could not be saved, and nothing was released; 'wake_up': it did not come
-            back as it was, and the engine is still asleep.
+        slept: memory was released, or the engine paused.
+        woke: memory came back, or a pause ended.
+        failed: 'sleep': a backup failed, and nothing was released; 'wake_up': contents did not come back as they were,
+            and the engine is still asleep.
     """
 
     cause: SleepCause
@@ -179,7 +180,7 @@ class SleepEvent:
 
 @dataclass(frozen=True, slots=True)
 class SleepForecast:
-    """What a `sleep` would do, in the words of its report, and how long the `wake_up` of all of it would take."""
+    """The prediction of a `sleep`, in the terms of its report, and the time of a complete `wake_up`."""
 
     level: int
     tags: tuple[str, ...]

@@ -1,7 +1,7 @@
 """One step as plain data: the scheduler's `StepPlan` and the workers' `StepResult`.
 
-A plan is complete: a worker needs nothing from earlier plans to run it, so preemption, forks and a restarted worker
-need no messages of their own. A plan is plain data: nothing in it is shared with the scheduler's state, and
+A plan is complete: a worker needs nothing of earlier plans to run it, so preemption, forks and a restarted worker need
+no messages of their own. A plan is plain data: it shares nothing with the scheduler's state, and
 `lullm.types.step_codec` turns it into bytes and back.
 """
 
@@ -28,14 +28,15 @@ TokenLogprobs = tuple[RankedLogprob, ...]
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Consecutive tokens of one sequence whose KV is to be computed: a whole prompt, a chunk of it, or one token.
+    """Consecutive tokens of one sequence whose KV the step computes: a whole prompt, a chunk of it, or one token.
 
-    `token_ids` stand at positions `start`, `start` + 1, ...; the last one may be PENDING_TOKEN. `block_ids` has one
-    entry per KV cache group: the sequence's blocks in order, which cover all positions up to the span's end.
-    `draws` is empty while the sequence has more tokens to catch up with. It has several entries when sequences are
-    about to be forked (of one row), or when the last tokens are drafts (one per row). `prompt_targets`: for
-    `prompt_logprobs`, the token that follows each of the first rows; empty otherwise. `pooled_rows`: the rows whose
-    hidden states, or what the model's head makes of them, are summed for the caller.
+    `token_ids` are at positions `start`, `start` + 1, ...; the last one may be PENDING_TOKEN. `block_ids` has one entry
+    per KV cache group: the sequence's blocks in order, which cover all positions up to the span's end.
+
+    `draws` is empty while the sequence has more tokens to compute. It has several entries when sequences are about to
+    be forked (of one row), or when the last tokens are drafts (one per row). `prompt_targets`: for `prompt_logprobs`,
+    the next token of each of the first rows; empty otherwise. `pooled_rows`: rows to sum for the caller. Their hidden
+    states are summed, or the results of the model's head for them.
     """
 
     seq_id: int
@@ -53,12 +54,12 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def end(self) -> int:
-        """The position behind the last token."""
+        """The position after the last token."""
         return self.start + num_packed(self.token_ids)
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True):
-    """What one step computes, in the order: swap out, swap in, copy, spans."""
+    """The work of one step, in the order: swap out, swap in, copy, spans."""
 
     spans: list[Span]
     blocks_to_swap_out: list[BlockPair] = []
@@ -77,10 +78,10 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True):
 
 
 PENDING_TOKEN = -2
-"""Stands for a token that an earlier step draws for the same sequence, in a plan that was made before its result."""
+"""The place of a token that an earlier step draws for the same sequence, in a plan made before that step's result."""
 
 NO_TOKEN = -1
-"""`DrawnToken.token_id` when nothing can be drawn: the model gave NaN or +inf, or -inf for every allowed token."""
+"""`DrawnToken.token_id` when no token can be drawn: the model gave NaN or +inf, or -inf for every allowed token."""
 
 
 class DrawnToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -92,7 +93,7 @@ class DrawnToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PooledSum(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The sum of the rows of one span that are pooled: `Model.pool` of each, added up. `num_rows`: of how many."""
+    """The sum of `Model.pool` over the pooled rows of one span. `num_rows`: their number."""
 
     seq_id: int
     num_rows: int
@@ -102,9 +103,9 @@ class PooledSum(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class StepResult(msgspec.Struct, frozen=True, array_like=True):
     """The draws of all spans in plan order; for each span with `prompt_targets`, by seq_id, one entry per target.
 
-    `num_accepted`: for a sequence that drew at several rows, how many of its tokens count, from the first on; all do
-    if it is not listed. `pooled`: one sum for each span that has `pooled_rows`. `swap_s` and `compute_s`: seconds that
-    the block moves between the pools, and all the rest, have taken.
+    `num_accepted`: for a sequence that drew at several rows, how many of its tokens count, from the first on; all do if
+    it is not listed. `pooled`: one sum for each span with `pooled_rows`. `swap_s` and `compute_s`: seconds of the block
+    moves between the pools, and of all the rest.
     """
 
     tokens: list[DrawnToken]

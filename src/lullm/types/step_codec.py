@@ -13,4 +13,4 @@ encode_plan: Callable[[StepPlan], bytes] = msgspec.msgpack.Encoder().encode
 encode_result: Callable[[StepResult], bytes] = msgspec.msgpack.Encoder().encode
 decode_plan = msgspec.msgpack.Decoder[StepPlan](StepPlan).decode
 decode_result = msgspec.msgpack.Decoder[StepResult](StepResult).decode
-"""Both raise msgspec.DecodeError: these are not such bytes."""
+"""Both raise msgspec.DecodeError: the bytes are no such message."""

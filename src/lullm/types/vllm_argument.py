@@ -1,7 +1,7 @@
-"""What becomes of vLLM's arguments that lullm lacks, each with what it does about them.
+"""vLLM's arguments that lullm lacks, and the treatment of each.
 
-One of them passes with the value that asks for nothing, or always where it could change nothing here; otherwise it is
-refused with what to do instead.
+An argument passes with the value that asks for nothing, or always if it could change nothing here. Otherwise it is
+refused, with advice.
 """
 
 import functools
@@ -19,9 +19,9 @@ class VllmArgument:
     """One argument that lullm lacks.
 
     Attributes:
-        default: vLLM's; it asks for nothing, as None does.
-            As a flag it is a switch where the default is True or False, and takes several values where it is a tuple.
-        advice: what to do instead, or why the argument changes nothing.
+        default: vLLM's; it asks for nothing, as None does. As a flag the argument is a switch where the default is True
+            or False, and takes several values where it is a tuple.
+        advice: what to use instead, or why the argument changes nothing.
         passes: any value is accepted, because none could change anything here.
     """
 
@@ -53,7 +53,7 @@ def without_vllms(arguments: dict[str, Any], known: Mapping[str, VllmArgument]) 
     """The arguments without those of vLLM that ask for nothing here.
 
     Raises:
-        UnsupportedError: one asks for something; says what to do instead.
+        UnsupportedError: one asks for something; the error says what to use instead.
     """
     for name in arguments.keys() & known.keys():
         if not known[name].asks_for_nothing(arguments[name]):
@@ -94,7 +94,7 @@ VLLM_SCORE = refused(
 VLLM_PROFILE = refused("name the folder to write to", profile_prefix=None) | refused(
     "call start_profile and stop_profile where the profile is to begin and end", delay_iterations=0, max_iterations=0
 )
-"""Those of `LLM.enqueue`, of `score` and of `start_profile` besides."""
+"""Arguments of `LLM.enqueue`, of `score` and of `start_profile` besides."""
 
 VLLM_SAMPLING: dict[str, VllmArgument] = {
     **refused("say it by structured_outputs=StructuredOutputsParams(...), with the same fields", guided_decoding=None),
@@ -148,13 +148,13 @@ VLLM_NAMES: dict[str, str] = {
     "get_supported_tasks": "`model_config.pooler` is None, or says what the model pools",
     "wait_for_requests_to_drain": "`sleep(0, mode='wait')` returns once they have ended",
 }
-"""Methods and attributes of vLLM's `LLM`, `LLMEngine` and `AsyncLLM` that lullm lacks -> what does it here."""
+"""vLLM's methods and attributes of `LLM`, `LLMEngine` and `AsyncLLM` that lullm lacks -> what to use here."""
 
 
 class VllmNames:
-    """What has methods under vLLM's names. Those that it lacks are an AttributeError that says what does it."""
+    """A class with methods under vLLM's names. Those that it lacks raise AttributeError with the name to use here."""
 
-    if not TYPE_CHECKING:  # with it, a checker takes every name
+    if not TYPE_CHECKING:  # otherwise a type checker accepts every name
 
         def __getattr__(self, name: str) -> Any:
             advice = f": {VLLM_NAMES[name]}" if name in VLLM_NAMES else ""

@@ -83,7 +83,7 @@ def _stated_sizes(config: ModelConfig, layer: int) -> _Sizes:
     all_heads = ("(num_attention_heads + 2 x num_key_value_heads) x head_dim", fused * head_dim)
     stated: _Sizes = {
         "embed_tokens": (vocab, embedding),
-        "q_proj": (gated if family.has_output_gate and not family.gate_is_apart else queries, hidden),
+        "q_proj": (gated if family.output_gate is not None and not family.output_gate.is_apart else queries, hidden),
         "k_proj": (keys, hidden),
         "v_proj": (keys, hidden),
         "qkv_proj": (all_heads, hidden),

@@ -16,7 +16,7 @@ from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.step.runner import ModelRunner
 from lullm.types.parallel.experts import LayerExperts
-from lullm.types.sleep import Action, Released, SleepForecast, SleepOrder
+from lullm.types.sleep import Action, Released, SleepCommand, SleepForecast
 from lullm.types.step import Running, StepPlan, StepResult
 from lullm.weights.rule import trainer_name
 from lullm.weights.store import WeightUpdate
@@ -146,9 +146,9 @@ class Worker:
         """Start a step; results are to be asked for in order. Does not block for it."""
         return self.model_runner.launch(plan)
 
-    def prepare_sleep(self, order: SleepOrder) -> None:
+    def prepare_sleep(self, command: SleepCommand) -> None:
         """See `Sleeper`, for this and the five that follow."""
-        self._sleeper.prepare_sleep(order)
+        self._sleeper.prepare_sleep(command)
 
     def commit_sleep(self) -> Released:
         return self._sleeper.commit_sleep()
@@ -165,9 +165,9 @@ class Worker:
     def cancel_wake_up(self, tag: str) -> None:
         self._sleeper.cancel_wake_up(tag)
 
-    def forecast_sleep(self, order: SleepOrder) -> SleepForecast:
+    def forecast_sleep(self, command: SleepCommand) -> SleepForecast:
         """See `Sleeper.forecast`."""
-        return self._sleeper.forecast(order)
+        return self._sleeper.forecast(command)
 
     def begin_update(self) -> None:
         """Weights come one by one now. Raises EngineAsleepError: the weights are asleep."""

@@ -6,10 +6,11 @@ import msgspec
 import pytest
 
 from lullm.engine.process.frame import FrameReader, framed
-from lullm.engine.process.message import Admit, Outputs, Status, decode_news, decode_order, encode
+from lullm.engine.process.message import Admit, Outputs, Status, decode_command, decode_news, encode
 from lullm.engine.process.output_codec import decode_output, encode_output
 from lullm.engine.process.request_codec import decode_request, encode_request
 from lullm.types.guided.params import Guide
+from lullm.types.monitor.stats import EngineStats
 from lullm.types.outputs import CompletionOutput, LogprobList, LogprobRows, RequestMetrics, RequestOutput
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
 from lullm.types.pooling.params import Pooling
@@ -17,13 +18,12 @@ from lullm.types.reply.form import ReplyForm
 from lullm.types.reply.rules import ReplyRules, ThinkingTokens, Tool
 from lullm.types.request import NO_TOKENS, GenerateRequest
 from lullm.types.sampling_params import OutputKind, SamplingParams
-from lullm.types.watch.stats import EngineStats
 
 
 def crossed(request):
-    order = decode_order(encode(Admit(3, encode_request(request), 1.5)))
-    assert order.serial == 3
-    return decode_request(order.request)
+    command = decode_command(encode(Admit(3, encode_request(request), 1.5)))
+    assert command.serial == 3
+    return decode_request(command.request)
 
 
 def request_with(params, **fields):
@@ -144,4 +144,4 @@ def test_frames_cut_anywhere():
 
 def test_what_is_no_message_is_refused():
     with pytest.raises(msgspec.DecodeError):
-        decode_order(encode(["unknown", 1]))
+        decode_command(encode(["unknown", 1]))

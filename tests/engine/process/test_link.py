@@ -29,7 +29,7 @@ from lullm.engine.process.message import (
     WireCompletion,
     WireOutput,
     Withdraw,
-    decode_order,
+    decode_command,
     encode,
 )
 from lullm.errors import (
@@ -40,9 +40,9 @@ from lullm.errors import (
     SleepCancelledError,
     UnsupportedError,
 )
+from lullm.types.monitor.stats import EngineStats
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import OutputKind, SamplingParams
-from lullm.types.watch.stats import EngineStats
 from lullm.types.wire.plain_error import plain_error
 
 AWAKE = Status(EngineStats(), "awake", (), False)
@@ -70,7 +70,7 @@ class House:
         self.link = EngineLink(self.process, AWAKE, str, self.heard.append)
         self.entry = Entry(self.link, EngineConfig(enable_sleep_mode=True, **options).idle)
         self._reader = FrameReader()
-        self._orders = []
+        self._commands = []
 
     def cause_of_death(self):
         self.ours.close()
@@ -90,13 +90,13 @@ class House:
     def tell(self, *news):
         self.theirs.sendall(b"".join(framed(encode(each)) for each in news))
 
-    async def order(self):
-        """The next order that was sent."""
-        while not self._orders:
+    async def command(self):
+        """The next command that was sent."""
+        while not self._commands:
             data = await asyncio.to_thread(self.theirs.recv, 1 << 16)
             assert data, "closed"
-            self._orders += map(decode_order, self._reader.feed(data))
-        return self._orders.pop(0)
+            self._commands += map(decode_command, self._reader.feed(data))
+        return self._commands.pop(0)
 
     def stream(self, request_id="r", kind=OutputKind.DELTA):
         request = GenerateRequest(request_id, "text", [1, 2], SamplingParams(output_kind=kind), 0, 0.0)
@@ -123,7 +123,7 @@ def test_many_outputs_in_one_message_reach_their_streams():
             return [token for output in [o async for o in stream] for token in output.outputs[0].token_ids]
 
         readers = [asyncio.create_task(read(house.stream(f"r{number}"))) for number in range(3)]
-        serials = [(await house.order()).serial for _ in readers]
+        serials = [(await house.command()).serial for _ in readers]
         house.tell(Outputs([delta(serial, serial) for serial in serials], ASLEEP))
         house.tell(Outputs([delta(serial, 50 + serial, finished=True) for serial in serials]))
         assert await asyncio.gather(*readers) == [[serial, 50 + serial] for serial in serials]
@@ -136,11 +136,11 @@ def test_a_reader_that_goes_withdraws_its_request():
     async def main(house):
         stream = house.stream()
         first = asyncio.create_task(anext(stream))
-        serial = (await house.order()).serial
+        serial = (await house.command()).serial
         house.tell(Outputs([delta(serial, 1)]))
         await first
         await stream.aclose()
-        assert await house.order() == Withdraw(serial)
+        assert await house.command() == Withdraw(serial)
         house.tell(Outputs([delta(serial, 2)]))  # was on its way
         await asyncio.sleep(0.01)
         assert not house.link._requests
@@ -152,7 +152,7 @@ def test_a_slow_reader_costs_no_more_than_its_answer():
     async def main(house):
         stream = house.stream()
         first = asyncio.create_task(anext(stream))
-        serial = (await house.order()).serial
+        serial = (await house.command()).serial
         for token_id in range(1000):
             house.tell(Outputs([delta(serial, token_id, finished=token_id == 999)]))
             if token_id % 20 == 0:
@@ -169,16 +169,16 @@ def test_a_slow_reader_costs_no_more_than_its_answer():
 def test_a_refusal_and_a_call_that_fails():
     async def main(house):
         first = asyncio.create_task(anext(house.stream()))
-        order = await house.order()
-        assert isinstance(order, Admit)
-        house.tell(Refused(order.serial, plain_error(InvalidRequestError("no", "request_id"), HERE)))
+        command = await house.command()
+        assert isinstance(command, Admit)
+        house.tell(Refused(command.serial, plain_error(InvalidRequestError("no", "request_id"), HERE)))
         with pytest.raises(InvalidRequestError) as info:
             await first
         assert info.value.param == "request_id"
         call = asyncio.create_task(house.link.call("wake_up", bool, tags=None))
-        order = await house.order()
-        assert (order.verb, order.arguments) == ("wake_up", {"tags": None})
-        house.tell(Answer(order.serial, ASLEEP, error=plain_error(SleepCancelledError("overtaken"), HERE)))
+        command = await house.command()
+        assert (command.verb, command.arguments) == ("wake_up", {"tags": None})
+        house.tell(Answer(command.serial, ASLEEP, error=plain_error(SleepCancelledError("overtaken"), HERE)))
         with pytest.raises(SleepCancelledError):
             await call
         assert house.link.status == ASLEEP
@@ -189,10 +189,10 @@ def test_a_refusal_and_a_call_that_fails():
 def test_a_call_that_is_cancelled_is_cancelled_over_there():
     async def main(house):
         call = asyncio.create_task(house.link.call("sleep", bool, level=1))
-        order = await house.order()
-        assert isinstance(order, Call) and house.link.is_away, "a sleep may have begun"
+        command = await house.command()
+        assert isinstance(command, Call) and house.link.is_away, "a sleep may have begun"
         call.cancel()
-        assert await house.order() == Cancel(order.serial)
+        assert await house.command() == Cancel(command.serial)
         assert not house.link.is_away
 
     run(main)
@@ -210,8 +210,8 @@ def test_the_end_of_the_engine_fails_all_that_wait(how, text):
     async def main(house):
         stream = asyncio.create_task(anext(house.stream()))
         call = asyncio.create_task(house.link.call("occupancy", bool, max_cells=1))
-        await house.order()
-        await house.order()
+        await house.command()
+        await house.command()
         if how == "told":
             house.tell(Ended(plain_error(EngineDeadError("the engine died in a step"), HERE)))
         elif how == "silent":
@@ -235,7 +235,7 @@ def test_the_end_of_the_engine_fails_all_that_wait(how, text):
 def test_the_end_that_was_asked_for():
     async def main(house):
         stopping = asyncio.create_task(house.link.stop(drain=True))
-        assert await house.order() == Stop(True)
+        assert await house.command() == Stop(True)
         with pytest.raises(EngineDeadError, match="takes no new requests"):
             house.link.check_running()
         assert not stopping.done()
@@ -255,8 +255,8 @@ def test_a_process_that_does_not_read_does_not_stop_the_loop():
         await asyncio.sleep(0.01)
         assert time.monotonic() - started < 2 and len(house.link._unsent) > 1_000_000
         for call in calls:
-            order = await house.order()
-            house.tell(Answer(order.serial, AWAKE, encode(True)))
+            command = await house.command()
+            house.tell(Answer(command.serial, AWAKE, encode(True)))
             await call
         assert not house.link._unsent
 
@@ -267,14 +267,14 @@ def test_requests_that_wait_for_a_wake_up_are_confirmed_or_told():
     async def main(house):
         house.link.status = ASLEEP
         first = asyncio.create_task(anext(house.stream()))
-        order = await house.order()
+        command = await house.command()
         with pytest.raises(EngineAsleepError, match="1 requests wait already"):
             await anext(house.stream("other"))
         with pytest.raises(EngineAsleepError, match="within 0.05 s"):
             await first
-        assert await house.order() == Withdraw(order.serial)
+        assert await house.command() == Withdraw(command.serial)
         second = asyncio.create_task(anext(house.stream()))
-        serial = (await house.order()).serial
+        serial = (await house.command()).serial
         house.tell(Taken(serial))
         await asyncio.sleep(0.1)
         house.tell(Outputs([delta(serial, 1)]))
@@ -288,8 +288,8 @@ def test_it_moves_to_another_event_loop_but_serves_one_at_a_time():
 
     async def ask():
         call = asyncio.create_task(house.link.call("reset_prefix_cache", bool))
-        order = await house.order()
-        house.tell(Answer(order.serial, AWAKE, encode(True)))
+        command = await house.command()
+        house.tell(Answer(command.serial, AWAKE, encode(True)))
         return await call
 
     assert asyncio.run(ask()) and asyncio.run(ask())

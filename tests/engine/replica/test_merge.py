@@ -10,9 +10,7 @@ from lullm.engine.replica.merge import (
     merged_stats,
 )
 from lullm.executor.merge import merged_reports
-from lullm.types.parallel.experts import ExpertLoad, ExpertMove
-from lullm.types.sleep import SleepReport, WakeReport
-from lullm.types.watch.occupancy import (
+from lullm.types.monitor.occupancy import (
     CACHED_CELL,
     FIRST_OWNER_CELL,
     MAX_OWNERS,
@@ -21,7 +19,9 @@ from lullm.types.watch.occupancy import (
     PoolOccupancy,
     RequestOccupancy,
 )
-from lullm.types.watch.stats import EngineStats, TokenGaps
+from lullm.types.monitor.stats import EngineStats, TokenGaps
+from lullm.types.parallel.experts import ExpertLoad, ExpertMove
+from lullm.types.sleep import SleepReport, WakeReport
 
 
 def test_counters_and_gauges_are_summed():

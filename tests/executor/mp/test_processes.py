@@ -26,20 +26,20 @@ from lullm.errors import (
 )
 from lullm.executor.executor import Executor
 from lullm.executor.mp.transport import RingTransport
-from lullm.executor.remote.order import WorkerOrder
+from lullm.executor.remote.worker_spec import WorkerSpec
 from lullm.executor.remote.workers import RemoteWorkers
-from lullm.types.sleep import SleepOrder, UsedBlocks
+from lullm.types.sleep import SleepCommand, UsedBlocks
 from lullm.types.step import StepPlan
 
 BEAT_S = 0.1
 
 
 def open_workers(ways=("well", "well"), worker_timeout=30.0, step_timeout=30.0, result_rank=0):
-    orders = [
-        WorkerOrder(rank, FAKE, [rank, way], rank == result_rank, min(BEAT_S, worker_timeout / 10), logging.INFO)
+    specs = [
+        WorkerSpec(rank, FAKE, [rank, way], rank == result_rank, min(BEAT_S, worker_timeout / 10), logging.INFO)
         for rank, way in enumerate(ways)
     ]
-    return RemoteWorkers(RingTransport(orders, worker_timeout), orders, step_timeout)
+    return RemoteWorkers(RingTransport(specs, worker_timeout), specs, step_timeout)
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +99,8 @@ def test_a_tensor_far_larger_than_the_ring(workers):
 
 
 def test_errors_are_those_of_each_worker(workers):
-    order = SleepOrder(1, (("weights", "offload"),), UsedBlocks([4], []))
-    first, second = workers.call("prepare_sleep", order)
+    command = SleepCommand(1, (("weights", "offload"),), UsedBlocks([4], []))
+    first, second = workers.call("prepare_sleep", command)
     assert isinstance(first.error, CacheSizeError)
     assert str(second.error) == "rank 1: 1 (('weights', 'offload'),) [4]"
     for answer in workers.run("disk_is_full", None, (), {}):

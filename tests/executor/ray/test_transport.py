@@ -12,12 +12,12 @@ import torch
 
 from lullm.errors import ConfigError, WorkerLostError
 from lullm.executor.ray import actor
-from lullm.executor.ray.actor import ActorOrder, Hello, WorkerActor
+from lullm.executor.ray.actor import ActorSpec, Hello, WorkerActor
 from lullm.executor.ray.actors import _hello
 from lullm.executor.ray.frame import FrameSocket
 from lullm.executor.ray.transport import SocketTransport
 from lullm.executor.remote.codec import encode
-from lullm.executor.remote.order import WorkerOrder
+from lullm.executor.remote.worker_spec import WorkerSpec
 from lullm.executor.remote.workers import RemoteWorkers
 
 BEAT_S = 0.05
@@ -85,12 +85,12 @@ def start(monkeypatch):
     found = []
 
     def start(opener):
-        ends, orders, processes = [None, None], [], Threads([])
+        ends, specs, processes = [None, None], [], Threads([])
         found.append(processes)
         for rank in range(2):
-            order = WorkerOrder(rank, opener, [rank], rank == 0, BEAT_S, logging.INFO)
-            orders.append(order)
-            whole = ActorOrder(order, *server.getsockname()[:2], b"secret")
+            spec = WorkerSpec(rank, opener, [rank], rank == 0, BEAT_S, logging.INFO)
+            specs.append(spec)
+            whole = ActorSpec(spec, *server.getsockname()[:2], b"secret")
             data = b"".join(encode(whole))
             thread = threading.Thread(target=_run, args=(data,), daemon=True)
             thread.start()
@@ -101,7 +101,7 @@ def start(monkeypatch):
             ends[rank] = end
         processes.ends = ends
         transport = SocketTransport(ends, processes, timeout_s=1.0)
-        return RemoteWorkers(transport, orders, 5.0), processes
+        return RemoteWorkers(transport, specs, 5.0), processes
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield start

@@ -15,7 +15,7 @@ from lullm.executor.remote.codec import decode, encode
 from lullm.types.draw import Draw, DrawParams
 from lullm.types.parallel.experts import LayerExperts
 from lullm.types.parallel.placement import placements
-from lullm.types.sleep import Released, Residence, SleepForecast, SleepOrder, UsedBlocks
+from lullm.types.sleep import Released, Residence, SleepCommand, SleepForecast, UsedBlocks
 from lullm.types.step import StepPlan
 
 
@@ -29,7 +29,7 @@ VALUES = {
     "path": Path("/a/b"),
     "names that are no UTF-8": [Path("/a/\udcff"), "\udcff \ue000", {"\ud800": 1}],
     "enum": Residence.OFFLOADED,
-    "order": SleepOrder(1, (("weights", "offload"), ("kv_cache", "drop")), UsedBlocks([1, 2], []), "disk"),
+    "command": SleepCommand(1, (("weights", "offload"), ("kv_cache", "drop")), UsedBlocks([1, 2], []), "disk"),
     "released": Released(("weights",), 10, 5, 0.5, "locked"),
     "forecast": SleepForecast(1, ("weights",), 7, 3, 1.0, 4.0),
     "places": placements(2, 3),

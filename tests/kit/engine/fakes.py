@@ -22,12 +22,12 @@ from lullm.engine.process.message import (
     WireCompletion,
     WireOutput,
     Withdraw,
-    decode_order,
+    decode_command,
     encode,
 )
 from lullm.errors import EngineDeadError
+from lullm.types.monitor.stats import EngineStats
 from lullm.types.sleep import TAGS, SleepReport, WakeReport
-from lullm.types.watch.stats import EngineStats
 from lullm.types.wire.plain_error import plain_error
 
 SILENT_LOOKS = 3
@@ -54,7 +54,7 @@ class FakeEngine:
         self._num_looks = 0
         self._active = {}  # serial -> [tokens so far, tokens wanted]
         self._update = None  # (serial of the call, weights so far)
-        self._orders = queue.SimpleQueue()
+        self._commands = queue.SimpleQueue()
         self._is_held = True
         self._is_hung = threading.Event()
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._read, self._run)]
@@ -64,7 +64,7 @@ class FakeEngine:
     def release(self):
         """Begin to draw."""
         self._is_held = False
-        self._orders.put(Cancel(0))  # wakes the thread
+        self._commands.put(Cancel(0))  # wakes the thread
 
     # -- what a client sees of the process -------------------------------------------------------------------------
 
@@ -98,17 +98,17 @@ class FakeEngine:
 
     def _read(self):
         for frame in read_frames(self._theirs):
-            self._orders.put(decode_order(frame))
-        self._orders.put(None)
+            self._commands.put(decode_command(frame))
+        self._commands.put(None)
 
     def _run(self):
         try:
             while True:
-                while not self._orders.empty() or not self._can_step():
-                    order = self._orders.get()
-                    if order is None:
+                while not self._commands.empty() or not self._can_step():
+                    command = self._commands.get()
+                    if command is None:
                         return
-                    self._take(order)
+                    self._take(command)
                 self._step()
         except (OSError, _Over):
             pass
@@ -129,25 +129,25 @@ class FakeEngine:
                 del self._active[serial]
         self._send(Outputs(outputs, self._status()))
 
-    def _take(self, order):
-        match order:
+    def _take(self, command):
+        match command:
             case Admit():
-                self._active[order.serial] = [0, order.request.params.get("max_tokens", 16)]
+                self._active[command.serial] = [0, command.request.params.get("max_tokens", 16)]
             case Withdraw():
-                self._active.pop(order.serial, None)
+                self._active.pop(command.serial, None)
             case Call():
-                self._call(order)
+                self._call(command)
             case Weight():
-                self._weigh(order)
+                self._weigh(command)
             case Stop():
                 self._send(Ended())
                 raise _Over
             case Cancel():
                 pass
 
-    def _call(self, order):
-        if order.verb == "update_weights":
-            self._update = order.serial, 0
+    def _call(self, command):
+        if command.verb == "update_weights":
+            self._update = command.serial, 0
             return
         answers = {
             "sleep": lambda: SleepReport(1, TAGS, 1, 0, 0.0),
@@ -155,19 +155,19 @@ class FakeEngine:
             "reset_prefix_cache": lambda: True,
             "abort_request": self._abort,
         }
-        if order.verb in ("sleep", "wake_up"):
-            is_sleep = order.verb == "sleep"
+        if command.verb in ("sleep", "wake_up"):
+            is_sleep = command.verb == "sleep"
             self._state, self._tags = ("weights_offloaded", TAGS) if is_sleep else ("awake", ())
-        self._answer(order.serial, answers[order.verb]())
+        self._answer(command.serial, answers[command.verb]())
 
     def _abort(self):
         self._send(Outputs([_output(serial, [], "abort") for serial in self._active]))
         self._active.clear()
 
-    def _weigh(self, order):
-        self._answer(order.serial, None)
+    def _weigh(self, command):
+        self._answer(command.serial, None)
         serial, count = self._update
-        if order.data is not None:
+        if command.data is not None:
             self._update = serial, count + 1
             return
         self._update = None
@@ -184,7 +184,7 @@ class FakeEngine:
         if self._fault is not None and self._num_sent == self._at:
             if self._fault == "hang":
                 self._is_hung.set()
-                while self._orders.get() is not None:
+                while self._commands.get() is not None:
                     pass
             elif self._fault == "error":
                 self._theirs.sendall(framed(encode(Ended(plain_error(EngineDeadError("a step failed"), HERE)))))

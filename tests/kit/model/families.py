@@ -168,6 +168,9 @@ SPARSE_CONVOLUTIONS = {
     "layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1, "num_experts": 5,
     "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": ...,
 }  # fmt: skip
+COHERE_MOE = {"num_experts": 5, "num_experts_per_tok": 2, "sliding_window": 20, "logit_scale": 0.7}
+MISTRAL4_ROPE = STRETCHED["rope_parameters"] | {"mscale": 1.0, "mscale_all_dim": 1.0}
+LFM3 = {"num_hidden_layers": 5, "sliding_window": 20}
 ERNIE = {"moe_num_experts": 5, "moe_k": 2, "moe_intermediate_size": 24}
 QUARTERS = {"head_dim": 12}  # transformers' OLMoE divides hidden_size by the heads for its norms
 GPT2_SIZES = {
@@ -217,6 +220,28 @@ CASES = {
         {"sliding_window": 7, "logit_scale": 0.7, "layer_types": ["sliding_attention", "full_attention"]},
         {"sliding_window": 32, "num_hidden_layers": 5, "logit_scale": 0.7},
         "as Command R; layers without a window do not rotate",
+    ),
+    "Cohere2Moe": Cases(
+        "Command A Plus",
+        {
+            "windows in three of four layers, a dense layer": COHERE_MOE
+            | {"first_k_dense_replace": 1, "num_hidden_layers": 5, "prefix_dense_intermediate_size": 56},
+            "sigmoid, shared experts, biases, untied": COHERE_MOE
+            | IN_SOME_LAYERS
+            | {"expert_selection_fn": "sigmoid", "num_shared_experts": 2, "rms_norm_eps": 1e-5}
+            | {"attention_bias": True, "tie_word_embeddings": False, "mlp_layer_types": ["sparse", "dense", "sparse"]}
+            | {"prefix_dense_sliding_window_pattern": 2},
+            "scores as they are, a sum": COHERE_MOE
+            | {"expert_selection_fn": "sigmoid", "num_shared_experts": 1, "norm_topk_prob": False}
+            | {"shared_expert_combination_strategy": "sum"},
+        },
+        COHERE_MOE
+        | {"layer_types": ["sliding_attention", "full_attention"], "num_shared_experts": 1, "head_dim": 8}
+        | {"expert_selection_fn": "sigmoid", "mlp_layer_types": ["dense", "sparse"]},
+        COHERE_MOE | {"sliding_window": 32, "num_hidden_layers": 5, "num_shared_experts": 1},
+        "as Command A, with experts, and maybe shared ones",
+        loss=0.1,
+        is_rare=True,
     ),
     "GPTJ": Cases(
         "GPT-J 6B",
@@ -805,6 +830,20 @@ CASES = {
         SPARSE_CONVOLUTIONS,
         "as LFM2, with experts behind a sigmoid router with correction",
     ),
+    "Lfm3": Cases(
+        "LFM3 1.7B",
+        {
+            "plain": LFM3,
+            "norms in front alone, no gates, biases, untied": LFM3
+            | {"use_sandwich_norm": False, "use_attention_gate": False, "conv_bias": True}
+            | {"tie_word_embeddings": False, "conv_L_cache": 4}
+            | {"layer_types": ["conv", "full_attention", "sliding_attention"], "num_hidden_layers": 3},
+        },
+        LFM3 | {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "sliding_attention"], "head_dim": 8},
+        LFM3 | {"sliding_window": 32},
+        "as LFM2; attention has a window in some layers, a rope per kind of layer, and a gate per head; norms on both "
+        "sides",
+    ),
     "Llama": Cases(
         "Llama 1 to 3.3, and the many checkpoints of its shape",
         {
@@ -862,6 +901,22 @@ CASES = {
         STRETCHED | {"head_dim": 8},
         STRETCHED,
         "yarn; queries that grow behind the trained length",
+    ),
+    "Mistral4": Cases(
+        "Mistral Small 4 119B",
+        {
+            "plain": LATENT | {"rope_parameters": MISTRAL4_ROPE, "n_group": 1, "topk_group": 1},
+            "groups, dense layers, halves turn, biases, tied": LATENT
+            | GROUPS
+            | TIED
+            | {"rope_parameters": MISTRAL4_ROPE, "first_k_dense_replace": 1, "rope_interleave": False}
+            | {"attention_bias": True, "q_lora_rank": None},
+        },
+        LATENT | GROUPS | {"rope_parameters": MISTRAL4_ROPE},
+        LATENT | {"rope_parameters": MISTRAL4_ROPE},
+        "latent vectors in the cache; softmax router, shared experts; queries that grow behind the trained length",
+        loss=0.1,
+        is_rare=True,
     ),
     "Mistral": Cases(
         "Mistral 7B",

@@ -42,8 +42,8 @@ class FakeWorker:
         self._note("launch_model", plan)
         return FakeStep(self)
 
-    def prepare_sleep(self, order):
-        self._note("prepare_sleep", order)
+    def prepare_sleep(self, command):
+        self._note("prepare_sleep", command)
 
     def commit_sleep(self):
         self._note("commit_sleep")
@@ -63,8 +63,8 @@ class FakeWorker:
     def cancel_wake_up(self, tag):
         self._note("cancel_wake_up", tag)
 
-    def forecast_sleep(self, order):
-        self._note("forecast_sleep", order)
+    def forecast_sleep(self, command):
+        self._note("forecast_sleep", command)
         return SleepForecast(1, ("weights",), 7, 3, 1.0 + self.rank, 4.0 - self.rank)
 
     def begin_update(self):

@@ -50,8 +50,8 @@ class RemoteFake:
     def reload_weights(self):
         self.version += 1
 
-    def prepare_sleep(self, order):
-        raise CacheSizeError(f"rank {self.rank}: {order.level} {order.actions!r} {order.used.device}")
+    def prepare_sleep(self, command):
+        raise CacheSizeError(f"rank {self.rank}: {command.level} {command.actions!r} {command.used.device}")
 
     def write_weight(self, name, tensor):
         self.written = (name, tensor)

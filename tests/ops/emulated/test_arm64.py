@@ -70,7 +70,7 @@ def test_neon_has_the_bits_of_avx2():
 @pytest.mark.parametrize("file", OP_TESTS)
 def test_ops(file, capsys):
     chosen = ["-k", OP_TESTS[file]] if OP_TESTS[file] else []
-    out = machine.run("-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/ops/{file}", *chosen, timeout=3600)
+    out = machine.run("-m", "pytest", "-p", "no:cacheprovider", f"tests/ops/{file}", *chosen, timeout=3600)
     (passed,) = re.findall(r"(\d+) passed", out)
     with capsys.disabled():
         print(f"\nARM64, emulated: {file}: {out.splitlines()[-1]}")

@@ -4,6 +4,7 @@ import pytest
 
 SCRIPT = "0:the quick brown fox"
 BODY = {"prompt": "hello"}
+DRAWN = ("temperature", "top_k", "top_p", "min_p")
 FIRST_FIELDS = {"index", "content", "tokens", "stop", "tokens_predicted", "tokens_evaluated"}
 LAST_FIELDS = FIRST_FIELDS | {
     *("stop_type", "stopping_word", "model", "prompt", "generation_settings", "has_new_line", "truncated"),
@@ -143,11 +144,19 @@ def test_props(start, scripted):
         props = http.get("/props").json()
         assert (props["model_alias"], props["total_slots"]) == ("scripted", engine.config.max_num_seqs)
         assert props["default_generation_settings"]["n_ctx"] == 512
-        assert props["default_generation_settings"]["params"]["temperature"] == 0.5
+        params = props["default_generation_settings"]["params"]
+        assert [params[name] for name in DRAWN] == [0.5, 40, 0.95, 0.05], "the model's own, then llama.cpp's"
         assert props["eos_token"] == "<|end|>" and "add_generation_prompt" in props["chat_template"]
         assert props["is_sleeping"] is False
         http.post("/sleep").raise_for_status()
         assert http.get("/props").json()["is_sleeping"] is True
+
+
+def test_what_a_body_leaves_open(http):
+    """It was drawn from the whole distribution, which llama.cpp's clients do not expect."""
+    for given, expected in [({}, [0.5, 40, 0.95, 0.05]), ({"temperature": 1, "min_p": 0}, [1, 40, 0.95, 0])]:
+        used = http.post("/completion", json=BODY | given).json()["generation_settings"]
+        assert [used[name] for name in DRAWN] == expected
 
 
 def test_apply_template(http):

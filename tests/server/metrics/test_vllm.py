@@ -7,9 +7,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from lullm.errors import ConfigError
 from lullm.server.metrics.registry import Metrics
 from lullm.server.options import ServerOptions
+from lullm.types.monitor.stats import GAP_BOUNDS_S
 from lullm.types.outputs import RequestMetrics, RequestOutput
 from lullm.types.sampling_params import SamplingParams
-from lullm.types.watch.stats import GAP_BOUNDS_S
 
 NAMES = {
     "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "engine_sleep_state", "prefix_cache_queries",

@@ -46,6 +46,17 @@ def test_generate(client, http):
     GenerateResponse.model_validate(whole, strict=True)
 
 
+@pytest.mark.parametrize(("path", "body"), [("/api/chat", CHAT), ("/api/generate", GENERATE)])
+def test_what_a_body_leaves_open(http, server, path, body):
+    """Ollama's own defaults behind the model's; OpenAI's endpoints keep vLLM's."""
+    for given, expected in [({}, (0.5, 40, 0.9, 0)), ({"top_k": 0, "top_p": 1, "min_p": 0.1}, (0.5, 0, 1, 0.1))]:
+        http.post(path, json=body | {"stream": False, "options": given}).raise_for_status()
+        _, params, _ = server.engine.seen[-1]
+        assert (params.temperature, params.top_k, params.top_p, params.min_p) == expected
+    http.post("/v1/chat/completions", json=CHAT).raise_for_status()
+    assert server.engine.seen[-1][1].top_k == 0
+
+
 def test_streams_say_the_same_and_are_the_default(http):
     *lines, last = read_lines(http, "/api/chat", CHAT, ChatResponse)
     assert "".join(line["message"]["content"] for line in lines) == SCRIPT and last["message"]["content"] == ""

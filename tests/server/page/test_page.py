@@ -16,7 +16,7 @@ from lullm.server.page import feed as feed_module
 from lullm.server.page.feed import MAX_PERIOD_S, PERIOD_S, Feed, short_id
 from lullm.server.page.file import EVENTS_PATH, PAGE_PATHS, page_files
 from lullm.server.page.route import POLICY
-from lullm.types.watch.occupancy import Occupancy
+from lullm.types.monitor.occupancy import Occupancy
 
 MOST_BYTES = 150_000
 FILES = {file.path: file.content.decode() for file in page_files()}
@@ -87,6 +87,7 @@ def test_what_the_events_tell(http):
             "model": "scripted",
             "max_model_len": 512,
             "max_logprobs": about["about"]["max_logprobs"],
+            "sampling": {"top_k": 40, "top_p": 0.95, "min_p": 0.05},
             "has_sleep_mode": False,
             "has_admin_key": False,
         }

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from lullm.server.openai.responses.body import ResponsesBody
 from lullm.server.openai.responses.item_stream import ItemStream
+from lullm.server.openai.responses.tool import CustomTool, input_of
 from lullm.server.openai.responses.translation import openai_messages
 from lullm.server.wire import parse_body
 from lullm.text.reply.event import CallArguments, CallEnd, CallStart, Text, Thinking
@@ -81,6 +82,55 @@ def test_functions_of_a_namespace(start, replying, stream):
     assert answer.tools[1].model_dump(exclude_none=True) == space
     assert call("sums__add", x=1, y=2) in engine.prompts[1] and "sums__clock" in engine.prompts[0]
     assert engine.prompts[0].count("All sums.") == 1 and "All sums.\\n\\nAdds." in engine.prompts[0]
+
+
+PATCH = {
+    "type": "custom",
+    "name": "patch",
+    "description": "Edits files.",
+    "format": {"type": "grammar", "syntax": "lark", "definition": "start: /[a-z]+/"},
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("given", ['*** Begin\n-"é\\n"\n+🐈', ""])
+def test_custom_tools(start, replying, stream, given):
+    """As Codex edits files: the model calls a function of one string, the client gets the string itself."""
+    space = {"type": "namespace", "name": "files", "tools": [PATCH | {"format": None}]}
+    engine = replying(QWEN_TOOLS, call("patch", input=given) + call("files__patch", input="b"), "Done.")
+    fields = {"tools": [CLOCK, PATCH, space]}
+    with start(engine).openai() as client:
+        answer = turn(client, stream, input="hello", **fields)
+        calls = [item for item in answer.output if item.type == "custom_tool_call"]
+        sent = [item.model_dump(exclude_unset=True) for item in answer.output]
+        results = [{"type": "custom_tool_call_output", "call_id": one.call_id, "output": "ok"} for one in calls]
+        last = turn(client, stream, input=[{"role": "user", "content": "hello"}, *sent, *results], **fields)
+    assert [(one.namespace, one.name, one.input) for one in calls] == [(None, "patch", given), ("files", "patch", "b")]
+    assert answer.tools[1].format.definition == "start: /[a-z]+/"
+    assert "Edits files.\\n\\nThe input must match this lark grammar:\\nstart: /[a-z]+/" in engine.prompts[0]
+    assert json.dumps({"input": given}, ensure_ascii=False) in engine.prompts[1] and last.output_text == "Done."
+    assert engine.prompts[1].count("<tool_response>\nok\n</tool_response>") == 2
+
+
+def test_events_of_a_custom_call(start, replying):
+    with (
+        start(replying(QWEN_TOOLS, call("patch", input="a\nb"))).openai() as client,
+        client.responses.stream(model="scripted", input="hello", tools=[PATCH]) as stream,
+    ):
+        events = [event for event in stream if "custom" in event.type]
+    assert [event.type.split(".")[-1] for event in events] == ["delta", "done"]
+    assert events[0].delta == events[1].input == "a\nb" and events[0].item_id.startswith("ctc_")
+
+
+@pytest.mark.parametrize("arguments", ["", "plain", '["a"]', '{"input": 1}', '{"input": "cut'])
+def test_input_of_another_shape_is_as_written(arguments):
+    assert input_of(arguments) == arguments
+
+
+def test_a_regular_expression_binds_the_input():
+    form = {"type": "grammar", "syntax": "regex", "definition": "[0-9]+"}
+    tool = CustomTool.model_validate(PATCH | {"format": form})
+    assert tool.function()["parameters"]["properties"]["input"] == {"type": "string", "pattern": "[0-9]+"}
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -6,7 +6,7 @@ import torch
 from lullm.arena.backup import Backup
 from lullm.arena.chunk_store import CHUNK_BYTES, FileStore, MemoryStore
 from lullm.arena.host import HostArena
-from lullm.types.sleep import KV_CACHE, WEIGHTS, SleepOrder, UsedBlocks
+from lullm.types.sleep import KV_CACHE, WEIGHTS, SleepCommand, UsedBlocks
 from lullm.worker.sleep.saving import NOTHING, Saved, Saving, check_room, plan_saving
 
 BLOCK_BYTES = 1000
@@ -47,8 +47,8 @@ def disk():
 
 
 def plan(*actions, target="auto", used=NO_BLOCKS, saved=None, kept=None, is_accelerator=False):
-    order = SleepOrder(1, actions, used, target)
-    return plan_saving(order, Store(), BLOCK_BYTES, saved or {}, kept or {}, is_accelerator)
+    command = SleepCommand(1, actions, used, target)
+    return plan_saving(command, Store(), BLOCK_BYTES, saved or {}, kept or {}, is_accelerator)
 
 
 def test_a_cpu_saves_to_disk_what_the_checkpoint_lacks():

@@ -7,7 +7,7 @@ from kit.engine.parts import backups_of, store_of, worker_of
 from lullm import SamplingParams
 from lullm.arena.backup import Backup
 from lullm.errors import LullmError, WakeUpError
-from lullm.types.sleep import KV_CACHE, WEIGHTS, SleepOrder, UsedBlocks
+from lullm.types.sleep import KV_CACHE, WEIGHTS, SleepCommand, UsedBlocks
 
 pytest.importorskip("triton")
 
@@ -204,7 +204,7 @@ def test_only_what_lacks_memory_is_told_as_a_lack_of_memory(build, fake, monkeyp
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Backup, "save", broken)
         with pytest.raises(kind, match=words) as told:
-            worker_of(llm).prepare_sleep(SleepOrder(1, ((WEIGHTS, "offload"),), UsedBlocks([], [])))
+            worker_of(llm).prepare_sleep(SleepCommand(1, ((WEIGHTS, "offload"),), UsedBlocks([], [])))
     assert told.type is kind and fake.counts() == before
     assert tokens(llm) == expected
 
@@ -234,8 +234,8 @@ def test_a_cancelled_sleep_leaves_what_was_kept(build, fake):
     llm.wake_up()
     before = fake.counts()
     worker = worker_of(llm)
-    order = SleepOrder(1, ((WEIGHTS, "offload"), (KV_CACHE, "offload")), UsedBlocks([1, 2, 3], []))
-    worker.prepare_sleep(order)
+    command = SleepCommand(1, ((WEIGHTS, "offload"), (KV_CACHE, "offload")), UsedBlocks([1, 2, 3], []))
+    worker.prepare_sleep(command)
     assert fake.counts()["pins"] == before["pins"] + 1, "of the blocks"
     worker.cancel_sleep()
     worker.cancel_sleep()

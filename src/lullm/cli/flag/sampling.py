@@ -1,23 +1,29 @@
-"""Sampling flags of `run` and `chat`. A flag that is not given leaves the model's default."""
+"""Sampling flags of `run` and `chat`. A flag that is not given leaves the model's default, or llama.cpp's."""
 
 import argparse
 from typing import Any
 
+from lullm.config.generation import LLAMA_CPP
 from lullm.types.sampling_params import SamplingParams
 
 NAMES = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "stop")
-DEFAULT_MAX_TOKENS = 256
+MAX_RAW_TOKENS = 256
+"""Of a text that is continued: it need not come to an end by itself, as an answer does."""
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     """Add the sampling flags, and --system."""
-    group = parser.add_argument_group("sampling (defaults: the model's)")
+    usual = ", ".join(f"{name} {value}" for name, value in LLAMA_CPP.items())
+    group = parser.add_argument_group(
+        "sampling",
+        f"Without a flag the model's own default holds. If it has none, llama.cpp's does:\n{usual}.",
+    )
     group.add_argument(
         *("-n", "--max-tokens"),
         type=int,
         metavar="N",
-        default=DEFAULT_MAX_TOKENS,
-        help=f"longest answer in tokens (default: {DEFAULT_MAX_TOKENS})",
+        help="longest answer in tokens (default: as many as the model's length allows; "
+        f"{MAX_RAW_TOKENS} where a text is continued)",
     )
     group.add_argument(
         *("--temperature", "--temp"), type=float, metavar="X", help="0 takes the likeliest token every time"
@@ -28,7 +34,7 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--repetition-penalty", type=float, metavar="X", help="above 1: tokens that were there become less likely"
     )
-    group.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same answer; -1: any")
+    group.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same answer (default: any seed)")
     group.add_argument(
         "--stop", action="append", metavar="TEXT", help="the answer ends before this text; may be given again"
     )

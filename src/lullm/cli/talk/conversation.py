@@ -14,7 +14,7 @@ COMMANDS = {
     "/help": "list the commands",
     "/reset": "forget the conversation",
     "/set NAME VALUE": f"change {', '.join(NAMES)} or system",
-    "/set": "show what is set",
+    "/set": "show what applies",
     "/stats": "show each answer's tokens and speed, or no longer",
     "/exit": "end; Ctrl-D, too",
     '"""': "begins and ends a message of several lines",
@@ -89,7 +89,8 @@ class Conversation:
         name, _, text = rest.strip().removeprefix("parameter ").lstrip().partition(" ")  # Ollama's word
         name, text = name.replace("-", "_"), text.strip()
         if not name:
-            shown = self._changes | {turn["role"]: turn["content"] for turn in self._opening}
+            shown = self._terminal.partner.defaults | self._changes
+            shown |= {turn["role"]: turn["content"] for turn in self._opening}
             _tell("\n".join(f"  {key} {value}" for key, value in shown.items()))
         elif name == "system":
             # The history stays: only what stands before it changes.
@@ -106,7 +107,7 @@ class Conversation:
     def _change(self, name: str, text: str) -> None:
         changes = {key: value for key, value in self._changes.items() if key != name}
         try:
-            if text:  # without a value: the model's default again
+            if text:  # without a value: the default again
                 changes[name] = _value(name, text)
             SamplingParams(**changes)
         except (InvalidRequestError, ValueError) as error:

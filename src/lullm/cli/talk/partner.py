@@ -2,14 +2,16 @@
 
 import argparse
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from lullm.cli.flag.engine import engine_config
 from lullm.cli.flag.key import API_KEY_VARIABLE
-from lullm.cli.flag.sampling import sampling_changes
+from lullm.cli.flag.sampling import MAX_RAW_TOKENS, sampling_changes
 from lullm.cli.talk.terminal import Messages, Prompt, Summary, Terminal
 from lullm.config.engine import EngineConfig
+from lullm.config.generation import LLAMA_CPP, left_open
 from lullm.config.option.option import options_of
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.pooling.rules import check_generates
@@ -44,7 +46,7 @@ def open_terminal(args: argparse.Namespace) -> Iterator[Terminal]:
         return
     if args.api_key is not None:
         raise ConfigError("--api-key is for a server; name it by --url")
-    config = engine_config(args)
+    config = dataclasses.replace(engine_config(args), seed=None)
     log_to_stderr("INFO" if args.verbose else "WARNING")
     with head_start(config) as ahead:
         # Torch is loaded here: after the flags are known to be good.
@@ -71,6 +73,8 @@ class EnginePartner:
 
     def __init__(self, engine: "LLMEngine"):
         self.name = str(engine.config.served_model_name)
+        own = {name: getattr(engine.default_params, name) for name in LLAMA_CPP}
+        self.defaults = own | left_open(LLAMA_CPP, engine.stated_params)
         self._engine = engine
         self._num_requests = 0
 
@@ -91,7 +95,8 @@ class EnginePartner:
 
         request_id = f"terminal-{self._num_requests}"
         self._num_requests += 1
-        params = self._engine.default_params.replace(**changes, output_kind=OutputKind.DELTA)
+        limit = {} if "max_tokens" in self._engine.stated_params else _limit(prompt)
+        params = self._engine.default_params.replace(**(limit | self.defaults | changes), output_kind=OutputKind.DELTA)
         asked = prompt if isinstance(prompt, str) else Conversation(list(prompt))
         request = self._engine.input_processor.process(request_id, asked, params)
         reader = open_reader(request)
@@ -115,6 +120,7 @@ class ServerPartner:
     def __init__(self, server: "RemoteServer", model: str | None):
         self._server = server
         self.name = model or self._first_model()
+        self.defaults = self._open_defaults()
 
     def _first_model(self) -> str:
         models = self._server.get_json("/v1/models").get("data")
@@ -122,11 +128,20 @@ class ServerPartner:
             raise LullmError(f"the server on {self._server.url} names no model; name one yourself")
         return str(models[0].get("id"))
 
+    def _open_defaults(self) -> dict[str, Any]:
+        """What a lullm or llama.cpp server draws by; its OpenAI endpoints need not. Other servers have no such page."""
+        try:
+            params = self._server.get_json("/props")["default_generation_settings"]["params"]
+            return {name: params[name] for name in LLAMA_CPP}
+        except (LullmError, KeyError, TypeError):
+            return {}
+
     def check_chat(self, messages: Messages) -> None:
         """The server says with the first answer what it cannot do."""
 
     def pieces(self, prompt: Prompt, changes: dict[str, Any], summary: Summary) -> Iterator[Text | Thinking]:
-        body = {"model": self.name, "stream": True, "stream_options": {"include_usage": True}, **changes}
+        body = {"model": self.name, "stream": True, "stream_options": {"include_usage": True}}
+        body |= _limit(prompt) | self.defaults | changes
         is_text = isinstance(prompt, str)
         body |= {"prompt": prompt} if is_text else {"messages": list(prompt)}
         path = "/v1/completions" if is_text else "/v1/chat/completions"
@@ -136,9 +151,14 @@ class ServerPartner:
                 summary.num_prompt_tokens = usage.get("prompt_tokens", summary.num_prompt_tokens)
                 summary.num_tokens = usage.get("completion_tokens", summary.num_tokens)
                 for choice in event.get("choices") or []:
+                    summary.is_cut = choice.get("finish_reason") == "length"
                     for piece in _said({"content": choice.get("text")} if is_text else choice.get("delta", {})):
                         summary.tick(True)
                         yield piece
+
+
+def _limit(prompt: Prompt) -> dict[str, Any]:
+    return {"max_tokens": MAX_RAW_TOKENS if isinstance(prompt, str) else None}
 
 
 def _shown(completion: CompletionOutput, reader: ReplyReader) -> Iterator[Text | Thinking]:

@@ -24,6 +24,7 @@ class Summary:
     start_s: float = 0.0
     first_s: float | None = None
     last_s: float = 0.0
+    is_cut: bool = False
 
     def __str__(self) -> str:
         if self.first_s is None:
@@ -40,6 +41,7 @@ class Summary:
         num_new = sum(len(completion.token_ids) for completion in output.outputs)
         self.num_prompt_tokens = len(output.prompt_token_ids)
         self.num_tokens += num_new
+        self.is_cut = any(completion.finish_reason == "length" for completion in output.outputs)
         self.tick(num_new > 0)
 
     def tick(self, has_news: bool) -> None:
@@ -50,9 +52,10 @@ class Summary:
 
 
 class Partner(Protocol):
-    """Who answers: an engine in this process, or a server."""
+    """Who answers: an engine in this process, or a server. `defaults`: how it draws where nothing else is said."""
 
     name: str
+    defaults: dict[str, Any]
 
     @property
     def has_template(self) -> bool:
@@ -67,7 +70,7 @@ class Partner(Protocol):
         """The answer and what was thought before, piece by piece. Closing the iterator aborts it.
 
         Args:
-            changes: of the model's default sampling parameters. summary: filled on the way.
+            changes: of the default sampling parameters. summary: filled on the way.
 
         Raises:
             InvalidRequestError: the prompt can never be served. LullmError: there is no (more) answer.
@@ -87,8 +90,8 @@ class Terminal:
     def print_answer(self, prompt: Prompt, changes: dict[str, Any]) -> None:
         """Print the answer piece by piece and end its line; it is `text_so_far` then. Blocks; `summary` has numbers.
 
-        Thoughts go to stderr, pale on a terminal, so that a pipe gets the answer alone. Raises as `Partner.pieces`
-        does; `text_so_far` holds what was printed.
+        Thoughts go to stderr, pale on a terminal, so that a pipe gets the answer alone, and so does a word about a
+        limit that ended it and that nobody set. Raises as `Partner.pieces` does; `text_so_far` holds what was printed.
         """
         self.text_so_far = ""
         self.summary = Summary(start_s=time.monotonic())
@@ -105,3 +108,6 @@ class Terminal:
             print(piece.text, end="", flush=True)
         if not self.text_so_far.endswith("\n"):
             print(flush=True)
+        if self.summary.is_cut and "max_tokens" not in changes:
+            cause = "--max-tokens gives more" if isinstance(prompt, str) else "the model's length is full"
+            print(f"lullm: cut after {self.summary.num_tokens} tokens: {cause}", file=sys.stderr, flush=True)

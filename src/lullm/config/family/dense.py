@@ -4,11 +4,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from lullm.config.decoder import DecoderConfig
+from lullm.config.decoder import DecoderConfig, QueryStretch
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import full_attention, window_if_switched_on, window_unless_null
-from lullm.config.field import MOST_HEAD_DIM, MOST_INTERMEDIATE, boolean, positive_float, positive_int, shown
-from lullm.config.rope import ROPE_KEYS, RopeConfig, read_flat_rope
+from lullm.config.field import (
+    MOST_HEAD_DIM,
+    MOST_INTERMEDIATE,
+    boolean,
+    optional_object,
+    positive_float,
+    positive_int,
+    shown,
+)
+from lullm.config.rope import MOST_POSITIONS, ROPE_KEYS, RopeConfig, read_flat_rope
 from lullm.errors import ModelLoadError
 from lullm.types.arithmetic import Activation
 from lullm.types.layer_kind import LayerKind, SlidingWindow
@@ -53,6 +61,22 @@ def ropes_where(turns: Sequence[bool], config: DecoderConfig) -> tuple[RopeConfi
 def with_rope(data: dict[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
     """With these parameters, where a file has none."""
     return {**data, "rope_parameters": parameters} if data.get("rope_parameters") is None else data
+
+
+_BETA, _TRAINED = "llama_4_scaling_beta", "original_max_position_embeddings"
+
+
+def without_stretch(data: dict[str, Any], default_rope: dict[str, Any]) -> tuple[dict[str, Any], QueryStretch | None]:
+    """Of Ministral 3 and Mistral 4: what stretches the queries stands beside the rope's parameters."""
+    name = "rope_scaling" if optional_object(data, "rope_scaling") else "rope_parameters"
+    parameters = optional_object(data, name) or default_rope
+    stretch = None
+    if parameters.get(_BETA) is not None:
+        max_len = positive_int(data, "max_position_embeddings", most=MOST_POSITIONS)
+        trained_len = positive_int(parameters, _TRAINED, max_len, MOST_POSITIONS)
+        stretch = QueryStretch(positive_float(parameters, _BETA, 0.1), trained_len)
+    rope = {key: value for key, value in parameters.items() if key not in (_BETA, "max_position_embeddings")}
+    return {**data, name: rope}, stretch
 
 
 def read_dense(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig, LatentConfig
-from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense
+from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense, without_stretch
 from lullm.config.family.experts.reading import (
     TRAINING,
     layers_by_name,
@@ -15,7 +15,16 @@ from lullm.config.family.experts.reading import (
     read_shared,
 )
 from lullm.config.family.family import Family
-from lullm.config.field import MOST_HEAD_DIM, MOST_HEADS, boolean, integer, positive_float, positive_int, shown
+from lullm.config.field import (
+    MOST_HEAD_DIM,
+    MOST_HEADS,
+    boolean,
+    integer,
+    optional_object,
+    positive_float,
+    positive_int,
+    shown,
+)
 from lullm.config.layer.experts import ExpertsConfig
 from lullm.config.rope import RopeConfig
 from lullm.errors import ModelLoadError
@@ -105,6 +114,35 @@ def _read_third(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: in
     return read_latent(data, kinds, head_dim, read_grouped_experts(data, _behind_first(data, len(kinds), 3)))
 
 
+_MISTRAL4_ROPE = {
+    "rope_type": "yarn", "rope_theta": 1e4, "factor": 128.0, "original_max_position_embeddings": 8192,
+    "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
+}  # fmt: skip
+"""transformers' where a file has none."""
+
+
+def _read_mistral4(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    """A softmax over groups, ranked as DeepSeek-V3's; queries grow with their position."""
+    experts = read_grouped_experts(data, _behind_first(data, len(kinds), 0))
+    experts = replace(experts, scoring="softmax", has_correction=False)
+    data, stretch = without_stretch(data, _MISTRAL4_ROPE)
+    sizes, name = _sizes(data), "partial_rotary_factor"
+    for rope in (optional_object(data, "rope_scaling"), optional_object(data, "rope_parameters"), data):
+        share = rope.pop(name, None)
+        if share is not None and share != sizes.rope_size / sizes.query_size:
+            raise ModelLoadError(
+                f"config.json: {name} {shown(share)} is not the share of qk_rope_head_dim in a head "
+                f"({sizes.rope_size} of {sizes.query_size})"
+            )
+    return replace(read_latent(data, kinds, head_dim, experts), query_stretch=stretch)
+
+
+def _mistral4_heads(data: dict[str, Any]) -> dict[str, Any]:
+    """`head_dim` is that of a query."""
+    is_stated = data.get("head_dim") not in (None, _sizes(data).query_size)
+    return as_one_head(data if is_stated else {**data, "head_dim": None})
+
+
 def _read_glm4_lite(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     return read_latent(data, kinds, head_dim, read_grouped_experts(data, layers_by_name(data, num_dense=1)))
 
@@ -186,6 +224,18 @@ YOUTU = Family(
     fixed=NO_WINDOW,
     ignores=UNUSED_WINDOW | {"qk_head_dim", "embedding_initializer_range"},
     derive=as_one_head,
+)  # fmt: skip
+MISTRAL4 = Family(
+    _read_mistral4,
+    aliases={"num_local_experts": "n_routed_experts"},
+    defaults={
+        "q_lora_rank": 1024, "kv_lora_rank": 256, "qk_nope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 128,
+        "moe_intermediate_size": 2048, "num_experts_per_tok": 4,
+    },
+    reads=_READS | {"norm_topk_prob", "first_k_dense_replace", "rope_interleave"},
+    fixed=NO_WINDOW,
+    ignores=_IGNORES,
+    derive=_mistral4_heads,
 )  # fmt: skip
 MINICPM3 = Family(
     _read_minicpm3,

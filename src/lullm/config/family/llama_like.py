@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from lullm.config.decoder import DecoderConfig, QueryStretch
+from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import (
     DENSE_READS,
     NO_WINDOW,
@@ -15,6 +15,7 @@ from lullm.config.family.dense import (
     ropes_of,
     ropes_where,
     with_rope,
+    without_stretch,
 )
 from lullm.config.family.experts.reading import TRAINING, layers_by_name, read_grouped_experts
 from lullm.config.family.family import Family
@@ -32,11 +33,10 @@ from lullm.config.field import (
     integer,
     optional_object,
     optional_positive_float,
-    positive_float,
     positive_int,
     shown,
 )
-from lullm.config.rope import MOST_POSITIONS, read_flat_rope, read_ropes_by_kind, read_theta
+from lullm.config.rope import read_flat_rope, read_ropes_by_kind, read_theta
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind, SlidingWindow
 
@@ -82,19 +82,11 @@ _MINISTRAL3_ROPE = {
     "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
 }  # fmt: skip
 """transformers' where a file has none."""
-_BETA, _TRAINED = "llama_4_scaling_beta", "original_max_position_embeddings"
 
 
 def _read_ministral3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    name = "rope_scaling" if optional_object(data, "rope_scaling") else "rope_parameters"
-    parameters = optional_object(data, name) or _MINISTRAL3_ROPE
-    stretch = None
-    if parameters.get(_BETA) is not None:
-        max_len = positive_int(data, "max_position_embeddings", most=MOST_POSITIONS)
-        trained_len = positive_int(parameters, _TRAINED, max_len, MOST_POSITIONS)
-        stretch = QueryStretch(positive_float(parameters, _BETA, 0.1), trained_len)
-    rope = {key: value for key, value in parameters.items() if key not in (_BETA, "max_position_embeddings")}
-    return replace(read_dense({**data, name: rope}, kinds, head_dim), query_stretch=stretch)
+    data, stretch = without_stretch(data, _MINISTRAL3_ROPE)
+    return replace(read_dense(data, kinds, head_dim), query_stretch=stretch)
 
 
 def _read_seed_oss(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:

@@ -24,7 +24,7 @@ from lullm.config.family.gpt import BIOGPT, GPT1, GPT2, GPT_BIGCODE, GPT_NEO, OP
 from lullm.config.family.granite import GRANITE, GRANITE_SWA, HYPERCLOVAX
 from lullm.config.family.hunyuan import HUNYUAN, HUNYUAN_MOE
 from lullm.config.family.hybrid.kimi_linear import KIMI_LINEAR
-from lullm.config.family.hybrid.lfm2 import LFM2, LFM2_MOE
+from lullm.config.family.hybrid.lfm2 import LFM2, LFM2_MOE, LFM3
 from lullm.config.family.hybrid.mamba import FALCON_MAMBA, JAMBA, MAMBA, MAMBA2
 from lullm.config.family.hybrid.nemotron_h import NEMOTRON_H
 from lullm.config.family.hybrid.olmo_hybrid import OLMO_HYBRID
@@ -32,13 +32,12 @@ from lullm.config.family.hybrid.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEX
 from lullm.config.family.hybrid.recurrent_gemma import RECURRENT_GEMMA
 from lullm.config.family.hybrid.state_space import BAMBA, FALCON_H1, GRANITE_HYBRID
 from lullm.config.family.hybrid.zamba2 import ZAMBA2
-from lullm.config.family.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, MINICPM3, YOUTU
+from lullm.config.family.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, MINICPM3, MISTRAL4, YOUTU
 from lullm.config.family.layer_norm.alibi import BLOOM, MPT
+from lullm.config.family.layer_norm.cohere import COHERE, COHERE2, COHERE2_MOE
 from lullm.config.family.layer_norm.falcon import FALCON
 from lullm.config.family.layer_norm.families import (
     CODEGEN,
-    COHERE,
-    COHERE2,
     GPT_NEOX,
     GPTJ,
     JAIS2,
@@ -79,6 +78,7 @@ FAMILIES: dict[str, Family] = {
     "GPTNeoForCausalLM": GPT_NEO,
     "CohereForCausalLM": COHERE,
     "Cohere2ForCausalLM": COHERE2,
+    "Cohere2MoeForCausalLM": COHERE2_MOE,
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
     "DeepseekV3ForCausalLM": DEEPSEEK_V3,
     "Dots1ForCausalLM": DOTS1,
@@ -112,6 +112,7 @@ FAMILIES: dict[str, Family] = {
     "JambaForCausalLM": JAMBA,
     "Lfm2ForCausalLM": LFM2,
     "Lfm2MoeForCausalLM": LFM2_MOE,
+    "Lfm3ForCausalLM": LFM3,
     "LlamaForCausalLM": LLAMA,
     "Llama4ForCausalLM": LLAMA4,
     "MambaForCausalLM": MAMBA,
@@ -120,6 +121,7 @@ FAMILIES: dict[str, Family] = {
     "MinistralForCausalLM": MINISTRAL,
     "Ministral3ForCausalLM": MINISTRAL3,
     "MistralForCausalLM": MISTRAL,
+    "Mistral4ForCausalLM": MISTRAL4,
     "MixtralForCausalLM": MIXTRAL,
     "MptForCausalLM": MPT,
     "NemotronForCausalLM": NEMOTRON,

@@ -51,6 +51,7 @@ TEXT_MODELS: dict[str, TextModel] = {
     "InternVLForConditionalGeneration": TextModel(None),
     "Lfm2VlForConditionalGeneration": TextModel(None),
     "Llama4ForConditionalGeneration": TextModel("Llama4ForCausalLM"),
+    "Lfm3VlForConditionalGeneration": TextModel(None),
     "LlavaForConditionalGeneration": TextModel(None),
     "LlavaNextForConditionalGeneration": TextModel(None),
     "LlavaOnevisionForConditionalGeneration": TextModel(None),
@@ -67,8 +68,10 @@ TEXT_MODELS: dict[str, TextModel] = {
 _BY_MODEL_TYPE = {
     "cohere2": "Cohere2ForCausalLM",
     "lfm2": "Lfm2ForCausalLM",
+    "lfm3": "Lfm3ForCausalLM",
     "llama": "LlamaForCausalLM",
     "ministral3": "Ministral3ForCausalLM",
+    "mistral4": "Mistral4ForCausalLM",
     "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",

@@ -32,6 +32,7 @@ class ExpertsConfig:
             (https://arxiv.org/abs/2408.15664).
         has_factors: the shares of each expert are multiplied by a learned factor of its own.
         shared_intermediate_size: of an expert that every token uses; None: there is none.
+        shared_scale: factor on what that one gives, which is folded into its weights.
         shared_is_gated: the shared expert's result is multiplied by the sigmoid of a product of its own.
         has_biases: the router and the matrices of the experts have a bias.
         is_gated: experts, and the shared one, are gated MLPs; else MLPs of one activation.
@@ -56,6 +57,7 @@ class ExpertsConfig:
     has_correction: bool = False
     has_factors: bool = False
     shared_intermediate_size: int | None = None
+    shared_scale: float = 1.0
     shared_is_gated: bool = False
     has_biases: bool = False
     is_gated: bool = True

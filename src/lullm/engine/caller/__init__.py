@@ -1,1 +1,1 @@
-"""What stands on the event loops of an engine's callers, wherever the engine runs."""
+"""The part of an engine that runs on its callers' event loops, wherever the engine itself runs."""

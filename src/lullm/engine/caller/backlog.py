@@ -1,9 +1,9 @@
-"""Backlog: the outputs of one request that its reader has not taken yet, of which there are never many.
+"""Backlog: the outputs of one request that its reader has not taken yet; at most `MAX_UNREAD`.
 
-A client that reads slowly, or not at all, must not make memory grow with every step. Once `MAX_UNREAD` outputs wait, a
-new one goes into the last of them: the reader misses no token, and what waits takes no more than the answer itself.
+Memory must not grow with every step when a client reads slowly or not at all. Once `MAX_UNREAD` outputs wait, a new one
+is merged into the last of them. So the reader misses no token, and the backlog is never larger than the answer.
 
-A `Reader` that is ready gets its output within `put`, so that all outputs of a step leave in one pass: to wake a task
+A `Reader` that is ready gets its output within `put`, so that all outputs of a step leave in one pass. Waking a task
 for each took most of an output's time.
 """
 
@@ -24,23 +24,24 @@ class Reader(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Whether it takes an output now."""
+        """Whether it can take an output now."""
         ...
 
     def when_ready(self, call: Callable[[], None]) -> None:
-        """Have `call` run once it takes outputs again."""
+        """Call `call` once it can take outputs again."""
         ...
 
     def take(self, output: EngineOutput) -> None:
-        """The next output. What it raises ends the request."""
+        """Take the next output. An exception ends the request."""
         ...
 
 
 class Backlog:
-    """What waits for one reader, on its event loop. An `asyncio.Queue`, for many readers, takes 5 us more an output.
+    """The waiting outputs for one reader, on its event loop. An `asyncio.Queue` takes 5 us more per output.
 
     Args:
-        is_delta: outputs hold what is new, so that two become one by joining; else the later one says it all.
+        is_delta: outputs hold only new text, so two are merged by joining them; otherwise the later one replaces the
+            earlier.
     """
 
     def __init__(self, is_delta: bool):
@@ -48,13 +49,13 @@ class Backlog:
         self._items: deque[EngineOutput | LullmError] = deque()
         self._taker: asyncio.Future[None] | None = None
         self._reader: Reader | None = None
-        self._end: asyncio.Future[LullmError | None] | None = None  # of what the reader takes
+        self._end: asyncio.Future[LullmError | None] | None = None  # done once the reader has had the last output
 
     def __len__(self) -> int:
         return len(self._items)
 
     def put(self, item: EngineOutput | LullmError) -> None:
-        """Add an output, or the error that is the last of all."""
+        """Add an output, or the error that ends the request."""
         if self._reader is not None and not self._items and self._reader.is_ready:
             self._give(self._reader, item)
             return
@@ -71,20 +72,20 @@ class Backlog:
             self._taker.set_result(None)
 
     async def take(self) -> EngineOutput | LullmError:
-        """The oldest, once there is one."""
+        """Wait for the oldest item and remove it."""
         while not self._items:
             self._taker = asyncio.get_running_loop().create_future()
             await self._taker
         return self._items.popleft()
 
     async def pour(self, reader: Reader) -> LullmError | None:
-        """Have `reader` take everything up to the last output, or the error, which is returned. Raises as it does."""
+        """Give `reader` everything up to the last output or the error. Returns the error; raises the reader's own."""
         self._reader, self._end = reader, asyncio.get_running_loop().create_future()
         self._give_all()
         return await self._end
 
     def _give_all(self) -> None:
-        """Hand over what waits, as long as the reader takes it."""
+        """Give the waiting items to the reader while it is ready."""
         assert self._reader is not None
         while self._items and self._reader.is_ready:
             self._give(self._reader, self._items.popleft())

@@ -1,4 +1,4 @@
-"""Entry: how a request on an event loop gets into an engine, and how its outputs come back."""
+"""Entry: the way of a request from an event loop into an engine, and of its outputs back."""
 
 import asyncio
 import contextlib
@@ -23,16 +23,16 @@ from lullm.types.sampling_params import OutputKind
 Arrival = tuple[GenerateRequest, OutputStream]
 
 _QUIET_TURNS = 2
-"""Of the event loop, in which no request has come: one has its socket read in a turn, and is prepared in the next."""
+"""Turns of the event loop without a new request: a request's socket is read in one turn, it is prepared in the next."""
 _GATHERING_S = 0.005
-"""A request waits at most so long for others that come with it."""
+"""The longest that a request waits for others that come at the same time."""
 
 
 class Door(Protocol):
     """The way to an engine, on a thread or in another process."""
 
     def check_running(self) -> None:
-        """Return if requests of the caller are taken. Raises EngineDeadError or InvalidRequestError otherwise."""
+        """Check that the engine takes the caller's requests. Raises EngineDeadError or InvalidRequestError."""
         ...
 
     def send(self, arrivals: Sequence[Arrival]) -> None:
@@ -45,7 +45,7 @@ class Door(Protocol):
 
     @property
     def is_away(self) -> bool:
-        """Whether a request would have to wait, or be refused, since the engine sleeps or is about to."""
+        """Whether the engine sleeps or is about to, so that a request would wait or be refused."""
         ...
 
 
@@ -55,7 +55,7 @@ class Entry:
     def __init__(self, door: Door, idle: IdleConfig):
         self._door = door
         self._idle = idle
-        self._num_untaken = 0  # requests that were sent and not taken in; changes under the lock
+        self._num_untaken = 0  # requests that were sent and not taken yet; changes under the lock
         self._arrivals: dict[asyncio.AbstractEventLoop, _Arrivals] = {}
         self._lock = threading.Lock()
 
@@ -100,17 +100,17 @@ class Entry:
         return OutputStream(LoopOutlet(asyncio.get_running_loop()), time.monotonic(), keep_alive, backlog)
 
     def _leave(self, request: GenerateRequest, stream: OutputStream) -> None:
-        """Withdraw a request whose stream has not come to its end."""
+        """Withdraw a request whose stream has not ended."""
         if not stream.is_closed:
             stream.is_closed = True
             with contextlib.suppress(EngineDeadError):
                 self._door.withdraw(request, stream)
 
     async def _enter(self, request: GenerateRequest, stream: OutputStream) -> None:
-        """Send a request. Where the engine may have to wake, returns once it has taken or refused it.
+        """Send a request. If the engine may have to wake for it, return only once the engine has taken or refused it.
 
         Raises:
-            EngineAsleepError: too many requests wait for that already, or the wait is too long.
+            EngineAsleepError: too many requests wait for a wake-up already, or the wait is too long.
         """
         if not self._idle.wakes_by_request:
             self._send(request, stream)
@@ -130,14 +130,15 @@ class Entry:
                 self._num_untaken -= 1
 
     def _send(self, request: GenerateRequest, stream: OutputStream) -> None:
-        """Send a request together with those that come in the same moment: one step then begins with all of them.
+        """Send a request together with those that come at the same time, so that one step begins with all of them.
 
         Otherwise the first of 32 is computed alone, and the others wait for that step.
         """
         loop = stream.outlet.loop
         arrivals = self._arrivals.get(loop)
         if arrivals is None:
-            for closed in [each for each in tuple(self._arrivals) if each.is_closed()]:  # before it had sent them
+            # before it had sent its arrivals
+            for closed in [each for each in tuple(self._arrivals) if each.is_closed()]:
                 self._arrivals.pop(closed, None)
             arrivals = self._arrivals[loop] = _Arrivals(loop.time() + _GATHERING_S)
             loop.call_soon(self._gather, loop, arrivals)
@@ -145,9 +146,9 @@ class Entry:
         arrivals.num_quiet_turns = 0
 
     def _gather(self, loop: asyncio.AbstractEventLoop, arrivals: "_Arrivals") -> None:
-        """Send what has come once nothing more comes."""
+        """Send the arrivals once no more come."""
         arrivals.num_quiet_turns += 1
-        if self._arrivals.get(loop) is not arrivals:  # it was sent already
+        if self._arrivals.get(loop) is not arrivals:  # they were sent already
             return
         if arrivals.num_quiet_turns <= _QUIET_TURNS and loop.time() < arrivals.latest_s:
             loop.call_soon(self._gather, loop, arrivals)
@@ -155,13 +156,14 @@ class Entry:
             self.send_arrived()
 
     def send_arrived(self) -> None:
-        """Send what has come on the running loop: before a call, which must not overtake it."""
+        """Send the arrivals of the running loop now. Other calls do this first, so as not to overtake requests."""
         arrivals = self._arrivals.pop(asyncio.get_running_loop(), None)
         if arrivals is None:
             return
         items = [(request, stream) for request, stream in arrivals.items if not stream.is_closed]
         try:
-            # Each has been checked in its own context; the running one is that of any of them, or of a later call.
+            # Each request was checked in its own context. The running context belongs to one of them, or to a later
+            # call.
             contextvars.Context().run(self._door.send, items)
         except EngineDeadError as error:
             for _, stream in items:
@@ -177,7 +179,7 @@ class Entry:
 
 
 class EntryClient(EngineClient):
-    """An `EngineClient` all of whose requests go by one entry."""
+    """An `EngineClient` whose requests all go through one entry."""
 
     _entry: Entry
 
@@ -195,7 +197,7 @@ class EntryClient(EngineClient):
 
 @dataclass(slots=True)
 class _Arrivals:
-    """Requests that go together. `latest_s`: by the loop's clock."""
+    """Requests that are sent together, at `latest_s` (the loop's clock) at the latest."""
 
     latest_s: float
     items: list[Arrival] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""How much work a request is before it enters, in characters to tokenize."""
+"""The work that a request is before it enters, estimated in characters to tokenize."""
 
 from lullm.text.template.meter import deep_size
 from lullm.types.pooling.params import PoolingParams
@@ -6,16 +6,17 @@ from lullm.types.request import Conversation, Input, TextPair
 from lullm.types.sampling_params import SamplingParams
 
 LONG_CHARS = 4096
-"""Longer texts are worked on in a thread: so many characters take 0.9 ms to tokenize, the way to a thread 0.1 ms, and
-a megabyte would stop the event loop for half a second."""
+"""Longer texts are tokenized in a thread. 4096 characters take 0.9 ms, the way to a thread 0.1 ms; a megabyte would
+stop the event loop for half a second.
+"""
 
 _MESSAGE_CHARS = 10
-"""Rendering a message takes 2 us beside its text: the time to tokenize so many characters."""
+"""Rendering a message takes 2 us beside its text: the time to tokenize 10 characters."""
 _MUCH = 1_000_000
 
 
 def num_given(params: SamplingParams | PoolingParams) -> int:
-    """What of parameters may be long, as a number of characters: 200,000 biases took the event loop half a second."""
+    """The size of parameters that may be long, in characters: 200,000 biases took the event loop half a second."""
     if not isinstance(params, SamplingParams):
         return 0
     lists = (params.logit_bias, params.allowed_token_ids, params.stop_token_ids)
@@ -23,7 +24,7 @@ def num_given(params: SamplingParams | PoolingParams) -> int:
 
 
 def num_chars(prompt: Input) -> int:
-    """About how much work a prompt is, in characters to tokenize; a token id counts as one. Takes any object."""
+    """The size of a prompt, in characters to tokenize; a token id counts as one. Takes any object."""
     if isinstance(prompt, TextPair):
         return _len(prompt.query) + _len(prompt.document)
     if isinstance(prompt, Conversation):
@@ -37,7 +38,7 @@ def num_chars(prompt: Input) -> int:
 
 
 def _num_chars(message: object) -> int:
-    """Of a message's content, and of what it has beside role and content."""
+    """The size of a message: its content, and its fields beside role and content."""
     if not isinstance(message, dict):
         return 0
     content = message.get("content")

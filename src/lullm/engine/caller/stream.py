@@ -14,18 +14,19 @@ logger = get_logger(__name__)
 
 
 class Outlet(Protocol):
-    """A way that many streams share: the outputs of one step leave by it together."""
+    """A channel that many streams share: the outputs of one step leave through it together."""
 
     def deliver(self, items: Sequence[tuple[Any, EngineOutput]]) -> None:
-        """Hand outputs over, each with the stream that it belongs to. On the engine's thread."""
+        """Deliver outputs, each with its stream. On the engine's thread."""
         ...
 
 
 class Stream(Protocol):
-    """Where the outputs of one request go. Methods: on the engine's thread.
+    """Receives the outputs of one request. Methods: on the engine's thread.
 
     Attributes:
-        sent_s: when the request was sent to the engine's thread. keep_alive: see `EngineClient.stream`.
+        sent_s: when the request was sent to the engine's thread.
+        keep_alive: see `EngineClient.stream`.
         is_closed: the reader has gone.
         outlet: equal for streams whose outputs leave together.
     """
@@ -48,7 +49,7 @@ class Stream(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoopOutlet:
-    """The event loop that reads: 200 streams must not cost 200 wake-ups a step."""
+    """The outlet to an event loop. It wakes the loop once per step, not once per stream: 200 streams are common."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -67,7 +68,7 @@ class OutputStream:
     """The stream of a request whose reader is on an event loop of this process; see `Stream`.
 
     Attributes:
-        is_taken: set, on the loop, once the engine has taken or refused the request.
+        is_taken: set on the loop once the engine has taken or refused the request.
         is_closed: written on the loop.
     """
 
@@ -79,7 +80,7 @@ class OutputStream:
     is_closed: bool = False
 
     def confirm(self) -> None:
-        """The engine has the request. From any thread, as the method below."""
+        """The engine has the request. From any thread, as `fail`."""
         call_on(self.outlet.loop, self.is_taken.set)
 
     def fail(self, error: LullmError) -> None:
@@ -93,7 +94,7 @@ class OutputStream:
 
 
 def call_on(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
-    """Run `call` on the loop's thread, soon; nothing happens if the loop is closed. From any thread."""
+    """Run `call` on the loop's thread, soon; do nothing if the loop is closed. From any thread."""
     try:
         loop.call_soon_threadsafe(call)
     except RuntimeError:  # the loop is closed, and its readers are gone

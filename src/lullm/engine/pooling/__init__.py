@@ -1,1 +1,1 @@
-"""Requests that pool: what the model can give of them, and their output."""
+"""Requests that pool: the checks of what they ask, and their outputs."""

@@ -8,20 +8,20 @@ from lullm.types.sequence import SequenceGroup, SequenceStatus
 
 
 class RequestVector:
-    """Gives its output once the request has ended; until then there is nothing to say."""
+    """Gives its output once the request has ended, and no output before."""
 
     def __init__(self, group: SequenceGroup, pooling: Pooling):
         self._group = group
         self._pooling = pooling
 
     def take(self, update: SequenceUpdate) -> None:
-        """Apply a step's change. Nothing of a text can stop it."""
+        """Apply a step's change. Returns None: a vector has no stop strings."""
 
     def abort(self) -> None:
-        """The request has ended from outside."""
+        """Mark the request as aborted."""
 
     def output(self) -> PoolingRequestOutput[PoolingOutput] | None:
-        """The request's output after this step; None if there is none."""
+        """The request's output after this step, or None."""
         group, rows = self._group, self._group.pooled
         if not group.is_finished:
             return None

@@ -1,4 +1,4 @@
-"""PoolingRules: from what a caller asks to what this model does, or an error that says why it does not."""
+"""PoolingRules: checks a request's pooling against the model, and fills in the model's defaults."""
 
 from lullm.config.model import ModelConfig
 from lullm.config.pooling.pooler import PoolerConfig
@@ -6,11 +6,11 @@ from lullm.errors import InvalidRequestError
 from lullm.types.pooling.params import Pooling, PoolingActivation, PoolingParams
 
 NO_POOLING = "no_pooling"
-"""Code of the error that the model does not pool at all, or not so."""
+"""Code of the error that the model does not pool, or not as asked."""
 
 
 def check_generates(model: ModelConfig) -> None:
-    """Return if the model gives next tokens. Raises InvalidRequestError."""
+    """Check that the model gives next tokens. Raises InvalidRequestError."""
     if model.generates:
         return
     given = "embeddings" if model.pooler is not None and model.pooler.task == "embed" else "scores and classes"
@@ -22,7 +22,7 @@ def check_generates(model: ModelConfig) -> None:
 
 
 def resolved_pooling(model: ModelConfig, params: PoolingParams) -> Pooling:
-    """How one request is pooled. Raises InvalidRequestError: the model does not pool, or not so."""
+    """The complete pooling of one request. Raises InvalidRequestError: the model does not pool, or not as asked."""
     pooler = model.pooler
     if pooler is None:
         raise InvalidRequestError(

@@ -1,7 +1,7 @@
 """ProcessClient: an engine in a process of its own, as an `EngineClient`. Loads no torch.
 
-Requests are rendered, tokenized and checked here; the engine's process computes, finds stop strings, and writes the
-text: what ends a sequence must be known before its next step.
+Requests are rendered, tokenized and checked in this process. The engine's process computes, finds stop strings, and
+makes the text: the end of a sequence must be known before its next step.
 """
 
 import asyncio
@@ -20,23 +20,24 @@ from lullm.engine.start.model import OpenedModel, open_model
 from lullm.errors import InvalidRequestError
 from lullm.executor.remote.codec import decode, encode
 from lullm.executor.remote.message import with_names
+from lullm.types.monitor.stats import EngineStats
 from lullm.types.sleep import SleepEvent, SleepState
-from lullm.types.watch.stats import EngineStats
 
 T = TypeVar("T")
 
 
 class ProcessClient(EntryClient):
-    """Starts the process in the constructor, which blocks until the engine is there.
+    """Starts the process in the constructor, which blocks until the engine is ready.
 
     Args:
-        stream_pause_s: see `AsyncLLMEngine`. cores: the only ones that the engine runs on; None: any.
+        stream_pause_s: see `AsyncLLMEngine`.
+        cores: the only ones that the engine runs on; None: any.
         opened: the model, if it was read already.
-        timeout_s: without a sign of life for so long the process is lost; None: as `config` says of workers.
+        timeout_s: the process is lost after so long without a heartbeat; None: as `config` says of workers.
         environment: variables of the process beside those of this one.
 
-    Methods, attributes and raised errors: see `EngineClient` and `LLMEngine`. UnsupportedError: an option cannot leave
-    this process.
+    Methods, attributes and raised errors: see `EngineClient` and `LLMEngine`. Raises UnsupportedError: an option cannot
+    be sent to another process.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class ProcessClient(EntryClient):
         self.model_config = model.model_config
         self.tokenizer = model.tokenizer
         self.default_params = model.default_params
+        self.stated_params = model.stated_params
         super().__init__(model.input_processor(self.config))
         self._observers: list[Callable[[SleepEvent], None]] = []
         self._updates = asyncio.Lock()
@@ -74,7 +76,7 @@ class ProcessClient(EntryClient):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Functions go by their names. Raises UnsupportedError: one has none that another process finds."""
+        """Functions are sent by name. Raises UnsupportedError: one has no name that another process can import."""
         try:
             given = encode([*with_names([method]), timeout, with_names(args), dict(kwargs or {})])
         except TypeError as error:
@@ -87,7 +89,7 @@ class ProcessClient(EntryClient):
         return await self._link.call(verb, kind, **arguments)
 
     def weight_feed(self) -> WeightFeed:
-        """For an update whose weights come one by one."""
+        """A feed for an update that sends weights one by one."""
         return WeightFeed(self._link, self._updates)
 
     @property

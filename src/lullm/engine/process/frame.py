@@ -1,4 +1,4 @@
-"""Frames: messages on a stream of bytes, each behind its length."""
+"""Frames: messages on a byte stream, each after its length."""
 
 import struct
 from collections.abc import Iterator
@@ -9,18 +9,18 @@ CHUNK_BYTES = 1 << 18
 
 
 def framed(data: bytes) -> bytes:
-    """A message as it goes on the wire."""
+    """A message with its length before it."""
     return _LENGTH.pack(len(data)) + data
 
 
 class FrameReader:
-    """Cuts a stream of bytes into messages."""
+    """Cuts a byte stream into messages."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The messages that are complete with `data`, all of which must be taken."""
+        """The messages that `data` completes. The caller must take all of them."""
         rest = self._rest
         rest += data
         start = 0
@@ -35,7 +35,7 @@ class FrameReader:
 
 
 class Source(Protocol):
-    """A blocking socket, or what reads from one."""
+    """A blocking socket, or an object that reads from one."""
 
     def recv(self, num_bytes: int, /) -> bytes: ...
 
@@ -48,7 +48,7 @@ def read_frames(sock: Source) -> Iterator[bytes]:
 
 
 def _receive(sock: Source) -> bytes:
-    """Empty at the end, an orderly one or not."""
+    """Read bytes; empty at the end of the stream, orderly or not."""
     try:
         return sock.recv(CHUNK_BYTES)
     except OSError:

@@ -14,10 +14,10 @@ from lullm.engine.process.message import (
     Answer,
     Call,
     Cancel,
+    Command,
     Ended,
     Heard,
     News,
-    Order,
     Outputs,
     Refused,
     Status,
@@ -43,14 +43,16 @@ _NEVER_SENT = EngineDeadError("the engine has been shut down")
 
 
 class EngineLink:
-    """A `Door` to an engine's process, and calls on it. One event loop at a time uses it.
+    """A `Door` to an engine's process, and calls to it. One event loop at a time uses it.
 
     Args:
-        process: that is ready. status: the first one. text_of: a token's text.
-        hear: takes what observers of the sleep hear.
+        process: a process that is ready.
+        status: its first status.
+        text_of: the text of a token.
+        hear: receives sleeps and wake-ups, for their observers.
 
     Attributes:
-        status: the last that was told.
+        status: the latest that the process has sent.
     """
 
     def __init__(self, process: EngineProcess, status: Status, text_of: TextOf, hear: Callable[[SleepEvent], None]):
@@ -65,7 +67,7 @@ class EngineLink:
         self._requests: dict[int, tuple[GenerateRequest, OutputStream]] = {}
         self._serial_of: dict[OutputStream, int] = {}
         self._calls: dict[int, asyncio.Future[bytes]] = {}
-        self._num_sleeps = 0  # calls that may be putting the engine to sleep now
+        self._num_sleeps = 0  # running calls that may put the engine to sleep
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listening: asyncio.TimerHandle | None = None
         self._is_draining = False
@@ -80,7 +82,7 @@ class EngineLink:
         self.check_alive()
 
     def check_alive(self) -> None:
-        """The same, from any thread."""
+        """As `check_running`, from any thread."""
         if self._error is not None:
             raise self._error
         if self._is_draining:
@@ -106,17 +108,17 @@ class EngineLink:
         serial = self._serial_of.get(stream)
         if serial is not None:
             self._forget(serial)
-            self._order(Withdraw(serial))
+            self._command(Withdraw(serial))
 
     @property
     def is_away(self) -> bool:
-        """Whether a request would have to wait, or be refused, since the engine sleeps or is about to."""
+        """Whether the engine sleeps or is about to, so that a request would wait or be refused."""
         return self._num_sleeps > 0 or self.status.is_away
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
     async def call(self, verb: str, kind: type[T], **arguments: Any) -> T:
-        """The answer of the engine's process, a `kind`. Raises what the call raises there, and EngineDeadError."""
+        """Call a verb in the engine's process; returns a `kind`. Raises as the call does there, and EngineDeadError."""
         self.check_running()
         serial = next(self._serials)
         try:
@@ -132,7 +134,7 @@ class EngineLink:
             self._num_sleeps -= verb == "sleep"
 
     async def give(self, data: bytes | None, is_broken: bool = False) -> None:
-        """Send a weight of the update that runs, or its end; returns once the engine takes it. Raises EngineDeadError.
+        """Send a weight of the running update, or its end; returns once the engine takes it. Raises EngineDeadError.
 
         See `Weight`.
         """
@@ -140,7 +142,7 @@ class EngineLink:
         await self._answer_to(serial, encode(Weight(serial, data, is_broken)))
 
     async def _answer_to(self, serial: int, data: bytes) -> bytes:
-        """Send an order that has an answer; that answer."""
+        """Send a command that is answered, and return the answer."""
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._calls[serial] = answer
         try:
@@ -148,17 +150,17 @@ class EngineLink:
             return await answer
         except asyncio.CancelledError:
             if self._error is None:
-                self._order(Cancel(serial))
+                self._command(Cancel(serial))
             raise
         finally:
             self._calls.pop(serial, None)
 
     async def stop(self, drain: bool) -> None:
-        """Have the engine end; returns once its process has. Idempotent."""
+        """Have the engine end; returns once its process has ended. Idempotent."""
         self.attach()
         self._is_draining = True
         if self._error is None:
-            self._order(Stop(drain))
+            self._command(Stop(drain))
             end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._ends.append(end)
             await end
@@ -167,9 +169,9 @@ class EngineLink:
     # -- the connection ------------------------------------------------------------------------------------------
 
     def attach(self) -> None:
-        """Have the running event loop read the connection; nothing happens outside of one.
+        """Have the running event loop read the connection; without a running loop do nothing.
 
-        Raises UnsupportedError: this is a fork, which would read what is for the engine's owner.
+        Raises UnsupportedError: this process is a fork, which would read messages for the engine's owner.
         """
         check_owner(self._process.owner)
         try:
@@ -190,7 +192,7 @@ class EngineLink:
             loop.add_writer(self._sock, self._flush)
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Look for signs of life of the process, again and again."""
+        """Check the process's heartbeat, again and again."""
         self._process.lose_if_silent()
         self._listening = loop.call_later(self._process.tick_s, self._listen, loop)
 
@@ -203,11 +205,11 @@ class EngineLink:
             loop.remove_reader(self._sock)
             loop.remove_writer(self._sock)
 
-    def _order(self, order: Order) -> None:
-        self._send(encode(order))
+    def _command(self, command: Command) -> None:
+        self._send(encode(command))
 
     def _send(self, *frames: bytes) -> None:
-        """Without blocking: what the socket does not take now, it gets later."""
+        """Write without blocking. The loop writes the rest once the socket has room."""
         if self._error is not None:
             raise self._error
         is_waiting = bool(self._unsent)
@@ -222,7 +224,7 @@ class EngineLink:
             num_sent = self._sock.send(self._unsent)
         except BlockingIOError:
             return
-        except OSError:  # it has ended; reading says why
+        except OSError:  # the socket is closed; reading tells why
             num_sent = len(self._unsent)
         del self._unsent[:num_sent]
         if not self._unsent and self._loop is not None:
@@ -289,7 +291,7 @@ class EngineLink:
         del self._serial_of[stream]
 
     def _end(self, error: EngineDeadError) -> None:
-        """The engine has ended: all waiting calls get the error."""
+        """The engine has ended: fail all waiting calls with the error."""
         if self._error is not None:
             return
         self._error = error

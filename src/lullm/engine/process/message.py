@@ -9,14 +9,14 @@ import msgspec
 
 from lullm.config.option.sleep_after import SleepRung
 from lullm.types.guided.params import Guide
+from lullm.types.monitor.stats import EngineStats
 from lullm.types.pooling.params import Pooling
 from lullm.types.reply.rules import ThinkingTokens
 from lullm.types.sleep import SleepEvent, SleepState
-from lullm.types.watch.stats import EngineStats
 from lullm.types.wire.plain_error import PlainError
 
 HERE = "the engine's process"
-"""Where the errors come from that the callers' process is told of."""
+"""The place that errors of the engine's process name."""
 
 
 class Message(msgspec.Struct, array_like=True, gc=False):
@@ -24,9 +24,10 @@ class Message(msgspec.Struct, array_like=True, gc=False):
 
 
 class WireRequest(Message):
-    """A `GenerateRequest` as its engine reads it. `params`: what differs from the defaults of `SamplingParams`.
+    """A `GenerateRequest` without the parts that only its caller reads. Texts may hold lone surrogates, and come as
+    bytes.
 
-    Other texts may hold lone surrogates, and come as bytes.
+    `params`: the values that differ from the defaults of `SamplingParams`.
     """
 
     request_id: str
@@ -45,7 +46,7 @@ class WireRequest(Message):
 
 
 class WireRows(Message):
-    """Log-probabilities by position: the arrays of `LogprobRows`; `has_first_none`: the first position has none."""
+    """Log-probabilities by position: the arrays of `LogprobRows`. `has_first_none`: the first position has none."""
 
     arrays: tuple[bytes, bytes, bytes, bytes]
     has_first_none: bool = False
@@ -64,7 +65,7 @@ class WireCompletion(Message):
 
 
 class WireOutput(Message):
-    """A `RequestOutput` without what its request says, or a `PoolingRequestOutput` (`vector`).
+    """A `RequestOutput` without the facts of its request, or a `PoolingRequestOutput` (`vector`).
 
     `times`: the fields of `RequestMetrics`, in their order.
     """
@@ -81,7 +82,7 @@ class WireOutput(Message):
 
 
 class Status(Message):
-    """What callers may ask without waiting. Times are of `time.monotonic()`.
+    """Facts that callers read without waiting. Times are of `time.monotonic()`.
 
     `idle_since`: None while a request runs. `rung`: the next of the ladder, due at `rung_due`.
     """
@@ -101,8 +102,8 @@ class Status(Message):
 class Start(Message, tag="start"):
     """The first message. `options`: of `EngineConfig`. `cores`: the only ones to run on; None: any.
 
-    `pulse`: the inherited descriptor of the memory in which signs of life are counted, one every `beat_s`.
-    `log_level`: of lullm's records on stderr; None: the library's silence.
+    `pulse`: inherited descriptor of the shared memory that counts heartbeats, one every `beat_s`. `log_level`: of
+    lullm's records on stderr; None: no records.
     """
 
     options: dict[str, Any]
@@ -114,7 +115,7 @@ class Start(Message, tag="start"):
 
 
 class Admit(Message, tag="admit"):
-    """A request, and the number by which its outputs come back."""
+    """A request. `serial` comes back with its outputs."""
 
     serial: int
     request: WireRequest
@@ -129,7 +130,7 @@ class Withdraw(Message, tag="withdraw"):
 
 
 class Call(Message, tag="call"):
-    """A call by name, and the number by which its answer comes back."""
+    """A call by name. `serial` comes back with its answer."""
 
     serial: int
     verb: str
@@ -137,9 +138,9 @@ class Call(Message, tag="call"):
 
 
 class Weight(Message, tag="weight"):
-    """A weight of the update that runs, and the number by which its acceptance comes back; see `weight_feed`.
+    """A weight of the running update. `serial` comes back once the engine takes it; see `weight_feed`.
 
-    `data` None: there are no more; `is_broken`: the caller could not go on.
+    `data` None: the update ends; `is_broken`: because of an error of the caller's.
     """
 
     serial: int
@@ -154,18 +155,18 @@ class Cancel(Message, tag="cancel"):
 
 
 class Stop(Message, tag="stop"):
-    """Take no more requests, and end; `drain`: once the running ones have ended."""
+    """Take no more requests, and end; `drain`: after the running requests."""
 
     drain: bool
 
 
-Order = Start | Admit | Withdraw | Call | Weight | Cancel | Stop
+Command = Start | Admit | Withdraw | Call | Weight | Cancel | Stop
 
 # -- from the engine -------------------------------------------------------------------------------------------------
 
 
 class Ready(Message, tag="ready"):
-    """The engine is there. `max_model_len`: what its KV cache holds. `remote_methods`: see `EngineClient`."""
+    """The engine is ready. `max_model_len`: the length that its KV cache holds. `remote_methods`: `EngineClient`'s."""
 
     max_model_len: int
     remote_methods: tuple[str, ...]
@@ -173,14 +174,14 @@ class Ready(Message, tag="ready"):
 
 
 class Outputs(Message, tag="outputs"):
-    """The outputs of a step, and what else has changed."""
+    """The outputs of a step, and the status if it was due."""
 
     outputs: list[WireOutput]
     status: Status | None = None
 
 
 class Taken(Message, tag="taken"):
-    """The engine has a request."""
+    """The engine has taken a request."""
 
     serial: int
 
@@ -193,7 +194,7 @@ class Refused(Message, tag="refused"):
 
 
 class Answer(Message, tag="answer"):
-    """What came of a call: its result (`result`, MessagePack itself) or an error."""
+    """The answer to a call: its result (`result`, MessagePack itself) or an error."""
 
     serial: int
     status: Status
@@ -202,14 +203,14 @@ class Answer(Message, tag="answer"):
 
 
 class Heard(Message, tag="heard"):
-    """A sleep or a wake-up, for the observers."""
+    """A sleep or a wake-up, for its observers."""
 
     event: SleepEvent
     status: Status
 
 
 class Ended(Message, tag="ended"):
-    """The last message. `error`: None at the end that was asked for."""
+    """The last message. `error`: None after a `Stop`."""
 
     error: PlainError | None = None
 
@@ -217,7 +218,7 @@ class Ended(Message, tag="ended"):
 News = Ready | Outputs | Taken | Refused | Answer | Heard | Ended
 
 encode = msgspec.msgpack.Encoder().encode
-"""Raises TypeError, ValueError, OverflowError: it holds what MessagePack has not."""
-decode_order = msgspec.msgpack.Decoder[Order](Order).decode
+"""Raises TypeError, ValueError, OverflowError: an object that MessagePack cannot hold."""
+decode_command = msgspec.msgpack.Decoder[Command](Command).decode
 decode_news = msgspec.msgpack.Decoder[News](News).decode
 """Both raise msgspec.DecodeError: these are not the bytes of such a message."""

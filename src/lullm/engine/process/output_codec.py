@@ -1,4 +1,4 @@
-"""Outputs as data. The request's own facts (prompt, ids) are not sent back: its caller has them."""
+"""Outputs as data. Facts of the request (prompt, ids) are not sent back, since its caller has them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ TextOf = Callable[[int], str]
 
 
 def encode_output(serial: int, output: EngineOutput) -> WireOutput:
-    """On the engine's thread, before the next step changes what the output refers to."""
+    """Encode an output. On the engine's thread, before the next step changes objects that the output refers to."""
     if isinstance(output, PoolingRequestOutput):
         return WireOutput(
             serial,
@@ -54,7 +54,7 @@ def encode_output(serial: int, output: EngineOutput) -> WireOutput:
 
 
 def decode_output(wire: WireOutput, request: GenerateRequest, text_of: TextOf) -> EngineOutput:
-    """Args: text_of: a token's text, for log-probabilities."""
+    """`text_of`: the text of a token, for log-probabilities."""
     metrics = None if wire.times is None else RequestMetrics(*wire.times)  # type: ignore[arg-type]  # the first is there
     if wire.vector is not None:
         return PoolingRequestOutput(

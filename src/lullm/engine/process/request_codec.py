@@ -1,4 +1,4 @@
-"""Requests as data: what an engine reads of a `GenerateRequest`, and nothing that only its caller reads."""
+"""Requests as data: the fields that the engine reads, without those that only the caller reads."""
 
 import dataclasses
 from typing import Any
@@ -10,14 +10,14 @@ from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import OutputKind, SamplingParams
 
 _AT_HOME = frozenset({"bad_words", "structured_outputs", "truncate_prompt_tokens"})
-"""What has become `bad_words_ids`, `guide` and the prompt."""
+"""Parameters that are sent in another form: `bad_words_ids`, `guide` and the prompt."""
 _SENT = tuple(field.name for field in dataclasses.fields(SamplingParams) if field.name not in _AT_HOME)
 _DEFAULTS = SamplingParams()
 _LARGEST = (1 << 63) - 1
 
 
 def encode_request(request: GenerateRequest) -> WireRequest:
-    """The prompt's text stays at home, and what its caller reads the reply by."""
+    """Encode a request, without the prompt's text and the rules for reading the reply."""
     reply = request.reply
     return WireRequest(
         request_id=request.request_id,
@@ -37,7 +37,7 @@ def encode_request(request: GenerateRequest) -> WireRequest:
 
 
 def decode_request(wire: WireRequest) -> GenerateRequest:
-    """The request as the engine's process has it. Raises InvalidRequestError, as `SamplingParams` does."""
+    """The request, for the engine. Raises InvalidRequestError, as `SamplingParams` does."""
     reply = None
     if wire.thinking is not None or wire.shown_token_ids:
         reply = ReplyRules(ReplyForm(), thinking=wire.thinking, shown_token_ids=frozenset(wire.shown_token_ids))

@@ -1,7 +1,7 @@
-"""EngineService: an `LLMEngine` on its thread, asked by another process over a socket. In the engine's process.
+"""EngineService: serves an `LLMEngine` on its thread to another process over a socket. In the engine's process.
 
-Orders are read on a thread that never writes, so that they are always read: who waits for room in the socket gets
-it. News are written on the engine's thread: a server that cannot keep up slows the engine down, and no memory grows.
+A thread of its own reads commands and never writes. So a client that waits for room in the socket always gets it. The
+engine's thread writes the news: a server that cannot keep up slows the engine down, and memory does not grow.
 """
 
 import contextlib
@@ -22,10 +22,10 @@ from lullm.engine.process.message import (
     Answer,
     Call,
     Cancel,
+    Command,
     Ended,
     Heard,
     News,
-    Order,
     Outputs,
     Ready,
     Refused,
@@ -51,14 +51,14 @@ from lullm.types.request import GenerateRequest
 from lullm.types.wire.plain_error import plain_error
 
 STATUS_S = 0.02
-"""Between two reports of a busy engine's status: one takes 15 us."""
+"""Seconds between two reports of a busy engine's status: one takes 15 us."""
 
 
 class Outbox:
-    """What leaves for the callers' process. Methods: on the engine's thread.
+    """Sends messages to the callers' process. Methods: on the engine's thread.
 
     Args:
-        take_status: of the engine.
+        take_status: the engine's current status.
 
     Attributes:
         streams: of the requests that have not ended, by their number. Shared with the thread that reads.
@@ -71,14 +71,14 @@ class Outbox:
         self.streams: dict[int, RemoteStream] = {}
 
     def send(self, news: News) -> None:
-        """Blocks while the socket is full. Raises EngineDeadError: the other process has ended."""
+        """Send a message. Blocks while the socket is full. Raises EngineDeadError: the other process has ended."""
         try:
             self._sock.sendall(framed(encode(news)))
         except OSError:
             raise EngineDeadError("the process of the engine's callers has ended") from None
 
     def deliver(self, items: Sequence[tuple["RemoteStream", EngineOutput]]) -> None:
-        """The outputs of a step, in one message. See `Outlet`."""
+        """Send the outputs of a step in one message. See `Outlet`."""
         outputs = []
         is_due = time.monotonic() >= self._reported_s + STATUS_S
         for stream, output in items:
@@ -90,17 +90,17 @@ class Outbox:
         self.send(Outputs(outputs, self.status() if is_due else None))
 
     def refuse(self, serial: int, error: LullmError) -> None:
-        """A request ends with an error."""
+        """End a request with an error."""
         self.streams.pop(serial, None)
         self.send(Refused(serial, plain_error(error, HERE)))
 
     def report(self, is_busy: bool) -> None:
-        """Tell the status; of a busy engine now and then."""
+        """Send the status; for a busy engine only every `STATUS_S`."""
         if not is_busy or time.monotonic() >= self._reported_s + STATUS_S:
             self.send(Outputs([], self.status()))
 
     def status(self) -> Status:
-        """The status, to be sent now."""
+        """The status, which the caller then sends."""
         self._reported_s = time.monotonic()
         return self._take_status()
 
@@ -127,68 +127,68 @@ class RemoteStream:
 
 
 class EngineService(ThreadedEngine):
-    """One engine from `begin` until it was told to stop, or has failed."""
+    """Serves one engine, from `begin` until a `Stop` or a failure."""
 
     def __init__(self, engine: LLMEngine, idle: IdleConfig, sock: socket.socket):
         super().__init__(engine, idle)
         self._outbox = Outbox(sock, self._status)
-        self.watch.observe(lambda event: self._outbox.send(Heard(event, self._outbox.status())))
+        self.sleep_control.observe(lambda event: self._outbox.send(Heard(event, self._outbox.status())))
         self._calls: dict[int, EngineCall[Any]] = {}
         self._weights = WeightInbox(self._accept)
 
     def begin(self) -> EngineThread:
-        """Tell that the engine is there, and let its thread run."""
+        """Tell the other process that the engine is ready, and start its thread."""
         engine, status = self.engine, self._outbox.status()
         self._outbox.send(Ready(engine.config.max_model_len, tuple(engine.remote_methods), status))
         return self.start(self._outbox.report)
 
     def end(self) -> None:
-        """Tell that the thread has ended, and why."""
+        """Tell the other process that the thread has ended, and why."""
         failure = self.mailbox.failure
         self._outbox.send(Ended(None if failure is None else plain_error(failure, HERE)))
 
-    def take(self, order: Order, thread: EngineThread) -> None:
-        """Have the engine's thread do what was asked for; nothing if that has ended. On the thread that reads."""
+    def take(self, command: Command, thread: EngineThread) -> None:
+        """Have the engine's thread run a command; do nothing if it has ended. On the thread that reads."""
         try:
-            match order:
+            match command:
                 case Admit():
-                    self._admit(order)
+                    self._admit(command)
                 case Withdraw():
-                    self._withdraw(order.serial)
+                    self._withdraw(command.serial)
                 case Call():
-                    self._call(order)
+                    self._call(command)
                 case Weight():
-                    self._weights.put(order)
+                    self._weights.put(command)
                 case Cancel():
-                    if (call := self._calls.get(order.serial)) is not None:
+                    if (call := self._calls.get(command.serial)) is not None:
                         call.answer.cancel()
                 case Stop():
-                    thread.stop(order.drain)
+                    thread.stop(command.drain)
         except EngineDeadError:
             pass
 
-    def _admit(self, order: Admit) -> None:
-        request = decode_request(order.request)
-        stream = RemoteStream(self._outbox, order.serial, request, order.sent_s, order.keep_alive)
-        self._outbox.streams[order.serial] = stream
+    def _admit(self, command: Admit) -> None:
+        request = decode_request(command.request)
+        stream = RemoteStream(self._outbox, command.serial, request, command.sent_s, command.keep_alive)
+        self._outbox.streams[command.serial] = stream
         self.admission.send([(request, stream)])
 
     def _withdraw(self, serial: int) -> None:
         stream = self._outbox.streams.pop(serial, None)
-        if stream is not None:  # else it has ended meanwhile
+        if stream is not None:  # else it has ended already
             stream.is_closed = True
             self.admission.withdraw(stream.request, stream)
 
-    def _call(self, order: Call) -> None:
-        if order.verb == "update_weights":  # those of the last one may have been left over
-            self._weights = order.arguments["weights"] = WeightInbox(self._accept)
-        call, command = self.call(order.verb, order.arguments)
-        self._calls[order.serial] = call
-        call.answer.add_done_callback(lambda answer: self._answer(order.serial, call))
-        self.mailbox.send(command)
+    def _call(self, command: Call) -> None:
+        if command.verb == "update_weights":  # the last update may have left some over
+            self._weights = command.arguments["weights"] = WeightInbox(self._accept)
+        call, start = self.call(command.verb, command.arguments)
+        self._calls[command.serial] = call
+        call.answer.add_done_callback(lambda answer: self._answer(command.serial, call))
+        self.mailbox.send(start)
 
     def function(self, verb: str) -> Callable[..., Any]:
-        """What a verb does: see `ThreadedEngine`."""
+        """The function of a verb: see `ThreadedEngine`."""
         here: dict[str, Callable[..., Any]] = {
             "collective_rpc": self._collective_rpc,
             "stop_profile": lambda: str(self.engine.stop_profile()),
@@ -196,7 +196,7 @@ class EngineService(ThreadedEngine):
         return here.get(verb) or super().function(verb)
 
     def _answer(self, serial: int, call: EngineCall[Any]) -> None:
-        """On the engine's thread; on the thread that reads if the call was cancelled: then its answer is dropped."""
+        """Send a call's answer; drop it if the call was cancelled. On the engine's thread, or the one that reads."""
         del self._calls[serial]
         if call.answer.cancelled():
             return
@@ -217,7 +217,7 @@ class EngineService(ThreadedEngine):
         try:
             return b"".join(encode_value(found))
         except TypeError as error:
-            with contextlib.suppress(TypeError):  # records of the caller's own cross as dicts
+            with contextlib.suppress(TypeError):  # records of the caller's own types cross as dicts
                 return b"".join(encode_value(msgspec.to_builtins(found)))
             raise LullmError(f"the result cannot leave the engine's process: {error}") from None
 
@@ -226,12 +226,12 @@ class EngineService(ThreadedEngine):
 
     def _status(self) -> Status:
         now = time.monotonic()
-        idle_s, step = self.watch.idle_s, self.watch.next_sleep
+        idle_s, step = self.sleep_control.idle_s, self.sleep_control.next_sleep
         return Status(
             stats=self.engine.stats(),
             sleep_state=self.engine.sleep_state,
             sleeping_tags=self.engine.sleeping_tags,
-            is_away=self.watch.is_away,
+            is_away=self.sleep_control.is_away,
             idle_since=None if not idle_s else now - idle_s,
             rung=None if step is None else step[0],
             rung_due=0.0 if step is None else now + step[1],

@@ -1,4 +1,4 @@
-"""EngineProcess: the process of an engine, from its start to its end, and our end of the socket."""
+"""EngineProcess: the process of an engine, from its start to its end, and the client's end of the socket."""
 
 import contextlib
 import dataclasses
@@ -22,26 +22,27 @@ from lullm.types.wire.plain_error import error_of
 
 _CODE = "import sys; sys.path[:] = sys.argv[2:]; from lullm.engine.process.child import main; main(int(sys.argv[1]))"
 _DYING_S = 2.0
-"""A socket is closed a little before its process is over."""
+"""A socket is closed a little before its process has exited."""
 _ENDING_S = 10.0
-"""For the interpreter to shut down behind an engine that has ended."""
+"""Seconds for the interpreter to shut down after the engine has ended."""
 
 
 class EngineProcess:
-    """A clean interpreter that builds an engine. It ends with this object, with its socket, and with this process.
+    """A fresh interpreter that builds an engine. It ends with this object, with its socket, and with this process.
 
     A fork of this process has a copy, which reads nothing and ends no process.
 
     Args:
-        cores: the only ones it runs on; None: any of this process's.
-        timeout_s: without a sign of life for so long it is lost; None: as `config` says of workers.
+        cores: the only ones that it runs on; None: any of this process's.
+        timeout_s: it is lost after so long without a heartbeat; None: as `config` says of workers.
         environment: variables beside those of this process.
 
     Attributes:
-        owner: the process that this was made in. sock: blocking until `wait_ready` has returned.
+        owner: the process that made this object.
+        sock: blocking until `wait_ready` has returned.
 
     Raises:
-        UnsupportedError: an option is an object of Python, which cannot go to another process.
+        UnsupportedError: an option is a Python object that cannot be sent to another process.
     """
 
     def __init__(
@@ -58,13 +59,13 @@ class EngineProcess:
         with theirs, pulse_memory() as pulse:
             self._pulse, self._silence = Pulse(pulse), Silence(timeout_s or config.worker_timeout)
             self._process = subprocess.Popen(
-                # -P: the working directory does not come before the library. Nothing but records leaves it, on stderr.
+                # -P: modules in the working directory do not shadow the library's. stderr carries log records only.
                 [sys.executable, "-P", "-c", _CODE, str(theirs.fileno()), *sys.path],
                 stdin=subprocess.DEVNULL,
                 stdout=2,
                 pass_fds=[theirs.fileno(), pulse],
                 env=None if environment is None else os.environ | environment,
-                start_new_session=True,  # Ctrl-C on the terminal is for this process, which ends the other
+                start_new_session=True,  # Ctrl-C on the terminal goes to this process only, which ends the other
             )
         self.owner = os.getpid()
         self._end = weakref.finalize(self, _end, self.owner, self._process, self.sock)
@@ -73,7 +74,7 @@ class EngineProcess:
         self.sock.sendall(framed(encode(start)))
 
     def wait_ready(self) -> Ready:
-        """Wait until the engine is there. Raises what its constructor raises; ModelLoadError: it died, or hangs."""
+        """Wait until the engine is ready. Raises as its constructor does; ModelLoadError: the process died or hangs."""
         for frame in read_frames(_Patient(self.sock, self.tick_s, self.lose_if_silent)):
             news = decode_news(frame)
             if isinstance(news, Ready):
@@ -90,17 +91,17 @@ class EngineProcess:
 
     @property
     def tick_s(self) -> float:
-        """How often `lose_if_silent` is to be called."""
+        """Seconds between two calls of `lose_if_silent`."""
         return self._silence.tick_s
 
     def lose_if_silent(self) -> None:
-        """Kill the process if it has given no sign of life for too long: its socket is closed then."""
+        """Kill the process if its heartbeat has stopped for too long; then its socket is closed."""
         if self._end.alive and (fault := self._silence.fault(self._pulse.beats)) is not None:
             self._fault = self._fault or f"the engine's process {fault}"
             self._process.kill()
 
     def cause_of_death(self) -> str:
-        """In words, once the socket is closed."""
+        """Why the process died, in words; once the socket is closed."""
         try:
             code = self._process.wait(_DYING_S)
         except subprocess.TimeoutExpired:
@@ -116,7 +117,7 @@ class EngineProcess:
         return f"the engine's process ended with code {code}"
 
     def join(self) -> None:
-        """Let the process end by itself, but not for ever. Blocking; idempotent."""
+        """Wait for the process to end by itself, for `_ENDING_S` at most. Idempotent."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_ENDING_S)
         self.close()
@@ -127,12 +128,12 @@ class EngineProcess:
 
 
 def dead(cause: str) -> EngineDeadError:
-    """The error of all who use an engine whose process has died."""
+    """The error for all users of an engine whose process has died."""
     return EngineDeadError(f"{cause}; start it again")
 
 
 class _Patient:
-    """A blocking socket to read from, beside which `look` is called every `tick_s`."""
+    """A blocking socket to read from. Calls `look` every `tick_s` while it waits."""
 
     def __init__(self, sock: socket.socket, tick_s: float, look: Callable[[], None]):
         self._sock = sock
@@ -148,7 +149,7 @@ class _Patient:
 
 
 def _end(owner: int, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
-    """Kill the process, if it is there, and take its exit status; in a fork, leave it alone."""
+    """Kill the process if it lives, and read its exit status. In a fork do nothing."""
     if os.getpid() == owner:
         process.kill()
         process.wait()
@@ -169,6 +170,6 @@ def _options(config: EngineConfig) -> dict[str, Any]:
 
 
 def _log_level() -> str | None:
-    """The level of lullm's records, if they go somewhere."""
+    """The level of lullm's records, if this process logs them."""
     logger = logging.getLogger("lullm")
     return logging.getLevelName(logger.level) if logger.handlers and logger.level else None

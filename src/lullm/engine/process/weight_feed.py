@@ -1,6 +1,6 @@
-"""Weights of an update, on their way to an engine in another process: one after the other, each once it is wanted.
+"""Sends the weights of an update to an engine in another process, each once the engine asks for it.
 
-The engine's thread waits for each, as it does for a caller's iterable in its own process: no step comes between.
+The engine's thread waits for each weight, as for a caller's iterable in its own process: no step comes in between.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def encode_weight(weight: "tuple[str, Tensor]") -> bytes:
-    """A weight as it goes to any number of engines. Raises InvalidRequestError: it has no bytes."""
+    """Encode a weight, for any number of engines. Raises InvalidRequestError: it has no bytes."""
     name, tensor = weight
     try:
         return b"".join(encode([name, tensor]))
@@ -30,10 +30,11 @@ def encode_weight(weight: "tuple[str, Tensor]") -> bytes:
 
 
 class WeightFeed:
-    """An update of one engine, within `async with`, whose error breaks it off. One at a time per engine.
+    """An update of one engine, as an `async with` block. An error in the block aborts the update. One at a time per
+    engine.
 
     Args:
-        turn: held meanwhile.
+        turn: a lock that is held during the update.
     """
 
     def __init__(self, link: "EngineLink", turn: asyncio.Lock):
@@ -47,13 +48,13 @@ class WeightFeed:
         return self
 
     async def put(self, data: bytes | None) -> bool:
-        """The next weight (`encode_weight`); returns once the engine takes it. Whether it wants more: see `end`."""
+        """Send the next weight (`encode_weight`) once the engine takes it. Returns whether the engine wants more."""
         if not self._update.done():
             await self._give(data)
         return not self._update.done()
 
     async def end(self) -> int:
-        """There are no more, or no more are wanted: how many were of use. Raises what the update does."""
+        """End the update; returns the number of weights that were used. Raises as the update does."""
         await self.put(None)
         num_weights: int = await self._update
         return num_weights
@@ -67,12 +68,12 @@ class WeightFeed:
             await asyncio.wait([self._update])
             if error is not None and (end := self._update.exception()) is not error:
                 for note in getattr(end, "__notes__", ()):
-                    error.add_note(note)  # what was replaced
+                    error.add_note(note)  # which weights were replaced
         finally:
             self._turn.release()
 
     async def _give(self, data: bytes | None, is_broken: bool = False) -> None:
-        """Returns once the engine takes it, or the update has ended: an engine that has failed takes no more."""
+        """Return once the engine takes it, or the update has ended: an engine that has failed takes no more."""
         given: asyncio.Future[Any] = asyncio.ensure_future(self._link.give(data, is_broken))
         try:
             await asyncio.wait([self._update, given], return_when=asyncio.FIRST_COMPLETED)
@@ -82,10 +83,10 @@ class WeightFeed:
 
 
 class WeightInbox:
-    """The other end: the weights of one update as an iterable for the engine's thread.
+    """The weights of one update as an iterable for the engine's thread.
 
     Args:
-        accept: tells the caller that the weight of this number is wanted. On the engine's thread.
+        accept: tells the caller that the engine wants the weight of this number. On the engine's thread.
     """
 
     def __init__(self, accept: Callable[[int], None]):
@@ -93,11 +94,11 @@ class WeightInbox:
         self._weights: queue.SimpleQueue[Weight] = queue.SimpleQueue()
 
     def put(self, weight: Weight) -> None:
-        """On the thread that reads orders."""
+        """Add a weight. On the thread that reads commands."""
         self._weights.put(weight)
 
     def __iter__(self) -> "Iterator[tuple[str, Tensor]]":
-        """Raises LullmError: the caller could not go on."""
+        """Iterate over the weights. Raises LullmError: the caller has aborted the update."""
         while True:
             weight = self._weights.get()
             self._accept(weight.serial)

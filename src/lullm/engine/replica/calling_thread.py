@@ -1,4 +1,4 @@
-"""CallingThread: runs what an event loop on another thread hands back to the thread that waits for it."""
+"""CallingThread: runs calls from another thread's event loop on the thread that waits for that loop."""
 
 import queue
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class CallingThread(Executor):
         return job
 
     def wait_for(self, end: Future[T]) -> T:
-        """What `end` gives, and meanwhile the calls that come. Ctrl-C in one of them breaks `end` off."""
+        """Wait for `end` and return its result; run calls that come meanwhile. Ctrl-C in one of them cancels `end`."""
         end.add_done_callback(lambda end: self._jobs.put(None))
         while (found := self._jobs.get()) is not None:
             job, call = found

@@ -24,12 +24,12 @@ from lullm.engine.start.model import open_model
 from lullm.errors import EngineDeadError, InvalidRequestError
 from lullm.executor.merge import merged_reports, merged_tags
 from lullm.kv.hashing import BlockHashes
+from lullm.types.monitor.occupancy import Occupancy
+from lullm.types.monitor.stats import EngineStats
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.outputs import EngineOutput, PoolingOutput, PoolingRequestOutput
 from lullm.types.request import GenerateRequest
 from lullm.types.sleep import SleepArguments, SleepEvent, SleepReport, SleepState
-from lullm.types.watch.occupancy import Occupancy
-from lullm.types.watch.stats import EngineStats
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,18 +42,18 @@ _MERGED: dict[str, Callable[[list[Any]], Any]] = {
     "resume": lambda answers: None,
     "reset_prefix_cache": all,
     "occupancy": merged_occupancy,
-    "expert_load": merged_load,  # the workers of all engines are numbered through
-    "rebalance_experts": merged_move,  # each moves its own, by its own load
-    "stop_profile": lambda answers: answers[0],  # those of the others are beside its folder
+    "expert_load": merged_load,  # workers are numbered across all engines
+    "rebalance_experts": merged_move,  # each moves its own experts, by its own load
+    "stop_profile": lambda answers: answers[0],  # the other engines' traces are beside its folder
 }
-"""Calls of an `EngineClient` whose answers are merged, each with how; the others go ways of their own."""
+"""Calls of an `EngineClient` whose answers are merged, each with its function; other calls have their own methods."""
 
 _MAX_HASHED = 512
-"""Blocks of a prompt that say where it goes: 8,192 tokens are hashed in a millisecond."""
+"""Blocks of a prompt that choose its engine: 8,192 tokens are hashed in a millisecond."""
 
 
 class ReplicaClient(EngineClient):
-    """Starts `config.data_parallel_size` engines in the constructor, which blocks until all are there.
+    """Starts `config.data_parallel_size` engines in the constructor, which blocks until all are ready.
 
     Methods, attributes and raised errors: see `EngineClient` and `ProcessClient`. An error of one engine names it.
     """
@@ -68,6 +68,7 @@ class ReplicaClient(EngineClient):
         self.model_config = model.model_config
         self.tokenizer = model.tokenizer
         self.default_params = model.default_params
+        self.stated_params = model.stated_params
         self.remote_methods = self._replicas[0].remote_methods
         self.input_processor = model.input_processor(shortest)
         super().__init__(self.input_processor)
@@ -106,7 +107,7 @@ class ReplicaClient(EngineClient):
             return await self._replicas[ticket.engine].pool(request, keep_alive)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """Requests of an engine that is dead end by its error."""
+        """End requests; those of a dead engine end with its error."""
         given = {request_id} if isinstance(request_id, str) else set(request_id)
         of_engines: dict[ProcessClient, list[str]] = {}
         for each in given & self._tickets.keys():
@@ -115,12 +116,12 @@ class ReplicaClient(EngineClient):
         self._crew.raise_first({n: error for n, error in errors.items() if not isinstance(error, EngineDeadError)})
 
     def get_num_unfinished_requests(self) -> int:
-        """How many requests have not ended."""
+        """The number of requests that have not ended."""
         return len(self._tickets)
 
     @contextlib.contextmanager
     def _sent(self, request: GenerateRequest) -> Iterator[Ticket]:
-        """Around the life of a request in the engine that the ticket names. Raises InvalidRequestError."""
+        """Hold a ticket, which names the engine, for the life of a request. Raises InvalidRequestError."""
         self._crew.feeding.check()
         if request.request_id in self._tickets:
             raise InvalidRequestError(f"request id {request.request_id!r} is already in use", "request_id")
@@ -145,8 +146,8 @@ class ReplicaClient(EngineClient):
     # -- sleep ---------------------------------------------------------------------------------------------------
 
     async def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
-        """All sleep, or none: those that were awake are woken if another could not. The error names that one."""
-        were_awake = [replica.sleep_state == "awake" for replica in self._replicas]  # each has a ladder of its own
+        """All engines sleep, or none: if one fails, those that were awake are woken. The error names the engine."""
+        were_awake = [replica.sleep_state == "awake" for replica in self._replicas]  # each has its own ladder
         reports, errors = await self._crew.each(lambda replica: replica.sleep(level, **arguments))
         if errors:
             asleep = [self._replicas[number] for number in reports if were_awake[number]]
@@ -168,19 +169,19 @@ class ReplicaClient(EngineClient):
 
     @property
     def next_sleep(self) -> tuple[SleepRung, float] | None:
-        """Of the engine that goes to sleep first: each counts its own idle time."""
+        """The engine that goes to sleep first; each counts its own idle time."""
         steps = [step for replica in self._replicas if (step := replica.next_sleep) is not None]
         return min(steps, key=lambda step: step[1], default=None)
 
     def observe_sleep(self, observer: Callable[[SleepEvent], None]) -> None:
-        """The observer hears of every engine."""
+        """Call `observer` for every engine."""
         for replica in self._replicas:
             replica.observe_sleep(observer)
 
     # -- other calls ---------------------------------------------------------------------------------------------
 
     async def _call(self, verb: str, kind: type[T], **arguments: Any) -> T:
-        """The answers of all engines as one. Those that could have done it, also if another could not."""
+        """The merged answers of all engines. If one fails, the others have still done the call."""
         answer: T = _MERGED[verb](await self._crew.all(lambda replica: replica._call(verb, kind, **arguments)))
         return answer
 
@@ -195,12 +196,13 @@ class ReplicaClient(EngineClient):
         return [answer for answers in found for answer in answers]
 
     async def update_weights(self, weights: "Iterable[tuple[str, Tensor]]", iterating: Executor | None = None) -> int:
-        """Replace weights of all engines; how many. Raises what iterating `weights` does.
+        """Replace weights of all engines; returns how many. Raises what iterating `weights` raises.
 
-        After an error the engines may differ in the tensor that it is about; the same update again makes them equal.
+        After an error the engines may differ in the tensor that the error names. The same update again makes them
+        equal.
 
         Args:
-            iterating: what iterates `weights`; None: a thread.
+            iterating: the executor that iterates `weights`; None: a thread.
         """
         self._crew.feeding.check()
         loop, items = asyncio.get_running_loop(), self._crew.feeding.items(weights)
@@ -213,7 +215,7 @@ class ReplicaClient(EngineClient):
             return (await self._crew.all(lambda replica: feeds[replica].end()))[0]
 
     async def start_profile(self, folder: str | Path = "profile") -> None:
-        """Record where the time goes, until `stop_profile`; each engine has a folder of its own in this one."""
+        """Profile all engines until `stop_profile`; each has its own folder in `folder`."""
         folders = {each: Path(folder) / f"engine-{number}" for number, each in enumerate(self._replicas)}
         await self._crew.all(lambda replica: replica.start_profile(folders[replica]))
 
@@ -230,11 +232,11 @@ class ReplicaClient(EngineClient):
         return await super().occupancy(max(max_cells // len(self._replicas), 1))
 
     def check_running(self) -> None:
-        """Raises EngineDeadError: one of them is dead, or all are being shut down."""
+        """Raises EngineDeadError: an engine is dead, or all are shutting down."""
         self._check_each(lambda replica: replica.check_running())
 
     def check_free(self) -> None:
-        """Return if a call may wait for the engines. Raises InvalidRequestError: they wait for a weight."""
+        """Check that a call may wait for the engines. Raises InvalidRequestError: they wait for a weight."""
         self._crew.feeding.check()
 
     def check_alive(self) -> None:
@@ -263,7 +265,7 @@ def _forget_released(known: Replica, event: SleepEvent) -> None:
 
 
 class _FirstOutput:
-    """Tells of the first output on its way to a reader."""
+    """Passes outputs on to a reader, and calls `tell` at the first one."""
 
     def __init__(self, reader: Reader, tell: Callable[[], None]):
         self._reader = reader

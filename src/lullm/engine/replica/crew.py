@@ -1,4 +1,4 @@
-"""Crew: the engines behind one client: started together, called together, with one error of all."""
+"""Crew: starts and calls several engines together, and raises one error for all."""
 
 import asyncio
 import dataclasses
@@ -23,19 +23,21 @@ T = TypeVar("T")
 logger = get_logger(__name__)
 
 PROCESS_BYTES = 200 * MIB
-"""Of an engine's process before it has a model: Python and torch. 1000 engines of the demo model took all of 24 GiB
-and minutes of all cores before the first could have failed."""
+"""Memory of an engine's process without a model: Python and torch. Without this check, 1000 engines of the demo model
+took all of 24 GiB and minutes of all cores before the first one failed.
+"""
 
 
 class Crew:
-    """Engines in processes of their own, each on its part of the cores. The constructor returns once all are there.
+    """Engines in processes of their own, each on its share of the cores. The constructor returns once all are ready.
 
     Attributes:
-        engines: by number. feeding: their updates.
+        engines: by number.
+        feeding: updates of weights that run in them.
 
     Raises:
-        ConfigError: more than memory has room for. LullmError and others: the error of the first engine that could
-            not be started; the others are stopped.
+        ConfigError: they need more memory than is available.
+        LullmError and others: the error of the first engine that could not be started; the others are stopped.
     """
 
     def __init__(self, config: EngineConfig, stream_pause_s: float, model: OpenedModel):
@@ -57,12 +59,12 @@ class Crew:
         if errors:
             self.close()
             number, first = next(iter(errors.items()))
-            if len(errors) < count:  # else it is an error of what all were asked for
+            if len(errors) < count:  # else all failed by the same options
                 logger.error("engine %d of %d could not be started", number, count)
             raise first
 
     async def all(self, call: Callable[[ProcessClient], Awaitable[T]]) -> list[T]:
-        """The answers of all engines. Raises the first error, once all have answered."""
+        """The answers of all engines. Raises the first error, after all have answered."""
         answers, errors = await self.each(call)
         self.raise_first(errors)
         return list(answers.values())
@@ -70,18 +72,18 @@ class Crew:
     async def each(
         self, call: Callable[[ProcessClient], Awaitable[T]], engines: Container[ProcessClient] | None = None
     ) -> tuple[dict[int, T], dict[int, Exception]]:
-        """(answers, errors) by the engine's number, once all have ended. `engines`: the only ones that are called."""
+        """(answers, errors) by the engine's number, once all have ended. `engines`: which to call; default: all."""
         self.feeding.check()
         called = {n: engine for n, engine in enumerate(self.engines) if engines is None or engine in engines}
         return await gathered({number: call(engine) for number, engine in called.items()})
 
     def raise_first(self, errors: Mapping[int, Exception], more: str = "") -> None:
-        """Raise the error of the first engine, if there is one; `more` behind its text."""
+        """Raise the error of the first engine, if any, with `more` after its text."""
         if not errors:
             return
         number, error = next(iter(errors.items()))
         if len(errors) == len(self.engines) and not isinstance(error, EngineDeadError):
-            raise error  # a caller's mistake is not one engine's
+            raise error  # a caller's mistake concerns no single engine
         raise self.named(number, error, more) from None
 
     def named(self, number: int, error: Exception, more: str = "") -> Exception:
@@ -99,7 +101,7 @@ class Crew:
 
 
 def check_room(count: int, available: int) -> None:
-    """Return if that many processes may fit into `available` bytes. Raises ConfigError."""
+    """Check that `count` processes fit into `available` bytes. Raises ConfigError."""
     if count * PROCESS_BYTES > available:
         raise ConfigError(
             f"data_parallel_size={count} needs at least {format_bytes(count * PROCESS_BYTES)} for the processes "
@@ -108,7 +110,7 @@ def check_room(count: int, available: int) -> None:
 
 
 async def gathered(calls: Mapping[int, Awaitable[T]]) -> tuple[dict[int, T], dict[int, Exception]]:
-    """(answers, errors) of calls that run at the same time, all of which end first."""
+    """Run calls at the same time; returns (answers, errors) once all have ended."""
     found = await asyncio.gather(*calls.values(), return_exceptions=True)
     answers: dict[int, T] = {}
     errors: dict[int, Exception] = {}
@@ -123,7 +125,7 @@ async def gathered(calls: Mapping[int, Awaitable[T]]) -> tuple[dict[int, T], dic
 
 
 def _gpus_of_engines(config: EngineConfig) -> list[dict[str, str]]:
-    """As many for each as it has workers. Raises as `gpu_environments` does."""
+    """Environments that give each engine as many GPUs as it has workers. Raises as `gpu_environments` does."""
     from lullm.device.choice import SEVERAL_UNTRIED, gpu_environments  # loads torch
 
     logger.warning(SEVERAL_UNTRIED)
@@ -131,9 +133,9 @@ def _gpus_of_engines(config: EngineConfig) -> list[dict[str, str]]:
 
 
 def _of_one(config: EngineConfig, is_cpu: bool) -> EngineConfig:
-    """The options of one of the engines: shares of a CPU's memory are of all together, a GPU's are its engine's own.
+    """The options of one engine. Shares of a CPU's memory are divided between the engines; each has its own GPU.
 
-    An engine without worker processes has no use for their time-out, which is its own, too.
+    An engine without worker processes takes no worker time-out; its own process has one.
     """
     has_workers = config.executor_backend != "uni"
     timeout_s = config.worker_timeout if has_workers else DEFAULT_WORKER_TIMEOUT_S

@@ -1,6 +1,6 @@
-"""ReplicaEngine: several engines, driven by calls of `step` as an `LLMEngine` is. Loads no torch.
+"""ReplicaEngine: several engines, driven by calls of `step` like an `LLMEngine`. Loads no torch.
 
-They compute by themselves, in processes of their own; `step` takes in what has come.
+They compute in processes of their own; `step` collects their outputs.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from lullm.engine.replica.calling_thread import CallingThread
 from lullm.engine.replica.client import ReplicaClient
 from lullm.errors import EngineDeadError, InvalidRequestError
 from lullm.machine.owner import check_owner
+from lullm.types.monitor.stats import EngineStats
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import GenerateRequest, Input
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.sleep import SleepState, check_awake
-from lullm.types.watch.stats import EngineStats
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,13 +36,13 @@ T = TypeVar("T")
 _News = tuple[GenerateRequest, EngineOutput | Exception]
 
 _STEP_S = 0.05
-"""Without an output `step` returns after so long, so that its caller hears of Ctrl-C."""
+"""`step` returns after so long without an output, so that its caller notices Ctrl-C."""
 
 
 def _blocking(
     call: Callable[Concatenate[ReplicaClient, P], Coroutine[Any, Any, T]],
 ) -> "Callable[Concatenate[ReplicaEngine, P], T]":
-    """A call of the client as one of `ReplicaEngine`, which waits for what the thread that reads makes of it."""
+    """Make a blocking method of `ReplicaEngine` from the client's coroutine, which runs on the thread that reads."""
 
     @functools.wraps(call)
     def wait(engine: "ReplicaEngine", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -53,7 +53,7 @@ def _blocking(
 
 
 class ReplicaEngine:
-    """Starts `config.data_parallel_size` engines in the constructor, which blocks until all are there.
+    """Starts `config.data_parallel_size` engines in the constructor, which blocks until all are ready.
 
     Not safe to share between threads. A fork of the process has a copy, which ends no process.
 
@@ -68,10 +68,11 @@ class ReplicaEngine:
         self.model_config = self._client.model_config
         self.tokenizer = self._client.tokenizer
         self.default_params = self._client.default_params
+        self.stated_params = self._client.stated_params
         self.input_processor = self._client.input_processor
         self._unfinished: dict[str, tuple[GenerateRequest, concurrent.futures.Future[None]]] = {}
         self._news: queue.SimpleQueue[_News] = queue.SimpleQueue()
-        self._held: _News | None = None  # an error, which the next step raises before anything else
+        self._held: _News | None = None  # an error that the next step raises first
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="lullm-replicas", daemon=True)
         self._thread.start()
@@ -85,7 +86,7 @@ class ReplicaEngine:
         params: SamplingParams | PoolingParams | None = None,
         priority: int = 0,
     ) -> None:
-        """See `LLMEngine`, as for the methods below."""
+        """See `LLMEngine`, also for the methods below."""
         given = self.default_params if params is None else params
         self.add_processed(self.input_processor.process(request_id, prompt, given, priority))
 
@@ -99,13 +100,13 @@ class ReplicaEngine:
         self._unfinished[request.request_id] = request, asyncio.run_coroutine_threadsafe(reading, self._loop)
 
     def step(self) -> list[EngineOutput]:
-        """What has come since the last call. Waits for a moment if that is nothing.
+        """The outputs since the last call. Waits for `_STEP_S` at most if there are none.
 
-        Raises what one request ends by; the others go on with the next call.
+        Raises the error that ends a request; the others go on with the next call.
         """
         self._client.check_free()
         outputs: list[EngineOutput] = []
-        deadline = time.monotonic() + _STEP_S  # engines may draw as fast as outputs are taken here
+        deadline = time.monotonic() + _STEP_S  # engines may draw as fast as this loop takes their outputs
         while self._unfinished and not (outputs and time.monotonic() > deadline):
             try:
                 request, news = self._held or self._news.get(timeout=0 if outputs else _STEP_S)
@@ -113,7 +114,8 @@ class ReplicaEngine:
                 break
             self._held = None
             known = self._unfinished.get(request.request_id)
-            if known is None or known[0] is not request:  # its output is not wanted, though its id may be in use again
+            # its output is not wanted; another request may have its id now
+            if known is None or known[0] is not request:
                 continue
             if isinstance(news, Exception):
                 if outputs:
@@ -167,7 +169,7 @@ class ReplicaEngine:
 
     @property
     def sleep_state(self) -> SleepState:
-        """Raises EngineDeadError, as what follows from it does: an engine that is dead has no state."""
+        """As `LLMEngine`'s. Raises EngineDeadError: a dead engine has no state."""
         self._check_alive()
         return self._client.sleep_state
 
@@ -190,7 +192,7 @@ class ReplicaEngine:
         return self._client.stats()
 
     def shutdown(self) -> None:
-        """Abort everything and end the engines. Idempotent. In a fork nothing happens."""
+        """Abort all requests and end the engines. Idempotent. In a fork do nothing."""
         if self._end.alive and os.getpid() == self._owner:
             self.abort_request(self.unfinished_request_ids(), wants_output=False)
             self._shutdown(drain=False)
@@ -208,7 +210,7 @@ class ReplicaEngine:
 
 
 async def _read(client: ReplicaClient, request: GenerateRequest, news: "queue.SimpleQueue[_News]") -> None:
-    """Put down the outputs of a request, or the error that ends it. It does not keep a `ReplicaEngine`."""
+    """Put the outputs of a request, or its error, into `news`. It holds no reference to a `ReplicaEngine`."""
     try:
         async with contextlib.aclosing(client.stream(request)) as outputs:
             async for output in outputs:
@@ -218,7 +220,7 @@ async def _read(client: ReplicaClient, request: GenerateRequest, news: "queue.Si
 
 
 def _end(owner: int, client: ReplicaClient, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-    """End what is left: processes, and the thread that reads. A fork has neither."""
+    """Stop the processes, and the thread that reads. A fork has neither."""
     if os.getpid() != owner:
         return
     loop.call_soon_threadsafe(loop.stop)

@@ -1,4 +1,4 @@
-"""One answer of several engines: sums of what can be added, the longest of times, the deepest of states."""
+"""Merges the answers of several engines: sums of counts, maxima of times, the deepest sleep state."""
 
 import dataclasses
 from collections import Counter
@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from lullm.types.parallel.experts import ExpertLoad, ExpertMove
-from lullm.types.sleep import SleepState
-from lullm.types.watch.occupancy import (
+from lullm.types.monitor.occupancy import (
     FIRST_OWNER_CELL,
     MAX_OWNERS,
     SHARED_CELL,
@@ -16,11 +14,13 @@ from lullm.types.watch.occupancy import (
     PoolOccupancy,
     RequestOccupancy,
 )
-from lullm.types.watch.stats import EngineStats, TokenGaps
+from lullm.types.monitor.stats import EngineStats, TokenGaps
+from lullm.types.parallel.experts import ExpertLoad, ExpertMove
+from lullm.types.sleep import SleepState
 
 
 def merged_stats(parts: Sequence[EngineStats]) -> EngineStats:
-    """The counters and gauges of all."""
+    """The sums of all counters and gauges."""
     names = [field.name for field in dataclasses.fields(EngineStats) if field.type is int]
     balances = [part.expert_balance for part in parts if part.expert_balance is not None]
     gaps = [part.token_gaps for part in parts]
@@ -35,7 +35,7 @@ def merged_stats(parts: Sequence[EngineStats]) -> EngineStats:
 
 
 def merged_load(parts: Sequence[ExpertLoad]) -> ExpertLoad:
-    """The tokens of all; the workers of one engine have numbers behind those of the one before it."""
+    """The loads of all engines; each engine's workers are numbered after those of the engine before it."""
     num_workers = [
         1 + max((w for each in part.workers.values() for having in each for w in having), default=0) for part in parts
     ]
@@ -56,7 +56,7 @@ def merged_load(parts: Sequence[ExpertLoad]) -> ExpertLoad:
 
 
 def merged_move(parts: Sequence[ExpertMove]) -> ExpertMove:
-    """What engines have moved at the same time, and the mean of what they have gained."""
+    """The moves of all engines, and the mean of their gains."""
     before, after = (
         sum(values) / len(parts) for values in zip(*((part.before, part.after) for part in parts), strict=True)
     )
@@ -64,12 +64,12 @@ def merged_move(parts: Sequence[ExpertMove]) -> ExpertMove:
 
 
 def merged_state(states: Sequence[SleepState]) -> SleepState:
-    """The state of all; 'partial' if they differ."""
+    """The state of all engines; 'partial' if they differ."""
     return states[0] if len(set(states)) == 1 else "partial"
 
 
 def merged_occupancy(parts: Sequence[Occupancy]) -> Occupancy:
-    """The pools one behind the other, and the requests of all; those behind MAX_OWNERS share the last number."""
+    """The pools one after the other, and all requests; those after MAX_OWNERS share the last number."""
     requests: list[RequestOccupancy] = []
     cells: list[tuple[bytes, bytes]] = []
     for part in parts:

@@ -1,7 +1,7 @@
-"""Router: which of several equal engines takes a request. Pure policy: it reads no clock and touches no engine.
+"""Router: chooses one of several equal engines for a request. Pure policy: it reads no clock and touches no engine.
 
-A request goes to where the least work stands before its first token: prompts that were sent there and have not been
-computed, the part of its own prompt that the engine's prefix cache does not hold, and sequences that share each step.
+It chooses the engine with the least work before the request's first token. That work is: prompts sent there that are
+not computed yet, the part of this prompt that the engine's prefix cache lacks, and sequences that share each step.
 """
 
 import itertools
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 SEQUENCE_TOKENS = 64
-"""What a running sequence counts, in prompt tokens. A known prefix that is longer outweighs one sequence more."""
+"""The weight of a running sequence, in prompt tokens. A longer cached prefix outweighs one more sequence."""
 
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A request that was sent to an engine. `num_tokens`: of its prompt that are still to be computed there."""
+    """A request that was sent to an engine. `num_tokens`: tokens of its prompt that the engine must compute."""
 
     engine: int
     num_tokens: int
@@ -23,10 +23,10 @@ class Ticket:
 
 
 class Replica:
-    """What is known of one engine: the work it was given, and the blocks of the last prompts, as far as it holds them.
+    """One engine's work, and the hashes of the prompt blocks that its prefix cache should hold.
 
     Args:
-        max_blocks: of its prefix cache.
+        max_blocks: size of its prefix cache.
     """
 
     def __init__(self, max_blocks: int):
@@ -34,14 +34,14 @@ class Replica:
         self.num_sequences = 0
         self.last_turn = -1
         self._max_blocks = max_blocks
-        self._hashes: OrderedDict[bytes, None] = OrderedDict()  # the last used at the end
+        self._hashes: OrderedDict[bytes, None] = OrderedDict()  # least recently used first
 
     def num_known(self, hashes: Sequence[bytes]) -> int:
-        """How many first blocks of a prompt it has been sent before."""
+        """The number of a prompt's first blocks that it has been sent before."""
         return sum(1 for _ in itertools.takewhile(self._hashes.__contains__, hashes))
 
     def learn(self, hashes: Sequence[bytes]) -> None:
-        """It is going to hold these blocks; others are forgotten for them, a prompt's last ones first."""
+        """Add these blocks, and drop the least recently used ones; a prompt's last blocks go first."""
         for each in reversed(hashes):
             self._hashes[each] = None
             self._hashes.move_to_end(each)
@@ -49,15 +49,16 @@ class Replica:
             self._hashes.popitem(last=False)
 
     def forget(self) -> None:
-        """Its prefix cache is empty."""
+        """Its prefix cache was cleared."""
         self._hashes.clear()
 
 
 class Router:
-    """Sends requests to engines, by their numbers.
+    """Chooses engines for requests, by number.
 
     Args:
-        max_blocks: that each engine's prefix cache holds. block_size: tokens in one.
+        max_blocks: size of each engine's prefix cache.
+        block_size: tokens in a block.
     """
 
     def __init__(self, max_blocks: Sequence[int], block_size: int):
@@ -66,10 +67,11 @@ class Router:
         self._turns = itertools.count()
 
     def send(self, num_tokens: int, hashes: Sequence[bytes], num_sequences: int = 1) -> Ticket:
-        """Choose an engine for a request, which counts until `end`.
+        """Choose an engine for a request, whose work counts until `end`.
 
         Args:
-            num_tokens: of the prompt. hashes: of its full blocks, or of the first ones.
+            num_tokens: of the prompt.
+            hashes: of its full blocks, or of the first ones.
         """
         wanted = [self._num_uncached(replica, num_tokens, hashes) for replica in self.replicas]
 
@@ -88,12 +90,12 @@ class Router:
         return ticket
 
     def begin(self, ticket: Ticket) -> None:
-        """The request has its first output: its prompt is computed. Idempotent."""
+        """The request has its first output, so its prompt is computed. Idempotent."""
         self.replicas[ticket.engine].num_tokens -= ticket.num_tokens
         ticket.num_tokens = 0
 
     def end(self, ticket: Ticket) -> None:
-        """The request has ended, however."""
+        """The request has ended, for any reason."""
         self.begin(ticket)
         self.replicas[ticket.engine].num_sequences -= ticket.num_sequences
 

@@ -1,1 +1,1 @@
-"""The start of an engine: what its model's folder says, and what can be fetched ahead."""
+"""The start of an engine: reads its model's folder, and fetches files and memory ahead."""

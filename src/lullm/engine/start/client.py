@@ -1,4 +1,4 @@
-"""The engines that options ask for: of a server, and of a script. One in this process, or others."""
+"""Makes the engine that the options describe, for a server or a script: in this process, or in others."""
 
 import gc
 from typing import TYPE_CHECKING
@@ -13,10 +13,10 @@ if TYPE_CHECKING:  # a head start comes before what an engine imports
 
 
 def start_client(config: EngineConfig, stream_pause_s: float, has_process: bool) -> "EngineClient":
-    """Blocks until the model is loaded, and raises as the constructor of `LLMEngine` does.
+    """Make the client of a server. Blocks until the model is loaded; raises as the constructor of `LLMEngine` does.
 
     Args:
-        has_process: the engine has a process of its own; then this one loads no torch. Several engines have anyway.
+        has_process: the engine gets a process of its own, so this one loads no torch. Several engines always do.
     """
     if config.data_parallel_size > 1:
         from lullm.engine.replica.client import ReplicaClient
@@ -31,17 +31,17 @@ def start_client(config: EngineConfig, stream_pause_s: float, has_process: bool)
             from lullm.engine.async_llm_engine import AsyncLLMEngine
 
             client = AsyncLLMEngine(config, ahead, stream_pause_s)
-    gc.freeze()  # a full round over 280,000 objects that stay would hold up all streams for 0.1 s
+    gc.freeze()  # a full collection of 280,000 permanent objects would stop all streams for 0.1 s
     return client
 
 
 def start_engine(config: EngineConfig) -> "LLMEngine | ReplicaEngine":
-    """What calls of `step` drive. Blocks, and raises, as the constructor of `LLMEngine` does."""
+    """Make an engine that calls of `step` drive. Blocks, and raises, as the constructor of `LLMEngine` does."""
     if config.data_parallel_size > 1:
         from lullm.engine.replica.engine import ReplicaEngine
 
         return ReplicaEngine(config)
     with head_start(config) as ahead:
-        from lullm.engine.llm_engine import LLMEngine  # torch is loaded here, beside the head start
+        from lullm.engine.llm_engine import LLMEngine  # loads torch, during the head start
 
         return LLMEngine(config, ahead=ahead)

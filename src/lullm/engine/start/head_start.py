@@ -1,7 +1,7 @@
-"""A head start: what an engine of a known config needs is fetched while torch is still being imported.
+"""A head start: fetches files and memory for an engine of a known config while torch is still being imported.
 
-`import torch` keeps one core busy for most of a second. Meanwhile the kernel reads the weight files into its cache,
-and a thread takes the memory that the weights will lie in. Loads no torch.
+`import torch` keeps one core busy for most of a second. Meanwhile the kernel reads the weight files into its cache, and
+a thread touches the memory for the weights. Loads no torch.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from lullm.units import MIB
 logger = get_logger(__name__)
 
 _LEAST_BYTES = 128 * MIB
-"""Of weights: fewer are loaded within 50 ms."""
+"""Smaller weights get no head start: they load within 50 ms."""
 _ROOM = 1.1
 """Addresses per byte that is touched: alignment of the tensors, scales of quantized ones."""
 _BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0, "int4": 0.5}
@@ -34,10 +34,10 @@ _BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0, "int4": 
 
 @contextlib.contextmanager
 def head_start(config: EngineConfig) -> Iterator[MemoryAhead | None]:
-    """Around the imports and the start of one engine: memory for its weights; None: it needs none.
+    """Give a head start during the imports and the start of one engine. Yields memory for its weights; None: no need.
 
-    The garbage collector stands still meanwhile: three full rounds over torch's 180,000 objects took 0.2 s of a start.
-    A config that the engine will refuse gets no head start, and no error here.
+    The garbage collector is off meanwhile: three full collections of torch's 180,000 objects took 0.2 s of a start. A
+    config that the engine will refuse gets no head start, and no error here.
     """
     ahead = _begin(config)
     is_collecting = gc.isenabled()
@@ -47,7 +47,8 @@ def head_start(config: EngineConfig) -> Iterator[MemoryAhead | None]:
     finally:
         if is_collecting:
             if not gc.get_freeze_count():
-                # What was made becomes old, as three rounds would have made it; else the next object starts a round.
+                # Move all objects to the oldest generation, as three collections would. Otherwise the next object
+                # starts one.
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
@@ -59,7 +60,7 @@ def _begin(config: EngineConfig) -> MemoryAhead | None:
     try:
         folder = given_path(config.model)
         files = sorted(folder.glob("model*.safetensors"))
-        if not files or not (folder / "config.json").is_file():  # the demo is small; a hub id may not be here yet
+        if not files or not (folder / "config.json").is_file():  # the demo is small; a hub id may not be downloaded yet
             return None
         stored = sum(file.stat().st_size for file in files)
         if stored < _LEAST_BYTES:
@@ -67,7 +68,7 @@ def _begin(config: EngineConfig) -> MemoryAhead | None:
         threading.Thread(target=_read_ahead, args=(files,), name="lullm-read-ahead", daemon=True).start()
         model = ModelConfig.from_folder(folder, option_object("hf_overrides", config.hf_overrides))
         resolved = config.resolve(model)
-        if model.encoding is not None:  # in memory it may take four times what it takes in the files, or the same
+        if model.encoding is not None:  # memory may need four times the size of the files, or the same
             return None
         num_bytes = int(stored * _BYTES[resolved.quantization or resolved.dtype] / _BYTES[model.dtype])
         if resolved.executor_backend == "mp":  # the weights lie in other processes
@@ -89,7 +90,7 @@ def _touch() -> Touch:
 
 
 def _read_ahead(files: list[Path]) -> None:
-    """Have the kernel read the files. May block for as long as the disk needs, without the interpreter's lock."""
+    """Have the kernel read the files. May block for as long as the disk needs; releases the interpreter's lock."""
     for path in files:
         with contextlib.suppress(OSError), path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)

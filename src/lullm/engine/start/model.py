@@ -1,6 +1,6 @@
-"""OpenedModel: what a model's folder says of an engine, before any weight is loaded. Loads no torch.
+"""OpenedModel: the facts of a model's folder that an engine needs before it loads weights. Loads no torch.
 
-The engine is built from it, and so is whatever stands before an engine in another process.
+The engine is built from it. So is the client of an engine in another process.
 """
 
 from dataclasses import dataclass
@@ -24,10 +24,13 @@ from lullm.weights.folder import resolve_model
 
 @dataclass(frozen=True, slots=True)
 class OpenedModel:
-    """The folder of a model, and what was read from it.
+    """The folder of a model, and the contents of its small files.
 
     Attributes:
-        config: resolved for the model. default_params: from its generation_config.json. eos_token_ids: of all files.
+        config: resolved for the model.
+        default_params: from its generation_config.json.
+        stated_params: the names of those that it, or an option, sets.
+        eos_token_ids: from all files.
     """
 
     folder: Path
@@ -35,15 +38,16 @@ class OpenedModel:
     model_config: ModelConfig
     tokenizer: Tokenizer
     default_params: SamplingParams
+    stated_params: frozenset[str]
     eos_token_ids: tuple[int, ...]
 
     def input_processor(self, config: ResolvedConfig) -> InputProcessor:
-        """The door for requests to an engine that runs with `config`."""
+        """The input processor of an engine that runs with `config`."""
         return InputProcessor(config, self.model_config, self.tokenizer, self.eos_token_ids)
 
 
 def open_model(config: EngineConfig) -> OpenedModel:
-    """Find and read the model of an engine. Blocking: a hub id may be fetched.
+    """Find and read the model of an engine. Blocking: a hub id may be downloaded.
 
     Raises:
         ModelLoadError, ConfigError: the folder or an option is wrong, or they do not fit each other.
@@ -63,11 +67,12 @@ def open_model(config: EngineConfig) -> OpenedModel:
     eos_token_ids = defaults.eos_token_ids + model.eos_token_ids
     if tokenizer.eos_token_id is not None:
         eos_token_ids += (tokenizer.eos_token_id,)
-    return OpenedModel(folder, resolved, model, tokenizer, defaults.params, tuple(dict.fromkeys(eos_token_ids)))
+    ends = tuple(dict.fromkeys(eos_token_ids))
+    return OpenedModel(folder, resolved, model, tokenizer, defaults.params, defaults.stated, ends)
 
 
 def _check_gguf(config: EngineConfig, model: Path) -> None:
-    """Raises ConfigError: an option asks for what a GGUF file is not."""
+    """Raises ConfigError: an option does not apply to GGUF files."""
     if is_gguf(model):
         for name, value in (("load_format", "safetensors"), ("model_impl", "transformers")):
             if getattr(config, name) == value:

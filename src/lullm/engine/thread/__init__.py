@@ -1,1 +1,1 @@
-"""The engine on a thread of its own: what is sent to it, which requests enter, when it sleeps by itself."""
+"""The engine on a thread of its own: its mailbox, the admission of requests, sleep after idle time."""

@@ -1,12 +1,12 @@
-"""Admission: which request may enter the engine, and when; where its outputs go.
+"""Admission: decides which requests may enter the engine, and delivers their outputs.
 
     the engine is awake                        the request enters
     it sleeps                                  the request wakes it and enters, or is refused
     it is paused, or a sleep waits its turn    the request waits, or is refused
 
-Whether requests wake the engine, and so may wait, is `wakes_by_request`. A request that wakes the engine enters in the
-same command, so that no other call comes between. A pause, and a sleep that waits for running requests, are ended by
-the call that began them or by `wake_up`: a request waits for their end.
+`wakes_by_request` says whether requests wake the engine, and so may wait. A request wakes the engine and enters in one
+command, so no other call comes in between. A pause ends by the call that began it or by `wake_up`, and so does a sleep
+that waits for running requests; a request waits for that end.
 """
 
 import time
@@ -16,7 +16,7 @@ from lullm.config.resolved import IdleConfig
 from lullm.engine.caller.stream import Outlet, Stream
 from lullm.engine.llm_engine import LLMEngine
 from lullm.engine.thread.mailbox import Mailbox, unforeseen
-from lullm.engine.thread.sleep_watch import SleepWatch
+from lullm.engine.thread.sleep_control import SleepControl
 from lullm.errors import EngineAsleepError, EngineDeadError, LullmError, WakeUpError
 from lullm.log import get_logger
 from lullm.types.pooling.outputs import EngineOutput
@@ -28,23 +28,24 @@ logger = get_logger(__name__)
 class Admission:
     """Lets requests into one engine, and owns the streams of those that are in."""
 
-    def __init__(self, engine: LLMEngine, mailbox: Mailbox, watch: SleepWatch, idle: IdleConfig):
+    def __init__(self, engine: LLMEngine, mailbox: Mailbox, sleep_control: SleepControl, idle: IdleConfig):
         self._engine = engine
         self._mailbox = mailbox
-        self._watch = watch
+        self._sleep_control = sleep_control
         self._wakes_by_request = idle.wakes_by_request
         # Owned by the engine's thread:
         self._streams: dict[str, Stream] = {}
         self._parked: list[tuple[GenerateRequest, Stream]] = []
-        self._failed_wake: tuple[float, str] | None = None  # when, and why
+        self._failed_wake: tuple[float, str] | None = None  # (time, reason)
 
     # -- from any thread: a `Door` -------------------------------------------------------------------------------
 
     def check_running(self) -> None:
-        """Return if the thread takes requests of the caller.
+        """Check that the thread takes requests of the caller.
 
         Raises:
-            EngineDeadError: it takes none any more, with the cause. InvalidRequestError: it waits for the caller.
+            EngineDeadError: it takes no requests any more, for this reason.
+            InvalidRequestError: it waits for the caller.
         """
         self._mailbox.check_running()
         self._mailbox.feeding.check()
@@ -70,13 +71,13 @@ class Admission:
 
     @property
     def is_away(self) -> bool:
-        """Whether a request would have to wait, or be refused, from when a sleep begins."""
-        return self._watch.is_away
+        """Whether the engine sleeps or a sleep has begun, so that a request would wait or be refused."""
+        return self._sleep_control.is_away
 
     # -- on the engine's thread ----------------------------------------------------------------------------------
 
     def admit(self, request: GenerateRequest, stream: Stream) -> None:
-        """Hand a request to the engine, which is woken for it; or park, or refuse it."""
+        """Give a request to the engine, waking it if it sleeps; or make the request wait, or refuse it."""
         if stream.is_closed:
             return
         try:
@@ -87,9 +88,9 @@ class Admission:
                 self._wake_for(stream)
             self._engine.add_processed(request)
             self._streams[request.request_id] = stream
-            if self._wakes_by_request:  # else no caller waits for that, and the loop is spared a wake-up
+            if self._wakes_by_request:  # otherwise no caller waits for it, and the loop is not woken
                 stream.confirm()
-            self._watch.count_request(stream.keep_alive)
+            self._sleep_control.count_request(stream.keep_alive)
         except LullmError as error:
             stream.fail(error)
         except Exception as error:
@@ -97,8 +98,8 @@ class Admission:
             raise
 
     def _must_wait(self) -> bool:
-        """Whether a request waits for the end of a pause, or for a sleep that waits. Raises if it may not wait."""
-        if self._watch.has_waiting_sleeps:
+        """Whether a request waits for the end of a pause or of a waiting sleep. Raises if it may not wait."""
+        if self._sleep_control.has_waiting_sleeps:
             if not self._wakes_by_request:
                 raise EngineAsleepError("the engine is going to sleep once its running requests have ended")
             return True
@@ -108,11 +109,11 @@ class Admission:
         return False
 
     def _wake_for(self, stream: Stream) -> None:
-        # All requests that waited for a wake-up that failed get its error; one try each would add up their times.
+        # Requests that waited for a failed wake-up get its error. One attempt for each would add up their times.
         if self._failed_wake is not None and stream.sent_s <= self._failed_wake[0]:
             raise WakeUpError(self._failed_wake[1])
         try:
-            self._watch.wake_up(None, "request")
+            self._sleep_control.wake_up(None, "request")
         except WakeUpError as error:
             logger.error("a request could not wake the engine: %s", error)
             self._failed_wake = (time.monotonic(), str(error))
@@ -125,13 +126,13 @@ class Admission:
 
     def admit_parked(self) -> None:
         """Admit the requests that need not wait any more; forget those whose readers have gone."""
-        if self._parked and not self._watch.has_waiting_sleeps and self._engine.sleep_state != "paused":
+        if self._parked and not self._sleep_control.has_waiting_sleeps and self._engine.sleep_state != "paused":
             for _ in range(len(self._parked)):
                 self.admit(*self._parked.pop(0))
         self._parked = [(request, stream) for request, stream in self._parked if not stream.is_closed]
 
     def deliver(self, outputs: list[EngineOutput]) -> None:
-        """Hand the outputs of a step over, all that leave by one outlet together."""
+        """Deliver the outputs of a step; those with the same outlet leave together."""
         by_outlet: dict[Outlet, list[tuple[Stream, EngineOutput]]] = {}
         for output in outputs:
             stream = self._streams.get(output.request_id)
@@ -144,20 +145,20 @@ class Admission:
             outlet.deliver(items)
 
     def refuse_parked(self, error: EngineDeadError) -> None:
-        """Fail the requests that wait to enter: the engine will not wake up any more."""
+        """Fail the requests that wait to enter, since the engine will not wake up any more."""
         parked, self._parked = self._parked, []
         for _, stream in parked:
             stream.fail(error)
 
     def fail_all(self, error: EngineDeadError) -> None:
-        """Fail every request, in the engine or not: no stream stays open."""
+        """Fail every request, in the engine or not, so that no stream stays open."""
         self.refuse_parked(error)
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.fail(error)
 
     def _abort(self, request_id: str, stream: Stream) -> None:
-        # Another request may have taken the id since; it must not be aborted for this one.
+        # Another request may have the id by now; it must not be aborted.
         if self._streams.get(request_id) is stream:
             del self._streams[request_id]
             self._engine.abort_request(request_id, wants_output=False)

@@ -1,4 +1,4 @@
-"""SleepLadder: when an idle engine takes the next step down. Pure policy: it reads a clock and touches no engine."""
+"""SleepLadder: when an idle engine sleeps, and how deep. Pure policy: it reads a clock and touches no engine."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,13 +6,13 @@ from lullm.config.option.sleep_after import SleepRung
 
 
 class SleepLadder:
-    """Counts idle time against rungs. An empty ladder never asks for anything.
+    """Counts idle time against rungs. An empty ladder never asks for a sleep.
 
-    The owner of the engine says `busy` and `idle`, as often as it likes, and `reset` after a call that slept or woke;
-    `due` then names the rung whose time has come, once. Not safe to share between threads, but for `idle_s` and `next`.
+    The engine's owner calls `busy` and `idle`, as often as it likes, and `reset` after a call that slept or woke. `due`
+    then returns each rung once its time has come. Not safe to share between threads, except `idle_s` and `next`.
 
     Args:
-        clock: seconds that never go back, such as `time.monotonic`.
+        clock: monotonic seconds, such as `time.monotonic`.
     """
 
     def __init__(self, rungs: Sequence[SleepRung], clock: Callable[[], float]):
@@ -26,24 +26,24 @@ class SleepLadder:
         return bool(self._rungs)
 
     def busy(self) -> None:
-        """Requests run: the next idle time starts from the first rung."""
+        """Requests run: the next idle time starts at the first rung."""
         self._idle_since = None
         self._num_taken = 0
 
     def idle(self) -> None:
-        """Nothing runs: the clock ticks from the first such call after `busy`."""
+        """No requests run: idle time counts from the first such call after `busy`."""
         if self._idle_since is None:
             self._idle_since = self._clock()
 
     def keep_alive(self, seconds: float | None) -> None:
-        """How long the engine stays awake once it is idle, by wish of the latest request; None: as the ladder says.
+        """Set the idle seconds before the first rung, for the latest request; None: the ladder's own.
 
-        The first rung comes after so long, the others as much later as they are in the ladder. Negative: never.
+        The other rungs keep their distance from the first. Negative: never sleep.
         """
         self._keep_alive_s = seconds
 
     def reset(self) -> None:
-        """A call put the engine to sleep or woke it: the clock starts again, and `keep_alive` of requests is over."""
+        """A call put the engine to sleep or woke it: the clock starts again, and a request's `keep_alive` ends."""
         self._num_taken = 0
         self._keep_alive_s = None
         if self._idle_since is not None:
@@ -61,7 +61,7 @@ class SleepLadder:
         return 0.0 if since is None else self._clock() - since
 
     def next(self) -> tuple[SleepRung, float] | None:
-        """The next rung and the seconds until it (0: due); None while requests run, or when there is none left."""
+        """The next rung and the seconds until it (0: due); None while requests run, or after the last rung."""
         since, taken = self._idle_since, self._num_taken
         if since is None or taken >= len(self._rungs):
             return None
@@ -69,7 +69,7 @@ class SleepLadder:
         return None if due_s is None else (self._rungs[taken], max(since + due_s - self._clock(), 0.0))
 
     def due(self) -> SleepRung | None:
-        """The deepest rung whose time has come. It is not named again before the engine was busy or reset."""
+        """The deepest rung that is due, or None. Each is returned once between two calls of `busy` or `reset`."""
         found = None
         while (step := self.next()) is not None and step[1] == 0:
             found = step[0]

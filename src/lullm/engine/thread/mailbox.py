@@ -1,4 +1,4 @@
-"""What passes to the engine's thread: commands, and calls with an answer."""
+"""Mailbox: passes commands, and calls with an answer, to the engine's thread."""
 
 import contextlib
 import enum
@@ -17,7 +17,7 @@ Command = Callable[[], None]
 
 
 class ThreadState(enum.Enum):
-    """RUNNING takes all work. DRAINING takes no new requests and ends those it has. CLOSED and FAILED have ended."""
+    """RUNNING takes all work. DRAINING takes no new requests and finishes the others. CLOSED and FAILED have ended."""
 
     RUNNING = enum.auto()
     DRAINING = enum.auto()
@@ -26,12 +26,12 @@ class ThreadState(enum.Enum):
 
 
 class Mailbox:
-    """Commands for the engine's thread in the order of their sending, and whether that thread still takes them.
+    """Commands for the engine's thread in the order of their sending, and whether the thread still takes them.
 
     Attributes:
         state: changes under the lock that `send` takes, so that no command is sent and never read.
-        feeding: the updates of weights for whose next one the thread may wait. What iterates them sends nothing: it
-            would wait for the thread, and the thread for it.
+        feeding: the running updates whose next weight the thread may wait for. Their iterables must not send: thread
+            and sender would wait for each other.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Mailbox:
     # -- from any thread -----------------------------------------------------------------------------------------
 
     def check_running(self) -> None:
-        """Return if the thread takes new work. Raises EngineDeadError otherwise, with the cause."""
+        """Check that the thread takes new work. Raises EngineDeadError otherwise, with the cause."""
         if self.state is ThreadState.DRAINING:
             raise EngineDeadError("the engine is being shut down and takes no new requests")
         if self.state is not ThreadState.RUNNING:
@@ -54,7 +54,8 @@ class Mailbox:
         """Have `command` run between two steps.
 
         Raises:
-            EngineDeadError: the thread has ended. InvalidRequestError: it waits for the caller (`feeding`).
+            EngineDeadError: the thread has ended.
+            InvalidRequestError: the thread waits for the caller (`feeding`).
         """
         self.feeding.check()
         with self._lock:
@@ -63,20 +64,21 @@ class Mailbox:
             self._commands.put(command)
 
     def drain(self, command: Command) -> None:
-        """End the thread after `command` and its last request. Nothing happens if the thread has ended.
+        """End the thread after `command` and its last request. Does nothing if the thread has ended.
 
         Raises InvalidRequestError as `send` does.
         """
         self.feeding.check()
         with self._lock:
             if not self._has_ended:
-                # The state first: a thread that ran the command and saw the old state would wait for another for ever.
+                # Set the state first. A thread that ran the command and saw the old state would wait for another
+                # command forever.
                 self.state = ThreadState.DRAINING
                 self._commands.put(command)
 
     @property
     def failure(self) -> EngineDeadError | None:
-        """Why the thread has ended early; None: it has not."""
+        """The error that ended the thread; None: it runs, or was stopped."""
         return self._error if self.state is ThreadState.FAILED else None
 
     # -- on the engine's thread ----------------------------------------------------------------------------------
@@ -87,7 +89,7 @@ class Mailbox:
         return self._commands.empty()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Run the next command once it comes; return without it after `timeout_s`. Whether one came."""
+        """Run the next command once it comes. Returns whether one came within `timeout_s`."""
         try:
             command = self._commands.get(timeout=timeout_s)
         except queue.Empty:
@@ -102,7 +104,7 @@ class Mailbox:
                 self._commands.get_nowait()()
 
     def close(self, failure: EngineDeadError | None) -> EngineDeadError:
-        """Refuse all later commands. Returns the error for their senders. `failure`: why the thread ended early."""
+        """Refuse all later commands. Returns the error for their senders. `failure`: the error that ended it."""
         with self._lock:
             self._error = failure or self._error
             self.state = ThreadState.CLOSED if failure is None else ThreadState.FAILED
@@ -115,7 +117,7 @@ class Mailbox:
 
 @dataclass(slots=True, eq=False)
 class EngineCall(Generic[T]):
-    """A call that runs on the engine's thread, and where its answer goes. Methods: on the engine's thread.
+    """A call that runs on the engine's thread, and the future for its answer. Methods: on the engine's thread.
 
     Args:
         is_foreign: the function is, or calls, the caller's own code: its errors are the caller's, not the engine's.
@@ -126,7 +128,7 @@ class EngineCall(Generic[T]):
     answer: Future[T] = field(default_factory=Future)
 
     def run(self) -> None:
-        """Answer with the result or the error, unless the call was cancelled. An unforeseen error is raised too."""
+        """Answer with the result or the error, unless the call was cancelled. Raises unexpected errors, too."""
         if not self.answer.set_running_or_notify_cancel():
             return
         try:
@@ -147,5 +149,5 @@ class EngineCall(Generic[T]):
 
 
 def unforeseen(error: Exception) -> EngineDeadError:
-    """What a caller is told of an error that is a bug."""
+    """The caller's error for a bug in the engine."""
     return EngineDeadError(f"engine failed: {type(error).__name__}: {error}")

@@ -1,1 +1,1 @@
-"""An engine in every process that a launcher has started: torchrun, or a trainer. All of them do the same."""
+"""An engine in every process of a launcher: torchrun, or a trainer. All of them make the same calls."""

@@ -1,4 +1,4 @@
-"""Answers of all processes, told to each other over the groups of a seat."""
+"""Exchanges the answers of all processes over the groups of a seat."""
 
 from lullm.collective.message import gather_from_workers
 from lullm.collective.seat import Seat
@@ -8,9 +8,9 @@ from lullm.types.wire.plain_error import error_of, plain_error
 
 
 def exchange(seat: Seat, own: Answer) -> list[Answer]:
-    """The answers of all, by rank. Every process calls it.
+    """The answers of all processes, by rank. Every process calls it.
 
-    A value that is no plain data is None elsewhere.
+    A value that is not plain data is None in other processes.
 
     Raises:
         WorkerLostError: a process is lost.
@@ -24,7 +24,7 @@ def _message_of(answer: Answer, rank: int) -> bytes:
     if answer.error is None:
         try:
             return b"".join(encode([True, answer.value]))
-        except TypeError:  # a caller's own method may return what only its own process can use
+        except TypeError:  # a caller's own method may return an object that only its own process can use
             return b"".join(encode([True, None]))
     return b"".join(encode([False, plain_error(answer.error, f"worker {rank}")]))
 

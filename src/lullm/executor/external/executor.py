@@ -31,14 +31,14 @@ logger = get_logger(__name__)
 
 
 class ExternalExecutor(Executor):
-    """Loads this process's worker, once all processes that share the model are there.
+    """Loads this process's worker, once all processes that share the model have started.
 
     Attributes:
         driver_worker: the worker of this process. Trainers reach its part of the model through it.
 
     Raises:
-        ConfigError: no launcher has started this process. ModelLoadError and others: what the first process by rank
-            says that could not start; all of them raise it.
+        ConfigError: this process was not started by a launcher.
+        ModelLoadError and others: the error of the first process by rank that could not start; all of them raise it.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class ExternalExecutor(Executor):
 
 
 def _on_gpus(words: Seat, timeout: float) -> tuple[Seat, Guard]:
-    """(the seat for tensors of GPUs, what is entered around work with them), once every process has a GPU of its own.
+    """(the seat for tensors of GPUs, the guard of work with them), once every process has a GPU of its own.
 
-    Answers go by `words`, since NCCL carries no bytes of a CPU.
+    Answers are exchanged over `words`, since NCCL carries no bytes of a CPU.
 
     Raises:
-        UnsupportedError, ConfigError: what the first process by rank says, or two have the same GPU; all raise it.
+        UnsupportedError, ConfigError: the error of the first process by rank, or two have the same GPU; all raise it.
     """
     try:
         own = Answer(take_launched_gpu())
@@ -85,7 +85,7 @@ def _on_gpus(words: Seat, timeout: float) -> tuple[Seat, Guard]:
 
 
 def _with_own_threads(config: ResolvedConfig) -> ResolvedConfig:
-    """Processes of one host divide its cores, unless the number of threads of one of them is said."""
+    """Processes of one host share its cores, unless one of them has a chosen number of threads."""
     if config.threads is not None or THREADS_VARIABLE in os.environ:
         return config
     return dataclasses.replace(config, threads=max(1, default_num_threads() // num_local_ranks()))

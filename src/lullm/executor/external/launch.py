@@ -1,6 +1,6 @@
-"""How processes that a launcher has started find each other: by torchrun's variables, or a trainer's process group.
+"""How processes of a launcher find each other: by torchrun's variables, or a trainer's process group.
 
-Ranks are taken in blocks: as many neighbours as a model has workers share one, and each block is an engine of its own.
+Neighbouring ranks form blocks of as many processes as a model has workers, and each block is an engine of its own.
 """
 
 import os
@@ -26,7 +26,7 @@ from lullm.worker.meeting import Meeting, open_seat
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _Gather = Callable[[bytes], list[bytes]]
-"""What each process gives, by rank."""
+"""Gathers the bytes of all processes, by rank."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -37,7 +37,8 @@ def open_launched_seat(tensor_size: int, pipeline_size: int, timeout: float) -> 
         timeout: seconds that one waits for another.
 
     Raises:
-        ConfigError: no launcher has started this process, or as many that there is no worker for some.
+        ConfigError: this process was not started by a launcher, or the number of processes is no multiple of the
+            workers.
         WorkerLostError: others have not come in time.
     """
     num_workers = tensor_size * pipeline_size
@@ -49,7 +50,7 @@ def open_launched_seat(tensor_size: int, pipeline_size: int, timeout: float) -> 
 
 
 def open_seat_of_gpus(words: Seat, timeout: float) -> Seat:
-    """The same place in groups for tensors of GPUs. All processes of a model call it, which meet in `words`."""
+    """The same seat for tensors of GPUs. All processes of a model call it; they meet over `words`."""
     return _meet(partial(gather_from_workers, words), words.placement, "nccl", timeout)
 
 
@@ -61,7 +62,7 @@ def open_group_of_all(words: Seat, timeout: float) -> Collective:
 
 
 def num_local_ranks(variables: Mapping[str, str] = os.environ) -> int:
-    """How many processes the launcher has started on this host; 1 if it does not say."""
+    """The number of processes that the launcher has started on this host; 1 if unknown."""
     text = variables.get("LOCAL_WORLD_SIZE", "")
     return int(text) if text.isdecimal() and int(text) > 0 else 1
 
@@ -91,7 +92,7 @@ def _block(num_workers: int) -> Iterator[TorchGroup]:
     store, rank, size = next(rendezvous("env://", timeout=timeout))
     block, place = divmod(rank, num_workers)
     _checked_size(size, num_workers)
-    engine = store.add(f"lullm/engines of {rank}", 1)  # which all ranks build in the same order
+    engine = store.add(f"lullm/engines of {rank}", 1)  # all ranks build engines in the same order
     group = TorchGroup.over(store, f"lullm/{engine}/{block}", Axis(place, num_workers), timeout)
     try:
         yield group
@@ -110,12 +111,12 @@ def _checked_size(size: int, num_workers: int) -> int:
 
 
 def _meet(gather: _Gather, place: Placement, transport: Transport | None, timeout: float) -> Seat:
-    """`transport`: None: for tensors of CPUs, the fastest that there is."""
+    """`transport`: None: the fastest for tensors of CPUs."""
     return _meet_here(gather, place, transport, timeout) or _meet_at_port(gather, place, transport or "gloo", timeout)
 
 
 def _meet_here(gather: _Gather, place: Placement, transport: Transport | None, timeout: float) -> Seat | None:
-    """In a nameless file of the first process, which the others open by its number. None: not all of them can."""
+    """Meet in a nameless file of the first process, which the others open by its number. None: some of them cannot."""
     meeting = Meeting.on_this_host(timeout, transport) if place.rank == 0 else None
     offer = b""
     if meeting is not None:
@@ -143,7 +144,7 @@ def _identity(descriptor: int) -> tuple[int, int]:
 
 
 def _opened(host: str, process: int, descriptor: int, device: int, number: int) -> int | None:
-    """Another process's file; None: it is on another host, or in another namespace."""
+    """Open another process's file; None: it is on another host, or in another namespace."""
     if host != _host():
         return None
     try:
@@ -161,7 +162,8 @@ def _host() -> str:
 
 
 def _meet_at_port(gather: _Gather, place: Placement, transport: Transport, timeout: float) -> Seat:
-    """Over the network, at a port of the first process, which keeps it: NCCL meets there as late as at its first call.
+    """Meet over the network, at a port of the first process. The port stays open, since NCCL connects at its first
+    call.
 
     Not yet run on several hosts.
     """

@@ -1,8 +1,9 @@
-"""Watch: the processes of a model look after each other while they wait for GPUs.
+"""Watch: the processes of a model check each other while they wait for GPUs.
 
-What a GPU waits for comes from another GPU, and the host learns nothing of it: with NCCL the others of a process that
-dies wait for ever. So a thread of each process beats together with those of the others, over the CPUs, whatever their
-GPUs do; once one is missed, or a step takes too long, the thread ends what is under way between the GPUs.
+A GPU waits for data of another GPU, and the host does not notice if that never comes: with NCCL the other processes
+wait forever for one that died. So a thread of each process exchanges heartbeats with those of the others over the CPUs,
+whatever their GPUs do. Once a heartbeat is missing, or a step takes too long, the thread aborts the GPUs'
+communication.
 """
 
 import contextlib
@@ -22,32 +23,32 @@ logger = get_logger(__name__)
 
 Work = Literal["step", "call"]
 Guard = Callable[[Work], contextlib.AbstractContextManager[None]]
-"""Opens what is entered around work that may wait for other processes' GPUs."""
+"""A context for work that may wait for other processes' GPUs."""
 BEAT_S = 0.25
 GONE_S = 10.0
-"""One that has ended its engine has done its part of the others' work by then."""
+"""A process that has ended its engine has done its part of the others' work by then."""
 _LEAVE_S = 2.0
 
 
 def unguarded(work: Work) -> contextlib.AbstractContextManager[None]:
-    """Between CPUs, whose groups notice a lost process themselves."""
+    """The guard between CPUs, whose groups notice a lost process themselves."""
     return contextlib.nullcontext()
 
 
 class Watch:
-    """This process's end, from the construction on.
+    """This process's side, active from the construction on.
 
     Args:
-        group: of all processes, for tensors of CPUs, and for nothing else. It is closed here.
-        abort: ends what this process's GPU waits for; called from the thread.
-        step_timeout_s: a step that takes longer is a process that hangs.
+        group: of all processes, for tensors of CPUs, for this purpose only. It is closed here.
+        abort: aborts work that this process's GPU waits for; called from the thread.
+        step_timeout_s: a process whose step takes longer is considered to hang.
     """
 
     def __init__(self, group: Collective, abort: Callable[[], None], step_timeout_s: float):
         self._group = group
         self._abort = abort
         self._step_timeout_s = step_timeout_s
-        self._since = math.inf  # when the work began that is under way
+        self._since = math.inf  # when the running work began
         self._limit_s = math.inf
         self._loss: str | None = None
         self._is_leaving = threading.Event()
@@ -56,7 +57,7 @@ class Watch:
 
     @contextlib.contextmanager
     def over(self, work: Work) -> Iterator[None]:
-        """A `Guard`. Raises WorkerLostError, whatever has come out: others are gone. A call may take any time."""
+        """A `Guard`. Raises WorkerLostError, even after finished work: others are lost. A call may take any time."""
         self._limit_s = self._step_timeout_s if work == "step" else math.inf
         self._since = time.monotonic()
         try:
@@ -70,12 +71,12 @@ class Watch:
         self.check()
 
     def check(self) -> None:
-        """Return if all are there. Raises WorkerLostError."""
+        """Check that all processes live. Raises WorkerLostError."""
         if self._loss is not None:
             raise WorkerLostError(self._loss)
 
     def close(self) -> None:
-        """Tell the others that this one goes, and go. Idempotent."""
+        """Tell the others that this process leaves. Idempotent."""
         self._is_leaving.set()
         self._thread.join(_LEAVE_S)
         self._group.close()
@@ -93,7 +94,7 @@ class Watch:
                 self._lose(str(error))
 
     def _check_time(self, is_together: bool) -> None:
-        """Raises WorkerLostError: the work under way will not end."""
+        """Raises WorkerLostError: the running work will not end."""
         passed_s = time.monotonic() - self._since
         if passed_s > self._limit_s:
             raise WorkerLostError(
@@ -104,7 +105,7 @@ class Watch:
             raise WorkerLostError("a process that shares the model has ended its engine, and this one waits for it")
 
     def _all_stay(self, stays: bool) -> bool:
-        """A beat of all. Raises WorkerLostError: one has died, or does not answer."""
+        """Exchange one heartbeat. Raises WorkerLostError: a process has died, or does not answer."""
         try:
             return bool(self._group.all_gather(torch.tensor([[stays]])).all())
         except WorkerLostError as error:

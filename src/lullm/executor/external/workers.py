@@ -1,8 +1,8 @@
-"""ExternalWorkers: this process's worker, and what the workers of the other processes have answered to the same call.
+"""ExternalWorkers: this process's worker, and the answers of the other processes' workers to the same calls.
 
 Every process makes the same calls in the same order. Answers are exchanged, so that all processes go on with the same
-values and fail with the same error. Results of steps are not, since all workers of a stage sample alike: only the last
-stage of a pipeline, which draws, tells them to those before it.
+values and fail with the same error. Results of steps are not exchanged, since all workers of a stage sample alike. In a
+pipeline only the last stage draws, and it sends its results to the stages before it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,11 +25,11 @@ from lullm.worker.worker import Worker
 
 
 class ExternalWorkers:
-    """Implements `Workers`; those of other processes are seen by their answers only.
+    """Implements `Workers`; workers of other processes are known by their answers only.
 
     Args:
-        words: the worker's seat, or one beside it if its own carries nothing but tensors of GPUs. It is closed here.
-        guard: entered around what may wait for other processes' GPUs.
+        words: the worker's seat, or one beside it if its own carries only tensors of GPUs. It is closed here.
+        guard: a context for work that may wait for other processes' GPUs.
     """
 
     def __init__(self, worker: Worker, words: Seat, guard: Guard = unguarded):
@@ -57,13 +57,13 @@ class ExternalWorkers:
     def run(
         self, method: str | Callable[..., Any], timeout: float | None, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> list[Answer]:
-        """A callable may be any: every process calls its own."""
+        """Any callable is allowed: every process calls its own."""
         return self._told(*self._local.run(method, timeout, args, kwargs))
 
     def weights_versions(self) -> list[int]:
-        """Of the stages; the workers of one have the same. Of a pipeline, all processes ask at the same time.
+        """By stage; all workers of a stage have the same version. In a pipeline all processes ask at the same time.
 
-        They tell each other: a script may have loaded the layers of its own stage into its worker's model, after which
+        They exchange versions: a script may have loaded the layers of its own stage into its worker's model, and then
         the KV of all stages is stale.
         """
         [own] = self._local.weights_versions()
@@ -71,7 +71,7 @@ class ExternalWorkers:
         return [int.from_bytes(version, "little") for version in told]
 
     def observe_loss(self, observer: Callable[[], None]) -> None:
-        """A lost process is noticed by the next call that needs it."""
+        """Not called: the next call that needs a lost process notices it."""
         self._local.observe_loss(observer)
 
     def check_health(self) -> None:
@@ -101,14 +101,14 @@ class ExternalWorkers:
 
 @dataclass(frozen=True, slots=True)
 class _ToldStep:
-    """A step; of a pipeline, the last stage tells its result to all."""
+    """A step. In a pipeline, the last stage sends its result to all."""
 
     step: Running[StepResult]
     pipeline: Collective
     guard: Guard
 
     def result(self) -> StepResult:
-        """Stages take turns: one that went ahead would send rows where another waits for a result."""
+        """Wait for this step only: a stage that went ahead would send rows while another waits for a result."""
         with self.guard("step"):
             own = self.step.result()
         if self.pipeline.size == 1:
@@ -119,10 +119,10 @@ class _ToldStep:
 
 
 def _joined(seat: Seat, piece: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """The whole of which every process has a piece; the piece itself, if its shape is none of a piece.
+    """The whole tensor, of which every process has a piece; the piece itself, if it has no piece's shape.
 
-    The processes of one stage have all pieces, or else all processes have. Those that have the same piece are
-    neighbours, as the workers of a key head are that all of them need.
+    Either the processes of one stage have all pieces, or all processes together have. Processes with the same piece are
+    neighbours, such as the workers of a key head that all of them need.
     """
     dims = [dim for dim, sizes in enumerate(zip(shape, piece.shape, strict=False)) if sizes[0] != sizes[1]]
     if len(shape) != piece.dim() or len(dims) != 1 or not piece.numel():

@@ -1,1 +1,1 @@
-"""Workers as processes of this machine: what starts and watches them, and the shared memory that connects them."""
+"""Workers as processes of this machine: starting and watching them, and the shared memory that connects them."""

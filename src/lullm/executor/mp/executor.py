@@ -8,7 +8,7 @@ from lullm.config.resolved import ResolvedConfig
 from lullm.device.choice import SEVERAL_UNTRIED, gpu_environments
 from lullm.executor.mp.transport import RingTransport
 from lullm.executor.remote.opening import OPENER, config_of_ranks
-from lullm.executor.remote.order import WorkerOrder
+from lullm.executor.remote.worker_spec import WorkerSpec
 from lullm.executor.remote.workers import RemoteExecutor, RemoteWorkers
 from lullm.log import get_logger
 from lullm.machine.cores import cpus_of_workers, read_cores
@@ -25,8 +25,9 @@ class MultiprocExecutor(RemoteExecutor):
         pids: of the processes, by rank.
 
     Raises:
-        ModelLoadError, CacheSizeError and others: what the first rank that could not start says; the others are
-            stopped. WorkerLostError: one has died.
+        ModelLoadError, CacheSizeError and others: the error of the first rank that could not start; the others are
+            stopped.
+        WorkerLostError: one has died.
     """
 
     def __init__(self, config: ResolvedConfig, model_config: ModelConfig, folder: Path):
@@ -61,8 +62,8 @@ class MultiprocExecutor(RemoteExecutor):
         if not is_cpu and len(places) > 1:
             logger.warning(SEVERAL_UNTRIED)
         with Meeting.on_this_host(config.step_timeout, None if is_cpu else "nccl") as meeting:
-            orders = [
-                WorkerOrder.of_place(
+            specs = [
+                WorkerSpec.of_place(
                     config,
                     place,
                     OPENER,
@@ -73,6 +74,6 @@ class MultiprocExecutor(RemoteExecutor):
                 )
                 for place in places
             ]
-            transport = RingTransport(orders, config.worker_timeout)
+            transport = RingTransport(specs, config.worker_timeout)
             self.pids = transport.pids
-            return RemoteWorkers(transport, orders, config.step_timeout)
+            return RemoteWorkers(transport, specs, config.step_timeout)

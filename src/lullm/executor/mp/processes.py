@@ -1,6 +1,7 @@
 """WorkerProcesses: starts the processes of an engine, and watches them from a thread until all have ended.
 
-The same thread starts and watches them: the kernel kills a child with the thread that forked it (`PR_SET_PDEATHSIG`).
+One thread starts and watches them, because the kernel kills a child with the thread that forked it
+(`PR_SET_PDEATHSIG`).
 """
 
 import contextlib
@@ -18,9 +19,9 @@ from dataclasses import dataclass
 from lullm.executor.mp.bell import Bell
 from lullm.executor.mp.ring import RingMemory
 from lullm.executor.remote.loss import Loss
-from lullm.executor.remote.order import WorkerOrder
 from lullm.executor.remote.pulse import BEATS_PER_TIMEOUT, Silence
 from lullm.executor.remote.records import log_record_of
+from lullm.executor.remote.worker_spec import WorkerSpec
 
 _CODE = (
     "import sys; sys.path[:] = sys.argv[7:]; from lullm.executor.mp.child import main; main(*map(int, sys.argv[1:7]))"
@@ -30,7 +31,7 @@ _LOG_BYTES = 1 << 17
 
 @dataclass(slots=True)
 class WorkerProcess:
-    """One process, as its engine sees it."""
+    """One process, seen from the engine's."""
 
     rank: int
     bell: Bell
@@ -41,21 +42,23 @@ class WorkerProcess:
 
 
 class WorkerProcesses:
-    """Processes by rank, from the construction on, which blocks until they are started, not until they are ready.
+    """Processes by rank. The constructor blocks until they are started, not until they are ready.
 
     Args:
-        orders: by rank. commands: the ring that all read. engine_bell: rung when one is lost.
-        timeout_s: a process without a sign of life for so long is lost.
+        specs: by rank.
+        commands: the ring that all read.
+        engine_bell: rung when one is lost.
+        timeout_s: a process is lost after so long without a heartbeat.
 
     Attributes:
-        loss: see `Loss`. The processes are killed with it.
+        loss: see `Loss`. All processes are killed with it.
 
     Raises:
-        OSError: one cannot be started; none is left.
+        OSError: one cannot be started; all are stopped.
     """
 
-    def __init__(self, orders: Sequence[WorkerOrder], commands: RingMemory, engine_bell: Bell, timeout_s: float):
-        self._orders = orders
+    def __init__(self, specs: Sequence[WorkerSpec], commands: RingMemory, engine_bell: Bell, timeout_s: float):
+        self._specs = specs
         self._commands = commands
         self._engine_bell = engine_bell
         self._timeout_s = timeout_s
@@ -74,12 +77,12 @@ class WorkerProcesses:
             raise self._start_error
 
     def lose(self, rank: int, reason: str) -> None:
-        """Count a process as lost."""
+        """Record a process as lost."""
         if rank < len(self.all):  # else all have ended, as they were told to
             self.loss.declare(f"worker {rank} (process {self.all[rank].process.pid}) {reason}")
 
     def close(self, grace_s: float = 0.0) -> None:
-        """Wait until all have ended: those that do not by themselves within `grace_s` are killed. Idempotent."""
+        """Wait until all have ended. After `grace_s` the others are killed. Idempotent."""
         self._grace_s = grace_s
         self.loss.expect()
         self._stop.ring()
@@ -99,9 +102,9 @@ class WorkerProcesses:
 
     def _run(self) -> None:
         try:
-            bells = [Bell() for _ in self._orders]
-            for order, bell in zip(self._orders, bells, strict=True):
-                self.all.append(_start(order, bell, self._commands, self._engine_bell, Silence(self._timeout_s)))
+            bells = [Bell() for _ in self._specs]
+            for spec, bell in zip(self._specs, bells, strict=True):
+                self.all.append(_start(spec, bell, self._commands, self._engine_bell, Silence(self._timeout_s)))
         except BaseException as error:
             self._start_error = error
             self._kill()
@@ -113,7 +116,7 @@ class WorkerProcesses:
         self._end()
 
     def _watch(self) -> None:
-        """Until all have ended, or are to stop."""
+        """Watch until all have ended, or are to stop."""
         poll, owners = self._open_poll()
         tick_s = self._timeout_s / BEATS_PER_TIMEOUT
         while not self.loss.is_expected and owners:
@@ -135,7 +138,7 @@ class WorkerProcesses:
                 os.close(fd)
 
     def _open_poll(self) -> tuple[select.poll, dict[int, WorkerProcess]]:
-        """What ends with a process, or comes from it: file descriptor -> process."""
+        """The descriptors that end with a process, or carry its records: file descriptor -> process."""
         poll = select.poll()
         poll.register(self._stop.fd, select.POLLIN)
         owners = {each.lifeline.fileno(): each for each in self.all}
@@ -156,7 +159,7 @@ class WorkerProcesses:
         for each in self.all:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 each.process.wait(max(deadline - time.monotonic(), 0.0))
-            while _pass_log_on(each):  # its last words
+            while _pass_log_on(each):  # its last records
                 pass
         self._kill()
         self._reap()
@@ -174,28 +177,29 @@ class WorkerProcesses:
             each.process.wait()
 
 
-def _start(order: WorkerOrder, bell: Bell, commands: RingMemory, engine_bell: Bell, silence: Silence) -> WorkerProcess:
+def _start(spec: WorkerSpec, bell: Bell, commands: RingMemory, engine_bell: Bell, silence: Silence) -> WorkerProcess:
     answers = RingMemory()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    order_fd = order.to_memory()
+    spec_fd = spec.to_memory()
     with theirs:
-        descriptors = (order_fd, theirs.fileno(), commands.fd, answers.fd, bell.fd, engine_bell.fd)
+        descriptors = (spec_fd, theirs.fileno(), commands.fd, answers.fd, bell.fd, engine_bell.fd)
         try:
             process = subprocess.Popen(
                 [sys.executable, "-c", _CODE, *map(str, descriptors), *sys.path],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[*descriptors, *order.descriptors],
-                # One bar of progress on the terminal is enough, of what all do alike.
-                env=os.environ | order.environment | ({"TQDM_DISABLE": "1"} if order.rank else {}),
-                start_new_session=True,  # Ctrl-C on the terminal is for the engine's process, which stops its workers
+                pass_fds=[*descriptors, *spec.descriptors],
+                # One progress bar on the terminal is enough: all workers do the same.
+                env=os.environ | spec.environment | ({"TQDM_DISABLE": "1"} if spec.rank else {}),
+                # Ctrl-C on the terminal goes to the engine's process only, which stops its workers
+                start_new_session=True,
             )
         except BaseException:
             ours.close()
             answers.close()
             raise
         finally:
-            os.close(order_fd)
-    return WorkerProcess(order.rank, bell, answers, ours, process, silence)
+            os.close(spec_fd)
+    return WorkerProcess(spec.rank, bell, answers, ours, process, silence)
 
 
 def _pass_log_on(worker: WorkerProcess) -> bool:

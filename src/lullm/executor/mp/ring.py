@@ -1,8 +1,8 @@
-"""Ring: a stream of messages from one process to several, through shared memory that has no name.
+"""Ring: a stream of messages from one process to several, through nameless shared memory.
 
-The memory (`memfd_create(2)`) goes away with the last process that has it, whatever kills them. The writer counts the
-bytes that it has written, and each reader those that it has taken; a message of any length passes in pieces, and every
-reader gets every message in the order of the writes. Source of the idea: Lamport's queue of one producer and one
+The memory (`memfd_create(2)`) goes away with the last process that has it, even if they are killed. The writer counts
+the bytes that it has written, and each reader those that it has read. A message of any length passes in pieces, and
+every reader gets every message in the order of the writes. Source of the idea: Lamport's queue of one producer and one
 consumer (https://doi.org/10.1145/69624.357207), with a count per reader.
 """
 
@@ -16,21 +16,21 @@ from lullm.executor.remote.codec import Buffer
 from lullm.units import KIB, MIB
 
 RING_BYTES = 4 * MIB
-"""Of data. A step's plan has some kilobytes; tensors of an update pass in pieces."""
+"""Bytes of data. A step's plan has some kilobytes; tensors of an update pass in pieces."""
 
 _LINE = 8
-"""Words of a cache line: counters of different writers share none."""
+"""Words of a cache line: counters of different writers lie on different lines."""
 _WRITTEN, _IS_FULL, _BEATS, _FIRST_READER = 0, _LINE, 2 * _LINE, 3 * _LINE
 _HEAD_BYTES = 4 * KIB
 MAX_READERS = _HEAD_BYTES // 8 // _LINE - 3
 _LENGTH_BYTES = 8
 _SHORT_BYTES = 16 * KIB
 _PATIENCE_S = 0.05
-"""A writer that waits for room looks again after so long."""
+"""A writer that waits for room checks again after so long."""
 
 
 class RingMemory:
-    """The memory of one ring. `fd`: of an existing one, which another process has made; None: a new one."""
+    """The memory of one ring. `fd`: memory that another process has made; None: make new memory."""
 
     def __init__(self, fd: int | None = None, num_bytes: int = RING_BYTES):
         if fd is None:
@@ -45,7 +45,7 @@ class RingMemory:
         self._lock = threading.Lock()
 
     def fence(self) -> None:
-        """Loads and stores before it come before those behind it, for all processes.
+        """Order earlier loads and stores before later ones, for all processes.
 
         x86 needs one locked instruction, which a lock has; ARM needs a release that an acquire follows.
         """
@@ -55,7 +55,7 @@ class RingMemory:
 
     @property
     def beats(self) -> int:
-        """Signs of life: `beat` adds one."""
+        """The heartbeat count; `beat` adds one."""
         return self.words[_BEATS]
 
     def beat(self) -> None:
@@ -69,10 +69,10 @@ class RingMemory:
 
 
 class RingWriter:
-    """The end that writes. One thread at a time.
+    """The writing end. One thread at a time.
 
     Args:
-        readers: the bells of the processes that read, in the order of their numbers.
+        readers: the bells of the reading processes, by number.
     """
 
     def __init__(self, memory: RingMemory, readers: Sequence[Bell]):
@@ -84,13 +84,13 @@ class RingWriter:
         self._written = 0
 
     def write(self, parts: Sequence[Buffer], wait: Callable[[float], object]) -> None:
-        """A message, which is the parts one behind the other. `wait(timeout_s)`: called while there is no room.
+        """Write a message, the concatenation of the parts. `wait(timeout_s)` is called while there is no room.
 
-        What `wait` raises goes on to the caller; the ring is then of no use any more.
+        An error of `wait` goes on to the caller; the ring is unusable afterwards.
         """
         length = sum(map(len, parts))
         head = length.to_bytes(_LENGTH_BYTES, "little")
-        # What is short goes in one copy: each piece by itself takes 1.5 us.
+        # A short message goes in one copy: each piece alone takes 1.5 us.
         for part in (b"".join((head, *parts)),) if length <= _SHORT_BYTES else (head, *parts):
             rest = memoryview(part).cast("B")
             while rest:
@@ -127,17 +127,17 @@ class RingWriter:
         data[: len(piece) - first] = piece[first:]
 
     def _publish(self) -> None:
-        self._memory.fence()  # the bytes, and only then their count
+        self._memory.fence()  # first the bytes, then their count
         self._memory.words[_WRITTEN] = self._written
         for bell in self._readers:
             bell.ring()
 
 
 class RingReader:
-    """The end that reads, as the reader of a number. One thread.
+    """The reading end, for the reader of one number. One thread.
 
     Args:
-        writer: the bell of the process that writes, rung when it waits for room.
+        writer: the bell of the writing process, rung when it waits for room.
     """
 
     def __init__(self, memory: RingMemory, number: int, writer: Bell):
@@ -151,11 +151,11 @@ class RingReader:
 
     @property
     def has_news(self) -> bool:
-        """Whether `read` would find something."""
+        """Whether `read` would find data."""
         return self._memory.words[_WRITTEN] != self._taken
 
     def read(self) -> bytearray | None:
-        """The next message, if all of it has come. Takes the pieces that have."""
+        """The next message, once all of it has come. Takes the pieces that have come."""
         memory = self._memory
         num_bytes = memory.words[_WRITTEN] - self._taken
         if not num_bytes:
@@ -183,7 +183,7 @@ class RingReader:
         return message
 
     def _whole(self, num_bytes: int) -> bytearray | None:
-        """The next message, if all of it has come, in one piece: what is short mostly has. Takes it."""
+        """The next message, if all of it lies here in one piece, as short ones mostly do. Takes it."""
         data = self._memory.data
         start = self._taken % len(data)
         first = start + _LENGTH_BYTES
@@ -194,16 +194,16 @@ class RingReader:
         return bytearray(data[first:end])
 
     def _make_room(self) -> None:
-        """What was taken is copied."""
+        """Tell the writer how much was copied."""
         memory = self._memory
-        memory.fence()  # the bytes are copied, and only then is there room
+        memory.fence()  # first copy the bytes, then free their room
         memory.words[self._place] = self._taken
         memory.fence()
         if memory.words[_IS_FULL]:
             self._writer.ring()
 
     def _take(self, most: int) -> Buffer:
-        """The bytes that are there, at most so many. A view, unless they lie around the end."""
+        """At most `most` bytes of those that have come. A view, unless they wrap around the end."""
         data = self._memory.data
         num_bytes = min(most, self._memory.words[_WRITTEN] - self._taken)
         start = self._taken % len(data)

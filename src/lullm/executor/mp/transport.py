@@ -1,4 +1,4 @@
-"""RingTransport: worker processes of this machine, a ring to all of them and one back from each."""
+"""RingTransport: worker processes of this machine, with one ring to all of them and one ring back from each."""
 
 import contextlib
 import os
@@ -11,31 +11,32 @@ from lullm.executor.mp.bell import Bell
 from lullm.executor.mp.processes import WorkerProcesses
 from lullm.executor.mp.ring import RingMemory, RingReader, RingWriter
 from lullm.executor.remote.message import Command, Reply
-from lullm.executor.remote.order import WorkerOrder
+from lullm.executor.remote.worker_spec import WorkerSpec
 from lullm.machine.owner import check_owner
 
 _CLOSE_S = 50e-6
-"""Workers answer a call one soon after the other."""
+"""Workers answer a call shortly after each other."""
 
 
 class RingTransport:
-    """Implements `Transport`. The constructor starts a process for each order.
+    """Implements `Transport`. The constructor starts a process for each spec.
 
-    A fork of the process has a copy, which sends nothing and stops no worker: the workers belong to the first.
+    A fork of the process has a copy, which sends nothing and stops no worker: the workers belong to the first process.
 
     Args:
-        orders: by rank. timeout_s: a process without a sign of life for so long is lost.
+        specs: by rank.
+        timeout_s: a process is lost after so long without a heartbeat.
 
     Raises:
-        OSError: a process cannot be started; none is left.
+        OSError: a process cannot be started; all are stopped.
     """
 
-    def __init__(self, orders: Sequence[WorkerOrder], timeout_s: float):
+    def __init__(self, specs: Sequence[WorkerSpec], timeout_s: float):
         self._owner = os.getpid()
         self._bell = Bell()
         self._commands = RingMemory()
         try:
-            self._processes = WorkerProcesses(orders, self._commands, self._bell, timeout_s)
+            self._processes = WorkerProcesses(specs, self._commands, self._bell, timeout_s)
         except BaseException:
             self._commands.close()
             self._bell.close()
@@ -44,7 +45,7 @@ class RingTransport:
         workers = self._processes.all
         self._writer = RingWriter(self._commands, [each.bell for each in workers])
         self._readers = [RingReader(each.answers, 0, each.bell) for each in workers]
-        self._come: list[tuple[int, Reply]] = []  # read while there was no room to write
+        self._come: list[tuple[int, Reply]] = []  # replies that were read while the writer waited for room
         self._num_answers = 0  # since the last command
         self.pids = [each.process.pid for each in workers]
         # For an engine that was not closed. At the end of the program the kernel ends its workers.
@@ -64,7 +65,7 @@ class RingTransport:
     def receive(self, timeout_s: float | None) -> list[tuple[int, Reply]]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            is_lost = self.loss.is_there  # before the reading: a worker that is lost may have answered before
+            is_lost = self.loss.is_there  # before reading: a worker that is lost may have answered before
             self._take()
             if self._come:
                 found, self._come = self._come, []
@@ -95,7 +96,7 @@ class RingTransport:
                 self._num_answers += 1
 
     def _is_next_close(self) -> bool:
-        """Look for another worker's answer a little: to be woken once more takes 50 us. Others may have the core."""
+        """Poll briefly for another worker's answer: waking up again takes 50 us. Other processes may use the core."""
         end = time.perf_counter() + _CLOSE_S
         while time.perf_counter() < end:
             if any(reader.has_news for reader in self._readers):
@@ -104,14 +105,14 @@ class RingTransport:
         return False
 
     def _make_room(self, timeout_s: float) -> None:
-        """Wait, and read meanwhile: a worker that has no room for its answers takes no commands."""
+        """Wait, and read meanwhile: a worker without room for its answers takes no commands."""
         self.loss.check()
         self._take()
         self._bell.wait(timeout_s)
 
 
 def _release(owner: int, processes: WorkerProcesses, commands: RingMemory, bell: Bell, grace_s: float = 0.0) -> None:
-    if os.getpid() != owner:  # the stop bell is shared: a fork that rang it would wake the watching thread for ever
+    if os.getpid() != owner:  # the stop bell is shared: a fork that rang it would wake the watching thread forever
         return
     processes.close(grace_s)
     commands.close()
@@ -119,7 +120,7 @@ def _release(owner: int, processes: WorkerProcesses, commands: RingMemory, bell:
 
 
 class _NoRoomError(Exception):
-    """The ring is full at the end."""
+    """The ring is still full after the wait."""
 
 
 def _give_up(timeout_s: float) -> None:

@@ -1,1 +1,1 @@
-"""Workers on any number of nodes: Ray places and starts them, and plans and answers go over sockets of lullm's own."""
+"""Workers on any number of nodes: Ray places and starts them; plans and answers go over lullm's own sockets."""

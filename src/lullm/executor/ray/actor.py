@@ -1,6 +1,7 @@
-"""WorkerActor: what Ray starts on a node. It connects to the engine, and serves its worker until the engine stops it.
+"""WorkerActor: the actor that Ray starts on a node. It connects to the engine, and serves its worker until told to
+stop.
 
-No torch is loaded before the worker is.
+It loads no torch before its worker.
 """
 
 import os
@@ -14,29 +15,30 @@ import msgspec
 from lullm.executor.ray.frame import FrameSocket
 from lullm.executor.remote.codec import decode
 from lullm.executor.remote.message import Command, Reply
-from lullm.executor.remote.order import WorkerOrder
 from lullm.executor.remote.records import log_over
 from lullm.executor.remote.service import Service
+from lullm.executor.remote.worker_spec import WorkerSpec
 
 _CONNECT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class ActorOrder:
-    """What an actor is to become.
+class ActorSpec:
+    """An actor's task.
 
     Args:
-        host, port: where the engine listens. secret: which proves that it was the engine's Ray that started it.
+        host, port: where the engine listens.
+        secret: proves that the engine's own Ray has started it.
     """
 
-    worker: WorkerOrder
+    worker: WorkerSpec
     host: str
     port: int
     secret: bytes
 
 
 class Hello(msgspec.Struct):
-    """The first message of an actor, which says who it is."""
+    """The first message of an actor, which identifies it."""
 
     secret: bytes
     rank: int
@@ -47,18 +49,18 @@ class WorkerActor:
     """One worker of an engine, in a process that Ray has started."""
 
     def run(self, data: bytes) -> None:
-        """Serve until the engine says stop. `data`: an `ActorOrder`. Blocks as long as the worker lives."""
-        # Read when torch is loaded. Spinning threads starve each other beside other workers.
+        """Serve until the engine says stop. `data`: an `ActorSpec`. Blocks for as long as the worker lives."""
+        # torch reads it when it is loaded. Spinning threads starve each other beside other workers.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        order: ActorOrder = decode(memoryview(bytearray(data)))
-        worker = order.worker
-        connection = socket.create_connection((order.host, order.port), timeout=_CONNECT_S)
+        spec: ActorSpec = decode(memoryview(bytearray(data)))
+        worker = spec.worker
+        connection = socket.create_connection((spec.host, spec.port), timeout=_CONNECT_S)
         connection.settimeout(None)
         end, is_over = FrameSocket(connection), threading.Event()
-        end.send("hello", [msgspec.msgpack.encode(Hello(order.secret, worker.rank, os.getpid()))])
+        end.send("hello", [msgspec.msgpack.encode(Hello(spec.secret, worker.rank, os.getpid()))])
         beating = threading.Thread(target=_beat, args=(end, worker.beat_s, is_over), name="lullm-beat", daemon=True)
         beating.start()
-        try:  # whatever ends the call ends the signs of life
+        try:  # the heartbeat ends with the call, whatever ends it
             log_over(lambda record: end.send("log", [record]), worker.log_level)
             Service(worker.open, _Link(end), worker.rank, worker.gives_results).run()
         finally:
@@ -83,7 +85,7 @@ class _Link:
 
 
 def _beat(end: FrameSocket, beat_s: float, is_over: threading.Event) -> None:
-    """Give signs of life until all is over. If the engine has gone before, end this process, whatever it does."""
+    """Send heartbeats until `is_over`. If the engine is gone before, end this process, whatever it does."""
     poll = select.poll()
     poll.register(end, select.POLLRDHUP)
     try:

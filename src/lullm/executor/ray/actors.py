@@ -12,30 +12,31 @@ from typing import Any
 import msgspec
 
 from lullm.errors import WorkerLostError
-from lullm.executor.ray.actor import ActorOrder, Hello, WorkerActor
+from lullm.executor.ray.actor import ActorSpec, Hello, WorkerActor
 from lullm.executor.ray.cluster import Reservation, remove
 from lullm.executor.ray.frame import FrameSocket
 from lullm.executor.remote.codec import encode
-from lullm.executor.remote.order import WorkerOrder
+from lullm.executor.remote.worker_spec import WorkerSpec
 
 START_S = 120.0
-"""For Ray to start all processes, and for them to connect: a node imports lullm from a slow disk in some seconds."""
+"""For Ray to start all processes, and for them to connect: importing lullm from a slow disk takes some seconds."""
 _HELLO_S = 5.0
 _HELLO_BYTES = 1024
 _WORDS_S = 1.0
 
 
 class Actors:
-    """The constructor returns once all have connected.
+    """Starts the actors. The constructor returns once all have connected.
 
     Args:
-        orders, reserved: of the workers, by rank. host: the address of this node, as the others reach it.
+        specs, reserved: of the workers, by rank.
+        host: the address of this node, as other nodes reach it.
 
     Raises:
-        WorkerLostError: one has not come; none is left.
+        WorkerLostError: one has not come; all are stopped.
     """
 
-    def __init__(self, ray: Any, reserved: Reservation, orders: Sequence[WorkerOrder], host: str, resource: str):
+    def __init__(self, ray: Any, reserved: Reservation, specs: Sequence[WorkerSpec], host: str, resource: str):
         self._ray = ray
         self._reserved = reserved
         self._pids: dict[int, int] = {}
@@ -45,15 +46,15 @@ class Actors:
         strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
         remote = ray.remote(WorkerActor)
         secret = secrets.token_bytes(32)
-        with contextlib.ExitStack() as undo, socket.create_server((host, 0), backlog=len(orders)) as server:
+        with contextlib.ExitStack() as undo, socket.create_server((host, 0), backlog=len(specs)) as server:
             undo.callback(self.kill)
-            for index, order in enumerate(orders):
+            for index, spec in enumerate(specs):
                 wanted = (
                     {"num_gpus": reserved.amount, "num_cpus": 0} if resource == "GPU" else {"num_cpus": reserved.amount}
                 )
                 place = strategy(reserved.group, placement_group_bundle_index=index)
                 self._actors.append(remote.options(**wanted, scheduling_strategy=place, max_restarts=0).remote())
-                whole = ActorOrder(order, host, server.getsockname()[1], secret)
+                whole = ActorSpec(spec, host, server.getsockname()[1], secret)
                 self._runs.append(self._actors[-1].run.remote(b"".join(encode(whole))))
             self.ends = self._accepted(server, secret)
             undo.pop_all()
@@ -64,22 +65,22 @@ class Actors:
         return f"worker {rank} (process {self._pids[rank]} on {where})" if rank in self._pids else f"worker {rank}"
 
     def last_words(self, rank: int) -> str:
-        """Why one has ended, as far as that is known by now. Takes a second at most."""
+        """Why an actor has ended, as far as it is known. Takes a second at most."""
         try:
             self._ray.get(self._runs[rank], timeout=_WORDS_S)
         except self._ray.exceptions.GetTimeoutError:
             return ""
-        except Exception as error:  # Ray's own, or what the actor has raised
+        except Exception as error:  # Ray's own error, or the actor's
             return _cause(error)
         return "it has ended"
 
     def wait(self, timeout_s: float) -> None:
-        """Return once all have ended, or after so long."""
-        with contextlib.suppress(Exception):  # the cluster may be gone, and they with it
+        """Return once all have ended, or after `timeout_s`."""
+        with contextlib.suppress(Exception):  # the cluster may be gone, and the actors with it
             self._ray.wait(self._runs, num_returns=len(self._runs), timeout=timeout_s)
 
     def kill(self) -> None:
-        """End all that are left. Idempotent, from any thread."""
+        """Kill all that still run. Idempotent, from any thread."""
         for actor in self._actors:
             with contextlib.suppress(Exception):
                 self._ray.kill(actor, no_restart=True)
@@ -108,7 +109,7 @@ class Actors:
         return [found[rank] for rank in range(len(self._runs))]
 
     def _check_starting(self, found: dict[int, FrameSocket], is_late: bool) -> None:
-        """Raises WorkerLostError."""
+        """Raises WorkerLostError: an actor has ended, or has not come in time."""
         ended, _ = self._ray.wait(self._runs, num_returns=1, timeout=0)
         for rank in (self._runs.index(run) for run in ended):
             raise WorkerLostError(
@@ -125,7 +126,7 @@ class Actors:
 
 
 def _hello(end: FrameSocket, secret: bytes) -> Hello | None:
-    """What an actor says first; None: it is a stranger."""
+    """An actor's first message; None: a stranger's connection."""
     end.lose_after(_HELLO_S)
     try:
         kind, data = end.receive(_HELLO_BYTES)
@@ -136,7 +137,7 @@ def _hello(end: FrameSocket, secret: bytes) -> Hello | None:
 
 
 def _cause(error: Exception) -> str:
-    """Of Ray's many lines the one that says what happened."""
+    """The line of Ray's error that names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     words = [line for line in lines if "Error" in line or "died" in line or "killed" in line or "exit" in line]
     return (words or lines or [type(error).__name__])[-1][:400]

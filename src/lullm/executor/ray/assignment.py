@@ -1,4 +1,4 @@
-"""Which node each worker goes to, and with how many cores. Pure functions of what the nodes have free."""
+"""The node and the number of cores of each worker. Pure functions of the free resources of nodes."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 def assign_nodes(slots: Mapping[str, int], num_stages: int, tensor_size: int) -> list[str] | None:
     """The node of every rank; None: there are too few slots.
 
-    The workers of a stage sum up in every layer, so they share a node wherever a node has room for all of them. As
-    many stages as can be are whole: a node takes `slots // tensor_size` of them. What is left over is split.
+    The workers of a stage sum up in every layer, so they share a node wherever one has room for all of them. As many
+    stages as possible are whole: a node takes `slots // tensor_size` of them. The rest is split.
 
     Args:
         slots: node -> how many workers it can take, in the order in which nodes are filled.
@@ -31,9 +31,9 @@ def splits_stage(nodes: Sequence[str], tensor_size: int) -> bool:
 
 
 def most_cores(cores: Mapping[str, int], num_stages: int, tensor_size: int) -> int:
-    """The most cores that every worker can have, on nodes that have so many free; 0: not one each.
+    """The most cores that every worker can have, on nodes with so many free cores; 0: less than one each.
 
-    Rather fewer cores than a stage that is split: sums over a network cost more than cores give.
+    Fewer cores are better than a split stage: sums over a network cost more than cores gain.
     """
     split = 0
     for number in range(max(cores.values(), default=0), 0, -1):

@@ -1,6 +1,6 @@
-"""Cluster: a Ray cluster, as an engine needs it: what its nodes have free, and a place for every worker.
+"""Cluster: the free resources of a Ray cluster's nodes, and a place for every worker of an engine.
 
-Ray is told a bundle for each worker and the node of each bundle; so the workers of a stage come to one node.
+Ray gets a bundle for each worker and the node of each bundle; so the workers of a stage come to one node.
 """
 
 import contextlib
@@ -18,17 +18,17 @@ from lullm.log import get_logger
 logger = get_logger(__name__)
 
 FREE_S = 10.0
-"""For others to give back what they have just been told to; Ray's nodes report every 0.1 s."""
+"""Seconds for other jobs to return what they have just been told to; Ray's nodes report every 0.1 s."""
 RELEASE_S = 3.0
 RESERVE_S = 30.0
-"""For bundles that were free a moment ago; then another job has taken them."""
+"""Seconds for bundles that were free a moment ago; after that another job has taken them."""
 _REACH_S = 5.0
 NODE_LABEL = "ray.io/node-id"
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One that lives. `free`, `total`: of its resources ('CPU', 'GPU'), a number each."""
+    """A live node. `free`, `total`: amounts of its resources ('CPU', 'GPU')."""
 
     node_id: str
     address: str
@@ -38,10 +38,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What an engine asks for: stages of `tensor_size` workers each.
+    """An engine's demand: stages of `tensor_size` workers each.
 
     Attributes:
-        resource: 'GPU', one for each worker, or 'CPU'. cores: of each worker; None: as many as there are.
+        resource: 'GPU', one for each worker, or 'CPU'.
+        cores: of each worker; None: as many as there are.
     """
 
     num_stages: int
@@ -56,7 +57,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Places for the workers. `nodes`: of each rank. `amount`: of the resource that each has. `group`: Ray's."""
+    """Places for the workers. `nodes`: by rank. `amount`: of the resource, for each. `group`: Ray's placement group."""
 
     nodes: tuple[Node, ...]
     amount: int
@@ -75,11 +76,14 @@ def import_ray() -> Any:
 
 
 def connect() -> Any:
-    """Ray, connected: as the program has done it, to the cluster at RAY_ADDRESS, to a running one, or to a new one of
-    this machine alone. Blocking.
+    """Ray, connected: by the program itself, to the cluster at RAY_ADDRESS, to a running one, or to a new one on this
+    machine.
+
+    Blocking.
 
     Raises:
-        UnsupportedError: Ray is not installed. ConfigError: there is no cluster at RAY_ADDRESS.
+        UnsupportedError: Ray is not installed.
+        ConfigError: there is no cluster at RAY_ADDRESS.
     """
     ray = import_ray()
     if ray.is_initialized():
@@ -101,7 +105,7 @@ def connect() -> Any:
 
 
 def _check_reachable(address: str | None) -> None:
-    """Return if something listens there. Ray itself would try for minutes. Raises ConfigError, OSError, ValueError."""
+    """Check that the address answers. Ray itself would try for minutes. Raises ConfigError, OSError, ValueError."""
     if not address or address in ("auto", "local"):
         return
     if address.startswith("ray://"):
@@ -116,7 +120,7 @@ def _check_reachable(address: str | None) -> None:
 
 
 def nodes_of(ray: Any) -> list[Node]:
-    """The nodes that live, that of the engine first, then by what is free."""
+    """The live nodes: the engine's own first, then by free resources."""
     free = ray._private.state.available_resources_per_node()
     own = ray.get_runtime_context().get_node_id()
     found = [
@@ -128,7 +132,7 @@ def nodes_of(ray: Any) -> list[Node]:
 
 
 def assign(nodes: Sequence[Node], wish: Wish) -> tuple[list[Node], int]:
-    """(the node of every rank, how much of the resource each worker gets). Raises ConfigError: there is too little."""
+    """(the node of every rank, the amount of the resource per worker). Raises ConfigError: there is too little."""
     by_id = {node.node_id: node for node in nodes}
     free = {node.node_id: int(node.free.get(wish.resource, 0)) for node in nodes}
     amount = 1
@@ -142,7 +146,7 @@ def assign(nodes: Sequence[Node], wish: Wish) -> tuple[list[Node], int]:
 
 
 def too_little(nodes: Sequence[Node], wish: Wish, amount: int) -> ConfigError:
-    """The error that says what is there and what was asked."""
+    """The error that states what the cluster has and what was asked."""
     what = wish.resource
     there = [f"{node.address}: {node.free.get(what, 0):g} of {node.total.get(what, 0):g}" for node in nodes]
     each = f"{max(amount, 1)} {what}" + ("s" if amount > 1 else "")
@@ -162,10 +166,10 @@ def _group_on_failure(ray: Any, group: Any) -> Any:
 
 
 def reserve(ray: Any, wish: Wish) -> Reservation:
-    """A bundle for every worker, in the order of ranks. Blocking.
+    """Reserve a bundle for every worker, in the order of ranks. Blocking.
 
     Raises:
-        ConfigError: there is too little, or another job was quicker.
+        ConfigError: the cluster has too little, or another job was quicker.
     """
     places, amount = _assign_in_time(ray, wish)
     bundles = [{wish.resource: amount} for _ in places]
@@ -179,7 +183,7 @@ def reserve(ray: Any, wish: Wish) -> Reservation:
 
 
 def _assign_in_time(ray: Any, wish: Wish) -> tuple[list[Node], int]:
-    """See `assign`; waits for what an engine before this one gives back, if that could be enough."""
+    """See `assign`; waits for resources that an earlier engine is giving back, if they could be enough."""
     deadline = time.monotonic() + FREE_S
     while True:
         nodes = nodes_of(ray)
@@ -193,7 +197,7 @@ def _assign_in_time(ray: Any, wish: Wish) -> tuple[list[Node], int]:
 
 
 def release(ray: Any, reserved: Reservation, resource: str) -> None:
-    """Give the bundles back, and wait until Ray's nodes say so: the next engine takes as many cores as are free."""
+    """Return the bundles, and wait until Ray's nodes report it: the next engine takes as many cores as are free."""
     remove(ray, reserved.group)
     before = {node.node_id: node.free.get(resource, 0) for node in reserved.nodes}
     deadline = time.monotonic() + RELEASE_S
@@ -206,6 +210,6 @@ def release(ray: Any, reserved: Reservation, resource: str) -> None:
 
 
 def remove(ray: Any, group: Any) -> None:
-    """Give the bundles back. Idempotent."""
-    with contextlib.suppress(Exception):  # the cluster may be gone, and they with it
+    """Return the bundles. Idempotent."""
+    with contextlib.suppress(Exception):  # the cluster may be gone, and the bundles with it
         ray.util.remove_placement_group(group)

@@ -12,7 +12,7 @@ from lullm.executor.ray.actors import Actors
 from lullm.executor.ray.cluster import Reservation, Wish, connect, release, reserve
 from lullm.executor.ray.transport import SocketTransport
 from lullm.executor.remote.opening import config_of_ranks, open_ranked_worker
-from lullm.executor.remote.order import WorkerOrder
+from lullm.executor.remote.worker_spec import WorkerSpec
 from lullm.executor.remote.workers import RemoteExecutor, RemoteWorkers
 from lullm.log import get_logger
 from lullm.types.parallel.placement import Placement, placements
@@ -29,9 +29,10 @@ class RayExecutor(RemoteExecutor):
     """Starts an actor per rank and returns once all have loaded their part of the model.
 
     Raises:
-        UnsupportedError: Ray is missing. ConfigError: there is no cluster, or it has too little free.
-        ModelLoadError, CacheSizeError and others: what the first rank that could not start says.
-        WorkerLostError: one has died, or has not come. In all cases none is left.
+        UnsupportedError: Ray is missing.
+        ConfigError: there is no cluster, or it has too little free.
+        ModelLoadError, CacheSizeError and others: the error of the first rank that could not start.
+        WorkerLostError: one has died, or has not come. After any error all are stopped.
     """
 
     def __init__(self, config: ResolvedConfig, model_config: ModelConfig, folder: Path):
@@ -52,8 +53,8 @@ class RayExecutor(RemoteExecutor):
             meeting = undo.enter_context(
                 Meeting.on_this_host(timeout) if is_local else Meeting.at(host, timeout, "nccl" if on_gpu else "gloo")
             )
-            orders = [
-                WorkerOrder.of_place(
+            specs = [
+                WorkerSpec.of_place(
                     config,
                     place,
                     importable_name(open_on_node),
@@ -61,10 +62,10 @@ class RayExecutor(RemoteExecutor):
                 )
                 for place in places
             ]
-            actors = Actors(ray, reserved, orders, host, resource)
+            actors = Actors(ray, reserved, specs, host, resource)
             transport = SocketTransport(actors.ends, actors, config.worker_timeout)
-            super().__init__(RemoteWorkers(transport, orders, config.step_timeout))
-            self._undo = undo.pop_all()  # the meeting, since a store is asked while workers live, and the reservation
+            super().__init__(RemoteWorkers(transport, specs, config.step_timeout))
+            self._undo = undo.pop_all()  # the meeting store, which live workers use, and the reservation
 
     def shutdown(self) -> None:
         super().shutdown()
@@ -72,7 +73,7 @@ class RayExecutor(RemoteExecutor):
 
 
 def _configs(config: ResolvedConfig, reserved: Reservation) -> list[ResolvedConfig]:
-    """Of each rank. A CPU's cores are those that Ray gives; the memory of a node is divided among its workers only."""
+    """The config of each rank. A worker has the cores that Ray gives; workers of a node share its memory."""
     shared = config_of_ranks(config, len(reserved.nodes))
     if config.device != "cpu":
         return [shared] * len(reserved.nodes)
@@ -88,19 +89,19 @@ def open_on_node(
     rendezvous: Rendezvous,
     engine_pid: int,
 ) -> Worker:
-    """A worker in an actor. Blocking. Raises as `open_ranked_worker` does."""
-    if isinstance(rendezvous, LocalFile):  # of the engine's process, which is no parent of this one
+    """Open a worker in an actor. Blocking. Raises as `open_ranked_worker` does."""
+    if isinstance(rendezvous, LocalFile):  # a file of the engine's process, which is not this one's parent
         descriptor = os.open(f"/proc/{engine_pid}/fd/{rendezvous.descriptor}", os.O_RDWR)
         rendezvous = dataclasses.replace(rendezvous, descriptor=descriptor)
     return open_ranked_worker(place, config, model_config, _folder_here(config, folder), rendezvous)
 
 
 def _folder_here(config: ResolvedConfig, folder: Path) -> Path:
-    """The model's folder on this node. Raises ModelLoadError: it is not here."""
+    """The model's folder on this node. Raises ModelLoadError: it does not exist here."""
     if folder.exists():
         return folder
     try:
-        return resolve_model(config.model, config.revision)  # of the hub
+        return resolve_model(config.model, config.revision)  # a hub id
     except ModelLoadError as error:
         raise ModelLoadError(
             f"{folder} is not on the node {os.uname().nodename}: put the model at the same path on every node, or give "

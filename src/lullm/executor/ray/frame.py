@@ -14,7 +14,7 @@ FrameKind = Literal["hello", "command", "answer", "beat", "log"]
 _KINDS: tuple[FrameKind, ...] = ("hello", "command", "answer", "beat", "log")
 _HEADER = struct.Struct("<QB")
 _JOINED_BYTES = 64 * KIB
-"""Messages up to so many bytes are sent in one call: a packet each would cost more than the copy."""
+"""Messages up to so many bytes are sent in one call: a packet for each part would cost more than the copy."""
 
 
 class FrameSocket:
@@ -30,13 +30,13 @@ class FrameSocket:
         return self._socket.fileno()
 
     def lose_after(self, seconds: float | None) -> None:
-        """Have `receive` fail with TimeoutError once nothing has come for so long."""
+        """Make `receive` raise TimeoutError after `seconds` without data."""
         whole = int(seconds or 0)
         microseconds = int(((seconds or 0) - whole) * 1e6)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", whole, microseconds))
 
     def send(self, kind: FrameKind, parts: Sequence[Buffer] = ()) -> None:
-        """The parts, one behind the other. Blocks while there is no room. Raises OSError: the other end is gone."""
+        """Send the concatenation of the parts. Blocks while there is no room. Raises OSError: the other end is gone."""
         length = sum(map(len, parts))
         header = _HEADER.pack(length, _KINDS.index(kind))
         whole: Sequence[Buffer] = [header, *parts] if length > _JOINED_BYTES else [b"".join([header, *parts])]
@@ -48,8 +48,9 @@ class FrameSocket:
         """The next message. Blocks.
 
         Raises:
-            EOFError: the other end has closed the connection. OSError: it is gone; TimeoutError: see `lose_after`.
-            ValueError: the message is longer than `most_bytes`, or of no kind.
+            EOFError: the other end has closed the connection.
+            OSError: it is gone; TimeoutError: see `lose_after`.
+            ValueError: the message is longer than `most_bytes`, or of unknown kind.
         """
         length, code = _HEADER.unpack(self._exactly(_HEADER.size))
         if code >= len(_KINDS) or (most_bytes is not None and length > most_bytes):
@@ -62,7 +63,7 @@ class FrameSocket:
         while rest:
             try:
                 count = self._socket.recv_into(rest)
-            except BlockingIOError:  # how the kernel says that SO_RCVTIMEO is over
+            except BlockingIOError:  # the kernel's error when SO_RCVTIMEO has passed
                 raise TimeoutError("nothing has come in time") from None
             if count == 0:
                 raise EOFError("the connection was closed")
@@ -70,11 +71,11 @@ class FrameSocket:
         return data
 
     def end(self) -> None:
-        """No more messages: both ends, and a thread that waits here, learn of it. Idempotent."""
+        """End the stream: both ends, and a thread that waits here, notice it. Idempotent."""
         with contextlib.suppress(OSError):  # it was closed by the other end
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End it, and give the descriptor back; no other thread may wait here."""
+        """End it, and close the descriptor; no other thread may wait here."""
         self.end()
         self._socket.close()

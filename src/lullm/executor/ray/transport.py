@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 
 class SocketTransport:
-    """The constructor returns at once.
+    """Sends commands and receives replies. The constructor returns at once.
 
     Args:
-        ends: by rank. timeout_s: a worker without a sign of life for so long is lost.
+        ends: by rank.
+        timeout_s: a worker is lost after so long without a heartbeat.
     """
 
     def __init__(self, ends: Sequence[FrameSocket], processes: "Actors", timeout_s: float):
@@ -64,7 +65,7 @@ class SocketTransport:
                 items.append(come.get_nowait())
         found = [item for item in items if item is not None]
         if len(found) < len(items):
-            come.put(None)  # what has come before a loss counts; the next call finds nothing else
+            come.put(None)  # replies from before a loss count; the next call finds no others
         if not found:
             self.loss.check()
         return found
@@ -84,12 +85,12 @@ class SocketTransport:
 
 
 class _State:
-    """What the threads that read share with their transport, which they do not keep alive."""
+    """State that the reading threads share with their transport, without keeping it alive."""
 
     def __init__(self, ends: Sequence[FrameSocket], processes: "Actors"):
         self.ends = ends
         self.processes = processes
-        self.come: queue.SimpleQueue[tuple[int, Reply] | None] = queue.SimpleQueue()  # None: one is lost
+        self.come: queue.SimpleQueue[tuple[int, Reply] | None] = queue.SimpleQueue()  # None: a worker is lost
         self.loss = Loss(self._end_all)
 
     def lose(self, rank: int, reason: str) -> None:
@@ -103,7 +104,7 @@ class _State:
 
 
 def _read(state: _State, rank: int, end: FrameSocket, timeout_s: float) -> None:
-    """Take what one worker says, until it has ended."""
+    """Read the messages of one worker until it has ended."""
     end.lose_after(timeout_s)
     try:
         while True:

@@ -1,1 +1,1 @@
-"""Workers in other processes: messages to them, their answers, and what serves them there. No transport of its own."""
+"""Workers in other processes: messages to them, their answers, and the service that runs them. Has no transport."""

@@ -1,8 +1,9 @@
 """Values as bytes (MessagePack) and back, for verbs to workers in other processes and for their answers.
 
-What crosses: numbers, text, bytes, lists, tuples, sets, dicts, paths, tensors, torch's types, and the dataclasses,
-structs and enums of lullm itself, by name. Nothing else is built on the other side: bytes run no foreign code.
-A message is a head in MessagePack, and behind it the bytes of its tensors, which are copied once into the transport.
+Numbers, text, bytes, lists, tuples, sets, dicts, paths, tensors and torch's types can cross; lullm's own dataclasses,
+structs and enums cross by name. The receiver builds no other objects, so bytes cannot run foreign code.
+
+A message is a head in MessagePack, then the bytes of its tensors, which are copied once into the transport.
 """
 
 import dataclasses
@@ -26,17 +27,17 @@ Buffer = bytes | bytearray | memoryview
 _ATOMS = (type(None), bool, int, float, str, bytes)
 _TUPLE, _SET, _FROZENSET, _MAP, _RECORD, _ENUM, _PATH, _DTYPE, _TENSOR, _TEXT = range(10)
 _ALIGNMENT = 16
-"""Of the bytes of a tensor within a message: what malloc gives, and more than any type needs."""
+"""Alignment of a tensor's bytes within a message: malloc's, and more than any type needs."""
 _LENGTH_BYTES = 8
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
 def encode(value: Any) -> list[Buffer]:
-    """The parts of a message, which follow each other. Tensors are referred to, not copied.
+    """The parts of a message, in order. Tensors are referred to, not copied.
 
     Raises:
-        TypeError: something in it is no plain data; the message says where and what.
+        TypeError: an object in it is not plain data; the error names it and its place.
     """
     tensors: list[Buffer] = []
     sizes: list[int] = []
@@ -57,14 +58,14 @@ def encode(value: Any) -> list[Buffer]:
 
 
 def decode(message: memoryview) -> Any:
-    """The value of a message, whose memory stays with the tensors in it, which are copied if it cannot be written to.
+    """The value of a message. Tensors in it keep the message's memory; if that is read-only they are copied.
 
-    Raises ValueError: these are no such bytes.
+    Raises ValueError: the bytes are no such message.
     """
     num_bytes = int.from_bytes(message[:_LENGTH_BYTES], "little")
     end = _LENGTH_BYTES + num_bytes
     tensors = message[round_up(end, _ALIGNMENT) :]
-    if tensors and tensors.readonly:  # torch warns of such memory
+    if tensors and tensors.readonly:  # torch warns about read-only memory
         tensors = memoryview(bytearray(tensors))
     try:
         return (_decoder(tensors) if tensors else _PLAIN).decode(message[_LENGTH_BYTES:end])
@@ -75,7 +76,7 @@ def decode(message: memoryview) -> Any:
 def _to_wire(value: Any, path: str, place: Callable[[memoryview], int]) -> Any:
     kind = type(value)
     if kind is str and not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
-        return _tagged(_TEXT, value.encode("utf-8", "surrogatepass"))  # as in file names that are no UTF-8
+        return _tagged(_TEXT, value.encode("utf-8", "surrogatepass"))  # file names that are not UTF-8 have surrogates
     if kind in _ATOMS:
         return value
 
@@ -110,7 +111,7 @@ def _to_wire(value: Any, path: str, place: Callable[[memoryview], int]) -> Any:
 
 
 def _decoder(tensors: memoryview) -> msgspec.msgpack.Decoder[Any]:
-    """Of a message with these bytes of tensors."""
+    """A decoder for messages with these bytes of tensors."""
 
     def untagged(code: int, inner: memoryview) -> Any:
         value = decoder.decode(inner)
@@ -135,7 +136,7 @@ def _decoder(tensors: memoryview) -> msgspec.msgpack.Decoder[Any]:
 
 
 _PLAIN = _decoder(memoryview(b""))
-"""Without tensors, as almost all messages are: a decoder takes 0.7 us to make."""
+"""A decoder for messages without tensors, which almost all are: a decoder takes 0.7 us to make."""
 
 
 def _tagged(code: int, value: Any) -> msgspec.msgpack.Ext:
@@ -143,7 +144,7 @@ def _tagged(code: int, value: Any) -> msgspec.msgpack.Ext:
 
 
 def _field_names(value: Any) -> Sequence[str] | None:
-    """Of what a record is built from; None: it is no record."""
+    """The names of a record's fields; None: the value is not a record."""
     if isinstance(value, msgspec.Struct):
         return value.__struct_fields__
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -152,7 +153,7 @@ def _field_names(value: Any) -> Sequence[str] | None:
 
 
 def _name_of(kind: type, path: str) -> str:
-    """Raises TypeError: the other process would not know the class."""
+    """The name of a class. Raises TypeError: the other process would not know it."""
     if kind.__module__.partition(".")[0] != "lullm" or "<" in kind.__qualname__:
         raise TypeError(f"{path} cannot go to another process: {_shown(kind)} is no class of lullm")
     return f"{kind.__module__}:{kind.__qualname__}"

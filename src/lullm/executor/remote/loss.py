@@ -1,4 +1,4 @@
-"""Loss: whether a worker of an engine is lost. The first word counts; all workers are ended with it."""
+"""Loss: whether a worker of an engine is lost. The first report counts, and all workers are ended with it."""
 
 import threading
 from collections.abc import Callable
@@ -10,10 +10,10 @@ logger = get_logger(__name__)
 
 
 class Loss:
-    """Any thread may call anything.
+    """The loss of a worker. Any thread may call any method.
 
     Args:
-        end: ends all workers, since each waits for the others in every layer, and wakes who waits for them.
+        end: ends all workers, since each waits for the others in every layer, and wakes threads that wait for them.
     """
 
     def __init__(self, end: Callable[[], None]):
@@ -29,16 +29,16 @@ class Loss:
 
     @property
     def is_expected(self) -> bool:
-        """Whether workers end as they were told to."""
+        """Whether workers end because they were told to."""
         return self._is_expected
 
     def check(self) -> None:
-        """Return if none is lost. Raises WorkerLostError."""
+        """Check that none is lost. Raises WorkerLostError."""
         if self._error is not None:
             raise WorkerLostError(str(self._error))
 
     def expect(self) -> None:
-        """From now on workers end as they were told to."""
+        """From now on workers end because they were told to."""
         with self._lock:
             self._is_expected = True
 
@@ -54,7 +54,7 @@ class Loss:
             observer()
 
     def observe(self, observer: Callable[[], None]) -> None:
-        """Have it called once, when a worker is lost; at once if one is already."""
+        """Call `observer` once, when a worker is lost; at once if one is lost already."""
         with self._lock:
             if self._error is None:
                 self._observers.append(observer)

@@ -1,4 +1,4 @@
-"""Messages between an engine and its workers: a command has a number, and its answers have it, too."""
+"""Messages between an engine and its workers. A command has a number, which its answers repeat."""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -19,18 +19,18 @@ AnswerKind = Literal["result", "value", "error"]
 _KINDS: tuple[CommandKind | AnswerKind, ...] = ("step", "call", "run", "stop", "result", "value", "error")
 
 OPENING = 0
-"""The number of the answer that a worker gives by itself, once it has loaded its model or failed to."""
+"""The number of a worker's first answer, which reports that it has loaded its model or failed to."""
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionName:
-    """Stands for a function or a class among what crosses: 'package.module:name'."""
+    """The name 'package.module:name' in place of a function or a class in a message."""
 
     name: str
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> "FunctionName":
-        """Under which other processes import it. Raises UnsupportedError: they cannot."""
+        """The name under which other processes import it. Raises UnsupportedError: it has none."""
         try:
             name = importable_name(function)
             if find_importable(name) is function:
@@ -42,12 +42,12 @@ class FunctionName:
 
 
 def with_names(values: Sequence[Any]) -> list[Any]:
-    """The same, with names for what can be called. Raises UnsupportedError: one has none."""
+    """The same values, with names in place of callables. Raises UnsupportedError: one has none."""
     return [FunctionName.of(value) if callable(value) else value for value in values]
 
 
 def with_functions(values: Sequence[Any]) -> list[Any]:
-    """The reverse of `with_names`. Raises ConfigError: a name stands for nothing here."""
+    """The reverse of `with_names`. Raises ConfigError: nothing here has this name."""
     return [find_importable(value.name) if isinstance(value, FunctionName) else value for value in values]
 
 
@@ -58,7 +58,7 @@ class _Message:
     content: Any = None
 
     def parts(self) -> list[Buffer]:
-        """The bytes. Raises TypeError: the content is no plain data."""
+        """The bytes. Raises TypeError: the content is not plain data."""
         content: list[Buffer]
         if isinstance(self.content, StepPlan):
             content = [encode_plan(self.content)]
@@ -78,14 +78,14 @@ class _Message:
 
 @dataclass(frozen=True, slots=True)
 class Command(_Message):
-    """What workers are to do. `content`: a plan; [verb, arguments]; [method, arguments, keywords]; None."""
+    """A command to workers. `content`: a plan; [verb, arguments]; [method, arguments, keywords]; None."""
 
     kind: CommandKind
 
 
 @dataclass(frozen=True, slots=True)
 class Reply(_Message):
-    """What one worker has made of a command.
+    """One worker's answer to a command.
 
     `content`: a step's result; [version of the weights, value]; or [version of the weights, plain error].
     """
@@ -94,7 +94,7 @@ class Reply(_Message):
 
 
 class Transport(Protocol):
-    """The engine's end of what connects it with its workers, which answer in the order of the commands."""
+    """The engine's end of the connection to its workers, which answer in the order of the commands."""
 
     @property
     def num_workers(self) -> int: ...
@@ -103,29 +103,29 @@ class Transport(Protocol):
     def loss(self) -> Loss: ...
 
     def send(self, command: Command) -> None:
-        """To every worker. Blocks while there is no room. Raises WorkerLostError."""
+        """Send to every worker. Blocks while there is no room. Raises WorkerLostError."""
         ...
 
     def receive(self, timeout_s: float | None) -> list[tuple[int, Reply]]:
-        """(rank, reply) of what has come, at least one; none: nothing came in time. Raises WorkerLostError."""
+        """(rank, reply) of all replies that have come, at least one; none after `timeout_s`. Raises WorkerLostError."""
         ...
 
     def lose(self, rank: int, reason: str) -> None:
-        """Give a worker up that has not answered: `loss` says so from now on, and all workers are killed."""
+        """Give up a worker that has not answered: `loss` records it, and all workers are killed."""
         ...
 
     def close(self, grace_s: float) -> None:
-        """Stop the workers; after `grace_s` they are killed. Waits for their end. Idempotent."""
+        """Stop the workers; kill them after `grace_s`. Waits for their end. Idempotent."""
         ...
 
 
 class Link(Protocol):
-    """A worker's end of it. One thread reads, and one writes."""
+    """A worker's end of the connection. One thread reads, and one writes."""
 
     def receive(self) -> Command:
         """The next command. Blocks."""
         ...
 
     def send(self, reply: Reply) -> None:
-        """Blocks while there is no room. Raises TypeError: the reply is no plain data."""
+        """Send a reply. Blocks while there is no room. Raises TypeError: it is not plain data."""
         ...

@@ -1,4 +1,4 @@
-"""Opens the worker of a rank in its process, and says beforehand what the ranks are given."""
+"""Opens the worker of a rank in its process, from a config that divides a host's resources between the ranks."""
 
 import dataclasses
 from pathlib import Path
@@ -19,13 +19,13 @@ OPENER = "lullm.executor.remote.opening:open_ranked_worker"
 
 
 def config_of_ranks(config: ResolvedConfig, num_workers: int) -> ResolvedConfig:
-    """The config as each of several workers of one host has it: classes are names, and a CPU's goods are divided.
+    """The config of each of several workers on one host: classes become names, and a CPU's resources are divided.
 
-    Threads, and memory of the KV cache and of swapping, are those of all workers together, so that a number of them has
-    room for as many tokens as one. A GPU's memory is its worker's own.
+    Threads, and memory of the KV cache and of swapping, are for all workers together, so that several workers have room
+    for as many tokens as one. A GPU's memory is its own worker's.
 
     Raises:
-        UnsupportedError: a class has no name under which another process finds it.
+        UnsupportedError: a class has no name under which another process can import it.
     """
     extension = config.worker_extension_cls
     try:
@@ -53,14 +53,14 @@ def open_ranked_worker(
     folder: Path,
     rendezvous: Rendezvous,
 ) -> Worker:
-    """Take the seat among the others, and load. Blocking. Raises as `Worker` and `open_seat` do."""
+    """Take the seat among the workers, and load. Blocking. Raises as `Worker` and `open_seat` do."""
     if model_config.foreign is None:
         _find_family(model_config.architecture)
     return open_worker(config, model_config, folder, None, open_seat(placement, rendezvous))
 
 
 def _find_family(architecture: str) -> None:
-    """Load the package that brings a model along. Raises ModelLoadError: only the engine's process knows it."""
+    """Load the package that registers a model. Raises ModelLoadError: only the engine's process knows it."""
     try:
         family_of(architecture)
     except ModelLoadError:

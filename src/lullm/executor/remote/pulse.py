@@ -1,4 +1,4 @@
-"""Pulse: signs of life of a process, counted in memory that another one reads.
+"""Pulse: heartbeats of a process, counted in memory that another process reads.
 
 The memory (`memfd_create(2)`) has no name, and goes away with the last process that has it.
 """
@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 
 BEATS_PER_TIMEOUT = 10
-"""Signs of life that a process gives within the time after which it counts as lost."""
+"""Heartbeats within the time after which a process without one is lost."""
 START_S = 60.0
-"""Until the first sign of life, at least: a busy machine may take long to start an interpreter."""
+"""Least seconds until the first heartbeat: a busy machine may take long to start an interpreter."""
 
 
 @contextlib.contextmanager
@@ -27,26 +27,26 @@ def pulse_memory() -> Iterator[int]:
 
 
 class Pulse:
-    """A count of beats, in the memory behind a descriptor, which may be closed then."""
+    """A count of heartbeats, in the memory of a descriptor, which may be closed afterwards."""
 
     def __init__(self, descriptor: int):
         self._words = memoryview(mmap.mmap(descriptor, mmap.PAGESIZE)).cast("Q")
 
     @property
     def beats(self) -> int:
-        """Signs of life so far."""
+        """Heartbeats so far."""
         return self._words[0]
 
     def beat(self) -> None:
-        """One more. By one thread only."""
+        """Count one more. By one thread only."""
         self._words[0] += 1
 
 
 class Silence:
-    """How long a process has given no sign of life.
+    """The time since a process's last heartbeat.
 
     Args:
-        timeout_s: longer than that is too long; the first sign has `START_S` at least.
+        timeout_s: the longest time allowed; before the first heartbeat at least `START_S`.
     """
 
     def __init__(self, timeout_s: float):
@@ -57,13 +57,13 @@ class Silence:
 
     @property
     def tick_s(self) -> float:
-        """How often it is to be looked at."""
+        """Seconds between two checks."""
         return self._timeout_s / BEATS_PER_TIMEOUT
 
     def fault(self, beats: int) -> str | None:
-        """What is wrong with a process that has given so many signs; None: nothing.
+        """The fault of a process with so many heartbeats, or None.
 
-        A pause of the caller's own counts little: Ctrl-Z may have stopped it, and the other process with it.
+        A pause of the caller's own counts little: Ctrl-Z may have stopped both processes.
         """
         now = time.monotonic()
         passed_s = min(now - self._seen_s, 2 * self.tick_s)

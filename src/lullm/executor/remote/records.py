@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 _MOST_CHARS = 16_000
-"""Of one record: a datagram holds it whatever its characters are."""
+"""Characters of one record: a datagram holds that many of any kind."""
 
 
 class _Forwarding(logging.Handler):
@@ -16,12 +16,12 @@ class _Forwarding(logging.Handler):
         self._send = send
 
     def emit(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(OSError, ValueError):  # the engine's process is gone, and soon this one
+        with contextlib.suppress(OSError, ValueError):  # the engine's process has ended, and this one will
             self._send(msgspec.msgpack.encode([record.levelno, record.name, self.format(record)[:_MOST_CHARS]]))
 
 
 def log_over(send: Callable[[bytes], object], level: int) -> None:
-    """In a worker's process: lullm's records go nowhere else from now on."""
+    """In a worker's process: send lullm's records here and nowhere else from now on."""
     root = logging.getLogger("lullm")
     root.handlers[:] = [_Forwarding(send)]
     root.propagate = False
@@ -29,6 +29,6 @@ def log_over(send: Callable[[bytes], object], level: int) -> None:
 
 
 def log_record_of(rank: int, data: bytes | bytearray) -> None:
-    """In the engine's process. Raises msgspec.DecodeError, ValueError: this is no record."""
+    """Read a record in the engine's process. Raises msgspec.DecodeError, ValueError: not a record."""
     level, name, text = msgspec.msgpack.decode(data)
     logging.getLogger(name).log(level, "[rank %d] %s", rank, text)

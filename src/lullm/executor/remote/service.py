@@ -1,4 +1,4 @@
-"""Service: a worker's side of the wire: it runs commands in their order, and answers."""
+"""Service: runs a worker's commands in their order, and sends the answers."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -19,7 +19,8 @@ class Service:
     """Serves one worker until the command to stop.
 
     Args:
-        open_worker: loads the worker. gives_results: this rank's results of steps are wanted; else only its errors.
+        open_worker: loads the worker.
+        gives_results: the engine wants this rank's results of steps; otherwise only its errors.
     """
 
     def __init__(self, open_worker: Callable[[], "Worker"], link: Link, rank: int, gives_results: bool):
@@ -29,7 +30,7 @@ class Service:
         self._gives_results = gives_results
 
     def run(self) -> bool:
-        """Blocks until the end; whether the worker could be opened. It is shut down then."""
+        """Serve until the end, then shut the worker down. Returns whether the worker could be opened."""
         try:
             worker = self._open_worker()
         except Exception as error:
@@ -46,7 +47,7 @@ class Service:
         return True
 
     def _serve(self, worker: "Worker") -> None:
-        """One after the other: a host computes a step when its result is asked for."""
+        """Serve commands one after the other: a host computes a step when its result is asked for."""
         for command in self._commands():
             if command.kind == "step":
                 self._finish(command, self._launch(worker, command))
@@ -54,7 +55,7 @@ class Service:
                 self._answer(worker, command)
 
     def _serve_beside(self, worker: "Worker") -> None:
-        """Results are waited for on a thread of their own, so that the next step is launched meanwhile."""
+        """Wait for results on a thread of their own, so that the next step is launched meanwhile."""
         finishing: deque[Future[None]] = deque()
         with ThreadPoolExecutor(1, "lullm-results") as thread:
             for command in self._commands():

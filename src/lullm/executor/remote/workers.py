@@ -8,40 +8,41 @@ from typing import Any
 from lullm.errors import EngineDeadError, InvalidRequestError, UnsupportedError, WorkerLostError
 from lullm.executor.executor import Executor
 from lullm.executor.remote.message import OPENING, Command, CommandKind, FunctionName, Reply, Transport, with_names
-from lullm.executor.remote.order import WorkerOrder
+from lullm.executor.remote.worker_spec import WorkerSpec
 from lullm.executor.workers import Answer, WorkerVerb
 from lullm.types.step import Running, StepPlan, StepResult
 from lullm.types.wire.plain_error import error_of
 
 STOP_S = 10.0
-"""For workers that were told to stop; then they are killed."""
+"""Seconds for workers to stop; then they are killed."""
 _NAMING_S = 2.0
-"""A worker that misses another one may say so before the system does, which knows what has happened to whom."""
+"""Seconds for the system to report which worker died; a worker that misses it may report an error before."""
 
 
 class RemoteWorkers:
     """The constructor returns once every worker has loaded its model.
 
     Args:
-        orders: of the workers, one of which gives the results of steps; all of a stage sample alike.
-        step_timeout_s: a step that takes longer is a worker that hangs.
+        specs: of the workers. One of them gives the results of steps, since all of a stage sample alike.
+        step_timeout_s: a worker whose step takes longer is considered to hang.
 
     Raises:
         LullmError and others: the error of the first worker by rank that could not load; all workers are stopped.
     """
 
-    def __init__(self, transport: Transport, orders: Sequence[WorkerOrder], step_timeout_s: float):
+    def __init__(self, transport: Transport, specs: Sequence[WorkerSpec], step_timeout_s: float):
         self._transport = transport
-        [self._result_rank] = [order.rank for order in orders if order.gives_results]
+        [self._result_rank] = [spec.rank for spec in specs if spec.gives_results]
         self._step_timeout_s = step_timeout_s
         self._ranks = range(transport.num_workers)
         self._number = OPENING
         self._versions = [0] * transport.num_workers
-        self._open: dict[int, dict[int, Reply]] = {OPENING: {}}  # commands that wait for answers: number -> by rank
-        self._abandoned: dict[int, set[int]] = {}  # unwanted calls: number -> ranks that will answer yet
-        self._late_failure: Exception | None = None  # of a step whose result had come already
+        # commands that wait for answers: number -> replies by rank
+        self._open: dict[int, dict[int, Reply]] = {OPENING: {}}
+        self._abandoned: dict[int, set[int]] = {}  # calls that were given up: number -> ranks that have still to answer
+        self._late_failure: Exception | None = None  # of a step whose result had arrived already
         self._is_closed = False
-        self._is_broken = False  # workers may wait for each other for ever
+        self._is_broken = False  # workers may wait for each other forever
         try:
             for answer in self._answers(OPENING, self._ranks, is_over=_has_error):
                 if answer.error is not None:
@@ -117,7 +118,7 @@ class RemoteWorkers:
         timeout_s: float | None = None,
         is_over: Callable[[dict[int, Reply]], bool] = lambda replies: False,
     ) -> list[Answer]:
-        """Of these workers; with `is_over` of those that have answered by then. Raises TimeoutError."""
+        """The answers of these workers; with `is_over`, of those that have answered by then. Raises TimeoutError."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         replies = self._wait(number, ranks, deadline, is_over)
         if replies is None:
@@ -131,7 +132,7 @@ class RemoteWorkers:
         deadline: float | None,
         is_over: Callable[[dict[int, Reply]], bool],
     ) -> dict[int, Reply] | None:
-        """The replies to a command, by rank; None: too late. Replies to others are kept for those who wait for them."""
+        """The replies to a command, by rank; None: too late. Keeps replies to other commands for their callers."""
         replies = self._open[number]
         try:
             while not (replies.keys() >= set(ranks) or is_over(replies)):
@@ -148,7 +149,7 @@ class RemoteWorkers:
         return replies
 
     def _name_the_lost(self) -> None:
-        """Raises WorkerLostError, if the system says in time which worker has died."""
+        """Raises WorkerLostError, if the system reports in time which worker has died."""
         deadline = time.monotonic() + _NAMING_S
         while (left_s := deadline - time.monotonic()) > 0:
             self._transport.receive(left_s)
@@ -171,7 +172,7 @@ class RemoteExecutor(Executor):
 
     @property
     def driver_worker(self) -> None:
-        """In-process only. Raises UnsupportedError."""
+        """Raises UnsupportedError: only workers of this process have it."""
         raise UnsupportedError(
             "driver_worker is in another process; change weights by update_weights, or call collective_rpc, or use "
             "distributed_executor_backend='uni'"

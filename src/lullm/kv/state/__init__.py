@@ -1,1 +1,1 @@
-"""The blocks of recurrent states: one `StateTable` per sequence and group, and the states that prefixes go on from."""
+"""The blocks of recurrent states: a `StateTable` per sequence and group, and snapshots for the prefix cache."""

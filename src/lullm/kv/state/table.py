@@ -1,7 +1,7 @@
 """StateTable: the blocks that hold the recurrent state of one sequence, the same number from its first token on.
 
-Each step replaces the state. A step writes into a copy where others need the old one: forks of the sequence, which
-share its blocks until one of them moves on, and the prefix cache. A *snapshot* is the state behind a full block of
+Each step replaces the state. A step writes into a copy where others need the old state: forks of the sequence, which
+share its blocks until one of them moves on, and the prefix cache. A *snapshot* is the state after a full block of
 tokens; it is findable by the hash of all tokens up to there.
 """
 
@@ -15,7 +15,7 @@ from lullm.types.step import BlockPair
 
 
 class StateTable(BlockTable):
-    """A block table whose blocks have no order in time. All of them are shared, copied and findable together.
+    """A block table whose blocks have no order in time: all of them are shared, copied and findable together.
 
     Args:
         num_blocks: of the state.
@@ -37,28 +37,28 @@ class StateTable(BlockTable):
         self._release_later = release_later
 
     def contents(self, first: int, end: int) -> list[bytes]:
-        """The hashes of the state's blocks behind a cached prefix of `end` blocks."""
+        """The hashes of the state's blocks after a cached prefix of `end` blocks."""
         return self._contents(end) if end else []
 
     def allocate(self, num_tokens: int, shared_ids: Iterable[int] = (), num_promoted: int | None = None) -> None:
-        """Take the blocks of a snapshot or of a fork, which the caller holds for this table; else fresh ones."""
+        """Take the blocks of a snapshot or a fork, which the caller has references to; otherwise fresh ones."""
         self.block_ids = array("i", shared_ids)
         if not self.block_ids:
             self.block_ids.extend(self.allocator.allocate() for _ in range(self.num_to_copy))
 
     def num_fresh_blocks(self, num_tokens: int) -> int:
-        """A state does not grow."""
+        """0: a state does not grow."""
         return 0
 
     def block_to_copy(self, first_slot: int) -> int | None:
-        """The first block, if the state must be copied before the next step, since others hold it; None: it need not.
+        """The first block, if others hold the state, so that the next step needs a copy; otherwise None.
 
-        A snapshot that no other sequence holds is copied where there is room, and given up where there is none.
+        A snapshot that no other sequence holds is copied if there is room, and given up if not.
         """
         return self.block_ids[0] if self.allocator.ref_count(self.block_ids[0]) > 1 else None
 
     def append_slots(self, first_slot: int, num_tokens: int) -> tuple[BlockPair, ...]:
-        """Make the state writable; the pairs to copy before the step."""
+        """Make the state writable. Returns the pairs to copy before the step."""
         old, allocator = list(self.block_ids), self.allocator
         is_shared = allocator.ref_count(old[0]) > 1
         if not is_shared:
@@ -70,7 +70,7 @@ class StateTable(BlockTable):
         self.block_ids = array("i", [allocator.allocate() for _ in old])
         if is_shared:
             allocator.release(old)
-        else:  # nothing else keeps them until the copies are made
+        else:  # only the snapshot holds them until the copies are made
             self._release_later(old)
         return tuple(zip(old, self.block_ids, strict=True))
 
@@ -80,15 +80,15 @@ class StateTable(BlockTable):
         return bool(self.block_ids) and self.allocator.content(self.block_ids[0]) is not None
 
     def give_up_snapshot(self) -> None:
-        """Let the next step write over the state, if no other table holds it."""
+        """Let the next step overwrite the state, if no other table holds it."""
         if self.is_snapshot and self.allocator.ref_count(self.block_ids[0]) == 1:
             for block_id in self.block_ids:
                 self.allocator.forget(block_id)
 
     def keep_snapshot(self, token_ids: Sequence[int], num_blocks: int) -> None:
-        """Make the state, which is that behind the first `num_blocks` full blocks of tokens, findable.
+        """Make the state after the first `num_blocks` full blocks of tokens findable.
 
-        Not if there is a whole one already. What is left of one that was evicted in part is forgotten.
+        Does nothing if a complete one exists. Forgets the rest of one that was evicted in part.
         """
         self.hashes.extend(token_ids, num_blocks)
         contents, allocator = self._contents(num_blocks), self.allocator
@@ -102,14 +102,14 @@ class StateTable(BlockTable):
             allocator.promote(block_id, content)
 
     def promote(self, token_ids: Sequence[int], num_computed_tokens: int) -> list[int]:
-        """Nothing: tokens are found in groups of attention; see `keep_snapshot`."""
+        """Nothing to promote: attention groups find tokens; see `keep_snapshot`."""
         return []
 
     def shrink(self, num_tokens: int) -> None:
-        """A state does not shrink, and cannot go back: it takes no drafts."""
+        """A state does not shrink and cannot go back, so it takes no drafts."""
 
     def fork(self, hashes: BlockHashes) -> "StateTable":
-        """A table for a sequence with the same tokens: the state is shared until one of them moves on."""
+        """A table for a sequence with the same tokens; they share the state until one of them moves on."""
         child = StateTable(self.allocator, hashes, self._group, self.num_to_copy, self._release_later)
         for block_id in self.block_ids:
             self.allocator.share(block_id)
@@ -117,6 +117,6 @@ class StateTable(BlockTable):
         return child
 
     def _contents(self, num_blocks: int) -> list[bytes]:
-        """The hashes of the state's blocks behind so many full blocks of tokens."""
+        """The hashes of the state's blocks after `num_blocks` full blocks of tokens."""
         whole = self.hashes[num_blocks - 1]
         return [whole + state_suffix(self._group, part) for part in range(self.num_to_copy)]

@@ -6,17 +6,11 @@ queries behind the trained length.
 
 import torch
 
-from lullm.config.decoder import QueryStretch
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, rules_of
-
-
-def stretch_within(config: ModelConfig, max_model_len: int) -> QueryStretch | None:
-    """What stretches queries of so many positions; None: all factors are 1."""
-    stretch = config.family.query_stretch
-    return None if stretch is None or max_model_len + stretch.ahead <= stretch.trained_len else stretch
+from lullm.nn.attention import stretch_factors
 
 
 def build_mistral(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    style = DecoderStyle(rules_of(config), query_stretch=stretch_within(config, max_model_len))
-    return CausalLM(config, style, dtype, max_model_len)
+    factors = stretch_factors(config.family.query_stretch, max_model_len, dtype)
+    return CausalLM(config, DecoderStyle(rules_of(config), query_factors=factors), dtype, max_model_len)

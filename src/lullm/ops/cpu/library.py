@@ -26,7 +26,7 @@ logger = get_logger(__name__)
 
 ISA_VARIABLE = "LULLM_CPU_ISA"
 LIBRARY_VARIABLE = "LULLM_CPU_LIBRARY"
-_ABI_VERSION = 17
+_ABI_VERSION = 18
 _SOURCES = Path(__file__).parent / "csrc"
 """In a checkout; an installed package has none."""
 
@@ -72,11 +72,11 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_quantized_logits": [_POINTER] * 3 + [_SIZE] * 4 + [_INT] * 2,
     "lullm_quantized_embedding": [_POINTER] * 3 + [_SIZE] * 3 + [_INT] * 2,
     "lullm_causal_convolution": [_POINTER] * 9 + [_SIZE] * 9 + [_INT] * 2,
-    "lullm_recurrence": [_POINTER] * 14 + [_SIZE] * 13 + [_FLOAT] * 2 + [_INT] * 2,
+    "lullm_recurrence": [_POINTER] * 14 + [_SIZE] * 13 + [_FLOAT] * 2 + [_INT] * 3,
     "lullm_selective_scan": [_POINTER] * 12 + [_SIZE] * 11 + [_INT],
     "lullm_rg_lru": [_POINTER] * 12 + [_SIZE] * 10 + [_INT],
     "lullm_gated_rms_norm": [_POINTER] * 4 + [_SIZE] * 6 + [_FLOAT] + [_INT] * 2,
-    "lullm_multiply": [_POINTER] * 2 + [_SIZE] * 4 + [_INT] * 2,
+    "lullm_multiply": [_POINTER] * 2 + [_SIZE] * 5 + [_INT] * 2,
     "lullm_group_bytes": [_SIZE],
     "lullm_open_group": [_INT] + [_SIZE] * 4,
     "lullm_close_group": [_POINTER],
@@ -91,7 +91,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_begin_digest": [_POINTER],
     "lullm_extend_digest": [_POINTER] * 3 + [_SIZE],
     "lullm_digest_value": [_POINTER] * 2,
-    "lullm_touch": [_POINTER] + [_SIZE] * 2 + [_POINTER],
+    "lullm_touch": [_POINTER, _SIZE, _SIZE, _POINTER],
     "lullm_touch_pages": [_POINTER] + [_SIZE] * 2,
     "lullm_spin_products": [_SIZE, _INT],
     "lullm_operation_number": [ctypes.c_char_p],

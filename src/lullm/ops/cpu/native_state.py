@@ -21,7 +21,7 @@ _torch_delta_rule = mixing.gated_delta_rule_over(recurrence.scan)
 _torch_state_space = mixing.state_space_over(recurrence.scan)
 _torch_selective_scan = mixing.selective_scan_over(recurrence.select)
 _torch_rg_lru = mixing.rg_lru_over(recurrence.unite)
-_GATINGS: dict[Gating | None, int] = {None: 0, "silu": 1, "sigmoid": 2}
+_GATINGS: dict[Gating | None, int] = {None: 0, "silu": 1, "sigmoid": 2, "softplus": 3}
 """By their number in `csrc/state/arguments.h`."""
 
 
@@ -65,10 +65,10 @@ def causal_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, activates
 
 
 def gated_delta_rule(qk: Tensor, v: Tensor, sizes: Tensor, weights: DecayWeights, state: LayerState) -> Tensor:
-    if not _is_native(qk, v, sizes) or sizes.shape[1] != 2 * v.shape[1]:
+    if not _is_native(qk, v, sizes):
         return _torch_delta_rule(qk, v, sizes, weights, state)
     queries, keys = qk.chunk(2, dim=1)
-    betas, steps = sizes.chunk(2, dim=1)
+    betas, steps = sizes.split((v.shape[1], sizes.shape[1] - v.shape[1]), dim=1)
     return _recur((queries, keys, v), (betas, steps), weights, state)
 
 
@@ -86,7 +86,7 @@ def _is_native(keys: Tensor, values: Tensor, steps: Tensor) -> bool:
 
 def _recur(
     heads: tuple[Tensor, Tensor, Tensor],  # queries, keys [T, G, Dk], values [T, H, Dv]
-    sizes: tuple[Tensor | None, Tensor],  # betas or None, steps [T, H]
+    sizes: tuple[Tensor | None, Tensor],  # betas or None, steps [T, H] or [T, H * Dk]
     weights: DecayWeights,
     state: LayerState,
 ) -> Tensor:  # [T, H, Dv]
@@ -114,6 +114,7 @@ def _recur(
         weights.least_step,
         weights.most_step if betas is None else weights.most_beta,
         len(state.shapes) > 3,
+        steps.shape[1] != values.shape[1],
         DTYPES[values.dtype],
     )
     return y
@@ -199,6 +200,7 @@ def multiply_(y: Tensor, x: Tensor, gating: Gating | None) -> None:
         y.stride(0),
         x.stride(0),
         *y.shape,
+        y.shape[1] // x.shape[1],
         _GATINGS[gating],
         DTYPES[y.dtype],
     )

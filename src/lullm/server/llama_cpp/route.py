@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 import lullm
+from lullm.config.generation import LLAMA_CPP, left_open
 from lullm.server.application import routed
 from lullm.server.context import ServerContext
 from lullm.server.llama_cpp.answer import CompletionAnswer, settings
@@ -46,10 +47,11 @@ def _props(context: ServerContext) -> dict[str, Any]:
     """The server's properties. `total_slots`: sequences that run at once, which share the memory of all."""
     engine = context.engine
     template = engine.tokenizer.chat_template
+    defaults = engine.default_params.replace(max_tokens=None, **left_open(LLAMA_CPP, engine.stated_params))
     return {
         "default_generation_settings": {
             "n_ctx": engine.config.max_model_len,
-            "params": settings(engine.default_params.replace(max_tokens=None)),
+            "params": settings(defaults),
         },
         "total_slots": engine.config.max_num_seqs,
         "model_alias": context.model_name,

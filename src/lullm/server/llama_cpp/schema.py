@@ -4,6 +4,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator
 
+from lullm.config.generation import LLAMA_CPP, left_open
 from lullm.engine.client import EngineClient
 from lullm.server.error import ApiError
 from lullm.server.openai.chat.conversation import Messages, PromptedBody
@@ -24,7 +25,7 @@ def _check_prompt(value: Any) -> Any:
 
 
 class GenerationFields(DialectBody):
-    """What completion and infill have in common. None: not given, the model's default applies."""
+    """What completion and infill have in common. None: not given, the model's default or llama.cpp's applies."""
 
     carried: ClassVar = {
         **{name: name for name in _SAME_NAME},
@@ -62,7 +63,7 @@ class GenerationFields(DialectBody):
     }
 
     def translated(self, engine: EngineClient) -> CompletionBody:
-        fields = self._carried()
+        fields = left_open(LLAMA_CPP, engine.stated_params) | self._carried()
         if fields.get("max_tokens", -1) < 0:
             fields["max_tokens"] = engine.config.max_model_len
         if not fields.get("logprobs"):

@@ -4,6 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
+from lullm.config.generation import OLLAMA, left_open
 from lullm.engine.client import EngineClient
 from lullm.server.error import ApiError
 from lullm.server.ollama.translation import openai_messages, openai_options, openai_thinking
@@ -67,7 +68,8 @@ class OllamaBody(DialectBody):
         raise NotImplementedError
 
     def translated(self, engine: EngineClient) -> ChatBody | CompletionBody:
-        fields = openai_options(self.options.model_dump(exclude_none=True) if self.options else {})
+        fields = left_open(OLLAMA, engine.stated_params)
+        fields |= openai_options(self.options.model_dump(exclude_none=True) if self.options else {})
         fields |= {"stream": self.stream} | kept_alive(self.keep_alive, engine)
         if self.is_load:
             nothing = {"prompt": [engine.model_config.bos_token_id or 0], "max_tokens": 1, "temperature": 0}

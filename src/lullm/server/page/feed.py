@@ -12,10 +12,11 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import lullm
+from lullm.config.generation import LLAMA_CPP, left_open
 from lullm.errors import EngineDeadError
 from lullm.server.context import ServerContext
 from lullm.server.sse import event
-from lullm.types.watch.occupancy import Occupancy, PoolOccupancy
+from lullm.types.monitor.occupancy import Occupancy, PoolOccupancy
 
 PERIOD_S = 0.4
 MAX_PERIOD_S = 2.0
@@ -87,6 +88,7 @@ class Feed:
             "model": self._context.model_name,
             "max_model_len": config.max_model_len,
             "max_logprobs": config.max_logprobs,
+            "sampling": left_open(LLAMA_CPP, self._engine.stated_params),
             "has_sleep_mode": has_admin,
             "has_admin_key": bool(self._context.options.admin_keys),
         }

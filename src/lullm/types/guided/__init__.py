@@ -1,1 +1,1 @@
-"""What an output must look like: what a caller asks, and what a draw carries."""
+"""The form of an output: a caller's parameters, and the guide that a draw carries."""

@@ -1,4 +1,4 @@
-"""StructuredOutputsParams: the form that an output must have. Guide: the same, ready for the draws."""
+"""StructuredOutputsParams: the form that an output must have. Guide: the same form, ready for draws."""
 
 import json
 from dataclasses import dataclass, fields
@@ -15,7 +15,7 @@ MAX_CHOICES = 10_000
 class Guide(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A grammar that output tokens must fit, as llguidance's text, and the tokens that may end a text that fits.
 
-    The tokens that a draw may choose are a function of the guide and the output tokens before it alone.
+    The tokens that a draw may choose depend on the guide and the output tokens before it alone.
     """
 
     grammar: str
@@ -29,15 +29,15 @@ class StructuredOutputsParams:
     Args:
         json: a JSON schema, as a dict or as text.
         regex: a regular expression (Rust's syntax, without look-around) that the whole output matches.
-        choice: texts, one of which the output is.
+        choice: texts; the output is one of them.
         grammar: a context-free grammar: Lark as llguidance reads it, or llama.cpp's GBNF.
         json_object: True: any JSON object.
         structural_tag: JSON text: {"type": "structural_tag", "structures": [{"begin", "schema", "end"}], "triggers"}:
             free text, in which a trigger starts one of the structures.
-        disable_any_whitespace: JSON without blanks. Otherwise up to 20 may stand where JSON allows them: without a
-            bound a model may write nothing else.
-        disable_additional_properties: objects have the properties that the schema names and no others, also where it
-            does not say so.
+        disable_any_whitespace: JSON without blanks. Otherwise up to 20 may stand where JSON allows them; without a
+            bound a model may write blanks only.
+        disable_additional_properties: objects have only the properties that the schema names, also where the schema
+            says nothing about it.
         whitespace_pattern: a regular expression for the blanks of JSON instead.
 
     Raises:
@@ -79,11 +79,11 @@ class StructuredOutputsParams:
 
     @property
     def form(self) -> str:
-        """Which of the forms is given."""
+        """The name of the given form."""
         return self._given()[0]
 
     def _given(self) -> list[str]:
-        # `{}` is a schema that any JSON fits, and the empty regex has one text: false they are, but given.
+        # Test for None: the schema `{}`, which any JSON fits, and the empty regex, which has one text, are falsy.
         return [name for name in FORMS if getattr(self, name) is not None and getattr(self, name) is not False]
 
     @property
@@ -99,7 +99,7 @@ FORMS = tuple(field.name for field in fields(StructuredOutputsParams))[:6]
 
 
 def _schema_text(schema: object) -> str:
-    """JSON text of a schema. Raises InvalidRequestError: it is nested too deep, or holds what JSON has not."""
+    """JSON text of a schema. Raises InvalidRequestError: it is nested too deep, or has values that JSON has not."""
     try:
         return json.dumps(schema)
     except (TypeError, ValueError, RecursionError) as error:

@@ -1,1 +1,1 @@
-"""Several workers as plain data: where each of them stands."""
+"""Several workers as plain data: the place of each of them."""

@@ -1,4 +1,4 @@
-"""Experts of a mixture: how many tokens have used each, and which worker has it."""
+"""Experts of a mixture: the tokens that have used each, and each expert's worker."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ class LayerExperts:
     """The experts of one layer, as a worker knows them.
 
     Args:
-        load: by expert, how many tokens have used it.
-        slots: by expert; each worker has `num_own` slots that follow each other, in rank order.
-        form: how they lie in the worker's memory; empty: not all in one way.
+        load: by expert, the number of tokens that have used it.
+        slots: by expert; each worker has `num_own` consecutive slots, in rank order.
+        form: their layout in the worker's memory; empty: they do not all have the same.
     """
 
     layer: int
@@ -23,11 +23,11 @@ class LayerExperts:
 
 @dataclass(frozen=True, slots=True)
 class ExpertLoad:
-    """What the experts of a model have had to do since the engine started, or since the load was last cleared.
+    """The use of a model's experts since the engine started, or since the counts were last cleared.
 
     Attributes:
-        tokens: by layer and expert: how many tokens have used it.
-        workers: by layer and expert: which workers of the layer's stage have it. Without `enable_expert_parallel` each
+        tokens: by layer and expert: the number of tokens that have used it.
+        workers: by layer and expert: its worker within the layer's stage. Without `enable_expert_parallel` each worker
             has a part of each expert, and they count as one.
     """
 
@@ -36,7 +36,7 @@ class ExpertLoad:
 
     @property
     def balance(self) -> float:
-        """The work of the mean worker by that of the busiest one, the mean over all layers that were used; 1 is even.
+        """The mean worker's load divided by the busiest one's, averaged over all layers in use; 1 is even.
 
         vLLM logs the same as "balancedness".
         """
@@ -46,7 +46,7 @@ class ExpertLoad:
 
 @dataclass(frozen=True, slots=True)
 class ExpertMove:
-    """What `rebalance_experts` has done. `num_moved`: experts; `before`, `after`: see `ExpertLoad.balance`."""
+    """The result of `rebalance_experts`. `num_moved`: experts; `before`, `after`: see `ExpertLoad.balance`."""
 
     num_moved: int
     before: float

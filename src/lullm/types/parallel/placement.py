@@ -1,4 +1,4 @@
-"""Placement: where one worker stands among all workers of an engine."""
+"""Placement: the place of one worker among all workers of an engine."""
 
 from dataclasses import dataclass
 

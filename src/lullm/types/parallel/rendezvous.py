@@ -1,13 +1,13 @@
-"""Rendezvous: how the workers of an engine find each other, as plain data that a new process can be given."""
+"""Rendezvous: how the workers of an engine find each other, as plain data for new processes."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 Transport = Literal["memory", "gloo", "nccl"]
-"""What carries tensors: memory that workers of one host share, or torch.distributed, between hosts or GPUs."""
+"""The transport of tensors: memory that workers of one host share, or torch.distributed, between hosts or GPUs."""
 
 DEFAULT_TIMEOUT = 300.0
-"""Seconds. A stage of a pipeline waits for a whole prefill of the one before it; a death is noticed earlier."""
+"""Seconds. A stage of a pipeline waits for a whole prefill of the stage before it; a death is noticed earlier."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""PipelineStage: which layers of a model a worker has."""
+"""PipelineStage: the layers that a worker has."""
 
 from dataclasses import dataclass
 from itertools import accumulate

@@ -1,1 +1,1 @@
-"""Pooling as plain data: what a caller asks, which rows of a sequence count, and what the caller gets back."""
+"""Pooling as plain data: a caller's parameters, the rows of a sequence that count, and the output."""

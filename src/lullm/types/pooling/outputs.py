@@ -1,4 +1,4 @@
-"""What a caller gets back of a pooling request, under vLLM's names."""
+"""Outputs of a pooling request, under vLLM's names."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -17,7 +17,7 @@ class PoolingOutput:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingOutput:
-    """`embedding`: hidden_size elements, or as many as `dimensions` said."""
+    """`embedding`: hidden_size elements, or as many as `dimensions` asks for."""
 
     embedding: list[float]
 
@@ -28,7 +28,7 @@ class EmbeddingOutput:
 
 @dataclass(frozen=True, slots=True)
 class ClassificationOutput:
-    """`probs`: one number per label; probabilities, unless the activation was left out."""
+    """`probs`: one number per label; probabilities, unless the activation was turned off."""
 
     probs: list[float]
 
@@ -39,17 +39,17 @@ class ClassificationOutput:
 
 @dataclass(frozen=True, slots=True)
 class ScoringOutput:
-    """`score`: of a pair; of a reranker mostly between 0 and 1, of embeddings their cosine."""
+    """`score`: of a pair. A reranker's is mostly between 0 and 1, that of embeddings is their cosine."""
 
     score: float
 
 
 @dataclass(slots=True)
 class PoolingRequestOutput(Generic[Output]):
-    """The one output of a pooling request. `finish_reason` is 'stop', or 'abort'; then there is no data.
+    """The one output of a pooling request. `finish_reason` is 'stop', or 'abort', which comes without data.
 
-    `num_cached_tokens`: prompt tokens whose KV came from the prefix cache. `stop_reason`: why it was aborted, where
-    that was the request's own fault.
+    `num_cached_tokens`: prompt tokens whose KV came from the prefix cache. `stop_reason`: the reason of an abort that
+    the request itself caused.
     """
 
     request_id: str
@@ -82,4 +82,4 @@ ClassificationRequestOutput = PoolingRequestOutput[ClassificationOutput]
 ScoringRequestOutput = PoolingRequestOutput[ScoringOutput]
 
 EngineOutput = RequestOutput | PoolingRequestOutput[PoolingOutput]
-"""What an engine gives back of requests of either kind."""
+"""An engine's output for a request of either kind."""

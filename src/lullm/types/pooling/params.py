@@ -1,4 +1,4 @@
-"""PoolingParams: what a caller asks of one pooling request, with vLLM's names. Checked once, when it is built."""
+"""PoolingParams: a caller's parameters of one pooling request, with vLLM's names. Checked when it is built."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -12,7 +12,7 @@ PoolingKind = Literal["last", "cls", "mean"]
 """Which rows of a sequence count: the last one, the first one, or the mean of all."""
 
 PoolingActivation = Literal["none", "normalize", "sigmoid", "softmax"]
-"""What follows pooling and head: nothing, division by the L2 norm, or probabilities."""
+"""The step after pooling and head: none, division by the L2 norm, or probabilities."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,13 +20,13 @@ class PoolingParams:
     """Parameters of one pooling request.
 
     Args:
-        dimensions: of an embedding: its first so many elements, for models that are trained for that (Matryoshka,
-            https://arxiv.org/abs/2205.13147); normalized afterwards.
-        use_activation: False leaves out what the model's folder puts behind the pooling: the L2 norm of an embedding,
-            the sigmoid or softmax of a score. None and True: as the folder says.
+        dimensions: the number of leading elements of an embedding to keep, for models that are trained for that
+            (Matryoshka, https://arxiv.org/abs/2205.13147); normalized afterwards.
+        use_activation: False turns off the step that the model's folder puts after the pooling: the L2 norm of an
+            embedding, the sigmoid or softmax of a score. None and True: as the folder says.
         normalize: an older name of `use_activation` for embeddings; True normalizes even if the folder does not.
-        truncate_prompt_tokens: keep the last so many tokens of the prompt; -1: as many as the model's length.
-        task: the task that the caller expects, for `encode`; the others set it.
+        truncate_prompt_tokens: keep so many last tokens of the prompt; -1: as many as the model's length.
+        task: the task that the caller expects, for `encode`; the other calls set it.
 
     Raises:
         InvalidRequestError: a value is out of range; `.param` names the field.
@@ -55,7 +55,7 @@ class PoolingParams:
             raise InvalidRequestError(f"task must be one of {', '.join(get_args(PoolingTask))}", "task")
 
     def expecting(self, task: PoolingTask | None) -> "PoolingParams":
-        """The same for a caller that expects `task`; None: any. Raises InvalidRequestError: it expects another."""
+        """A copy for a caller that expects `task`; None: any. Raises InvalidRequestError: it expects another."""
         if task is None or self.task == task:
             return self
         if self.task is not None:

@@ -1,4 +1,4 @@
-"""PooledRows: the sum of the rows of one sequence that count, as its steps give it; and what becomes of the sum."""
+"""PooledRows: sums the pooled rows of one sequence over its steps, and makes the caller's values of the sum."""
 
 import math
 from array import array
@@ -11,7 +11,7 @@ PackedFloats = bytes
 """float32 in the machine's byte order."""
 
 RowRange = tuple[int, int]
-"""(first row, row behind the last) of a span."""
+"""(first row, row after the last) of a span."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class PooledRows:
 
     @property
     def needs_whole_prompt(self) -> bool:
-        """Whether rows count that a cached prefix would leave uncomputed."""
+        """Whether it counts rows that a cached prefix would leave uncomputed."""
         return self.kind != "last"
 
     @property
@@ -36,12 +36,12 @@ class PooledRows:
         return self.num_rows == (self.prompt_len if self.kind == "mean" else 1)
 
     def wanted(self, start: int, end: int) -> RowRange | None:
-        """The rows that count of a span over the positions `start`..`end` - 1, from its first row; None: no row."""
+        """The rows to pool in a span over the positions `start`..`end` - 1, from its first row; None: no row."""
         first, last = {"last": (self.prompt_len - 1, self.prompt_len), "cls": (0, 1), "mean": (start, end)}[self.kind]
         return (first - start, last - start) if start <= first < end else None
 
     def add(self, packed: PackedFloats, num_rows: int) -> None:
-        """Take the sum of `num_rows` rows in."""
+        """Add the sum of `num_rows` rows."""
         values = memoryview(packed).cast("f")
         if not self.num_rows:
             self.values = array("d", values)
@@ -50,7 +50,7 @@ class PooledRows:
         self.num_rows += num_rows
 
     def clear(self) -> None:
-        """Start over: the sequence is computed again."""
+        """Start again: the sequence is computed again."""
         self.num_rows, self.values = 0, array("d")
 
     @property
@@ -58,17 +58,17 @@ class PooledRows:
         return all(map(math.isfinite, self.values))
 
     def mean(self) -> list[float]:
-        """Of the rows that count, once it is complete."""
+        """The mean of the rows, once the sum is complete."""
         return [value / self.num_rows for value in self.values]
 
 
 def finished(values: Sequence[float], pooling: Pooling) -> list[float]:
-    """What the caller gets of the pooled values: the leading dimensions, then the activation."""
+    """The caller's values: the leading dimensions, then the activation."""
     return activated(list(values[: pooling.dimensions]), pooling.activation)
 
 
 def activated(values: list[float], activation: PoolingActivation) -> list[float]:
-    """The values behind an activation. A vector of zeros stays one."""
+    """The values after an activation. A vector of zeros stays one."""
     if activation == "normalize":
         norm = math.hypot(*values)
         return [value / norm for value in values] if norm else values

@@ -16,15 +16,15 @@ class Scoring:
 
     Args:
         data_1, data_2: one text or several on each side: one with one, one with each of several, or in pairs.
-        reads_pairs: the model reads a pair as one prompt; else each text is embedded, once.
-        instruction: what counts as relevant, for models that read it.
+        reads_pairs: the model reads a pair as one prompt; otherwise each text is embedded, once.
+        instruction: the meaning of "relevant", for models that take one.
         names: of the two sides, for errors.
 
     Attributes:
         prompts: to be pooled, in this order.
 
     Raises:
-        InvalidRequestError: no texts, or sides that do not match.
+        InvalidRequestError: no texts, or sides of different lengths.
     """
 
     def __init__(

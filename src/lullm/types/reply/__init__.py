@@ -1,1 +1,1 @@
-"""The form of replies: how models write thoughts and calls, and what a request says of them."""
+"""Replies: how models write thoughts and calls, and how a request wants its reply read."""

@@ -1,6 +1,6 @@
 """ReplyForm: how a model writes its thoughts and its calls of tools. Data, from which readers and grammars are made.
 
-All texts are written as the chat template writes them, blanks included. Readers take any blanks in their places.
+All texts are those of the chat template, blanks included. Readers accept any blanks in their place.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class ThinkingForm:
-    """Thoughts stand between two texts. `begins_inside`: always, whether or not the prompt ends with the first."""
+    """Thoughts lie between two texts. `begins_inside`: the prompt always opens them, also without the first text."""
 
     open: str
     close: str
@@ -49,7 +49,7 @@ class KeywordValues:
 class NamedBody:
     """A call is a name, `name_close`, and arguments: 'json' is one JSON object.
 
-    `cut`: what begins with it in a name does not belong to the name (a number, an id).
+    `cut`: a name ends before this text (a number or an id follows).
     """
 
     name_close: str
@@ -59,11 +59,11 @@ class NamedBody:
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """Calls stand one after another: `section_open` open body close `separator` open body close `section_close`.
+    """Calls follow one another: `section_open` open body close `separator` open body close `section_close`.
 
     Args:
-        is_bare: a call has no marker. It counts only as the beginning of a reply, and with the name of a known tool.
-        has_short_ids: the template takes ids of nine letters and digits only.
+        is_bare: a call has no marker. It counts only at the beginning of a reply, and with the name of a known tool.
+        has_short_ids: the template takes only ids of nine letters and digits.
     """
 
     open: str
@@ -80,8 +80,8 @@ class CallForm:
 class HeaderForm:
     """A reply is a list of messages with headers, which name a channel and maybe the tool that is called.
 
-    A header is what stands between one of `starts` (or the prompt's end) and `end`. One of `stops` ends a message.
-    `text_open`: the header of the answer. `next_open`: what stands between messages.
+    A header lies between one of `starts` (or the prompt's end) and `end`. One of `stops` ends a message. `text_open`:
+    the header of the answer. `next_open`: the text between messages.
     """
 
     starts: tuple[str, ...]
@@ -96,7 +96,7 @@ class HeaderForm:
 
 @dataclass(frozen=True, slots=True)
 class ReplyForm:
-    """How a model writes its replies. None: it has no such thing."""
+    """How a model writes its replies. None: it writes no such part."""
 
     thinking: ThinkingForm | None = None
     calls: CallForm | None = None
@@ -104,7 +104,7 @@ class ReplyForm:
 
     @property
     def texts(self) -> set[str]:
-        """All texts of the form, in which special tokens may stand."""
+        """All texts of the form that may contain special tokens."""
         return set(_texts(self))
 
 

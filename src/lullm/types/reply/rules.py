@@ -1,4 +1,4 @@
-"""What one request says of its reply: the tools that may be called, and how the reply is read."""
+"""A request's rules for its reply: the tools that the model may call, and how the reply is read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,11 +9,12 @@ from lullm.types.reply.form import ReplyForm
 
 @dataclass(frozen=True, slots=True)
 class CallRules:
-    """Whether tools are called.
+    """Whether the model may call tools.
 
     Args:
         choice: 'auto': the model decides; 'none': it cannot; 'required': it calls at least one.
-        name: with 'required', the only tool that is called, once. is_parallel: it may call several in a reply.
+        name: with 'required', the only tool that is called, once.
+        is_parallel: it may call several in a reply.
     """
 
     choice: Literal["auto", "none", "required"] = "auto"
@@ -23,7 +24,7 @@ class CallRules:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that may be called. `parameters`: a JSON schema of its arguments."""
+    """A function that the model may call. `parameters`: a JSON schema of its arguments."""
 
     name: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -32,7 +33,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ThinkingTokens:
-    """Thoughts among output tokens: they begin behind `open_ids` and end with `close_ids`; neither is empty.
+    """Thoughts among output tokens: they begin after `open_ids` and end with `close_ids`; neither is empty.
 
     `begins_inside`: the prompt has opened them. `may_begin`: it has not closed them either, so the model may open them.
     """
@@ -48,9 +49,9 @@ class ReplyRules:
     """How the replies to one request are read.
 
     Args:
-        tools: those that may be called; none: what looks like a call is text.
-        thinking: None: nothing is read as a thought.
-        shown_token_ids: special tokens that the form's marks are made of, so that they must come as text.
+        tools: the callable tools; with none, text that looks like a call stays text.
+        thinking: None: no text is read as a thought.
+        shown_token_ids: special tokens of the form's marks, which must appear in the text.
     """
 
     form: ReplyForm

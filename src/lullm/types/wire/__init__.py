@@ -1,1 +1,1 @@
-"""What goes to another process by a name or as words: classes, functions, errors."""
+"""Classes, functions and errors in a form for other processes: by name, or as words."""

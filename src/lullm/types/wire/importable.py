@@ -1,4 +1,4 @@
-"""Classes and functions by a name under which another process finds them: 'package.module:Name'."""
+"""Classes and functions by a name under which another process can import them: 'package.module:Name'."""
 
 import importlib
 from operator import attrgetter
@@ -14,7 +14,7 @@ def is_importable_name(text: str) -> bool:
 
 
 def find_importable(text: str) -> Any:
-    """What a name of this form stands for; its module is imported. Raises ConfigError: there is no such thing."""
+    """The object of this name; imports its module. Raises ConfigError: it does not exist."""
     if not is_importable_name(text):
         raise ConfigError(f"{text!r} is not of the form 'package.module:Name'")
     module, _, name = _split(text)
@@ -25,7 +25,7 @@ def find_importable(text: str) -> Any:
 
 
 def importable_name(thing: Any) -> str:
-    """The name under which another process finds a class or function. Raises ConfigError: it has none."""
+    """The name under which another process can import a class or function. Raises ConfigError: it has none."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", "<unnamed>")
     if module is None or module == "__main__" or "<" in name:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""An error as plain data, to go to another process, and the same error there: its class, message, fields and notes."""
+"""An error as plain data for another process, and the same error there: its class, message, fields and notes."""
 
 import builtins
 import os
@@ -11,15 +11,15 @@ import lullm.errors
 from lullm.errors import LullmError
 
 _HOMES = {"lullm.errors": lullm.errors, "builtins": builtins}
-"""Modules whose errors are built again under their own class."""
+"""Modules whose errors are rebuilt as their own class."""
 _ATOMS = (type(None), bool, int, float, bytes)
 
 
 class PlainError(msgspec.Struct, array_like=True, gc=False):
-    """What MessagePack holds of an error.
+    """An error in MessagePack's types.
 
-    `home`: the module of its class `name`; None: only its words can be said elsewhere. `arguments`: of the class.
-    `fields`: its attributes. `trace`: where it was raised, in words; empty: it is a user's mistake, not a bug.
+    `home`: the module of its class `name`; None: other processes get its text only. `arguments`: of the class.
+    `fields`: its attributes. `trace`: its traceback as text; empty: a user's mistake, not a bug.
     """
 
     home: str | None
@@ -31,7 +31,7 @@ class PlainError(msgspec.Struct, array_like=True, gc=False):
 
 
 def plain_error(error: BaseException, where: str) -> PlainError:
-    """Args: where: who raises it, such as 'worker 3'."""
+    """The error as plain data. `where`: the place that raised it, such as 'worker 3'."""
     kind = type(error)
     home: str | None = kind.__module__
     arguments: list[Any] = []
@@ -51,7 +51,7 @@ def plain_error(error: BaseException, where: str) -> PlainError:
 
 
 def error_of(plain: PlainError) -> Exception:
-    """The error. A `LullmError` with the words stands for one whose class is not known here."""
+    """The error. If its class is not known here, a `LullmError` with its text."""
     kind = getattr(_HOMES.get(plain.home or ""), plain.name, None)
     if isinstance(kind, type) and issubclass(kind, Exception):
         error: Exception = kind(*plain.arguments)
@@ -64,13 +64,13 @@ def error_of(plain: PlainError) -> Exception:
 
 
 def lullm_error_of(plain: PlainError) -> LullmError:
-    """The same, as one of lullm's own: a request ends with no other."""
+    """The same as an error of lullm's own: a request ends with no other."""
     error = error_of(plain)
     return error if isinstance(error, LullmError) else LullmError(str(error))
 
 
 def _plain(value: object) -> Any:
-    """Raises TypeError: MessagePack has no such value."""
+    """The value, in MessagePack's types. Raises TypeError: it has no such type."""
     if isinstance(value, (str, os.PathLike)):
         return _text(os.fsdecode(value))
     if isinstance(value, (list, tuple)):
@@ -81,5 +81,5 @@ def _plain(value: object) -> Any:
 
 
 def _text(text: str) -> str:
-    """Without lone surrogates, as in file names that are no UTF-8: MessagePack has none."""
+    """The text without lone surrogates, which MessagePack lacks. File names that are not UTF-8 have them."""
     return text.encode("utf-8", "replace").decode()

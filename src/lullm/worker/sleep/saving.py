@@ -11,7 +11,7 @@ from typing import Literal
 from lullm.arena.backup import Backup
 from lullm.arena.chunk_store import MemoryStore
 from lullm.machine.memory import available_memory_bytes
-from lullm.types.sleep import KV_CACHE, Action, SleepOrder, UsedBlocks
+from lullm.types.sleep import KV_CACHE, Action, SleepCommand, UsedBlocks
 from lullm.units import format_bytes
 from lullm.weights.store import WeightStore
 
@@ -67,27 +67,27 @@ class Saving:
 
 
 def plan_saving(
-    order: SleepOrder,
+    command: SleepCommand,
     store: WeightStore,
     block_bytes: int,
     saved: Mapping[str, Saved],
     kept: Mapping[str, Saved],
     is_accelerator: bool,
 ) -> list[Saving]:
-    """The savings of an order for one worker, without moves of nothing or to the present place.
+    """The savings of a command for one worker, without moves of nothing or to the present place.
 
     Args:
         block_bytes: size of one KV block in all layers.
         saved: backups of sleeping tags. kept: backups in host memory that awake tags have left.
         is_accelerator: the device has its own memory, so that backups prefer host memory.
     """
-    target: Target = ("ram" if is_accelerator else "disk") if order.backup == "auto" else order.backup
+    target: Target = ("ram" if is_accelerator else "disk") if command.backup == "auto" else command.backup
     savings = []
-    for tag, action in order.actions:
+    for tag, action in command.actions:
         old = saved.get(tag)
         if action == "offload":
             if tag == KV_CACHE:
-                savings.append(_plan_blocks(order.used, block_bytes, target, kept.get(tag)))
+                savings.append(_plan_blocks(command.used, block_bytes, target, kept.get(tag)))
             else:
                 savings.append(_plan_weights(tag, store, target, kept.get(tag), is_accelerator))
         elif action != "move":

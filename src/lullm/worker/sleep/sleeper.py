@@ -23,7 +23,7 @@ from lullm.arena.arena import Arena
 from lullm.arena.backend import Backend
 from lullm.errors import CacheSizeError, LullmError, WakeUpError
 from lullm.machine.memory import resident_bytes
-from lullm.types.sleep import KV_CACHE, WEIGHTS, Action, Released, SleepForecast, SleepOrder, UsedBlocks
+from lullm.types.sleep import KV_CACHE, WEIGHTS, Action, Released, SleepCommand, SleepForecast, UsedBlocks
 from lullm.weights.store import WeightStore
 from lullm.worker.kv_pools import KVPools
 from lullm.worker.setup import WorkerSetup
@@ -71,7 +71,7 @@ class _Prepared:
 
 
 class Sleeper:
-    """The sleep of one worker. Its caller makes sure that nothing runs and that orders come in a legal sequence.
+    """The sleep of one worker. Its caller makes sure that nothing runs and that commands come in a legal sequence.
 
     Args:
         arenas: all memory of the worker.
@@ -89,13 +89,13 @@ class Sleeper:
 
     def pin_ahead(self) -> None:
         """Take the host memory of a first sleep of the weights in the background. The next sleep waits for it."""
-        order = SleepOrder(1, ((WEIGHTS, "offload"),), UsedBlocks([], []), "ram")
-        for saving in self._plan(order):
+        command = SleepCommand(1, ((WEIGHTS, "offload"),), UsedBlocks([], []), "ram")
+        for saving in self._plan(command):
             self._backups.pin_ahead(saving)
 
     @torch.inference_mode()
-    def prepare_sleep(self, order: SleepOrder) -> None:
-        """Save what the order says. Blocking. `commit_sleep` or `cancel_sleep` comes next.
+    def prepare_sleep(self, command: SleepCommand) -> None:
+        """Save what the command names. Blocking. `commit_sleep` or `cancel_sleep` comes next.
 
         Raises:
             OSError: something could not be saved (disk full, no memory). WakeUpError: a backup that was to move is
@@ -107,7 +107,7 @@ class Sleeper:
         self._device.synchronize()
         started, free = time.perf_counter(), self._free_bytes()
         self._await_ahead()
-        savings = self._plan(order)
+        savings = self._plan(command)
         made: dict[str, Saved] = {}
         self._backups.pinned_bytes, self._backups.pinned_s = 0, 0.0
         try:
@@ -210,11 +210,11 @@ class Sleeper:
                 release()
 
     @torch.inference_mode()
-    def forecast(self, order: SleepOrder) -> SleepForecast:
+    def forecast(self, command: SleepCommand) -> SleepForecast:
         """The effects of such a sleep, and the time to wake all of it. Changes nothing but spare memory."""
         if not self._backups.is_pinning:
             self._await_ahead()
-        savings, resident = self._plan(order), self.resident_bytes()
+        savings, resident = self._plan(command), self.resident_bytes()
         frees = 0
         sleep_s = wake_s = 0.0
         for saving in savings:
@@ -234,7 +234,7 @@ class Sleeper:
         # A sleep also frees what an allocator keeps for later. How much of that is resident cannot be known.
         self._device.trim()
         tags, num_saved = tuple(saving.tag for saving in savings), sum(saving.num_bytes for saving in savings)
-        return SleepForecast(order.level, tags, frees, num_saved, sleep_s, wake_s)
+        return SleepForecast(command.level, tags, frees, num_saved, sleep_s, wake_s)
 
     def resident_bytes(self) -> dict[str, int]:
         """Physical memory behind each arena now, by tag."""
@@ -254,9 +254,14 @@ class Sleeper:
         if self._backups.await_ahead():
             self._speeds.observe("pin", self._backups.pinned_bytes, self._backups.pinned_s)
 
-    def _plan(self, order: SleepOrder) -> list[Saving]:
+    def _plan(self, command: SleepCommand) -> list[Saving]:
         return plan_saving(
-            order, self._store, self._block_bytes, self._backups.saved, self._backups.kept, self._device.is_accelerator
+            command,
+            self._store,
+            self._block_bytes,
+            self._backups.saved,
+            self._backups.kept,
+            self._device.is_accelerator,
         )
 
     def _free_bytes(self) -> int:

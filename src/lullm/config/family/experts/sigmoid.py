@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from lullm.config.decoder import DecoderConfig
+from lullm.config.decoder import DecoderConfig, OutputGate
 from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, read_dense, read_partial, ropes_where, rotated_share
 from lullm.config.family.experts.reading import READS, TRAINING, layers_by_name, read_experts, read_grouped_experts
 from lullm.config.family.family import Family
@@ -50,8 +50,7 @@ def _read_afmoe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: in
     return replace(
         config,
         ropes=ropes_where([isinstance(kind, SlidingWindow) for kind in kinds], config),
-        has_output_gate=True,
-        gate_is_apart=True,
+        output_gate=OutputGate(is_apart=True),
         embedding_scale=positive_int(data, "hidden_size") ** 0.5 if boolean(data, "mup_enabled", False) else 1.0,
         experts=replace(
             experts,

@@ -1,19 +1,20 @@
-"""LFM2, dense and with experts: gated short convolutions in most layers, attention in the others."""
+"""LFM2, dense and with experts, and LFM3: gated short convolutions in most layers, attention in the others."""
 
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from lullm.config.decoder import DecoderConfig
+from lullm.config.decoder import DecoderConfig, OutputGate
+from lullm.config.family.dense import ropes_of
 from lullm.config.family.experts.reading import TRAINING, read_experts
 from lullm.config.family.family import Family
 from lullm.config.family.hybrid.layer_types import MOST_KERNEL
-from lullm.config.family.layer_kinds import FULL, kinds_by_type, num_layers
+from lullm.config.family.layer_kinds import FULL, SLIDING, kinds_by_type, num_layers
 from lullm.config.field import MOST_INTERMEDIATE, boolean, integer, positive_float, positive_int, shown
 from lullm.config.layer.recurrent import ShortConvolutionConfig
-from lullm.config.rope import ROPE_KEYS, read_flat_rope
+from lullm.config.rope import ROPE_KEYS, RopeConfig, read_flat_rope, read_ropes_by_kind
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import LayerKind, RecurrentState
+from lullm.types.layer_kind import LayerKind, RecurrentState, SlidingWindow
 from lullm.units import round_up
 
 CONVOLUTION = "conv"
@@ -36,14 +37,44 @@ def _layer_kinds(data: dict[str, Any], has_indices: bool) -> tuple[LayerKind, ..
     return kinds_by_type(data, {CONVOLUTION: RecurrentState(_convolution(data).state_shapes)}, types)
 
 
-def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _lfm3_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+    """By `layer_types`; without them of four layers one has attention, one a window, but for the first."""
+    others: dict[str, LayerKind] = {CONVOLUTION: RecurrentState(_convolution(data).state_shapes)}
+    if data.get("sliding_window") is not None:
+        others[SLIDING] = SlidingWindow(positive_int(data, "sliding_window"))
+    places = {2: FULL, 0: SLIDING}
+    types = [places.get(layer % 4, CONVOLUTION) if layer else CONVOLUTION for layer in range(num_layers(data))]
+    return kinds_by_type(data, others, types)
+
+
+def _read(
+    data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int, ropes: tuple[RopeConfig, ...] = ()
+) -> DecoderConfig:
     return DecoderConfig(
         intermediate_size=_intermediate_size(data),
         rms_norm_eps=positive_float(data, "norm_eps", 1e-5),
-        ropes=(read_flat_rope(data),) * len(kinds),
+        ropes=ropes or (read_flat_rope(data),) * len(kinds),
         attention_scale=head_dim**-0.5,
         recurrent=_convolution(data),
     )
+
+
+def _read_lfm3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    ropes = ropes_of(
+        kinds, *read_ropes_by_kind({**data, "rope_parameters": data.get("rope_parameters") or _ROPES}, 1e6, 1e6)
+    )
+    return replace(
+        _read(data, kinds, head_dim, ropes),
+        has_post_norms=boolean(data, "use_sandwich_norm", True),
+        output_gate=_HEAD_GATE if boolean(data, "use_attention_gate", True) else None,
+    )
+
+
+_HEAD_GATE = OutputGate(is_apart=True, is_of_heads=True)
+_ROPES = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.5},
+}
 
 
 def _intermediate_size(data: dict[str, Any]) -> int:
@@ -99,6 +130,17 @@ LFM2 = Family(
     ignores=_REPEATED,
     layer_kinds=partial(_layer_kinds, has_indices=True),
 )
+LFM3 = Family(
+    _read_lfm3,
+    defaults={
+        "norm_eps": 1e-5, "conv_L_cache": 7, "tie_word_embeddings": True, "num_key_value_heads": 4, "head_dim": 128,
+        "intermediate_size": 7680, "sliding_window": 256, "use_sandwich_norm": True, "use_attention_gate": True,
+    },
+    aliases={"tie_embedding": "tie_word_embeddings", "block_ff_dim": "intermediate_size"},
+    reads=frozenset({"rope_parameters", "conv_bias"}),
+    fixed={"attention_bias": False},
+    layer_kinds=_lfm3_kinds,
+)  # fmt: skip
 LFM2_MOE = Family(
     _read_moe,
     defaults=_DEFAULTS

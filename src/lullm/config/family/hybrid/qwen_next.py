@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from lullm.config.decoder import DecoderConfig
+from lullm.config.decoder import DecoderConfig, OutputGate
 from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, activation
 from lullm.config.family.experts.reading import TRAINING, read_experts, sparse_layers
 from lullm.config.family.family import Family
@@ -52,7 +52,7 @@ def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> 
         attention_scale=head_dim**-0.5,
         activation=activation(data, "hidden_act"),
         attention_bias=boolean(data, "attention_bias", False),
-        has_output_gate=True,
+        output_gate=OutputGate(),
         recurrent=read_delta_net(data),
     )
 

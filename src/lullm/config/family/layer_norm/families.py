@@ -1,4 +1,4 @@
-"""Families that norm by mean and variance: CodeGen, Command R, GPT-J, GPT-NeoX, Nemotron, OLMo, Phi and others.
+"""Families that norm by mean and variance: CodeGen, GPT-J, GPT-NeoX, Nemotron, OLMo, Phi and others.
 
 Most have their own name for the norms' eps, and attention and MLP side by side, or a switch for it.
 """
@@ -13,16 +13,15 @@ from lullm.config.family.dense import (
     activation,
     read_dense,
     read_partial,
-    ropes_where,
     rotated_share,
 )
 from lullm.config.family.family import Data, Family
 from lullm.config.family.gpt import GPT2_IGNORES
-from lullm.config.family.layer_kinds import window_but_every, window_unless_null
-from lullm.config.field import MOST_HEADS, MOST_LAYERS, boolean, positive_float, positive_int, shown
+from lullm.config.family.layer_kinds import window_unless_null
+from lullm.config.field import MOST_HEADS, boolean, positive_int, shown
 from lullm.config.rope import ROPE_KEYS
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import LayerKind, SlidingWindow
+from lullm.types.layer_kind import LayerKind
 
 Kinds = tuple[LayerKind, ...]
 
@@ -30,21 +29,6 @@ CODEGEN_PARTS = 4
 """Of CodeGen's queries, values and keys, which stand together by parts: of the processors that trained it."""
 _OLMO_EPS = 1e-5
 """OLMo's files do not say it."""
-
-
-def _read_cohere(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
-    scale = positive_float(data, "logit_scale", 0.0625)
-    return replace(read_dense(data, kinds, head_dim), logit_scale=scale, has_parallel_mlp=True)
-
-
-def _read_cohere2(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
-    """Layers without a window do not rotate their heads."""
-    config = _read_cohere(data, kinds, head_dim)
-    return replace(config, ropes=ropes_where([isinstance(kind, SlidingWindow) for kind in kinds], config))
-
-
-def _cohere2_kinds(data: Data) -> Kinds:
-    return window_but_every(data, positive_int(data, "sliding_window_pattern", 4, MOST_LAYERS))
 
 
 def _read_gptj(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
@@ -120,42 +104,13 @@ def _read_starcoder2(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     return replace(read_dense(data, kinds, head_dim), attention_bias=bias, mlp_bias=bias)
 
 
-_READS = ROPE_KEYS | {"intermediate_size", "hidden_act"}
-_EPS = {"layer_norm_eps": "rms_norm_eps"}
+READS = ROPE_KEYS | {"intermediate_size", "hidden_act"}
+EPS = {"layer_norm_eps": "rms_norm_eps"}
 DROPOUTS = frozenset(
     {"residual_dropout", "embedding_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"}
 )
 _PLAIN: dict[str, Any] = {"fixed": NO_WINDOW, "ignores": UNUSED_WINDOW | DROPOUTS}
-_COHERE_DEFAULTS = {
-    "layer_norm_eps": 1e-5, "rope_theta": 500000.0, "logit_scale": 0.0625, "tie_word_embeddings": True,
-}  # fmt: skip
 
-COHERE = Family(
-    _read_cohere,
-    aliases=_EPS,
-    defaults=_COHERE_DEFAULTS,
-    reads=_READS | {"attention_bias"},
-    fixed=NO_WINDOW | {"use_qk_norm": False},
-    ignores=UNUSED_WINDOW,
-)
-COHERE2 = Family(
-    _read_cohere2,
-    aliases=_EPS,
-    defaults=_COHERE_DEFAULTS | {"rope_theta": 10000.0, "sliding_window": 4096},
-    reads=_READS | {"attention_bias", "sliding_window_pattern"},
-    fixed={
-        "use_qk_norm": False, "position_embedding_type": "rope_gptj", "rotary_pct": 1.0, "use_parallel_block": True,
-        "use_gated_activation": True,
-    },
-    # In other words what the released models are.
-    ignores=frozenset(
-        {
-            "cache_implementation", "order_of_interleaved_layers", "use_embedding_sharing", "use_parallel_embedding",
-            "layer_switch",
-        }
-    ),
-    layer_kinds=_cohere2_kinds,
-)  # fmt: skip
 GPTJ = Family(
     _read_gptj,
     aliases={
@@ -173,9 +128,9 @@ GPTJ = Family(
 CODEGEN = replace(GPTJ, read=_read_codegen)
 GPT_NEOX = Family(
     _read_gpt_neox,
-    aliases=_EPS,
+    aliases=EPS,
     defaults={"layer_norm_eps": 1e-5, "hidden_act": "gelu", "attention_bias": True, "use_parallel_residual": True},
-    reads=_READS | {"rotary_pct", "rotary_emb_base"},
+    reads=READS | {"rotary_pct", "rotary_emb_base"},
     fixed=NO_WINDOW,
     ignores=UNUSED_WINDOW | DROPOUTS | {"classifier_dropout", "num_key_value_heads"},
     derive=_older_rope,
@@ -184,35 +139,35 @@ NEMOTRON = Family(
     _read_nemotron,
     aliases={"norm_eps": "rms_norm_eps"},
     defaults={"norm_eps": 1e-5, "hidden_act": "relu2"},
-    reads=_READS | {"attention_bias", "mlp_bias", "partial_rotary_factor"},
+    reads=READS | {"attention_bias", "mlp_bias", "partial_rotary_factor"},
     **_PLAIN,
 )
 JAIS2 = Family(
     read_dense,
-    aliases=_EPS,
+    aliases=EPS,
     defaults={"layer_norm_eps": 1e-5, "hidden_act": "relu2", "attention_bias": True, "mlp_bias": True},
-    reads=_READS | {"attention_bias", "mlp_bias"},
+    reads=READS | {"attention_bias", "mlp_bias"},
     **_PLAIN,
 )
 OLMO = Family(
     _read_olmo,
-    reads=_READS | {"attention_bias"},
+    reads=READS | {"attention_bias"},
     fixed=NO_WINDOW | {"clip_qkv": None},
     ignores=UNUSED_WINDOW,
 )
 PHI = Family(
     _read_phi,
-    aliases=_EPS,
+    aliases=EPS,
     defaults={"layer_norm_eps": 1e-5, "hidden_act": "gelu_new"},
-    reads=_READS | {"partial_rotary_factor"},
+    reads=READS | {"partial_rotary_factor"},
     fixed=NO_WINDOW | {"qk_layernorm": False},
     ignores=UNUSED_WINDOW | DROPOUTS,
 )
 STABLELM = Family(
     _read_stablelm,
-    aliases=_EPS,
+    aliases=EPS,
     defaults={"layer_norm_eps": 1e-5, "num_key_value_heads": 32},
-    reads=_READS | {"partial_rotary_factor", "use_qkv_bias", "use_parallel_residual"},
+    reads=READS | {"partial_rotary_factor", "use_qkv_bias", "use_parallel_residual"},
     fixed=NO_WINDOW | {"qk_layernorm": False},
     ignores=UNUSED_WINDOW | DROPOUTS | {"rope_pct", "norm_eps"},  # older names beside those that count
     derive=whole_heads,
@@ -224,7 +179,7 @@ STARCODER2 = Family(
         "norm_epsilon": 1e-5, "hidden_act": "gelu_pytorch_tanh", "use_bias": True, "tie_word_embeddings": True,
         "num_key_value_heads": 2,
     },
-    reads=_READS | {"sliding_window"},
+    reads=READS | {"sliding_window"},
     fixed={"scale_attn_weights": True},
     # `norm_epsilon` and `hidden_act` count; the released files have their older names, too.
     ignores=DROPOUTS

@@ -1,6 +1,6 @@
 """DeepSeek-V2 (https://arxiv.org/abs/2405.04434), V3 and R1 (https://arxiv.org/abs/2412.19437), GLM-4.7-Flash.
 
-Attention over latent vectors, dense layers in front, and then experts with shared ones beside them.
+Attention over latent vectors, dense layers in front, and then experts with shared ones beside them. Mistral 4 is near.
 """
 
 import re
@@ -11,7 +11,8 @@ from torch import nn
 
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, rules_of
-from lullm.models.family.experts.routed import GLM_RENAMES, drafts_of, experts_or_mlp
+from lullm.models.family.experts.routed import GLM_RENAMES, ROW_STACKS, drafts_of, experts_or_mlp
+from lullm.nn.attention import stretch_factors
 from lullm.nn.latent_attention import LatentAttention
 from lullm.weights.rule import HeadOrder, WeightRules
 
@@ -19,12 +20,25 @@ from lullm.weights.rule import HeadOrder, WeightRules
 def latent_attention(
     config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
 ) -> dict[str, nn.Module]:
-    return {"self_attn": LatentAttention(config, config.family.attention_bias, layer, group, dtype)}
+    bias, factors = config.family.attention_bias, style.query_factors
+    return {"self_attn": LatentAttention(config, bias, layer, group, dtype, factors)}
 
 
 def build_deepseek(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    style = DecoderStyle(_rules(config), make_mlp=experts_or_mlp, make_mixers=latent_attention)
+    style = DecoderStyle(
+        _rules(config),
+        query_factors=stretch_factors(config.family.query_stretch, max_model_len, dtype),
+        make_mlp=experts_or_mlp,
+        make_mixers=latent_attention,
+    )
     return CausalLM(config, style, dtype, max_model_len)
+
+
+def build_mistral4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    """Whose files hold the experts of a layer as one tensor."""
+    model = build_deepseek(config, dtype, max_model_len)
+    model.rules = replace(model.rules, stacks=ROW_STACKS)
+    return model
 
 
 def _rules(config: ModelConfig) -> WeightRules:

@@ -14,7 +14,7 @@ from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone
 from lullm.models.family.experts.routed import COLUMN_STACKS, experts_or_mlp
 from lullm.models.family.glm import with_neighbours
-from lullm.models.family.mistral import stretch_within
+from lullm.nn.attention import stretch_factors
 from lullm.weights.rule import Rename
 
 LLAMA4_RENAMES = (
@@ -30,7 +30,7 @@ def _attention(
     if config.family.ropes[layer] is None:
         style = replace(style, head_norms=False, has_norm_weights=True)
     else:
-        style = replace(style, query_stretch=None)
+        style = replace(style, query_factors=None)
     return attention_alone(config, style, layer, group, dtype)
 
 
@@ -43,7 +43,7 @@ def build_llama4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) ->
         has_norm_weights=not family.has_head_norms,
         qkv_bias=family.attention_bias,
         o_bias=family.attention_bias,
-        query_stretch=stretch_within(config, max_model_len),
+        query_factors=stretch_factors(family.query_stretch, max_model_len, dtype),
         make_mlp=experts_or_mlp,
         make_mixers=_attention,
     )

@@ -20,7 +20,7 @@ from lullm.models.family.gemma.gemma3 import GemmaLayer
 from lullm.models.family.glm import with_neighbours
 from lullm.models.family.layer_norm.parallel import LOGIT_BIAS, layer_norm
 from lullm.nn.experts import MixtureOfExperts
-from lullm.weights.rule import Fusion, Rename, Stack
+from lullm.weights.rule import Fusion, Rename, Stack, WeightRules
 
 MIXTRAL_RENAMES = (
     Rename(re.compile(r"(?<=\.)block_sparse_moe\."), "mlp."),
@@ -60,12 +60,26 @@ COLUMN_STACKS = (
 `[out, in]`."""
 
 
+ROW_STACKS = (
+    Stack("experts", "gate_up_proj", ("gate_proj.weight", "up_proj.weight"), takes_turns=False, or_apart=True),
+    Stack("experts", "down_proj", ("down_proj.weight",), or_apart=True),
+)
+"""As `[out, in]`, as transformers 5 holds them."""
+
+
 def experts_or_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> nn.Module:
     """By layer."""
     family = config.family
     if family.experts is None or not family.experts.layers[layer]:
         return gated_mlp(config, layer, dtype, family.mlp_bias)
     return MixtureOfExperts(family.experts, config.hidden_size, family.activation, dtype)
+
+
+def with_gates_apart(rules: WeightRules) -> WeightRules:
+    """Of families whose gates of attention have a matrix of their own."""
+    of_heads = Fusion(("gate_proj", "q_proj", "k_proj", "v_proj"), "qkv_proj")
+    others = tuple(fusion for fusion in rules.fusions if fusion.into != of_heads.into)
+    return replace(rules, fusions=(of_heads, *others))
 
 
 def drafts_of(config: ModelConfig) -> re.Pattern[str]:
@@ -145,11 +159,8 @@ def build_exaone_moe(config: ModelConfig, dtype: torch.dtype, max_model_len: int
 
 
 def build_afmoe(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    """Gates of attention have a matrix of their own."""
-    rules = rules_of(config)
-    of_heads = Fusion(("gate_proj", "q_proj", "k_proj", "v_proj"), "qkv_proj")
-    others = tuple(fusion for fusion in rules.fusions if fusion.into != of_heads.into)
-    rules = replace(rules, renames=(*rules.renames, *AFMOE_RENAMES, *GLM_RENAMES), fusions=(of_heads, *others))
+    rules = with_gates_apart(rules_of(config))
+    rules = replace(rules, renames=(*rules.renames, *AFMOE_RENAMES, *GLM_RENAMES))
     style = DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp, make_layer=GemmaLayer)
     return CausalLM(config, style, dtype, max_model_len)
 

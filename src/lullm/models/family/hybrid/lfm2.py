@@ -1,5 +1,6 @@
 """LFM2 (https://arxiv.org/abs/2511.23404): gated short convolutions in most layers, attention with head norms in the
-others. LFM2 MoE has experts behind a sigmoid router in all but the first layers."""
+others. LFM2 MoE has experts behind a sigmoid router in all but the first layers. In LFM3 some layers of attention have
+a window, a gate multiplies each head's result, and there are norms on both sides of what is added."""
 
 import re
 from dataclasses import replace
@@ -10,10 +11,11 @@ from torch import nn
 from lullm.config.layer.recurrent import ShortConvolutionConfig
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, place_of, rules_of
-from lullm.models.family.experts.routed import MIXTRAL_RENAMES, experts_or_mlp
+from lullm.models.family.experts.routed import MIXTRAL_RENAMES, ROW_STACKS, experts_or_mlp, with_gates_apart
+from lullm.models.family.gemma.gemma3 import GemmaLayer
 from lullm.nn.recurrent.convolution import ShortConvolution
 from lullm.types.layer_kind import RecurrentState
-from lullm.weights.rule import Rename, Stack
+from lullm.weights.rule import Rename
 
 RENAMES = (
     Rename(re.compile(r"^model\.embedding_norm\."), "model.norm."),
@@ -26,9 +28,11 @@ RENAMES = (
     Rename(re.compile(r"\.conv\.conv\."), ".conv.conv1d."),
     *MIXTRAL_RENAMES,
 )
-STACKS = (
-    Stack("experts", "gate_up_proj", ("gate_proj.weight", "up_proj.weight"), takes_turns=False, or_apart=True),
-    Stack("experts", "down_proj", ("down_proj.weight",), or_apart=True),
+GATE = Rename(re.compile(r"\.self_attn\.g_proj\."), ".self_attn.gate_proj.")
+LFM3_RENAMES = (
+    Rename(re.compile(r"\.ffn_norm\."), ".pre_feedforward_layernorm."),
+    Rename(re.compile(r"\.post_operator_norm\."), ".post_attention_layernorm."),
+    Rename(re.compile(r"\.post_ffn_norm\."), ".post_feedforward_layernorm."),
 )
 
 
@@ -45,7 +49,20 @@ def _mixers(
 
 def build_lfm2(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     rules = rules_of(config)
-    stacks = () if config.family.experts is None else STACKS
+    stacks = () if config.family.experts is None else ROW_STACKS
     rules = replace(rules, renames=(*rules.renames, *RENAMES), stacks=stacks)
     style = DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp, make_mixers=_mixers)
+    return CausalLM(config, style, dtype, max_model_len)
+
+
+def build_lfm3(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    family, rules = config.family, rules_of(config)
+    own = LFM3_RENAMES if family.has_post_norms else ()
+    rules = replace(rules, renames=(*rules.renames, *own, *RENAMES, GATE))
+    style = DecoderStyle(
+        rules if family.output_gate is None else with_gates_apart(rules),
+        head_norms=True,
+        make_mixers=_mixers,
+        make_layer=GemmaLayer if family.has_post_norms else None,
+    )
     return CausalLM(config, style, dtype, max_model_len)

@@ -1,23 +1,42 @@
 """Command R (https://huggingface.co/CohereLabs/c4ai-command-r-v01) and Command R7B and A
 (https://arxiv.org/abs/2504.00698): pairs of neighbours turn, norms have no bias, logits are scaled.
 
-The newer ones have windows in three of four layers; the others do not rotate their heads.
+The newer ones have windows in three of four layers; the others do not rotate their heads. Command A Plus has experts.
 """
+
+import re
+from dataclasses import replace
 
 import torch
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle
+from lullm.models.decoder import CausalLM, DecoderStyle, new_norm
+from lullm.models.family.experts.routed import GLM_RENAMES, experts_or_mlp
 from lullm.models.family.glm import with_neighbours
 from lullm.models.family.layer_norm.parallel import ParallelLayer
 from lullm.nn.norm import LayerNorm
+from lullm.weights.rule import Scale
 
 
 def _norm(config: ModelConfig, dtype: torch.dtype) -> LayerNorm:
     return LayerNorm(config.hidden_size, config.family.rms_norm_eps, dtype, has_bias=False)
 
 
-def build_cohere(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def _style(config: ModelConfig) -> DecoderStyle:
     bias = config.family.attention_bias
-    style = DecoderStyle(with_neighbours(config), qkv_bias=bias, o_bias=bias, make_norm=_norm, make_layer=ParallelLayer)
-    return CausalLM(config, style, dtype, max_model_len)
+    return DecoderStyle(with_neighbours(config), qkv_bias=bias, o_bias=bias, make_norm=_norm, make_layer=ParallelLayer)
+
+
+def build_cohere(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    return CausalLM(config, _style(config), dtype, max_model_len)
+
+
+def build_cohere2_moe(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    style, family = _style(config), config.family
+    assert family.experts is not None, "of a family with experts"
+    shared = Scale(re.compile(r"\.shared_expert\.down_proj\.weight$"), family.experts.shared_scale)
+    rules = replace(style.rules, renames=(*style.rules.renames, *GLM_RENAMES), scales=(shared,))
+    make_norm = _norm if family.norms_have_mean else new_norm
+    return CausalLM(
+        config, replace(style, rules=rules, make_mlp=experts_or_mlp, make_norm=make_norm), dtype, max_model_len
+    )

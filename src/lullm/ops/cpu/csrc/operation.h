@@ -123,7 +123,8 @@ LULLM_EXPORT void lullm_causal_convolution(const void* x, const void* weight, co
                                            int64_t x_stride, int64_t num_channels, int64_t kernel_size, int activates,
                                            int dtype);
 // Without `betas` a state space, with them the gated delta rule. Both have the rows of `steps`. `keeps_tokens`: behind the
-// states there is room for the tokens of a chunk (`RecurrenceArgs`).
+// states there is room for the tokens of a chunk (`RecurrenceArgs`). `decays_by_key`: `steps` and `dt_bias` have a number
+// for every element of a head's key.
 LULLM_EXPORT void lullm_recurrence(const void* queries, const void* keys, const void* values, const void* betas,
                                    const void* steps, const float* a_log, const float* dt_bias, const float* skip, void* y,
                                    void* key_cache, void* value_cache, const int64_t* block_tables,
@@ -131,7 +132,7 @@ LULLM_EXPORT void lullm_recurrence(const void* queries, const void* keys, const 
                                    int64_t table_stride, int64_t num_blocks, int64_t block_bytes, int64_t page_len,
                                    int64_t offset, int64_t key_stride, int64_t value_stride, int64_t step_stride,
                                    int64_t num_groups, int64_t num_heads, int64_t key_dim, int64_t value_dim,
-                                   float least_step, float most_step, int keeps_tokens, int dtype);
+                                   float least_step, float most_step, int keeps_tokens, int decays_by_key, int dtype);
 LULLM_EXPORT void lullm_selective_scan(const void* x, const void* bc, const void* steps, const float* a_log,
                                        const float* dt_bias, const float* skip, void* y, void* key_cache,
                                        void* value_cache, const int64_t* block_tables, const int64_t* context_lens,
@@ -158,4 +159,4 @@ LULLM_EXPORT int lullm_send(void* group, const void* x, int64_t num_bytes, int64
 LULLM_EXPORT int lullm_receive(void* group, void* x, int64_t num_bytes, int64_t from);
 // y *= gating(x) of rows; see `Gating`.
 LULLM_EXPORT void lullm_multiply(void* y, const void* x, int64_t y_stride, int64_t x_stride, int64_t num_rows, int64_t size,
-                                 int gating, int dtype);
+                                 int64_t stretch, int gating, int dtype);

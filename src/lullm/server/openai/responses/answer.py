@@ -10,7 +10,7 @@ from lullm.server.openai.logprob import chat_logprobs
 from lullm.server.openai.reply import Reply
 from lullm.server.openai.responses.body import ResponsesBody
 from lullm.server.openai.responses.item_stream import Event, ItemStream
-from lullm.server.openai.responses.translation import called_names
+from lullm.server.openai.responses.tool import called_as
 from lullm.server.sse import EVENTS, encode, typed_event
 from lullm.text.reply.event import ReplyEvent
 from lullm.types.outputs import RequestOutput
@@ -29,8 +29,8 @@ class ResponseAnswer:
     _num_events: int = 0
 
     def __post_init__(self) -> None:
-        names = called_names(self.body.tools or [])
-        self._items = ItemStream(self.reply.generation.id.removeprefix("resp-"), names, self.body.seals_thoughts)
+        calls = called_as(self.body.tools or [])
+        self._items = ItemStream(self.reply.generation.id.removeprefix("resp-"), calls, self.body.seals_thoughts)
 
     async def whole(self) -> list[bytes]:
         """The response."""

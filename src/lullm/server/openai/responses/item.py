@@ -1,4 +1,4 @@
-"""The wire forms of what a request to Responses consists of: input items, tools, and the form of the text.
+"""The wire forms of what a request to Responses consists of: input items, and the form of the text.
 
 Fields of items that only say how they came about (`status`, `phase`, a `caller`) are taken back without effect.
 """
@@ -58,8 +58,19 @@ class OutputPart(TextPart):
         return [{"type": "input_text", "text": unseen(other.removeprefix("input_"))}]
 
 
-class FunctionOutputItem(Item):
-    type: Literal["function_call_output"]
+class CustomCallItem(Item):
+    """A call of a custom tool: its input is plain text."""
+
+    type: Literal["custom_tool_call"]
+    call_id: str
+    name: str
+    namespace: str | None = None
+    input: str
+    caller: dict[str, Any] | None = None
+
+
+class CallOutputItem(Item):
+    type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str
     output: Annotated[str | Annotated[list[OutputPart], FAIL_FAST], BOUNDED]
     caller: dict[str, Any] | None = None
@@ -89,7 +100,8 @@ class ItemReference(WireModel):
 
 
 AnyItem = Annotated[
-    MessageItem | FunctionCallItem | FunctionOutputItem | ReasoningItem | ItemReference, Field(discriminator="type")
+    MessageItem | FunctionCallItem | CustomCallItem | CallOutputItem | ReasoningItem | ItemReference,
+    Field(discriminator="type"),
 ]
 
 
@@ -100,32 +112,6 @@ def _with_types(value: Any) -> Any:
 
 
 Input = Annotated[str | Annotated[list[AnyItem], FAIL_FAST, BeforeValidator(_with_types)], BOUNDED]
-
-
-class FunctionTool(WireModel):
-    others: ClassVar = re.compile(r"(web_search(_preview)?|code_interpreter|file_search|image_generation|mcp)[\d_]*")
-    type: Literal["function"]
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class NamespaceTool(WireModel):
-    """Functions that belong together; calls say both names."""
-
-    type: Literal["namespace"]
-    name: str
-    description: str | None = None
-    tools: Annotated[list[FunctionTool], FAIL_FAST, BOUNDED]
-
-
-AnyTool = Annotated[FunctionTool | NamespaceTool, Field(discriminator="type")]
-
-
-class ChosenFunction(WireModel):
-    type: Literal["function"]
-    name: str
 
 
 class TextFormat(WireModel):

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from lullm.server.openai.responses.tool import input_of
 from lullm.server.openai.responses.translation import sealed
 from lullm.text.reply.event import CallArguments, CallEnd, CallStart, ReplyEvent, Text, Thinking
 
@@ -14,17 +15,17 @@ class ItemStream:
 
     Args:
         answer_id: the ids of items are made of it.
-        names: what the model calls a function -> the fields of a call that name it, where those are others.
+        calls: what the model calls a tool -> the fields of an item that calls it.
         seals: whether thoughts come as `encrypted_content`, too.
 
     Attributes:
         items: those that have ended, in order.
     """
 
-    def __init__(self, answer_id: str, names: Mapping[str, dict[str, str]], seals: bool):
+    def __init__(self, answer_id: str, calls: Mapping[str, dict[str, str]], seals: bool):
         self._answer_id = answer_id
         self._seals = seals
-        self._names = names
+        self._calls = calls
         self._open: Event | None = None
         self._pieces: list[str] = []
         self._logprobs: list[Event] = []
@@ -44,10 +45,13 @@ class ItemStream:
                     yield self._piece("reasoning_text.delta", text)
                 case CallStart():
                     yield from self.close()
-                    named = self._names.get(event.name, {"name": event.name})
-                    yield from self._begin("function_call", call_id=event.id, **named, arguments="")
-                case CallArguments():
-                    yield self._piece("function_call_arguments.delta", event.piece)
+                    fields = self._calls.get(event.name, {"type": "function_call", "name": event.name})
+                    said = "input" if fields["type"] == "custom_tool_call" else "arguments"
+                    yield from self._begin(**fields, call_id=event.id, **{said: ""})
+                case CallArguments(_, piece) if self._is_custom:
+                    self._pieces.append(piece)  # the input is a string within: it is known at its end
+                case CallArguments(_, piece):
+                    yield self._piece("function_call_arguments.delta", piece)
                 case CallEnd():
                     yield from self.close()
 
@@ -59,6 +63,11 @@ class ItemStream:
         if item["type"] == "function_call":
             yield self._at("function_call_arguments.done", arguments=text, name=item["name"])
             item = item | {"arguments": text}
+        elif self._is_custom:
+            given = input_of(text)
+            yield self._at("custom_tool_call_input.delta", delta=given)
+            yield self._at("custom_tool_call_input.done", input=given)
+            item = item | {"input": given}
         else:
             part = self._part(item["type"], text)
             done = {"text": text} | ({"logprobs": self._logprobs} if item["type"] == "message" else {})
@@ -80,10 +89,14 @@ class ItemStream:
         yield from self._begin(kind, **fields, content=[])
         yield self._at("content_part.added", content_index=0, part=self._part(kind, ""))
 
-    def _begin(self, kind: str, **fields: Any) -> Iterator[Event]:
-        prefix = {"message": "msg", "reasoning": "rs", "function_call": "fc"}[kind]
+    @property
+    def _is_custom(self) -> bool:
+        return self._open is not None and self._open["type"] == "custom_tool_call"
+
+    def _begin(self, type: str, **fields: Any) -> Iterator[Event]:
+        prefix = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}[type]
         item_id = f"{prefix}_{self._answer_id}_{len(self.items)}"
-        self._open = {"id": item_id, "type": kind, "status": "in_progress", **fields}
+        self._open = {"id": item_id, "type": type, "status": "in_progress", **fields}
         yield {"type": "response.output_item.added", "output_index": len(self.items), "item": self._open}
 
     def _piece(self, name: str, text: str) -> Event:

@@ -1,21 +1,18 @@
 """Input items as the messages of a chat."""
 
 import base64
-from collections.abc import Iterator
 from typing import Any
 
 from lullm.server.openai.responses.item import (
     AnyItem,
-    AnyTool,
-    ChosenFunction,
+    CallOutputItem,
+    CustomCallItem,
     FunctionCallItem,
-    FunctionOutputItem,
-    FunctionTool,
     Input,
     MessageItem,
-    NamespaceTool,
     ReasoningItem,
 )
+from lullm.server.openai.responses.tool import arguments_of, joined
 
 _SEAL = "lullm:"
 
@@ -30,7 +27,7 @@ def openai_messages(instructions: str | None, given: Input) -> list[dict[str, An
         return [*messages, {"role": "user", "content": given}]
     for item in given:
         match item:
-            case FunctionOutputItem():
+            case CallOutputItem():
                 content = item.output if isinstance(item.output, str) else "\n".join(p.text for p in item.output)
                 messages.append({"role": "tool", "tool_call_id": item.call_id, "content": content})
             case MessageItem() if item.role != "assistant":
@@ -59,11 +56,12 @@ def _add(item: AnyItem, messages: list[dict[str, Any]]) -> None:
                 messages.append({"role": "assistant", "content": _text(item)})
             else:
                 last["content"] = _text(item)
-        case FunctionCallItem():
+        case FunctionCallItem() | CustomCallItem():
             if last is None:
                 last = {"role": "assistant", "content": ""}
                 messages.append(last)
-            function = {"name": _joined(item.namespace, item.name), "arguments": item.arguments}
+            said = item.arguments if isinstance(item, FunctionCallItem) else arguments_of(item.input)
+            function = {"name": joined(item.namespace, item.name), "arguments": said}
             last.setdefault("tool_calls", []).append({"id": item.call_id, "type": "function", "function": function})
 
 
@@ -85,45 +83,3 @@ def unsealed(content: str) -> str:
         return base64.b64decode(content.removeprefix(_SEAL), validate=True).decode()
     except ValueError:
         return ""
-
-
-def openai_tools(tools: list[AnyTool], choice: str | ChosenFunction | None) -> dict[str, Any]:
-    """The fields that say which tools there are, and which of them shall be called."""
-    fields: dict[str, Any] = {"tools": list(_functions(tools))}
-    if isinstance(choice, ChosenFunction):
-        fields["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
-    elif choice is not None:
-        fields["tool_choice"] = choice
-    return fields
-
-
-def _functions(tools: list[AnyTool]) -> Iterator[dict[str, Any]]:
-    """Models know of no namespaces: their names begin those of functions; what one is for is said with its first."""
-    for tool in tools:
-        if isinstance(tool, FunctionTool):
-            yield _function(tool, tool.name, tool.description)
-            continue
-        said = tool.description
-        for function in tool.tools:
-            text = "\n\n".join(filter(None, (said, function.description)))
-            yield _function(function, _joined(tool.name, function.name), text or None)
-            said = None
-
-
-def _function(tool: FunctionTool, name: str, description: str | None) -> dict[str, Any]:
-    function = {"name": name, "description": description, "parameters": tool.parameters, "strict": tool.strict}
-    return {"type": "function", "function": {key: value for key, value in function.items() if value is not None}}
-
-
-def _joined(namespace: str | None, name: str) -> str:
-    return f"{namespace}__{name}" if namespace else name
-
-
-def called_names(tools: list[AnyTool]) -> dict[str, dict[str, str]]:
-    """What a model calls a function of a namespace -> the fields of a call that name it."""
-    return {
-        _joined(space.name, tool.name): {"name": tool.name, "namespace": space.name}
-        for space in tools
-        if isinstance(space, NamespaceTool)
-        for tool in space.tools
-    }

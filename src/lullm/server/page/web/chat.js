@@ -116,6 +116,7 @@ export class Chat {
   constructor(onAsk) {
     this.messages = [];
     this.model = null;
+    this.sampling = {};
     this.controller = null;
     this.onAsk = onAsk;
     at("ask").addEventListener("submit", (event) => {
@@ -141,6 +142,12 @@ export class Chat {
       button.addEventListener("click", () => this.ask(idea));
       at("ideas").append(button);
     }
+  }
+
+  /** What the server says of itself once; settings that are left empty show what is sent for them. */
+  about({ model, sampling }) {
+    Object.assign(this, { model, sampling });
+    for (const name of NUMBERS) if (name in sampling) at(name).placeholder = sampling[name];
   }
 
   stop() {
@@ -233,7 +240,7 @@ export class Chat {
   body() {
     const system = at("system").value.trim();
     const messages = system ? [{ role: "system", content: system }, ...this.messages] : this.messages;
-    const body = { model: this.model, messages, stream: true, stream_options: { include_usage: true } };
+    const body = { ...this.sampling, model: this.model, messages, stream: true, stream_options: { include_usage: true } };
     for (const name of NUMBERS) if (at(name).value !== "") body[name] = Number(at(name).value);
     if (at("top_logprobs").value !== "") {
       body.logprobs = true;

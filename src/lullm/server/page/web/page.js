@@ -41,7 +41,7 @@ async function watch() {
         pause = 500;
         if (news.error) throw new Error(news.error.message);
         if (news.about) {
-          chat.model = news.about.model;
+          chat.about(news.about);
           engine.about(news.about);
         } else engine.take(news);
       }

@@ -108,15 +108,16 @@ struct RecurrenceArgs {
   const void* keys;         // the same
   const void* values;       // [T, num_heads, value_dim]
   const void* betas;        // [T, num_heads], of the delta rule; null: a state space
-  const void* steps;        // [T, num_heads]
+  const void* steps;        // [T, num_heads], or by element of the keys [T, num_heads, key_dim]
   const float* a_log;       // [num_heads]
-  const float* dt_bias;     // [num_heads]
+  const float* dt_bias;     // as a token's steps
   const float* skip;        // [num_heads], of a state space
   void* y;                  // [T, num_heads, value_dim]
   int64_t key_stride, value_stride, step_stride;
   int64_t num_groups, num_heads, key_dim, value_dim;
   float least_step, most_step;  // of the delta rule the latter is what a beta has at most
   bool keeps_tokens;
+  bool decays_by_key;  // every element of a key forgets by itself: no factors lie behind such states
 
   // Where the factor of an item stands, in floats from the states on.
   int64_t factor_place(int64_t head, int64_t block) const {
@@ -131,7 +132,7 @@ struct RecurrenceArgs {
   int64_t heads_of_group() const { return num_heads / num_groups; }
   int64_t num_column_blocks() const { return (value_dim + kStateColumns - 1) / kStateColumns; }
   int64_t padded_key_dim() const { return (key_dim + 15) / 16 * 16; }
-  int64_t scratch_bytes() const { return 4 * (key_dim * kStateColumns + kTokensAtOnce * 2 * padded_key_dim()); }
+  int64_t scratch_bytes() const { return 4 * (key_dim * kStateColumns + kTokensAtOnce * 4 * padded_key_dim()); }
   // What the heads of a group share of a chunk is prepared ahead for many heads, by any thread. One or two go through the
   // chunks together and prepare each when they come to it: it does not leave the cache.
   bool prepares_ahead() const { return heads_of_group() > 2; }
@@ -191,11 +192,11 @@ struct GatedNormArgs {
 // y *= gating(x), of rows.
 struct MultiplyArgs {
   void* y;        // [T, size]
-  const void* x;  // [T, size]
-  int64_t y_stride, x_stride, size;
+  const void* x;  // [T, size / stretch]: each counts for `stretch` elements of y
+  int64_t y_stride, x_stride, size, stretch;
   int gating;     // kNoGating ...
 };
 
-enum Gating : int { kNoGating = 0, kSiluGating = 1, kSigmoidGating = 2 };
+enum Gating : int { kNoGating = 0, kSiluGating = 1, kSigmoidGating = 2, kSoftplusGating = 3 };
 
 }  // namespace lullm

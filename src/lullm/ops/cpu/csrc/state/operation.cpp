@@ -86,11 +86,13 @@ LULLM_EXPORT void lullm_recurrence(const void* queries, const void* keys, const 
                                    int64_t table_stride, int64_t num_blocks, int64_t block_bytes, int64_t page_len,
                                    int64_t offset, int64_t key_stride, int64_t value_stride, int64_t step_stride,
                                    int64_t num_groups, int64_t num_heads, int64_t key_dim, int64_t value_dim,
-                                   float least_step, float most_step, int keeps_tokens, int dtype) {
+                                   float least_step, float most_step, int keeps_tokens, int decays_by_key,
+                                   int dtype) {
   const RecurrenceArgs a = {{static_cast<char*>(key_cache), static_cast<char*>(value_cache), block_tables, context_lens,
                              query_starts, num_spans, table_stride, num_blocks, block_bytes, page_len, offset},
                             queries, keys, values, betas, steps, a_log, dt_bias, skip, y, key_stride, value_stride,
-                            step_stride, num_groups, num_heads, key_dim, value_dim, least_step, most_step, keeps_tokens != 0};
+                            step_stride, num_groups, num_heads, key_dim, value_dim, least_step, most_step, keeps_tokens != 0,
+                            decays_by_key != 0};
   if (a.keeps_tokens && dtype == kBFloat16 && kernels().recur_chunks != nullptr) return recur_chunks(a);
   const int64_t columns = a.num_column_blocks(), num_items = num_heads * columns;
   parallel_for(num_spans * num_items, [&](int64_t item) {
@@ -140,7 +142,7 @@ LULLM_EXPORT void lullm_gated_rms_norm(const void* x, const void* gate, const vo
 }
 
 LULLM_EXPORT void lullm_multiply(void* y, const void* x, int64_t y_stride, int64_t x_stride, int64_t num_rows, int64_t size,
-                                 int gating, int dtype) {
-  const MultiplyArgs a = {y, x, y_stride, x_stride, size, gating};
+                                 int64_t stretch, int gating, int dtype) {
+  const MultiplyArgs a = {y, x, y_stride, x_stride, size, stretch, gating};
   for_rows(num_rows, size, [&](int64_t first, int64_t last) { kernels().multiply_rows[dtype](a, first, last); });
 }

@@ -5,6 +5,7 @@
 #include "../activation.h"
 #include "../kernel_table.h"
 #include "../simd.h"
+#include "softplus.h"
 
 namespace lullm {
 namespace LULLM_ISA {
@@ -105,15 +106,28 @@ void gated_norm(const GatedNormArgs& a, int64_t first_row, int64_t last_row, flo
 }
 
 template <class T>
+V gated(V x, int gating) {
+  if (gating == kSiluGating) return rounded<T>(silu(x));
+  if (gating == kSigmoidGating) return rounded<T>(sigmoid(x));
+  return gating == kSoftplusGating ? rounded<T>(softplus(x)) : x;
+}
+
+template <class T>
 void multiply_rows(const MultiplyArgs& a, int64_t first_row, int64_t last_row) {
   for (int64_t row = first_row; row < last_row; row++) {
     T* y = static_cast<T*>(a.y) + row * a.y_stride;
     const T* x = row_of<T>(a.x, row, a.x_stride);
-    for (int64_t i = 0; i < a.size; i += kLanes) {
-      V factor = load_up_to(x + i, a.size - i);
-      if (a.gating == kSiluGating) factor = rounded<T>(silu(factor));
-      if (a.gating == kSigmoidGating) factor = rounded<T>(sigmoid(factor));
-      store_up_to(y + i, mul(load_up_to(y + i, a.size - i), factor), a.size - i);
+    const auto multiply = [&](int64_t i, int64_t left, V factor) {
+      store_up_to(y + i, mul(load_up_to(y + i, left), factor), left);
+    };
+    if (a.stretch == 1) {
+      for (int64_t i = 0; i < a.size; i += kLanes)
+        multiply(i, a.size - i, gated<T>(load_up_to(x + i, a.size - i), a.gating));
+      continue;
+    }
+    for (int64_t first = 0; first < a.size; first += a.stretch, x++) {
+      const V factor = gated<T>(set1(to_float(*x)), a.gating);
+      for (int64_t i = 0; i < a.stretch; i += kLanes) multiply(first + i, a.stretch - i, factor);
     }
   }
 }

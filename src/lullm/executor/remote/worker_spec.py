@@ -1,4 +1,4 @@
-"""WorkerOrder: what a process is to become, as plain data that it is started with."""
+"""WorkerSpec: the task of a worker's process, as plain data that it is started with."""
 
 import os
 from dataclasses import dataclass, field
@@ -15,16 +15,17 @@ logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerOrder:
-    """What a process is to become.
+class WorkerSpec:
+    """The task of a worker's process.
 
     Attributes:
-        opener: `module:function`; (*arguments) -> the worker that it serves. arguments: plain data.
-        gives_results: the results of its steps are wanted.
-        beat_s: how often it gives a sign of life. log_level: of lullm's records.
+        opener: `module:function`; its call with `arguments`, which are plain data, returns the worker to serve.
+        gives_results: the engine wants the results of its steps.
+        beat_s: seconds between heartbeats.
+        log_level: of lullm's records.
         descriptors: that it inherits beside its own, under the same numbers.
         cpus: on which it may run; None: all that the engine's process may use.
-        environment: variables of its own, beside those of the engine's process.
+        environment: variables beside those of the engine's process.
     """
 
     rank: int
@@ -40,7 +41,7 @@ class WorkerOrder:
     @classmethod
     def of_place(
         cls, config: ResolvedConfig, place: Placement, opener: str, arguments: list[Any], **own: Any
-    ) -> "WorkerOrder":
+    ) -> "WorkerSpec":
         """The opener is called with the place and these arguments. `own`: other attributes of the process."""
         return cls(
             rank=place.rank,
@@ -53,20 +54,20 @@ class WorkerOrder:
         )
 
     def open(self) -> Any:
-        """The worker. Blocking. Raises ConfigError: this process finds no such opener; else what it raises."""
+        """Open the worker. Blocking. Raises ConfigError: this process finds no such opener; errors of the opener."""
         return find_importable(self.opener)(*self.arguments)
 
     def to_memory(self) -> int:
-        """The descriptor of new memory that holds it. Raises TypeError: an argument is no plain data."""
-        fd = os.memfd_create("lullm-order")
+        """The descriptor of new memory that holds the spec. Raises TypeError: an argument is not plain data."""
+        fd = os.memfd_create("lullm-worker-spec")
         with os.fdopen(os.dup(fd), "wb") as file:
             file.writelines(encode(self))
         return fd
 
     @classmethod
-    def from_memory(cls, fd: int) -> "WorkerOrder":
+    def from_memory(cls, fd: int) -> "WorkerSpec":
         """Read it, and close the descriptor."""
         os.lseek(fd, 0, os.SEEK_SET)
         with os.fdopen(fd, "rb") as file:
-            order: WorkerOrder = decode(memoryview(bytearray(file.read())))
-        return order
+            spec: WorkerSpec = decode(memoryview(bytearray(file.read())))
+        return spec

@@ -1,4 +1,4 @@
-"""What those who watch a scheduler see: `take_stats` (numbers) and `take_occupancy` (who holds which blocks)."""
+"""Reports on a scheduler: `take_stats` (numbers) and `take_occupancy` (the owners of blocks)."""
 
 import itertools
 import time
@@ -9,8 +9,7 @@ import numpy as np
 
 from lullm.machine.memory import resident_bytes
 from lullm.sched.scheduler import Scheduler
-from lullm.types.sequence import SequenceGroup
-from lullm.types.watch.occupancy import (
+from lullm.types.monitor.occupancy import (
     CACHED_CELL,
     FIRST_OWNER_CELL,
     MAX_OWNERS,
@@ -20,14 +19,15 @@ from lullm.types.watch.occupancy import (
     QueueName,
     RequestOccupancy,
 )
-from lullm.types.watch.stats import EngineStats
+from lullm.types.monitor.stats import EngineStats
+from lullm.types.sequence import SequenceGroup
 from lullm.units import cdiv
 
 
 def take_stats(
     scheduler: Scheduler, num_steps: int, finished: Mapping[str, int], expert_balance: float | None = None
 ) -> EngineStats:
-    """The numbers as they are; from any thread, while another one steps. `finished`: requests by finish reason."""
+    """The current numbers; from any thread, while another one steps. `finished`: requests by finish reason."""
     space = scheduler.block_space
     return EngineStats(
         num_running=len(scheduler.running),
@@ -54,7 +54,7 @@ def take_stats(
 
 
 class _Painter:
-    """The cells of one pool while they are painted."""
+    """The cells of one pool's picture."""
 
     def __init__(self, num_blocks: int, cached_ids: Iterable[int]):
         self._owners = np.zeros(num_blocks, np.uint8)  # [num_blocks]
@@ -62,8 +62,8 @@ class _Painter:
         self._owners[np.fromiter(cached_ids, np.int64)] = CACHED_CELL
 
     def hold(self, block_ids: np.ndarray[Any, Any], owner: int) -> None:
-        """A sequence of the request with the number `owner` holds `block_ids`, each once."""
-        # A block that several requests hold keeps the colour of the first.
+        """Mark `block_ids` as held by one sequence of the request with the number `owner`, each once."""
+        # A block that several requests hold keeps the first one's number.
         fresh = block_ids[self._num_holders[block_ids] == 0]
         self._owners[fresh] = FIRST_OWNER_CELL + owner
         self._num_holders[block_ids] += 1
@@ -80,7 +80,7 @@ class _Painter:
 
 
 def take_occupancy(scheduler: Scheduler, max_cells: int) -> Occupancy:
-    """Who holds what now, in at most `max_cells` cells per pool. For the thread that steps, between steps.
+    """The owners of all blocks now, in at most `max_cells` cells per pool. For the thread that steps, between steps.
 
     O(blocks in use) in Python's loops over tables, and numpy over the blocks of the pools.
     """

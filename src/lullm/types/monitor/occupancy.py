@@ -1,6 +1,6 @@
-"""Occupancy: which request holds which part of the KV cache at one moment, as plain data for live pictures.
+"""Occupancy: the requests that hold the blocks of the KV cache at one moment, as plain data for live pictures.
 
-`lullm.kv.snapshot` says everything of every block and costs time for it; this costs little, and has a bounded size.
+`lullm.kv.snapshot` has every detail of every block and takes longer; this is quick, and has a bounded size.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ FIRST_OWNER_CELL = 2
 SHARED_CELL = 128
 """Added to an owner's number: several sequences hold the block."""
 MAX_OWNERS = SHARED_CELL - FIRST_OWNER_CELL
-"""Requests that have a number of their own. Those behind them are not named, and share the last number."""
+"""Requests that have a number of their own. Later ones are not named, and share the last number."""
 
 QueueName = Literal["running", "swapped", "waiting"]
 
@@ -22,7 +22,7 @@ class PoolOccupancy:
     """One pool as a row of cells, a byte each, of `blocks_per_cell` blocks (the last one perhaps of fewer).
 
     A cell shows the highest number among its blocks: FREE_CELL, CACHED_CELL (no sequence holds it, but its content can
-    be found), or FIRST_OWNER_CELL + the owner's place in `Occupancy.requests`, and SHARED_CELL on top.
+    be found), or FIRST_OWNER_CELL + the owner's index in `Occupancy.requests`; shared blocks add SHARED_CELL.
     """
 
     num_blocks: int
@@ -47,7 +47,7 @@ class Occupancy:
 
     Attributes:
         resident_bytes: physical memory of the engine's process.
-        seconds: what finding all this took on the engine's thread.
+        seconds: time on the engine's thread to find all this.
     """
 
     block_size: int

@@ -27,8 +27,8 @@ class EngineStats:
     Requests are counted as sequence groups, blocks in KV blocks, the prefix cache in tokens. A block whose content is
     only kept for the prefix cache counts as free. `preemptions_total` is by (action, reason): ('swap', 'cheaper').
     `pooled_total` counts requests whose prompts were pooled, `kv_cache_full_total` those cut because they alone needed
-    more than all KV blocks. `finished_total` has a request's first completion's finish reason. `expert_balance`: see
-    `ExpertLoad.balance`, as it was lately; None: there are no experts, or nothing is known yet.
+    more than all KV blocks. `finished_total` is by the finish reason of a request's first completion. `expert_balance`:
+    see `ExpertLoad.balance`, at the last reading; None: no experts, or no reading yet.
     """
 
     num_running: int = 0

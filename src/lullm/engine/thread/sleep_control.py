@@ -1,7 +1,7 @@
-"""SleepWatch: puts one engine to sleep and wakes it, on the engine's thread.
+"""SleepControl: puts one engine to sleep and wakes it, on the engine's thread.
 
 a call           sleeps and wakes at once; with mode 'wait' it sleeps once the running requests have ended
-the ladder       sleeps when nothing has run for long enough, and deeper later on
+the ladder       sleeps after idle time, and deeper later on
 a request        wakes (`Admission`)
 """
 
@@ -20,11 +20,11 @@ from lullm.types.sleep import SleepCause, SleepEvent, SleepOptions, SleepReport,
 
 logger = get_logger(__name__)
 
-_MAX_WAIT_S = 3600.0  # of one wait for commands; a ladder may be longer
+_MAX_WAIT_S = 3600.0  # longest wait for a command; a ladder may be longer
 
 
-class SleepWatch:
-    """The sleep of one engine. Methods: on the engine's thread, but for those that say otherwise.
+class SleepControl:
+    """The sleep of one engine. Methods: on the engine's thread, unless they say otherwise.
 
     Args:
         clock: seconds, such as `time.monotonic`.
@@ -48,12 +48,12 @@ class SleepWatch:
     # -- from any thread -----------------------------------------------------------------------------------------
 
     def observe(self, observer: Callable[[SleepEvent], None]) -> None:
-        """From now on `observer` hears of every sleep and wake-up."""
+        """Call `observer` at every sleep and wake-up from now on."""
         self._observers.append(observer)
 
     @property
     def is_away(self) -> bool:
-        """Whether a request would have to wait, or be refused, from when a sleep begins."""
+        """Whether the engine sleeps or a sleep has begun, so that a request would wait or be refused."""
         return self._is_falling_asleep or bool(self._waiting_sleeps) or self._engine.is_sleeping()
 
     @property
@@ -63,19 +63,19 @@ class SleepWatch:
 
     @property
     def next_sleep(self) -> tuple[SleepRung, float] | None:
-        """The rung that comes next and the seconds until it; None: the engine will not sleep by itself."""
+        """The next rung and the seconds until it; None: the engine will not sleep by itself."""
         return self._ladder.next() if self._may_descend() else None
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def sleep(self, options: SleepOptions, cause: SleepCause = "call") -> SleepReport:
         """Put the engine to sleep now. Raises as `LLMEngine.sleep` does; also EngineDeadError during the shutdown."""
-        # A sleep during the drain would keep the very requests that the drain waits for.
+        # A sleep during the drain would keep the requests that the drain waits for.
         self._mailbox.check_running()
         self._is_falling_asleep = True
         try:
             report = self._engine.sleep(**dataclasses.asdict(options))
-        except (OSError, WakeUpError):  # the latter: a backup that was to move is damaged
+        except (OSError, WakeUpError):  # WakeUpError: a backup that was to move is damaged
             self._tell(SleepEvent(cause, failed="sleep"))
             raise
         finally:
@@ -101,7 +101,7 @@ class SleepWatch:
             self._waiting_sleeps.append(call)
 
     def wake_up(self, tags: Sequence[str] | None, cause: SleepCause = "call") -> WakeReport:
-        """Bring back `tags`, and cancel the sleeps that wait. Raises as `LLMEngine.wake_up` does."""
+        """Restore the memory of `tags`, and cancel waiting sleeps. Raises as `LLMEngine.wake_up` does."""
         self._mailbox.check_running()
         was_sleeping = self._engine.is_sleeping()
         try:
@@ -118,7 +118,7 @@ class SleepWatch:
         return report
 
     def resume(self) -> None:
-        """End a pause. Raises EngineAsleepError if memory is released: that is not a pause any more."""
+        """End a pause. Raises EngineAsleepError: memory is released, so this is not a pause."""
         if self._engine.sleeping_tags:
             tags = ", ".join(self._engine.sleeping_tags)
             raise EngineAsleepError(f"the engine is not only paused, it is asleep ({tags} released); call wake_up()")
@@ -138,12 +138,12 @@ class SleepWatch:
     # -- news for the ladder -------------------------------------------------------------------------------------
 
     def count_request(self, keep_alive: float | None) -> None:
-        """A request has entered. `keep_alive`: how long the engine shall stay awake after it; None: as configured."""
+        """A request has entered. `keep_alive`: seconds that the engine stays awake after it; None: as configured."""
         self._ladder.busy()
         self._ladder.keep_alive(keep_alive)
 
     def restart_clock(self) -> None:
-        """A call uses the engine: its idle time starts again, and the wish of the last request is over."""
+        """A call uses the engine: idle time starts again, and the last request's `keep_alive` ends."""
         self._ladder.reset()
 
     # -- between steps -------------------------------------------------------------------------------------------
@@ -159,10 +159,11 @@ class SleepWatch:
             self.cancel_waiting_sleeps(error)
 
     def run_due(self, is_busy: bool, is_quiet: bool) -> None:
-        """Take the rung of the ladder whose time has come.
+        """Sleep by the rung of the ladder that is due, if any.
 
         Args:
-            is_busy: requests run or wait. is_quiet: no command waits, which could be a request.
+            is_busy: requests run or wait.
+            is_quiet: no command waits. A command could be a request.
         """
         if is_busy:
             self._ladder.busy()
@@ -172,12 +173,12 @@ class SleepWatch:
             self._descend()
 
     def wait_s(self) -> float | None:
-        """Seconds that the thread may wait for a command before the next `run_due`; None: any time."""
+        """Seconds that the thread may wait for a command before the next `run_due`; None: no limit."""
         step = self.next_sleep
         return None if step is None else min(step[1], _MAX_WAIT_S)
 
     def _may_descend(self) -> bool:
-        # A call has paused the engine or woken a part of it: new weights may be on their way into it.
+        # Otherwise a call has paused the engine or woken part of it, and may be loading new weights.
         is_whole = self._engine.sleep_state in ("awake", "weights_offloaded", "discard_all")
         return is_whole and self._mailbox.state is ThreadState.RUNNING
 
@@ -185,14 +186,14 @@ class SleepWatch:
         rung = self._ladder.due()
         if rung is None:
             return
-        # The next turn of a conversation finds its prefix in the cache. Without room to keep it, the engine sleeps all
-        # the same: the memory is wanted back.
+        # The next turn of a conversation finds its prefix in the cache. Without room for the cache the engine sleeps
+        # anyway.
         for keep_prefix_cache in (True, False) if rung.level == 1 and self._has_prefix_cache else (False,):
             idle_s = self._ladder.idle_s
             try:
                 report = self.sleep(SleepOptions(rung.level, "keep", None, rung.backup, keep_prefix_cache), "idle")
             except (LullmError, OSError) as error:
-                # Tried again at the next rung, or after the next request: a full disk does not empty itself soon.
+                # Tried again at the next rung, or after the next request: a full disk stays full for a while.
                 logger.warning("the idle engine could not go to sleep: %s", error)
             else:
                 if report.tags:
@@ -205,7 +206,7 @@ class SleepWatch:
         if state == "discard_all":
             self._ladder.skip(lambda rung: True)
         elif state == "weights_offloaded":
-            # A call may have put the backup on disk: idling must not bring it back to RAM.
+            # A call may have put the backup on disk; an idle sleep must not move it to RAM.
             self._ladder.skip(lambda rung: rung.level == 1 and rung.backup != "disk")
 
     def _tell(self, event: SleepEvent) -> None:

@@ -1,0 +1,1 @@
+"""Reports on an engine: counters, gauges, and the owners of blocks."""
