@@ -1,8 +1,8 @@
-"""MemoryAhead: host memory that a thread takes from the kernel before it is needed.
+"""MemoryAhead: host memory that a thread touches before it is needed.
 
-A virtual machine gets a page from its host at its first touch, which stops the core for 4.8 ms per huge page: 600 of a
-small model's weights took one thread 3.1 s (two at once touch twice as fast), and 0.14 s where the host had backed them
-already. The core beside the one that imports torch spends its time with that here.
+A virtual machine gets a page from its host at its first touch, which stops the core for 4.8 ms per huge page. One
+thread took 3.1 s for 600 pages of a small model's weights (two at once are twice as fast), and 0.14 s where the host
+had backed them already. A core does this here while another imports torch.
 """
 
 import ctypes
@@ -31,7 +31,8 @@ class MemoryAhead:
     """`num_bytes` of memory, touched on a thread of its own from the start. Methods: from one thread.
 
     Args:
-        num_bytes: how much to touch. room_bytes: the largest piece that `take` can give; the rest is addresses only.
+        num_bytes: how much to touch.
+        room_bytes: the largest piece that `take` can give; the rest is addresses only.
         touch: how.
 
     Raises:
@@ -49,7 +50,7 @@ class MemoryAhead:
         self._thread.start()
 
     def take(self, num_bytes: int) -> int | None:
-        """The address of `num_bytes` of it, now the caller's to free; None: there is not so much, or it was taken.
+        """The address of `num_bytes` of it, which the caller then frees; None: it is too small, or was taken.
 
         Ends the touching: waits for the page, or the step, that is being touched.
         """
@@ -63,7 +64,7 @@ class MemoryAhead:
         return address
 
     def close(self) -> None:
-        """Give back what was not taken. Idempotent."""
+        """Free memory that was not taken. Idempotent."""
         self._stop()
         if self._address is not None:
             address, self._address = self._address, None
