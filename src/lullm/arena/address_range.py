@@ -1,6 +1,6 @@
 """AddressRange: reserved addresses, cut into chunks that are each mapped or released.
 
-The arena and every tensor cut from it hold the range. It is given back when the last of them is gone.
+The arena and every tensor cut from it hold the range. It is freed with the last of them.
 """
 
 import weakref
@@ -47,7 +47,7 @@ class AddressRange:
             for start in range(0, num_bytes, chunk_bytes)
         ]
         self._backend = backend
-        # Not at exit: the system takes everything back then, and the driver may be unloaded already.
+        # Not at exit: the system frees everything then, and the driver may be unloaded already.
         weakref.finalize(self, _give_back, backend, self.address, num_bytes, self.chunks).atexit = False
 
     @property
@@ -59,10 +59,10 @@ class AddressRange:
         return range(offset // self.chunk_bytes, cdiv(offset + num_bytes, self.chunk_bytes))
 
     def map(self, chunk_ids: Iterable[int]) -> None:
-        """Put memory behind those of the chunks that are released: behind all of them, or none.
+        """Put memory behind the released ones of these chunks: behind all of them, or none.
 
         Raises:
-            LullmError: the back end refuses; what this call had mapped is released again.
+            LullmError: the back end refuses; chunks that this call had mapped are released again.
         """
         mapped: list[Chunk] = []
         try:
@@ -76,14 +76,14 @@ class AddressRange:
             raise
 
     def release(self, chunk_ids: Iterable[int]) -> None:
-        """Give back the memory of those of the chunks that are mapped: of as many as the back end takes.
+        """Release the memory of the mapped ones of these chunks, as far as the back end allows.
 
         Raises:
             LullmError: the first refusal; chunks that were refused are still mapped.
         """
         refusals: list[LullmError] = []
         held_bytes = 0
-        # Where a touch brings memory back, a released chunk may hold some again.
+        # Where a touch brings memory back, a released chunk may have some again.
         states = tuple(ChunkState) if self._backend.faults_in else (ChunkState.MAPPED,)
         for chunk in self._in_state(chunk_ids, *states):
             try:

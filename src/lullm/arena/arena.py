@@ -15,9 +15,9 @@ from lullm.log import get_logger
 from lullm.units import format_bytes, round_up
 
 ALIGNMENT = 128
-"""Bytes: two cache lines, so that the adjacent-line prefetcher does not make two tensors share one."""
+"""Bytes: two cache lines, so that the adjacent-line prefetcher never loads one line for two tensors."""
 
-_MAX_BYTES = 1 << 62  # what fits into a pointer difference
+_MAX_BYTES = 1 << 62  # the largest pointer difference
 
 logger = get_logger(__name__)
 
@@ -38,12 +38,13 @@ class Arena:
 
     Args:
         backend: the kind of memory.
-        tag: what the tensors are ('weights', 'kv_cache'), for messages and logs.
+        tag: the kind of tensors ('weights', 'kv_cache'), for messages and logs.
         capacity_bytes: rounded up to the back end's granularity.
         chunk_bytes: size of the pieces that the driver maps, rounded up likewise; None: the back end's own.
 
     Raises:
-        CacheSizeError: there is no room for an arena of this size. LullmError: the driver fails for another reason.
+        CacheSizeError: there is no room for an arena of this size.
+        LullmError: the driver fails for another reason.
     """
 
     def __init__(self, backend: Backend, tag: str, capacity_bytes: int, chunk_bytes: int | None = None):
@@ -70,7 +71,7 @@ class Arena:
 
     @property
     def mapped_bytes(self) -> int:
-        """The most physical memory that may be behind the addresses now; on a host untouched pages hold none."""
+        """The most physical memory that the addresses may have now; on a host untouched pages have none."""
         return 0 if self._memory is None else self._memory.mapped_bytes
 
     @property
@@ -91,7 +92,8 @@ class Arena:
         Its contents are undefined on a device, and zeros on the host.
 
         Raises:
-            CacheSizeError: it does not fit into what is left. LullmError: the arena is closed, or released there.
+            CacheSizeError: it does not fit into the rest of the arena.
+            LullmError: the arena is closed, or released there.
         """
         memory = self._open()
         num_elements = prod(shape)
@@ -110,13 +112,13 @@ class Arena:
         return over_storage(flat, dtype, shape)
 
     def release(self) -> None:
-        """Give the physical memory back now; the addresses stay. Idempotent, blocking.
+        """Release the physical memory now; the addresses stay. Idempotent, blocking.
 
         No computation may still use the tensors. They lose their contents and keep their addresses. On a device they
         must not be touched before `map`. On the host they read as zeros, and a write brings memory back page by page.
 
         Raises:
-            LullmError: the driver refuses; what it refused is still held (`mapped_bytes`), the rest is released.
+            LullmError: the driver refuses some chunks, which stay mapped (`mapped_bytes`); the rest is released.
         """
         if self._memory is None:
             return
@@ -129,7 +131,8 @@ class Arena:
         """Put memory behind all addresses again. Idempotent, blocking.
 
         Raises:
-            WakeUpError: the driver refuses; the arena is as it was before the call. LullmError: the arena is closed.
+            WakeUpError: the driver refuses; the arena is as before.
+            LullmError: the arena is closed.
         """
         memory = self._open()
         try:
@@ -138,10 +141,11 @@ class Arena:
             raise WakeUpError(f"the arena {self.tag!r} stays released: {error}") from error
 
     def map_in_parts(self) -> Iterator[int]:
-        """As `map`, a chunk at a time; yields how many bytes, from the start, have memory by then.
+        """As `map`, a chunk at a time; yields the number of bytes, from the start, that have memory by then.
 
         Raises:
-            WakeUpError: the driver refuses; what was mapped so far stays. LullmError: the arena is closed.
+            WakeUpError: the driver refuses; chunks mapped so far stay.
+            LullmError: the arena is closed.
         """
         memory = self._open()
         for number, chunk in enumerate(memory.chunks):
@@ -169,7 +173,7 @@ class Arena:
             raise LullmError(f"the memory of the arena {self.tag!r} is released; map() it first")
 
     def close(self) -> None:
-        """Give the memory back now, for good. Idempotent.
+        """Release the memory now, for good. Idempotent.
 
         Tensors that are still alive lose their contents. On the host they read as zeros; on a device they must not be
         touched. The addresses are freed with the last of these tensors.

@@ -1,4 +1,4 @@
-"""Backend: what an arena needs from a kind of memory, as a table of eight calls and a few facts.
+"""Backend: a kind of memory for arenas, as a table of eight calls and a few facts.
 
 Five calls handle memory: reserve, create and map, unmap and release, copy, free. Three serve copies: open_stream, pin,
 unpin. All take and give plain integers.
@@ -12,7 +12,7 @@ from typing import Protocol
 from lullm.units import MIB
 
 CHUNK_BYTES = 256 * MIB
-"""A device maps memory in pieces of this size: few driver calls, and no large free block is needed."""
+"""A device maps memory in pieces of this size: few driver calls, and no need for a large free block."""
 
 
 class CopyKind(Enum):
@@ -29,13 +29,13 @@ class CopyStream(Protocol):
     """The driver's own handle, for `Backend.copy`."""
 
     def mark(self) -> int:
-        """A point behind all copies enqueued so far. Does not block."""
+        """A point after all copies enqueued so far. Does not block."""
 
     def wait(self, mark: int) -> None:
         """Block until the stream has passed `mark`. A mark can be waited for once."""
 
     def close(self) -> None:
-        """Block until the stream is idle, then give it back. Idempotent."""
+        """Block until the stream is idle, then free it. Idempotent."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +54,18 @@ class Backend:
     chunk_bytes: int | None
     """Default size of an arena's pieces; None: one piece."""
     faults_in: bool
-    """A touch brings released memory back, so that no state can say whether it is still released."""
+    """A touch brings released memory back, so a released state is not certain."""
 
     reserve: Callable[[int], int]
     """(num_bytes) -> address. Reserves addresses without memory."""
     create_and_map: Callable[[int, int], int]
     """(address, num_bytes) -> handle. Puts physical memory behind reserved addresses."""
     unmap_and_release: Callable[[int, int, int], None]
-    """(address, num_bytes, handle). Gives that memory back; the addresses stay reserved."""
+    """(address, num_bytes, handle). Frees that memory; the addresses stay reserved."""
     copy: Callable[[int, int, int, CopyKind, int], None]
     """(destination address, source address, num_bytes, kind, stream handle). May return before the copy is done."""
     free: Callable[[int, int], None]
-    """(address, num_bytes). Gives the addresses back. On a device nothing may be mapped there."""
+    """(address, num_bytes). Frees the addresses. On a device nothing may be mapped there."""
 
     open_stream: Callable[[], CopyStream]
     """A stream for `copy`."""

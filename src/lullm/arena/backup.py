@@ -1,9 +1,9 @@
 """Backup: contents of tensors with checksums, kept in memory or in a file while the tensors' memory is released.
 
-Contents stream through chunks, and each chunk is a job of its own (`ChunkCopies`). What the host can read is hashed by
-the pass that copies it (`Digest.copy`). What a device held is hashed once it has reached the host. `save` returns once
-every checksum is there, so that no later change of the backup goes unnoticed. Copies from and to a device run beside
-the host (`Transfer`); with pinned memory the bus sets the pace.
+Contents stream through chunks, and each chunk is a job of its own (`ChunkCopies`). Memory that the host can read is
+hashed in the pass that copies it (`Digest.copy`). A device's contents are hashed once they have reached the host.
+`save` returns once every checksum is computed, so that it notices any later change of the backup. Copies from and to a
+device run beside the host (`Transfer`); with pinned memory the bus limits the speed.
 """
 
 import os
@@ -30,10 +30,10 @@ class Backup:
 
     Args:
         what: the tensors' owner in words, for errors.
-        new_digest: makes the checksums that are kept, and compared in `restore`; None: there are none.
+        new_digest: makes the checksums that `restore` compares; None: no checksums.
         backend: the memory of those tensors that are not on the host.
-        num_threads: threads for the checksums, and for the copies of what the host can read; None: one per core, and
-            at most 8, which hash 100 GB/s from memory, more than a device's bus carries.
+        num_threads: threads for the checksums and for the host's copies; None: one per core, and at most 8, which hash
+            100 GB/s from memory, more than a device's bus carries.
     """
 
     def __init__(
@@ -68,18 +68,20 @@ class Backup:
             in_turn: the tensors share memory; each is copied before the iterator is asked for the next.
 
         Raises:
-            OSError: the disk is full, say. LullmError: a device's driver fails. The backup is incomplete then.
+            OSError: for example, the disk is full.
+            LullmError: a device's driver fails. After an error the backup is incomplete.
         """
         self._write(map(bytes_of, tensors), in_turn)
 
     def restore(self, places: Iterable[torch.Tensor], in_turn: bool = False) -> None:
-        """Put the contents into contiguous tensors of the sizes that were saved. Blocking.
+        """Copy the contents into contiguous tensors of the sizes that were saved. Blocking.
 
         Args:
             in_turn: the places share memory; each is complete before the iterator is asked for the next.
 
         Raises:
-            WakeUpError: a checksum or the size differs; some places are filled. LullmError: a driver fails.
+            WakeUpError: a checksum or the size differs; some places are filled.
+            LullmError: a driver fails.
         """
         with ThreadPoolExecutor(self._num_threads) as pool, Transfer(self._backend) as transfer:
             jobs: list[Future[int]] = []
@@ -122,7 +124,7 @@ class Backup:
             for chunk in self._filled(pieces, in_turn, transfer, jobs):
                 jobs.append(pool.submit(chunk.digest))
                 if writes and not self.store.keeps_chunks:
-                    writes[-1].result()  # its buffer is filled next
+                    writes[-1].result()  # the next chunk fills its buffer
                 writes.append(writer.submit(self._put, chunk, jobs[-1]))
                 self._lens.append(chunk.num_bytes)
             for write in writes:
@@ -137,7 +139,7 @@ class Backup:
     def _filled(
         self, pieces: Iterable[torch.Tensor], in_turn: bool, transfer: Transfer, jobs: list[Future[int]]
     ) -> Iterator[ChunkCopies]:
-        """The chunks: what a device copies has arrived, what the host copies is left to `run`.
+        """The chunks: the device's copies have arrived, the host's copies are left to `run`.
 
         A store that keeps chunks lets the next one be copied meanwhile. `jobs`: those of the chunks so far.
         """
@@ -174,7 +176,7 @@ class Backup:
         wait(jobs)
 
     def _opened(self, transfer: Transfer, pool: ThreadPoolExecutor, jobs: list[Future[int]]) -> Iterator[ChunkCopies]:
-        """The chunks, to be emptied; the next one is read meanwhile. At the end all are verified, or WakeUpError."""
+        """The chunks, to be emptied; the next is read meanwhile. Raises WakeUpError at the end: a checksum differs."""
         with ThreadPoolExecutor(1) as reader:
             ahead = deque(reader.submit(self.store.get, number, size) for number, size in enumerate(self._lens[:1]))
             for number in range(len(self._lens)):
@@ -190,7 +192,7 @@ class Backup:
                 self._check(number, job.result())
 
     def _verified(self) -> Iterator[torch.Tensor]:
-        """The chunks as they lie in the store, each verified."""
+        """The chunks in the store, each verified."""
         for number, size in enumerate(self._lens):
             chunk = self.store.get(number, size)
             if self._new_digest is not None:

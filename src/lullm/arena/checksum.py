@@ -1,7 +1,7 @@
-"""Checksums of tensors' bytes, and copies that take the checksum of what they read.
+"""Checksums of tensors' bytes, and copies that compute the checksum of the bytes that they read.
 
 A `Digest` is one running checksum. The kind is chosen once per worker (`Ops.new_digest`): native code that copies and
-hashes in one pass, or `Xxh3Digest`. A checksum is compared with one of the same kind and the same process only.
+hashes in one pass, or `Xxh3Digest`. Only checksums of the same kind and process can be compared.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ import xxhash
 from lullm.units import MIB
 
 _PART_BYTES = MIB
-"""What is hashed, then copied: it fits in a core's second-level cache, where XXH3 reads 43 GB/s; 18 from memory."""
+"""The part that is hashed, then copied: it fits in a core's L2 cache, where XXH3 reads 43 GB/s; 18 from memory."""
 
 
 class Digest(Protocol):
-    """A checksum of 64 bits or more over bytes that come piece by piece; where they are cut does not matter.
+    """A checksum of 64 bits or more over bytes that come in pieces; the places of the cuts do not matter.
 
     Pieces are flat uint8 in memory that the host can read. Blocking, on the calling thread, and without the
     interpreter's lock. One call at a time.
@@ -29,7 +29,7 @@ class Digest(Protocol):
         ...
 
     def copy(self, destination: torch.Tensor, source: torch.Tensor) -> None:
-        """Copy bytes, and add those that were read from the source. Both have one size."""
+        """Copy bytes, and add those that were read from the source. Both have the same size."""
         ...
 
     def value(self) -> int:

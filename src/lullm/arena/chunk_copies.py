@@ -22,14 +22,15 @@ class ChunkCopies:
         """Bytes moved so far, or that `run` will move."""
         self._transfer = transfer
         self._digest = None if new_digest is None else new_digest()
-        self._hashed: list[tuple[torch.Tensor, torch.Tensor | None]] = []  # what `run` hashes, and where it copies that
+        # the bytes that `run` hashes, and their destination if it copies them
+        self._hashed: list[tuple[torch.Tensor, torch.Tensor | None]] = []
 
     @property
     def is_through(self) -> bool:
         return self.num_bytes == len(self.chunk)
 
     def fill(self, source: torch.Tensor) -> torch.Tensor:
-        """Move as much of `source` as fits, flat uint8, into the chunk. Returns the rest of it.
+        """Move as much of `source`, flat uint8, into the chunk as fits. Returns the rest of it.
 
         The checksum is of the source where the host can read it. A device's bytes are hashed in the chunk: their copy
         must have arrived before `run`.
@@ -44,7 +45,7 @@ class ChunkCopies:
         return rest
 
     def empty(self, place: torch.Tensor) -> torch.Tensor:
-        """Move as much of the chunk as `place` holds, flat uint8. Returns the rest of the place."""
+        """Move as much of the chunk into `place`, flat uint8, as it holds. Returns the rest of the place."""
         source = self._next(place)
         place, rest = place[: len(source)], place[len(source) :]
         if self._transfer.copies_on_host(place):
@@ -55,7 +56,7 @@ class ChunkCopies:
         return rest
 
     def run(self) -> None:
-        """Do the host's copies so far, and hash what was moved so far: its memory may change afterwards. Blocking."""
+        """Do the host's copies so far, and hash the bytes moved so far. Their memory may then change. Blocking."""
         for hashed, place in self._hashed:
             if place is None:
                 if self._digest is not None:
@@ -67,12 +68,12 @@ class ChunkCopies:
         self._hashed = []
 
     def digest(self) -> int:
-        """`run`, then the checksum of all that was moved; 0 where there is none."""
+        """`run`, then the checksum of all moved bytes; 0 without a digest."""
         self.run()
         return 0 if self._digest is None else self._digest.value()
 
     def _next(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The chunk's next bytes, as many as the tensor has, or as are left."""
+        """The chunk's next bytes, as many as the tensor has or as are left."""
         piece = self.chunk[self.num_bytes : self.num_bytes + len(tensor)]
         self.num_bytes += len(piece)
         return piece

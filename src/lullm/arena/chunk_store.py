@@ -26,10 +26,10 @@ class ChunkStore(Protocol):
 
     target: Literal["ram", "disk"]
     keeps_chunks: bool
-    """Every chunk stays in memory where it was filled, and `get` gives that memory."""
+    """Every chunk stays in the memory where it was filled, and `get` returns that memory."""
 
     def begin(self) -> None:
-        """Start over: the next `put` stores chunk 0."""
+        """Start again: the next `put` stores chunk 0."""
         ...
 
     def new_chunk(self) -> torch.Tensor:
@@ -37,7 +37,7 @@ class ChunkStore(Protocol):
         ...
 
     def put(self, chunk: torch.Tensor, num_bytes: int) -> None:
-        """Keep the first `num_bytes` as the next chunk; all but the last are full. Raises OSError."""
+        """Keep the first `num_bytes` as the next chunk; all chunks except the last are full. Raises OSError."""
         ...
 
     def get(self, number: int, num_bytes: int) -> torch.Tensor:
@@ -79,13 +79,13 @@ class MemoryStore:
         return self._chunks[self._num_given - 1]
 
     def put(self, chunk: torch.Tensor, num_bytes: int) -> None:
-        """The chunk is in the arena already."""
+        """Nothing to do: the chunk is in the arena already."""
 
     def get(self, number: int, num_bytes: int) -> torch.Tensor:
         return self._chunks[number][:num_bytes]
 
     def drop_buffers(self) -> None:
-        """There are none."""
+        """Nothing to do: it has none."""
 
     def close(self) -> None:
         self._chunks = []
@@ -158,6 +158,6 @@ class FileStore:
             return False
         try:
             fcntl.fcntl(self._file, fcntl.F_SETFL, wanted)
-        except OSError:  # a file system without it
+        except OSError:  # the file system does not support it
             return False
         return True

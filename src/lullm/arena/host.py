@@ -1,4 +1,4 @@
-"""The host back end: anonymous private memory (`mmap`), which `madvise` gives back page by page.
+"""The host back end: anonymous private memory (`mmap`), which `madvise` releases page by page.
 
 A page takes physical memory when it is first touched. So an arena that is never written costs addresses only, and after
 a release the next touch brings memory back without a call.
@@ -29,7 +29,7 @@ def _copy(destination: int, source: int, num_bytes: int, kind: CopyKind, stream:
 
 
 class _Immediate:
-    """The stream of synchronous copies: there is never anything to wait for."""
+    """The stream of synchronous copies: waiting for them is not necessary."""
 
     handle = 0
 
@@ -62,7 +62,7 @@ HOST = Backend(
 
 
 class HostArena(Arena):
-    """An arena of host memory. The kernel takes memory at the first touch, so it is not checked what is available.
+    """An arena of host memory. The kernel provides memory at the first touch, so free memory is not checked.
 
     Args:
         ahead: memory that was touched ahead; the arena lies there if it fits.

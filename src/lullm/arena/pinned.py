@@ -1,4 +1,4 @@
-"""PinnedArena: host memory that a device reads and writes directly, and that can be released nevertheless."""
+"""PinnedArena: host memory that a device reads and writes directly, and that can still be released."""
 
 import ctypes
 import os
@@ -46,7 +46,8 @@ class PinnedArena(Arena):
             size = format_bytes(self.capacity_bytes)
             raise type(error)(f"no arena of {size} of pinned host memory for {tag!r}: {error}") from error
         # For an arena that is dropped without `close`: unpin before the addresses are freed, or the driver would still
-        # know them as pinned. An object's finalizers run in reverse order of their creation.
+        # treat them
+        # as pinned. An object's finalizers run in reverse order of their creation.
         weakref.finalize(self._memory, self._range.unpin_or_log).atexit = False
 
     def map(self) -> None:
@@ -57,7 +58,7 @@ class PinnedArena(Arena):
             raise WakeUpError(f"the arena {self.tag!r} stays released: {error}") from error
 
     def map_in_parts(self) -> Iterator[int]:
-        """In one part: it is pinned as a whole."""
+        """In one part, since it is pinned as a whole."""
         self.map()
         yield self.capacity_bytes
 
@@ -71,7 +72,7 @@ class PinnedArena(Arena):
 
 
 class _PinnedRange:
-    """A piece of host memory and whether it is pinned."""
+    """A piece of host memory, and whether it is pinned."""
 
     def __init__(self, device: Backend, address: int, num_bytes: int, node: int | None):
         self._device = device
@@ -104,7 +105,7 @@ class _PinnedRange:
 
 
 def _populate(address: int, num_bytes: int) -> None:
-    """Let the kernel put pages behind the addresses now. A kernel before 5.14 refuses; then the driver does it."""
+    """Let the kernel provide pages for the addresses now. A kernel before 5.14 refuses; then the driver does it."""
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     with ThreadPoolExecutor(min(_MAX_THREADS, len(os.sched_getaffinity(0)))) as pool:

@@ -25,11 +25,11 @@ _COMPUTED: frozenset[Callable[..., Any]] = frozenset(
      torch.arange, torch.linspace, torch.logspace, torch.eye, torch.tril_indices, torch.triu_indices, torch.randperm,
      torch.rand, torch.rand_like, torch.randn, torch.randn_like, torch.randint, torch.randint_like)
 )  # fmt: skip
-"""Torch makes these, and the result is copied into the arena: so the values are torch's own, random ones included."""
+"""Torch computes these, and the result is copied into the arena: so the values are torch's own, also random ones."""
 
 
 class ArenaMemory(Protocol):
-    """What a region needs of an arena."""
+    """The part of an arena that a region uses."""
 
     device: torch.device
 

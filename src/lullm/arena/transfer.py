@@ -48,11 +48,11 @@ class Transfer:
         return self._backend.faults_in or is_foreign
 
     def copy_on_host(self, destination: torch.Tensor, source: torch.Tensor) -> None:
-        """Between tensors that the host can read, by the calling thread alone: torch would start a team for each."""
+        """Between tensors that the host can read, on the calling thread: torch would start several for each."""
         np.copyto(destination.numpy(), source.numpy())
 
     def mark(self) -> int:
-        """A point behind all copies so far; `wait` takes it once. Does not block."""
+        """A point after all copies so far; `wait` takes it once. Does not block."""
         return self._stream.mark()
 
     def wait(self, mark: int | None = None) -> None:

@@ -1,9 +1,9 @@
 """Workspace: memory for the intermediate results of a recorded computation.
 
-A replayed call writes to the address that it wrote to while it was recorded. So a result's address must stay, and only
-a result that is made after this one is dropped may reuse it. `try_empty` therefore gives out the lowest free range of
-an arena, and takes it back with the last tensor over it. All results together then need as little memory as the
-computation does at its peak, and this little stays in the caches.
+A replayed call writes to the same address as when it was recorded. So a result's address must stay, and only a result
+that is made after it was dropped may reuse it. `try_empty` therefore returns the lowest free range of an arena, and
+takes it back with the last tensor over it. All results together then need only the memory of the computation's peak,
+and that stays in the caches.
 """
 
 from collections import deque
@@ -31,8 +31,8 @@ class Workspace:
     def __init__(self, arena: Arena):
         self._memory = arena.empty((arena.capacity_bytes,), torch.uint8)
         self._device = arena.backend.dlpack_device
-        self._free: list[_Range] = [(0, arena.capacity_bytes)]  # in order; no two of them touch
-        # A destructor may run anywhere and must not wait for a lock; so it only appends here.
+        self._free: list[_Range] = [(0, arena.capacity_bytes)]  # in order; adjacent ranges are merged
+        # A destructor may run anywhere and must not wait for a lock, so it only appends here.
         self._returned: deque[_Range] = deque()
 
     def try_empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor | None:
@@ -49,7 +49,7 @@ class Workspace:
         return None
 
     def borrow(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same tensor without a hold on its range, which may be given out again while this one lives.
+        """The same tensor without a hold on its range, which may be reused while this tensor lives.
 
         Strides stay: logits of workers that share a head may be a part of longer rows.
         """
@@ -71,7 +71,7 @@ class Workspace:
 
 
 class _Owner:
-    """Held by all tensors over a range; with the last of them the range is returned."""
+    """All tensors over a range hold it; the last one returns the range."""
 
     def __init__(self, returned: deque[_Range], taken: _Range):
         self._returned, self._taken = returned, taken

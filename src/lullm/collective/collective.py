@@ -1,4 +1,4 @@
-"""Collective: what the workers of a group do together. Every member makes the same calls in the same order."""
+"""Collective: joint operations of a group's workers. Every member makes the same calls in the same order."""
 
 from typing import Protocol
 
@@ -11,7 +11,7 @@ class Collective(Protocol):
     """One member's end of a group of `size` members. Blocking, unless a device orders the work itself.
 
     Raises:
-        WorkerLostError: from any call, when another member has died or does not answer in time.
+        WorkerLostError: from any call: another member has died or does not answer in time.
     """
 
     @property
@@ -21,24 +21,26 @@ class Collective(Protocol):
     def size(self) -> int: ...
 
     def all_reduce_(self, x: Tensor) -> None:
-        """The sum over all members, in place. Summed in rank order, in float32, rounded once: every member has the
-        same bits, whatever the number of rows."""
+        """The sum over all members, in place.
+
+        Summed in rank order, in float32, rounded once: every member has the same bits, for any number of rows.
+        """
         ...
 
     def all_gather(self, x: Tensor) -> Tensor:
-        """x `[N, C]` -> `[N, size * C]`: the columns of all members in rank order. All give the same shape."""
+        """x `[N, C]` -> `[N, size * C]`: the columns of all members in rank order. All pass the same shape."""
         ...
 
     def deal_rows(self, x: Tensor) -> Tensor:
-        """x `[N, C]` -> `[R, size * C]`: as `all_gather` of those R rows that are this member's (`rows_of`)."""
+        """x `[N, C]` -> `[R, size * C]`: as `all_gather`, for only this member's R rows (`rows_of`)."""
         ...
 
     def send(self, x: Tensor, to: int) -> None:
-        """To the member `to`, which receives into a tensor of this shape and type."""
+        """Send x to the member `to`, which receives into a tensor of this shape and type."""
         ...
 
     def receive_(self, x: Tensor, source: int) -> None:
-        """What the member `source` sends, into x."""
+        """Receive into x what the member `source` sends."""
         ...
 
     def close(self) -> None:
@@ -47,7 +49,7 @@ class Collective(Protocol):
 
 
 def rows_of(num_rows: int, rank: int, size: int) -> range:
-    """The rows of a member of a group of `size`: as many for each, so that some may be those of two."""
+    """The rows of a member of a group of `size`. All members have equally many, so some rows may belong to two."""
     num_own = cdiv(num_rows, size)
     start = min(rank * num_own, num_rows - num_own)
     return range(start, start + num_own)

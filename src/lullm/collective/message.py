@@ -8,7 +8,7 @@ from lullm.collective.seat import Seat
 
 
 def gather_bytes(group: Collective, data: bytes) -> list[bytes]:
-    """What each member gives, in rank order. All members call it."""
+    """The bytes of each member, in rank order. All members call it."""
     if group.size == 1:
         return [data]
     sizes = group.all_gather(torch.tensor([[len(data)]]))[0].tolist()
@@ -20,7 +20,7 @@ def gather_bytes(group: Collective, data: bytes) -> list[bytes]:
 
 
 def gather_from_workers(seat: Seat, data: bytes) -> list[bytes]:
-    """What each worker of a model gives, by rank. All workers call it."""
+    """The bytes of each worker of a model, by rank. All workers call it."""
     of_stage = gather_bytes(seat.tensor, data)
     stages = gather_bytes(seat.pipeline, msgspec.msgpack.encode(of_stage))
     return [found for stage in stages for found in msgspec.msgpack.decode(stage, type=list[bytes])]

@@ -1,4 +1,4 @@
-"""Seat: where a worker stands, and its ends of the groups that it belongs to."""
+"""Seat: a worker's place, and its ends of its groups."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ class Seat:
     """A worker's placement with its groups: `tensor` of its stage, `pipeline` of the workers of its tensor rank.
 
     Args:
-        undo: called when it is left, after its groups.
+        undo: called after its groups are left.
     """
 
     placement: Placement = Placement()
@@ -22,7 +22,7 @@ class Seat:
     undo: ExitStack = field(default_factory=ExitStack)
 
     def abort(self) -> None:
-        """End what waits for other workers' GPUs, with rubbish for results, from any thread; see `TorchGroup.abort`."""
+        """Abort work that waits for other workers' GPUs, from any thread; see `TorchGroup.abort`."""
         for group in (self.tensor, self.pipeline):
             if isinstance(group, TorchGroup):
                 group.abort()

@@ -1,7 +1,7 @@
 """TorchGroup: a group of workers over torch.distributed, on one host or several.
 
-Gloo carries tensors of CPUs, NCCL those of GPUs (not yet run), which wait for a dead member for ever (see `abort`).
-Nothing is registered as torch's own process group, so that any number of engines live in one process, and beside a
+Gloo carries tensors of CPUs, NCCL those of GPUs (not yet run), which wait forever for a dead member (see `abort`). It
+does not use torch's default process group, so that any number of engines can live in one process, also beside a
 trainer's group.
 """
 
@@ -30,8 +30,8 @@ class TorchGroup:
     """One member's end. Implements `Collective`.
 
     Args:
-        group: torch's, of a trainer or from `join`. It is the caller's to destroy.
-        describe: what the group is, for errors.
+        group: torch's, of a trainer or from `join`. The caller destroys it.
+        describe: the group's name, for errors.
     """
 
     def __init__(self, group: "ProcessGroup | Any", describe: str = "workers"):
@@ -48,7 +48,7 @@ class TorchGroup:
         with _Lost(f"the workers of the group {name} have not met"), ExitStack() as undo:
             store: Store
             if isinstance(rendezvous, LocalFile):
-                # The store opens its path at each call, and once more as it ends; NCCL meets at its first use only.
+                # The store opens its path at each call and once more as it ends; NCCL meets only at its first use.
                 descriptor = os.dup(rendezvous.descriptor)
                 undo.callback(os.close, descriptor)
                 store = FileStore(f"/proc/self/fd/{descriptor}", -1)
@@ -72,13 +72,13 @@ class TorchGroup:
         transport: Transport = "gloo",
         own: str | None = None,
     ) -> "TorchGroup":
-        """`join` by a store that all members see. `own`: this host's address on the way to them; None: its name's."""
+        """`join` through a store that all members see. `own`: this host's address for them; None: that of its name."""
         with _Lost(f"the workers of the group {name} have not met"):
             group = _TRANSPORTS[transport](PrefixStore(name, store), place, timeout, own)
         return cls(group, f"the workers of the group {name}")
 
     def all_reduce_(self, x: Tensor) -> None:
-        """Gathered, then added: the sums that gloo and NCCL offer differ in their order from size to size."""
+        """Gathered, then added: the sums of gloo and NCCL have an order that depends on the size."""
         first, *others = self._gathered(x).unbind()
         total = first.float()
         for part in others:
@@ -103,7 +103,7 @@ class TorchGroup:
             x.copy_(whole)
 
     def abort(self) -> None:
-        """End what is under way between GPUs, with rubbish for results, from any thread. Later calls fail."""
+        """Abort work between GPUs, from any thread. Its results are garbage, and later calls fail."""
         if self._group is not None:
             self._group.abort()
 
@@ -119,7 +119,7 @@ class TorchGroup:
         return parts
 
     def _finish(self, x: Tensor, start: Callable[[], Any]) -> None:
-        """Move x. Nothing is moved for no rows, with which gloo takes 5 seconds."""
+        """Exchange x. Zero rows are not exchanged: gloo takes 5 seconds for them."""
         if self._group is None:
             raise WorkerLostError(f"{self._describe}: this one has left the group")
         if x.numel():
@@ -128,7 +128,7 @@ class TorchGroup:
 
 
 class _Lost:
-    """Errors of torch's transports, which are RuntimeErrors of many texts, become WorkerLostError."""
+    """Turns errors of torch's transports, which are RuntimeErrors of many texts, into WorkerLostError."""
 
     def __init__(self, what: str):
         self._what = what
@@ -143,12 +143,12 @@ class _Lost:
 
 
 def _bytes_of(x: Tensor) -> Tensor:
-    """As one row of bytes: gloo knows few types."""
+    """x as one row of bytes: gloo knows few types."""
     return x.view(-1).view(torch.uint8)
 
 
 def own_address(host: str, port: int) -> str:
-    """The address of this host on the way to another; no packet is sent. Raises OSError: there is no way."""
+    """The address of this host on the route to another; sends no packet. Raises OSError: there is no route."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(address)
@@ -157,9 +157,9 @@ def own_address(host: str, port: int) -> str:
 
 
 def _gloo(store: PrefixStore, place: Axis, timeout: timedelta, own: str | None) -> Any:
-    gloo: Any = ProcessGroupGloo  # whose options have no public name
+    gloo: Any = ProcessGroupGloo  # its options have no public name
     options = gloo._Options()
-    # Without an address gloo takes that of the host's own name, which may lead outside, nowhere, or to 127.0.1.1.
+    # Without an address gloo takes that of the host's own name, which may be external, unreachable, or 127.0.1.1.
     device = gloo.create_default_device() if own is None else gloo.create_device(hostname=own)
     options._devices, options._timeout = [device], timeout
     return gloo(store, place.rank, place.size, options)

@@ -126,12 +126,13 @@ class DecoderConfig:
 
     Args:
         rms_norm_eps: of all norms.
-        ropes: by layer; None: its heads are not rotated. All rotate the same share of a head.
+        ropes: by layer; None: its heads are not rotated. In most families all rotate the same share of a head.
         activation: of the gates in the MLP.
         attention_scale: factor on the products of queries and keys.
         attention_bias: projections of queries, keys and values have a bias, and in most families that of the output.
         output_bias: the projection behind attention has a bias, in families that say so by a key of its own.
         query_stretch: see there.
+        query_heads: their number by layer, where it differs; empty: that of the model in all.
         has_sinks: every query head has a learned sink (see `Ops.attention`).
         intermediate_sizes: by layer, where they differ; empty: `intermediate_size` in all.
         has_value_norms: values are normed, without a weight.
@@ -172,6 +173,7 @@ class DecoderConfig:
     attention_bias: bool = False
     output_bias: bool = False
     query_stretch: QueryStretch | None = None
+    query_heads: tuple[int, ...] = ()
     has_sinks: bool = False
     intermediate_sizes: tuple[int, ...] = ()
     has_value_norms: bool = False

@@ -156,6 +156,10 @@ class ModelConfig:
         heads = kind.heads if isinstance(kind, FullAttention | SlidingWindow) else None
         return heads or KVHeads(self.num_key_value_heads, self.head_dim)
 
+    def query_heads(self, layer: int) -> int:
+        """Of a layer; of one that keeps a state, those of the model."""
+        return self.family.query_heads[layer] if self.family.query_heads else self.num_attention_heads
+
     def rotated_size(self, layer: int) -> int:
         """Elements of a head, or of the part of it, that the layer's rotary table is for."""
         latent = self.family.latent

@@ -87,7 +87,9 @@ def read_flat_rope(
     return read_rope(data, parameters, read_theta(data, "rope_theta", _DEFAULT_THETA), has_partial)
 
 
-def read_ropes_by_kind(data: dict[str, Any], full_theta: float, local_theta: float) -> tuple[RopeConfig, RopeConfig]:
+def read_ropes_by_kind(
+    data: dict[str, Any], full_theta: float, local_theta: float, has_partial: bool = False
+) -> tuple[RopeConfig, RopeConfig]:
     """(of the layers with full attention, of those with a window). `rope_scaling` stretches the former only.
 
     Args:
@@ -99,7 +101,7 @@ def read_ropes_by_kind(data: dict[str, Any], full_theta: float, local_theta: flo
         raise ModelLoadError(f"config.json: rope_parameters must hold objects named {' and '.join(kinds)}")
     scaling = optional_object(data, "rope_scaling")
     full, local = (optional_object(nested, kind) for kind in kinds)
-    return read_rope(data, full | scaling, full_theta), read_rope(data, local, local_theta)
+    return read_rope(data, full | scaling, full_theta, has_partial), read_rope(data, local, local_theta, has_partial)
 
 
 def _check_parameters(parameters: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Opens the device that a config names, or says what is missing for it; and which GPU each of several workers has."""
+"""Opens the device that a config names, or explains why it cannot; chooses a GPU for each of several workers."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ SEVERAL_UNTRIED = "several GPUs: no GPU has run this yet; the tests have, on GPU
 
 
 def open_device(name: str, ahead: MemoryAhead | None = None) -> Device:
-    """The device of a resolved config: 'cpu' or 'cuda' (the GPU that is current, of NVIDIA or AMD).
+    """The device of a resolved config: 'cpu' or 'cuda' (the current GPU, of NVIDIA or AMD).
 
     A CPU's first arena lies in the memory `ahead`, if it fits there.
 
     Raises:
-        UnsupportedError: something that a GPU needs is missing; the message names it.
+        UnsupportedError: a GPU lacks something; the error names it.
     """
     if name == "cpu":
         return CpuDevice(ahead)
@@ -37,7 +37,7 @@ def _require_cuda() -> None:
 
 
 def missing_for_cuda() -> str | None:
-    """The reason why device='cuda' cannot work here; None: it can."""
+    """Why device='cuda' cannot work here; None: it can."""
     if torch.version.cuda is None and torch.version.hip is None:  # a build for ROCm names its devices 'cuda', too
         return f"torch {torch.__version__} is built without CUDA"
     if not torch.cuda.is_available():
@@ -46,7 +46,7 @@ def missing_for_cuda() -> str | None:
 
 
 def _words_of_torch() -> str:
-    """Why it sees none: no driver, one that is too old and of which version, no device."""
+    """Why torch sees no GPU: no driver, a driver that is too old and its version, or no device."""
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
@@ -55,11 +55,11 @@ def _words_of_torch() -> str:
 
 
 def _missing_for_triton() -> str | None:
-    """Triton compiles a piece of C on its first use of a GPU; later ones find that on disk (~/.triton/cache)."""
+    """Triton compiles a piece of C on its first use of a GPU, and later finds it on disk (~/.triton/cache)."""
     if find_spec("triton") is None:
         return "the package triton is not installed (pip install triton)"
     if os.environ.get("TRITON_INTERPRET") == "1":
-        return None  # it needs no driver then
+        return None  # then it needs no driver
     from triton.runtime import driver
 
     try:
@@ -74,13 +74,15 @@ def _missing_for_triton() -> str | None:
 
 
 def gpu_environments(count: int, num_each: int = 1, option: str = "tensor_parallel_size") -> list[dict[str, str]]:
-    """Variables of each of several processes, with which it sees its own GPUs only. One alone sees all.
+    """For each of several processes, the variables with which it sees only its own GPUs. A single process sees all.
 
     Args:
-        num_each: GPUs of a process. option: what asks for so many processes.
+        num_each: GPUs of a process.
+        option: the option that asks for so many processes.
 
     Raises:
-        UnsupportedError: GPUs cannot be used here. ConfigError: there are fewer.
+        UnsupportedError: GPUs cannot be used here.
+        ConfigError: there are fewer.
     """
     if count == 1:
         return [{}]
@@ -98,19 +100,21 @@ def gpu_environments(count: int, num_each: int = 1, option: str = "tensor_parall
 
 
 def visible_names(given: str | None, count: int) -> list[str]:
-    """The GPUs that this process sees, as such a variable names them. `count`: as torch counts them."""
+    """The GPUs that this process sees, in the form of that variable. `count`: torch's number of them."""
     if given is None:
         return [str(index) for index in range(count)]
     return [name.strip() for name in given.split(",")][:count]
 
 
 def take_launched_gpu(variables: Mapping[str, str] = os.environ) -> str:
-    """Make current the GPU of a process that a launcher has started. Gives what tells it from all other GPUs.
+    """Make current the GPU of a process that a launcher has started. Returns an id that no other GPU has.
 
-    One that the script has made current stays so. Else LOCAL_RANK is its number, unless the process sees one only.
+    A GPU that the script has made current stays so. Otherwise LOCAL_RANK is its number, unless the process sees only
+    one.
 
     Raises:
-        UnsupportedError: GPUs cannot be used here. ConfigError: this process does not see so many.
+        UnsupportedError: GPUs cannot be used here.
+        ConfigError: this process does not see so many.
     """
     _require_cuda()
     count, index = torch.cuda.device_count(), torch.cuda.current_device()
@@ -127,7 +131,7 @@ def take_launched_gpu(variables: Mapping[str, str] = os.environ) -> str:
 
 
 def check_different(gpus: Sequence[str]) -> None:
-    """What `take_launched_gpu` gave to the processes of a model, by rank. Raises ConfigError: two have the same."""
+    """Check the results of `take_launched_gpu` of a model's processes, by rank. Raises ConfigError: two are equal."""
     for rank, gpu in enumerate(gpus):
         if (first := gpus.index(gpu)) != rank:
             raise ConfigError(

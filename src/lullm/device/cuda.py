@@ -50,7 +50,7 @@ class CudaDevice:
 
     def __init__(self, index: int = 0):
         self.torch_device = torch.device("cuda", index)
-        torch.cuda.set_device(self.torch_device)  # Triton launches on the current device of the thread
+        torch.cuda.set_device(self.torch_device)  # Triton launches on the thread's current device
         self._backend = gpu_backend(index)
         self._host_node = _host_node(index)
         self._stream = torch.cuda.Stream(self.torch_device)
@@ -72,7 +72,7 @@ class CudaDevice:
         return PinnedArena(self._backend, tag, capacity_bytes, self._host_node)
 
     def staging(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        with torch.cuda.device(self.torch_device):  # else a thread of its own makes a context on GPU 0 for it
+        with torch.cuda.device(self.torch_device):  # else a thread of torch's creates a context on GPU 0 for it
             return torch.zeros(tuple(shape), dtype=dtype, pin_memory=True)
 
     def to_host(self, tensor: Tensor) -> Tensor:
@@ -121,10 +121,10 @@ class CudaDevice:
 
     @contextlib.contextmanager
     def _current(self) -> Iterator[None]:
-        """The device of this thread, as long as work is enqueued: every thread starts with GPU 0.
+        """Make the device current on this thread while work is enqueued: every thread starts with GPU 0.
 
-        cuBLAS adds up the parts of a long bfloat16 or float16 product in float32: by torch's default it rounds them
-        before, and the sums of a product would follow from how it was split.
+        cuBLAS adds up the parts of a long bfloat16 or float16 product in float32. By torch's default it rounds them
+        before, so that the sums would depend on how the product was split.
         """
         products = torch.backends.cuda.matmul
         before = products.allow_bf16_reduced_precision_reduction, products.allow_fp16_reduced_precision_reduction
@@ -164,10 +164,10 @@ def _host_node(index: int) -> int | None:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """No other recording in this process, and no garbage collection.
+    """Prevent other recordings in this process, and garbage collection.
 
-    A collection may find a dead engine. To unmap its arenas, or to drop its graphs, breaks a recording of this thread.
-    Torch collects before a recording no longer, and never kept a collection out of it.
+    A collection may find a dead engine; unmapping its arenas or dropping its graphs breaks a recording of this thread.
+    Torch no longer collects before a recording, and never prevented a collection within it.
     """
     with _RECORDING:
         was_enabled = gc.isenabled()

@@ -31,10 +31,10 @@ class MemoryInfo:
 
 @dataclass(frozen=True, slots=True)
 class Captured(Generic[Tensors]):
-    """Recorded work. `replay` renews the contents of `output`, at the same addresses.
+    """Recorded work. `replay` recomputes the contents of `output`, at the same addresses.
 
-    The contents are valid until another recording of the device runs. `refusal`: the reason why the work cannot be
-    recorded; then `output` is the result of this one run, and `replay` must not be called. None: it can.
+    The contents are valid until another recording of the device runs. `refusal`: why the work cannot be recorded; then
+    `output` is the result of this one run, and `replay` must not be called. None: it can.
     """
 
     output: Tensors
@@ -43,10 +43,10 @@ class Captured(Generic[Tensors]):
 
 
 class Device(Protocol):
-    """Where tensors are and work runs. Work runs in the order in which it was started. One thread makes all calls.
+    """The place of tensors and work. Work runs in the order in which it was started. One thread makes all calls.
 
     `torch_device`: for factories. `is_accelerator`: work runs beside the host, on tensors outside of host memory.
-    `records_ahead`: decodes are recorded before the first request, for few sizes. False: when a size is first met.
+    `records_ahead`: decodes are recorded before the first request, for few sizes. False: when a size first occurs.
     """
 
     torch_device: torch.device
@@ -56,7 +56,7 @@ class Device(Protocol):
     def memory_info(self) -> MemoryInfo: ...
 
     def resident_bytes(self, arena: Arena) -> int:
-        """Physical memory that is behind an arena of this device, or of its host memory, now."""
+        """Physical memory of an arena of this device, or of its host memory, now."""
         ...
 
     def new_arena(self, tag: str, capacity_bytes: int) -> Arena:
@@ -72,7 +72,7 @@ class Device(Protocol):
         ...
 
     def to_host(self, tensor: Tensor) -> Tensor:
-        """A copy on the host, valid once the work that has been started is done."""
+        """A copy on the host, valid once all work started so far is done."""
         ...
 
     def mark(self) -> Any:
@@ -84,7 +84,7 @@ class Device(Protocol):
         ...
 
     def start(self, work: Callable[[], T]) -> Running[T]:
-        """Run the work after all that was started before. A CPU runs it when its result is asked for."""
+        """Run the work after all work started before. A CPU runs it when its result is asked for."""
         ...
 
     def on_side_stream(self, work: Callable[[], None]) -> None:
@@ -104,7 +104,7 @@ class Device(Protocol):
         ...
 
     def peak_bytes(self, work: Callable[[], object]) -> int:
-        """Run the work. Returns the most memory in bytes that it held beside what was held before and the arenas."""
+        """Run the work. Returns the most memory in bytes that it held, beyond that held before and the arenas."""
         ...
 
     def synchronize(self) -> None:
@@ -112,5 +112,5 @@ class Device(Protocol):
         ...
 
     def trim(self) -> None:
-        """Give back the unused memory that the allocator of activations keeps for later."""
+        """Free the unused memory that the allocator of activations keeps."""
         ...

@@ -29,7 +29,7 @@ class Profiler:
         self._recording.start()
 
     def stop(self) -> Path:
-        """End; the trace file. Raises InvalidRequestError: nothing is recorded. LullmError: it cannot be written."""
+        """End; returns the trace. Raises InvalidRequestError: no profile runs. LullmError: it cannot be written."""
         if self._recording is None:
             raise InvalidRequestError("no profile is being recorded; begin one with start_profile")
         recording, self._recording = self._recording, None

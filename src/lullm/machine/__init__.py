@@ -1,6 +1,6 @@
 """Facts of this machine: its processor, memory and memory nodes. No torch.
 
-`processor` says what of the processor this process may use, `cores` gives each of several workers cores of its own.
-`memory` is what is free and what is held, `pages` is memory from the kernel, `numa` its nodes; `memory_ahead` takes
-some before it is needed. `owner` tells a process from its forks.
+`processor` has the CPUs that this process may use, `cores` divides them between workers. `memory` tells free and used
+memory, `pages` is memory from the kernel, `numa` its nodes; `memory_ahead` touches some before it is needed. `owner`
+tells a process from its forks.
 """

@@ -1,8 +1,8 @@
-"""Cores of several workers on one machine: which of them each may use, so that none waits for another's.
+"""Cores of several workers on one machine: each may use its own, so that none waits for another's.
 
 A worker that runs on the cores of one memory node finds its memory there: a page comes from the node of the thread that
-touches it first (`numa`). So nothing but its affinity has to be set, before it takes memory. Not yet run on a machine
-with several nodes.
+first touches it (`numa`). So it is enough to set its affinity before it takes memory. Not yet run on a machine with
+several nodes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from lullm.machine.processor import allowed_cpus, node_of_cpus, siblings
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """A physical core. `cpus`: its hardware threads, as far as they may be used; `node`: of its memory."""
+    """A physical core. `cpus`: those of its hardware threads that may be used; `node`: of its memory."""
 
     cpus: frozenset[int]
     node: int = 0
@@ -33,7 +33,7 @@ def cpus_of_workers(cores: Sequence[Core], num_workers: int) -> list[frozenset[i
     """The CPUs of each worker, by rank; neighbours in rank are near each other.
 
     Workers wait for the slowest, so all have equally many cores before any has one more. No worker's cores are of two
-    nodes, if that costs no worker a core. More workers than cores take turns on them.
+    nodes, unless avoiding it costs a worker a core. More workers than cores share them.
 
     Args:
         cores: by node, at least one.
@@ -45,7 +45,7 @@ def cpus_of_workers(cores: Sequence[Core], num_workers: int) -> list[frozenset[i
     if sum(len(node) // most for node in nodes) < num_workers:
         return _cut(cores, num_workers)
     counts = [0] * len(nodes)
-    for _ in range(num_workers):  # the next one goes to where it has the most cores
+    for _ in range(num_workers):  # the next one goes to the node where it has the most cores
         roomy = max(range(len(nodes)), key=lambda number: len(nodes[number]) / (counts[number] + 1))
         counts[roomy] += 1
     return [cpus for node, count in zip(nodes, counts, strict=True) if count for cpus in _cut(node, count)]

@@ -10,7 +10,7 @@ from lullm.errors import LullmError
 from lullm.units import KIB, cdiv
 
 _PAGES_AT_ONCE = 1 << 16
-"""Pages in one question to the kernel: a byte each, and a reserved KV cache may have millions of pages."""
+"""Pages per call to the kernel: a byte each, and a reserved KV cache may have millions of pages."""
 
 
 def available_memory_bytes() -> int:
@@ -58,7 +58,7 @@ def resident_bytes_within(address: int, num_bytes: int) -> int:
 
 
 def trim_malloc() -> None:
-    """Give back to the system what malloc keeps of freed memory, in 2 ms. Another C library than glibc does nothing."""
+    """Return freed memory that malloc keeps to the system, in 2 ms. Does nothing with another C library than glibc."""
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 

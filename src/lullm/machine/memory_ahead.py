@@ -1,8 +1,8 @@
-"""MemoryAhead: host memory that a thread takes from the kernel before it is needed.
+"""MemoryAhead: host memory that a thread touches before it is needed.
 
-A virtual machine gets a page from its host at its first touch, which stops the core for 4.8 ms per huge page: 600 of a
-small model's weights took one thread 3.1 s (two at once touch twice as fast), and 0.14 s where the host had backed them
-already. The core beside the one that imports torch spends its time with that here.
+A virtual machine gets a page from its host at its first touch, which stops the core for 4.8 ms per huge page. One
+thread took 3.1 s for 600 pages of a small model's weights (two at once are twice as fast), and 0.14 s where the host
+had backed them already. A core does this here while another imports torch.
 """
 
 import threading
@@ -11,14 +11,15 @@ from lullm.machine import pages
 from lullm.units import MIB, round_up
 
 _STEP_BYTES = 16 * MIB
-"""Touched at a time: `take` waits for one step, and between two the thread waits for the interpreter's lock (5 ms)."""
+"""Touched at a time: `take` waits for one step; between steps the thread waits for the interpreter's lock (5 ms)."""
 
 
 class MemoryAhead:
     """`num_bytes` of memory, touched on a thread of its own from the start. Methods: from one thread.
 
     Args:
-        num_bytes: how much to touch. room_bytes: the largest piece that `take` can give; the rest is addresses only.
+        num_bytes: how much to touch.
+        room_bytes: the largest piece that `take` can give; the rest is addresses only.
 
     Raises:
         CacheSizeError: the system refuses addresses of this size.
@@ -34,9 +35,9 @@ class MemoryAhead:
         self._thread.start()
 
     def take(self, num_bytes: int) -> int | None:
-        """The address of `num_bytes` of it, now the caller's to free; None: there is not so much, or it was taken.
+        """The address of `num_bytes` of it, which the caller then frees; None: it is too small, or was taken.
 
-        Ends the touching: waits for the step that runs (some milliseconds; 40 where the host must find the memory).
+        Ends the touching: waits for the running step (some milliseconds; 40 where the host must find the memory).
         """
         num_bytes = round_up(num_bytes, pages.HUGE_PAGE)
         if self._address is None or num_bytes > self._room_bytes:
@@ -48,7 +49,7 @@ class MemoryAhead:
         return address
 
     def close(self) -> None:
-        """Give back what was not taken. Idempotent."""
+        """Free memory that was not taken. Idempotent."""
         self._stop()
         if self._address is not None:
             address, self._address = self._address, None

@@ -1,9 +1,9 @@
-"""Memory nodes: where an arena's pages lie on a machine that has more than one (NUMA).
+"""Memory nodes: the place of an arena's pages on a machine with several nodes (NUMA).
 
 Any free thread takes the next piece of work, so no part of the weights belongs to one thread and its node. Pages are
-therefore spread over the nodes in turn, so that all nodes are read at a time. The system's rule stays where the process
-may use the CPUs of one node only, and where a policy is set (`numactl`): a page comes from the node of the thread that
-touches it first. Not yet run on a machine with several nodes.
+therefore spread over the nodes in turn, so that all nodes are read at the same time. The system's rule stays where the
+process may use the CPUs of one node only, and where a policy is set (`numactl`): a page comes from the node of the
+thread that first touches it. Not yet run on a machine with several nodes.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def spread(address: int, num_bytes: int) -> None:
     """Take new pages of a range from all nodes whose CPUs may be used, if there are several.
 
-    If the system refuses, the memory works all the same.
+    If the system refuses, the memory works anyway.
     """
     nodes = numa_nodes(allowed_cpus())
     if len(nodes) > 1 and not has_policy() and not interleave(address, num_bytes, nodes):

@@ -1,4 +1,4 @@
-"""Processes belong to the one that started them, not to its forks, which have a copy of what knows them."""
+"""Processes belong to the process that started them, not to its forks, which copy the objects that own them."""
 
 import os
 
@@ -6,7 +6,7 @@ from lullm.errors import UnsupportedError
 
 
 def check_owner(owner: int) -> None:
-    """Return if this is the process `owner`. Raises UnsupportedError: it is a fork."""
+    """Check that this is the process `owner`. Raises UnsupportedError: it is a fork."""
     if os.getpid() != owner:
         raise UnsupportedError(
             f"the engine belongs to process {owner}, of which this is a fork; call it there, or build another here"

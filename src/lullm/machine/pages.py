@@ -1,4 +1,4 @@
-"""Pages of host memory: anonymous private memory (`mmap(2)`), which `madvise(2)` gives back page by page.
+"""Pages of host memory: anonymous private memory (`mmap(2)`), which `madvise(2)` releases page by page.
 
 A page takes physical memory when it is first touched. So addresses that are never written cost nothing, and after a
 release the next touch brings memory back without a call.
@@ -27,7 +27,7 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def reserve(num_bytes: int) -> int:
-    """The address of so many fresh bytes, without memory yet. Raises CacheSizeError: the system refuses the size."""
+    """The address of `num_bytes` fresh bytes, without memory yet. Raises CacheSizeError: the system refuses them."""
     protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     address: int = _libc.mmap(None, num_bytes, protection, flags, -1, 0)
     if address == _MAP_FAILED:
@@ -38,7 +38,7 @@ def reserve(num_bytes: int) -> int:
 
 
 def prefer_huge(address: int, num_bytes: int) -> None:
-    """Have the range's pages be huge, and lie on all memory nodes: advice, which the kernel may not follow."""
+    """Advise the kernel to use huge pages, and pages of all memory nodes; it may not follow."""
     if hasattr(mmap, "MADV_HUGEPAGE"):
         _libc.madvise(address, num_bytes, mmap.MADV_HUGEPAGE)
     spread(address, num_bytes)
@@ -54,12 +54,12 @@ def zero(address: int, num_bytes: int) -> None:
 
 
 def populate(address: int, num_bytes: int) -> bool:
-    """Have memory behind whole pages, whatever they hold; False: the system cannot (Linux before 5.14), or has none."""
+    """Touch whole pages, keeping their contents; False: the system cannot (Linux before 5.14), or has no memory."""
     return not _libc.madvise(address, num_bytes, _MADV_POPULATE_WRITE)
 
 
 def release(address: int, num_bytes: int) -> None:
-    """Give the memory behind a range back; the addresses stay, and read as zeros. Raises LullmError."""
+    """Release the memory of a range; the addresses stay, and read as zeros. Raises LullmError."""
     if _libc.madvise(address, num_bytes, mmap.MADV_DONTNEED):
         raise LullmError(
             f"madvise(MADV_DONTNEED) of {format_bytes(num_bytes)} failed with {_named(ctypes.get_errno())}; is the "
@@ -68,7 +68,7 @@ def release(address: int, num_bytes: int) -> None:
 
 
 def free(address: int, num_bytes: int) -> None:
-    """Give the addresses back, and the memory behind them. Raises LullmError."""
+    """Free the addresses and their memory. Raises LullmError."""
     if _libc.munmap(address, num_bytes):
         raise LullmError(f"munmap of {format_bytes(num_bytes)} failed with {_named(ctypes.get_errno())}")
 

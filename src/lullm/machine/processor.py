@@ -1,4 +1,4 @@
-"""The processor as this process may use it: which CPUs, how many cores, how much of their time.
+"""The processor as this process may use it: its CPUs, its cores, and its share of their time.
 
 `root` is the root of the file system; tests pass another one.
 """
@@ -16,7 +16,7 @@ _NODES = "sys/devices/system/node"
 
 
 def default_num_threads() -> int:
-    """OMP_NUM_THREADS if it is set; else the cores that the affinity mask allows, or fewer if there is a CPU quota.
+    """OMP_NUM_THREADS if it is set; otherwise the cores in the affinity mask, or fewer if there is a CPU quota.
 
     Cores and not hardware threads: two threads of one core share its vector and matrix units and its path to memory,
     which bound a model's arithmetic. With AMX they run in turns.
@@ -37,7 +37,7 @@ def allowed_cpus() -> frozenset[int]:
 
 
 def num_cores(cpus: frozenset[int], root: Path = _ROOT) -> int:
-    """How many physical cores these CPUs (hardware threads) belong to. A CPU of unknown core counts as one core."""
+    """The number of physical cores of these CPUs (hardware threads). A CPU of unknown core counts as one core."""
     return max(1, len({siblings(cpu, root) for cpu in cpus}))
 
 
@@ -90,7 +90,7 @@ def node_of_cpus(root: Path = _ROOT) -> dict[int, int]:
 
 
 def node_of_pci_device(domain: int, bus: int, device: int, root: Path = _ROOT) -> int | None:
-    """The memory node next to a PCI device; None: the system does not say, or has but one."""
+    """The memory node of a PCI device; None: unknown, or the system has only one."""
     text = _read(root / f"sys/bus/pci/devices/{domain:04x}:{bus:02x}:{device:02x}.0/numa_node")
     return int(text) if text and int(text) >= 0 else None
 

@@ -1,4 +1,4 @@
 """An engine's numbers under the names, labels and buckets of vLLM.
 
-`vllm` collects them, `reader` gives them to `LLM.get_metrics` as plain objects.
+`vllm` collects them, `reader` returns them to `LLM.get_metrics` as plain objects.
 """

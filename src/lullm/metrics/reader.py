@@ -1,4 +1,4 @@
-"""What `LLM.get_metrics` gives: a registry's families as plain objects, in the form of vLLM's `v1.metrics.reader`."""
+"""Metrics for `LLM.get_metrics`: a registry's families as plain objects, in the form of vLLM's `v1.metrics.reader`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,28 +19,28 @@ class Metric:
 
 @dataclass
 class Counter(Metric):
-    """It only grows."""
+    """A number that only grows."""
 
     value: int
 
 
 @dataclass
 class Vector(Metric):
-    """Counters by position. vLLM counts accepted drafts so; an engine that drafts nothing has none."""
+    """Counters by position. vLLM counts accepted drafts so; an engine without drafts has none."""
 
     values: list[int]
 
 
 @dataclass
 class Gauge(Metric):
-    """It is of this moment."""
+    """A number of this moment."""
 
     value: float
 
 
 @dataclass
 class Histogram(Metric):
-    """Observations. `buckets`: upper bound, as text, -> how many are at most that; '+Inf' has all of them."""
+    """Observations. `buckets`: upper bound, as text, -> number of observations up to it; '+Inf' has all of them."""
 
     count: int
     sum: float
@@ -48,7 +48,7 @@ class Histogram(Metric):
 
 
 def read_metrics(registry: "CollectorRegistry") -> list[Metric]:
-    """All metrics of a registry, as they are now."""
+    """The current values of all metrics of a registry."""
     return [metric for family in registry.collect() for metric in _read(family)]
 
 
@@ -59,7 +59,7 @@ def _read(family: "Family") -> Iterator[Metric]:
     for sample in family.samples:
         if family.type == "gauge":
             yield Gauge(family.name, dict(sample.labels), sample.value)
-        elif sample.name == family.name + "_total":  # beside it: when the counter was made
+        elif sample.name == family.name + "_total":  # the family also has the time of the counter's creation
             yield Counter(family.name, dict(sample.labels), int(sample.value))
 
 

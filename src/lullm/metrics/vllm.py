@@ -1,4 +1,4 @@
-"""VllmMetrics: the metrics under vLLM's names, labels and buckets, as far as they mean the same here.
+"""VllmMetrics: metrics under vLLM's names, labels and buckets, where they mean the same here.
 
 Dashboards, alerts and autoscalers that know vLLM's `/metrics` then work. Source: vLLM's docs, "Production Metrics".
 Where a request has several completions, vLLM counts each as a request of its own; here it is one.
@@ -35,7 +35,7 @@ _SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 
 
 class MonitoredEngine(Protocol):
-    """What the metrics read of an engine, from whatever thread scrapes."""
+    """An engine as metrics read it, on the thread that scrapes."""
 
     @property
     def config(self) -> ResolvedConfig:
@@ -57,7 +57,7 @@ def _lengths(longest: int) -> list[int]:
 
 
 class _Gauges(Collector):
-    """What is read from the engine at a scrape."""
+    """The numbers that are read from the engine at a scrape."""
 
     def __init__(self, engine: MonitoredEngine):
         self._engine = engine
@@ -114,7 +114,7 @@ class _Gauges(Collector):
 
 
 class VllmMetrics:
-    """The registry, and the histograms that the ends of requests feed."""
+    """The registry, and the histograms of finished requests."""
 
     def __init__(self, engine: MonitoredEngine):
         self.registry = CollectorRegistry()
@@ -142,7 +142,7 @@ class VllmMetrics:
     def observe(
         self, times: RequestMetrics, prompt_len: int, output_lens: Sequence[int], params: SamplingParams | None
     ) -> None:
-        """Take a finished request in. `output_lens`: of its completions. `params`: None for a vector."""
+        """Add a finished request. `output_lens`: of its completions. `params`: None for a vector."""
         scheduled, first, last = times.first_scheduled_time, times.first_token_time, times.last_token_time
         if times.time_in_queue is not None:
             self._queue.observe(times.time_in_queue)

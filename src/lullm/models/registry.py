@@ -14,6 +14,7 @@ from lullm.config.model import ModelConfig, Share
 from lullm.errors import ConfigError, UnsupportedError
 from lullm.models.family.experts.deepseek import build_deepseek, build_mistral4
 from lullm.models.family.experts.gpt_oss import build_gpt_oss
+from lullm.models.family.experts.laguna import build_laguna
 from lullm.models.family.experts.llama4 import build_llama4
 from lullm.models.family.experts.routed import (
     build_afmoe,
@@ -123,6 +124,7 @@ BUILDERS: dict[str, Builder] = {
     "GraniteMoeHybridForCausalLM": build_granite_hybrid,
     "HeliumForCausalLM": build_helium,
     "JambaForCausalLM": build_jamba,
+    "LagunaForCausalLM": build_laguna,
     "Lfm2ForCausalLM": build_lfm2,
     "Lfm2MoeForCausalLM": build_lfm2,
     "Lfm3ForCausalLM": build_lfm3,

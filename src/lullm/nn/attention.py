@@ -69,9 +69,10 @@ class Attention(nn.Module):
         self.group = group
         heads = config.kv_heads(layer)
         self.head_dim, self.num_kv_heads = heads.head_dim, heads.num_heads
-        q_size, kv_size = config.num_attention_heads * heads.head_dim, heads.size
+        num_heads = config.query_heads(layer)
+        q_size, kv_size = num_heads * heads.head_dim, heads.size
         gate = style.output_gate
-        self.gate_size = 0 if gate is None else config.num_attention_heads if gate.is_of_heads else q_size
+        self.gate_size = 0 if gate is None else num_heads if gate.is_of_heads else q_size
         shared_sizes = (self.gate_size, q_size, kv_size, kv_size)
         is_apart = gate is not None and gate.is_apart
         part_sizes = shared_sizes if is_apart else (self.gate_size + q_size, kv_size, kv_size)
@@ -79,7 +80,7 @@ class Attention(nn.Module):
         self.projection = "qkk_proj" if style.values_are_keys else "qkv_proj"
         self.add_module(self.projection, projection)
         self.o_proj = Linear(q_size, config.hidden_size, style.o_bias, dtype)
-        self.sinks = meta_parameter((config.num_attention_heads,), torch.float32) if style.has_sinks else None
+        self.sinks = meta_parameter((num_heads,), torch.float32) if style.has_sinks else None
         self.q_norm = self.k_norm = None
         if style.head_norm_eps is not None and style.has_norm_weights:
             self.q_norm = RMSNorm(self.head_dim, style.head_norm_eps, dtype)

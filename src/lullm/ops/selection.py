@@ -243,7 +243,7 @@ def _select_gpu_ops(device: str, attention_backend: str, batch_invariant: bool) 
 def _select_cpu_ops() -> Ops:
     library = load_library()
     if library is None:
-        logger.info("torch's kernels serve: native CPU ops are %s", absence())
+        logger.info("torch's kernels serve instead of native CPU ops: %s", absence())
         return TORCH_CPU_OPS
     native.set_num_threads(default_num_threads())
     logger.info("native CPU ops: %s", library.isa)

@@ -64,7 +64,8 @@ def workspace_bytes(config: ModelConfig, max_num_seqs: int) -> int:
     The logits in two types, and a dozen rows as wide as the widest of a layer in float32.
     """
     of_layers = [config.kv_heads(layer) for layer in range(len(config.layer_kinds))]
-    heads = max(config.num_attention_heads * heads.head_dim + 2 * heads.size for heads in of_layers)
+    num_queries = max(config.num_attention_heads, *config.family.query_heads, 0)
+    heads = max(num_queries * heads.head_dim + 2 * heads.size for heads in of_layers)
     widest = max(config.stream_size, config.family.widest_row, heads)
     return MIB + max_num_seqs * (8 * config.vocab_size + 12 * 4 * widest)
 

@@ -72,14 +72,14 @@ def _stated_sizes(config: ModelConfig, layer: int) -> _Sizes:
     embedding = hidden if size is None else ("word_embed_proj_dim", size)
     vocab = ("vocab_size", config.vocab_size)
     inner = ("intermediate_size", family.inner_size(layer))
-    queries = outputs = ("num_attention_heads x head_dim", config.num_attention_heads * head_dim)
+    num_heads = config.query_heads(layer)
+    queries = outputs = ("num_attention_heads x head_dim", num_heads * head_dim)
     if (latent := family.latent) is not None:
-        num_heads = config.num_attention_heads
         queries = ("num_attention_heads x (qk_nope_head_dim + qk_rope_head_dim)", num_heads * latent.query_size)
         outputs = ("num_attention_heads x v_head_dim", num_heads * latent.value_size)
     keys = ("num_key_value_heads x head_dim", heads.num_heads * head_dim)
-    gated = ("2 x num_attention_heads x head_dim", 2 * config.num_attention_heads * head_dim)
-    fused = config.num_attention_heads + 2 * heads.num_heads
+    gated = ("2 x num_attention_heads x head_dim", 2 * num_heads * head_dim)
+    fused = num_heads + 2 * heads.num_heads
     all_heads = ("(num_attention_heads + 2 x num_key_value_heads) x head_dim", fused * head_dim)
     stated: _Sizes = {
         "embed_tokens": (vocab, embedding),

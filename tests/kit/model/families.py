@@ -170,6 +170,8 @@ SPARSE_CONVOLUTIONS = {
 }  # fmt: skip
 COHERE_MOE = {"num_experts": 5, "num_experts_per_tok": 2, "sliding_window": 20, "logit_scale": 0.7}
 MISTRAL4_ROPE = STRETCHED["rope_parameters"] | {"mscale": 1.0, "mscale_all_dim": 1.0}
+LAGUNA_KINDS = ["sliding_attention", "full_attention"]
+LAGUNA = AFMOE | IN_SOME_LAYERS | {"shared_expert_intermediate_size": 40, "sliding_window": 20}
 LFM3 = {"num_hidden_layers": 5, "sliding_window": 20}
 ERNIE = {"moe_num_experts": 5, "moe_k": 2, "moe_intermediate_size": 24}
 QUARTERS = {"head_dim": 12}  # transformers' OLMoE divides hidden_size by the heads for its norms
@@ -829,6 +831,24 @@ CASES = {
         SPARSE_CONVOLUTIONS | {"layer_types": ["conv", "full_attention"]},
         SPARSE_CONVOLUTIONS,
         "as LFM2, with experts behind a sigmoid router with correction",
+    ),
+    "Laguna": Cases(
+        "Laguna XS.2 33B-A3B",
+        {
+            "plain": LAGUNA,
+            "heads by layer, a rope for all, gates per element, tied": LAGUNA
+            | TIED
+            | {"num_attention_heads_per_layer": [4, 6, 2], "gating": "per-element", "moe_routed_scaling_factor": 1.7}
+            | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+            | {"mlp_layer_types": ["sparse", "dense", "sparse"]}
+            | {"rope_parameters": {kind: {"rope_type": "default", "rope_theta": 1e4} for kind in LAGUNA_KINDS}},
+        },
+        LAGUNA | {"layer_types": LAGUNA_KINDS, "num_attention_heads_per_layer": [4, 2], "head_dim": 8},
+        LAGUNA | {"sliding_window": 32, "num_attention_heads_per_layer": [4, 6, 4]},
+        "windows in some layers, query heads and ropes by layer, head norms, gates per head on what attention gives; "
+        "sigmoid router with correction, a shared expert",
+        loss=0.1,
+        is_rare=True,
     ),
     "Lfm3": Cases(
         "LFM3 1.7B",

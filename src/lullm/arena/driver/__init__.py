@@ -1,1 +1,1 @@
-"""Memory of GPUs and NPUs: the calls of their drivers as tables, and tensors over what they map."""
+"""Memory of GPUs and NPUs: the calls of their drivers as tables, and tensors over the memory that they map."""

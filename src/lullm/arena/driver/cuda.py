@@ -45,7 +45,7 @@ _STREAMS = StreamFunctions(
     record_event="cuEventRecord",
     synchronize_event="cuEventSynchronize",
     destroy_event="cuEventDestroy_v2",
-    stream_flags=(1,),  # CU_STREAM_NON_BLOCKING: not behind the null stream
+    stream_flags=(1,),  # CU_STREAM_NON_BLOCKING: not ordered after the null stream
     event_flags=(2,),  # CU_EVENT_DISABLE_TIMING
 )
 _PINNING = PinFunctions(

@@ -57,7 +57,7 @@ _python.Py_IncRef(id(_deleter))  # at exit, tensors may outlive this module
 
 
 class _Export:
-    """Keeps all that the tensor needs alive. Torch holds one reference to it, as an integer."""
+    """Keeps the owner of the tensor's memory alive. Torch holds one reference to it, as an integer."""
 
     def __init__(self, address: int, num_bytes: int, device: tuple[int, int], owner: object):
         self.owner = owner
@@ -95,7 +95,7 @@ def over_storage(
 
 
 def same_memory(tensor: torch.Tensor, device: tuple[int, int], owner: object) -> torch.Tensor:
-    """The same tensor, strides included, which holds `owner` in place of what the first one holds."""
+    """The same tensor, strides included, which holds `owner` instead of its former owner."""
     length = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     flat = view(tensor.data_ptr(), length * tensor.itemsize if tensor.numel() else 1, device, owner)
     return over_storage(flat, tensor.dtype, tensor.shape, tensor.stride())

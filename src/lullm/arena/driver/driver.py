@@ -1,6 +1,7 @@
-"""The shared part of CUDA's, ROCm's and Ascend's back ends: drivers that reserve addresses and create memory apart.
+"""The shared part of CUDA's, ROCm's and Ascend's back ends: drivers that reserve addresses and create memory
+separately.
 
-Each back end names the functions and structs of its driver. The order of calls, the undoing and the errors are here.
+Each back end names the functions and structs of its driver. The order of calls, undoing and errors are here.
 """
 
 import ctypes
@@ -93,7 +94,7 @@ class Library:
 
 
 def initialize_torch(title: str, initialize: Callable[[], object]) -> None:
-    """Let torch create its state for a device, which the driver's calls need. Raises UnsupportedError: it cannot."""
+    """Let torch create its state for a device, which the driver's calls need. Raises UnsupportedError: torch cannot."""
     try:
         initialize()
     except (RuntimeError, AssertionError) as error:
@@ -248,7 +249,7 @@ def _unmap_and_release(device: DeviceDriver, address: int, num_bytes: int, handl
     try:
         device.library.call(device.memory.release, handle, doing=f"release {format_bytes(num_bytes)}")
     except LullmError:
-        # The memory still exists, contents included: map it again, so that the failed call has changed nothing.
+        # The memory still exists with its contents: map it again, so that the failed call has changed nothing.
         _or_log(lambda: _map(device, address, num_bytes, handle))
         raise
 

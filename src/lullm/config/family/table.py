@@ -2,6 +2,7 @@
 
 from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
 from lullm.config.family.experts.gpt_oss import GPT_OSS
+from lullm.config.family.experts.laguna import LAGUNA
 from lullm.config.family.experts.llama4 import LLAMA4
 from lullm.config.family.experts.phimoe import PHIMOE
 from lullm.config.family.experts.sigmoid import AFMOE, DOTS1, GLM4_MOE, HY_V3, MINIMAX_M2, SOLAR_OPEN
@@ -110,6 +111,7 @@ FAMILIES: dict[str, Family] = {
     "GraniteMoeHybridForCausalLM": GRANITE_HYBRID,
     "HeliumForCausalLM": HELIUM,
     "JambaForCausalLM": JAMBA,
+    "LagunaForCausalLM": LAGUNA,
     "Lfm2ForCausalLM": LFM2,
     "Lfm2MoeForCausalLM": LFM2_MOE,
     "Lfm3ForCausalLM": LFM3,

@@ -91,6 +91,7 @@ def _family(family: DecoderConfig, parts: _Parts, rank: int | None) -> DecoderCo
     return replace(
         family,
         intermediate_size=parts.of(family.intermediate_size, "intermediate_size"),
+        query_heads=tuple(parts.of(number, "num_attention_heads_per_layer") for number in family.query_heads),
         intermediate_sizes=tuple(parts.of(size, "intermediate_size") for size in family.intermediate_sizes),
         experts=None if family.experts is None else _experts(family.experts, parts, rank),
         recurrent=None if family.recurrent is None else _recurrent(family.recurrent, parts),

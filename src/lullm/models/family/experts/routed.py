@@ -76,10 +76,11 @@ def experts_or_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> nn.Mo
 
 
 def with_gates_apart(rules: WeightRules) -> WeightRules:
-    """Of families whose gates of attention have a matrix of their own."""
+    """Of families whose gates of attention have a matrix of their own, `gate_proj` or `g_proj`."""
     of_heads = Fusion(("gate_proj", "q_proj", "k_proj", "v_proj"), "qkv_proj")
     others = tuple(fusion for fusion in rules.fusions if fusion.into != of_heads.into)
-    return replace(rules, fusions=(of_heads, *others))
+    name = Rename(re.compile(r"\.self_attn\.g_proj\."), ".self_attn.gate_proj.")
+    return replace(rules, renames=(*rules.renames, name), fusions=(of_heads, *others))
 
 
 def drafts_of(config: ModelConfig) -> re.Pattern[str]:

@@ -28,7 +28,6 @@ RENAMES = (
     Rename(re.compile(r"\.conv\.conv\."), ".conv.conv1d."),
     *MIXTRAL_RENAMES,
 )
-GATE = Rename(re.compile(r"\.self_attn\.g_proj\."), ".self_attn.gate_proj.")
 LFM3_RENAMES = (
     Rename(re.compile(r"\.ffn_norm\."), ".pre_feedforward_layernorm."),
     Rename(re.compile(r"\.post_operator_norm\."), ".post_attention_layernorm."),
@@ -58,7 +57,7 @@ def build_lfm2(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> C
 def build_lfm3(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     family, rules = config.family, rules_of(config)
     own = LFM3_RENAMES if family.has_post_norms else ()
-    rules = replace(rules, renames=(*rules.renames, *own, *RENAMES, GATE))
+    rules = replace(rules, renames=(*rules.renames, *own, *RENAMES))
     style = DecoderStyle(
         rules if family.output_gate is None else with_gates_apart(rules),
         head_norms=True,

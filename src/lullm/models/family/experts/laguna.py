@@ -1,0 +1,33 @@
+"""Laguna (https://huggingface.co/poolside/Laguna-XS.2): layers with a window may have more query heads, and rotate
+another part of a head. A gate per head multiplies what attention gives. The router is one of sigmoids with correction.
+"""
+
+import re
+from dataclasses import replace
+
+import torch
+
+from lullm.config.model import ModelConfig
+from lullm.models.decoder import CausalLM, DecoderStyle, rules_of
+from lullm.models.family.experts.routed import GLM_RENAMES, experts_or_mlp, with_gates_apart
+from lullm.weights.rule import HeadOrder, Rename, rotated_first
+
+CORRECTION = Rename(re.compile(r"\.mlp\.experts\.(?=e_score_correction_bias$)"), ".mlp.gate.")
+
+
+def head_orders(config: ModelConfig) -> tuple[HeadOrder, ...]:
+    """Of the layers that turn a part of every head, by the size of that part."""
+    size = config.head_dim
+    parts = [size if rope is None else rope.rotary_dim(size) for rope in config.family.ropes]
+    orders = []
+    for part in sorted({*parts} - {size}):
+        numbers = "|".join(str(layer) for layer, own in enumerate(parts) if own == part)
+        pattern = re.compile(rf"^model\.layers\.({numbers})\.self_attn\.[qk]_(proj|norm)\.")
+        orders.append(HeadOrder(pattern, rotated_first(size, part)))
+    return tuple(orders)
+
+
+def build_laguna(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules = with_gates_apart(rules_of(config))
+    rules = replace(rules, renames=(*rules.renames, *GLM_RENAMES, CORRECTION), head_orders=head_orders(config))
+    return CausalLM(config, DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp), dtype, max_model_len)
