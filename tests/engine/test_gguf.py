@@ -133,9 +133,16 @@ def five_bits(name):
     return FORMATS.Q5_0 if "attn_v" in name or "ffn_down" in name else None
 
 
+def bytes_for_values(name):
+    """As Q5_K_M of a model whose rows are no multiples of 256."""
+    return FORMATS.Q8_0 if "attn_v" in name else None
+
+
 MIXES = {
     "Q8_0": ("Qwen3", FORMATS.Q8_0, None, 9),
     "Q4_0": ("Llama", FORMATS.Q4_0, None, 10),
+    "Q4_1": ("Llama", FORMATS.Q4_1, None, 10),
+    "Q5_1 beside Q8_0": ("Qwen2", FORMATS.Q5_1, bytes_for_values, 10),
     "Q4_K_M": ("Qwen3", FORMATS.Q4_K, largest_first, 9),
     "Q5_K": ("Qwen2", FORMATS.Q5_K, None, 10),
     "Q6_K, fused in the file": ("Phi3", FORMATS.Q6_K, None, 10),

@@ -35,6 +35,10 @@ HELD = {
     "Q2_K": (grid.ANY_K, FORMATS.Q2_K),
     "Q3_K": (grid.Q6_K, FORMATS.Q3_K),
     "zero points": (grid.ZERO_POINTS, ZERO_POINTS),
+    "Q4_1": (grid.Q4_1, FORMATS.Q4_1),
+    "Q5_1": (grid.ANY_32, FORMATS.Q5_1),
+    "Q4_1 beside Q5_1": (grid.ANY_32, FORMATS.Q4_1),
+    "Q8_0 beside Q5_1": (grid.ANY_32, FORMATS.Q8_0),
 }
 CASES = pytest.mark.parametrize(("kind", "block"), HELD.values(), ids=HELD.keys())
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -195,8 +199,8 @@ def test_the_largest_sums_do_not_overflow(isa, kind, digit, code):
         digits if kind.has_sign else digits.to(torch.uint8),
         factors,
         torch.full((32, groups), code, dtype=torch.int8),
-        -3 * factors if kind.has_mins else None,
-        torch.full((32, groups), 63, dtype=torch.uint8) if kind.has_mins else None,
+        -3 * factors if kind.min_bytes else None,
+        torch.full((32, groups), 63, dtype=torch.uint8) if kind.min_bytes else None,
     )
     layout = GridLayout(kind, 32, 512)
     storage = torch.zeros(layout.shape, dtype=torch.uint8)

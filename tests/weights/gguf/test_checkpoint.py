@@ -233,7 +233,15 @@ def test_inputs_of_value_heads_in_another_order(tmp_path, kind, stays):
 
 
 @pytest.mark.parametrize(
-    ("kinds", "number"), [(("Q3_K", "Q6_K"), 20), (("Q4_K", "Q6_K"), 21), (("Q4_0", "Q8_0"), 17), (("Q4_K", "Q8_0"), 0)]
+    ("kinds", "number"),
+    [
+        (("Q3_K", "Q6_K"), 20),
+        (("Q4_K", "Q6_K"), 21),
+        (("Q4_0", "Q8_0"), 17),
+        (("Q4_1", "Q4_1"), 23),
+        (("Q5_1", "Q8_0"), 24),
+        (("Q4_K", "Q8_0"), 0),
+    ],  # fmt: skip
 )
 def test_blocks_beside_each_other(tmp_path, kinds, number):
     """A matrix of two kinds of blocks takes the smallest grid that holds both; 0: there is none, it is decoded."""

@@ -12,7 +12,7 @@ from lullm.errors import ModelLoadError
 from lullm.ops.cpu.native import ACTIVATIONS, DTYPES, gate
 from lullm.ops.cpu.recording import call, new_result
 from lullm.ops.quantized import expansion, integer_rows
-from lullm.ops.quantized.grid import GridLayout, GridRows
+from lullm.ops.quantized.grid import GridLayout, GridRows, mins_without_codes
 from lullm.ops.quantized.grid import store_groups_ as store_groups_of_codes_
 from lullm.ops.quantized.integer_rows import IntegerRows
 from lullm.ops.quantized.narrow import NOT_A_NUMBER, NarrowLayout, NarrowRows
@@ -68,15 +68,14 @@ def store_groups_(storage: Tensor, layout: GridLayout, first_row: int, rows: Gri
         return
     integers, num_groups = rows.digits.contiguous(), layout.in_features // layout.grid.group_inputs
     scales = rows.factors.repeat_interleave(num_groups // rows.factors.shape[1], 1)
-    zeros = None
-    if layout.grid.has_mins:
-        assert rows.min_codes is not None, "of a grid of zero points"
-        zeros = rows.min_codes.repeat_interleave(num_groups // rows.min_codes.shape[1], 1)
+    mins = mins_without_codes(rows, layout.grid)
+    if mins is not None:
+        mins = mins.repeat_interleave(num_groups // mins.shape[1], 1)
     call(
         "lullm_store_groups",
         integers.data_ptr(),
         scales.data_ptr(),
-        0 if zeros is None else zeros.data_ptr(),
+        0 if mins is None else mins.data_ptr(),
         storage.data_ptr(),
         len(rows),
         layout.in_features,

@@ -1,9 +1,9 @@
 """Grids: weights whose scales belong to groups of 16 or 32 inputs, as GGUF, AWQ and GPTQ files hold them.
 
 A weight is `digit * scale - minimum`. A group's scale is a float16; or, of grids with codes, a small integer times a
-float16 of the whole span of 256 inputs, as the minimum is. Without codes a minimum is a zero point times the
-scale. The storage is uint8 `[num_panels, panel_bytes]`, in panels of 32 rows and blocks of 64 inputs as other quantized
-weights (`weight.py`); `ops/cpu/csrc/grid.h` draws the bytes.
+float16 of the whole span of 256 inputs, as the minimum is. Without codes a minimum is a float16, or a zero point times
+the scale. The storage is uint8 `[num_panels, panel_bytes]`, in panels of 32 rows and blocks of 64 inputs as other
+quantized weights (`weight.py`); `ops/cpu/csrc/grid.h` draws the bytes.
 """
 
 from dataclasses import dataclass, replace
@@ -84,13 +84,14 @@ class Grid:
     Args:
         number: in the native library (`kGrids` in `grid.h`).
         digit_bits: 8, signed; or 4, which `has_sign` or not.
+        min_bytes: of a group: 0: nothing is subtracted; 1: a code or a zero point; 2: a float16.
     """
 
     number: int
     digit_bits: int
     group_inputs: int
     has_codes: bool
-    has_mins: bool
+    min_bytes: int
     has_sign: bool = True
 
     @property
@@ -109,24 +110,27 @@ class Grid:
 
     @property
     def block_bytes(self) -> int:
-        return self.digit_bytes + self.scale_bytes + (self.num_groups * PANEL_ROWS if self.has_mins else 0)
+        return self.digit_bytes + self.scale_bytes + self.num_groups * PANEL_ROWS * self.min_bytes
 
     @property
     def span_bytes(self) -> int:
         """Of the float16 of a span of four blocks."""
-        return PANEL_ROWS * 2 * (2 if self.has_mins else 1) if self.has_codes else 0
+        return PANEL_ROWS * 2 * (2 if self.min_bytes else 1) if self.has_codes else 0
 
 
-Q4_0 = Grid(16, 4, 32, has_codes=False, has_mins=False)
-Q8_0 = Grid(17, 8, 32, has_codes=False, has_mins=False)
-Q4_K = Grid(18, 4, 32, has_codes=True, has_mins=True, has_sign=False)
-Q5_K = Grid(19, 8, 32, has_codes=True, has_mins=True)
-Q6_K = Grid(20, 8, 16, has_codes=True, has_mins=False)
-ANY_K = Grid(21, 8, 16, has_codes=True, has_mins=True)
+Q4_0 = Grid(16, 4, 32, has_codes=False, min_bytes=0)
+Q8_0 = Grid(17, 8, 32, has_codes=False, min_bytes=0)
+Q4_K = Grid(18, 4, 32, has_codes=True, min_bytes=1, has_sign=False)
+Q5_K = Grid(19, 8, 32, has_codes=True, min_bytes=1)
+Q6_K = Grid(20, 8, 16, has_codes=True, min_bytes=0)
+ANY_K = Grid(21, 8, 16, has_codes=True, min_bytes=1)
 """Holds rows of Q4_K, Q5_K and Q6_K beside each other."""
-ZERO_POINTS = Grid(22, 4, 32, has_codes=False, has_mins=True, has_sign=False)
+ZERO_POINTS = Grid(22, 4, 32, has_codes=False, min_bytes=1, has_sign=False)
 """Of AWQ and GPTQ: (digit - zero point) * scale."""
-GRIDS = (Q4_0, Q8_0, Q4_K, Q5_K, Q6_K, ANY_K, ZERO_POINTS)
+Q4_1 = Grid(23, 4, 32, has_codes=False, min_bytes=2, has_sign=False)
+ANY_32 = Grid(24, 8, 32, has_codes=False, min_bytes=2)
+"""Holds rows of Q5_1 and of all other blocks of 32 beside each other."""
+GRIDS = (Q4_0, Q8_0, Q4_K, Q5_K, Q6_K, ANY_K, ZERO_POINTS, Q4_1, ANY_32)
 
 
 @dataclass(frozen=True)
@@ -169,15 +173,16 @@ class GridLayout:
         digits = lines.flatten(1).view(torch.int8) - (_BIAS if grid.digit_bits == 4 and grid.has_sign else 0)
         if not grid.has_codes:
             scales = parts.scales[at].flatten(1)
-            if grid.has_mins:
-                return GridRows(digits, scales, None, scales, parts.mins[at].flatten(1))
-            return GridRows(digits, scales)
+            if not grid.min_bytes:
+                return GridRows(digits, scales)
+            mins = parts.mins[at].flatten(1)
+            return GridRows(digits, scales, None, *((mins,) if grid.min_bytes == 2 else (scales, mins)))
         # A span at the end may have fewer blocks: its codes are filled up.
         fill = (-self.num_blocks % _SPAN_BLOCKS) * grid.num_groups
         digits = torch.nn.functional.pad(digits, (0, fill * grid.group_inputs))
         codes = torch.nn.functional.pad(parts.scales[at].flatten(1), (0, fill))
         factors = parts.factors[at]
-        if not grid.has_mins:
+        if not grid.min_bytes:
             return GridRows(digits, factors[..., 0], codes)
         mins = torch.nn.functional.pad(parts.mins[at].flatten(1), (0, fill))
         return GridRows(digits, factors[..., 0], codes, factors[..., 1], mins)
@@ -196,20 +201,30 @@ class GridLayout:
         parts.digits[at] = lines.contiguous().view(torch.int32).squeeze(-1)
         if not grid.has_codes:
             parts.scales[at] = _grouped(rows.factors, self).view(count, self.num_blocks, -1)
-            if grid.has_mins:
-                assert rows.min_codes is not None
-                parts.mins[at] = _grouped(rows.min_codes, self).view(count, self.num_blocks, -1)
+            mins = mins_without_codes(rows, grid)
+            if mins is not None:
+                parts.mins[at] = _grouped(mins, self).view(count, self.num_blocks, -1)
             return
         assert rows.codes is not None
         parts.scales[at] = _grouped(rows.codes, self).view(count, self.num_blocks, -1)
         factors = [rows.factors]
-        if grid.has_mins:
+        if grid.min_bytes:
             mins, min_factors = rows.min_codes, rows.min_factors
             if mins is None or min_factors is None:
                 mins, min_factors = torch.zeros_like(rows.codes, dtype=torch.uint8), torch.zeros_like(rows.factors)
             parts.mins[at] = _grouped(mins, self).view(count, self.num_blocks, -1)
             factors.append(min_factors)
         parts.factors[at] = torch.stack(factors, dim=-1)
+
+
+def mins_without_codes(rows: GridRows, grid: Grid) -> Tensor | None:
+    """What `grid`, which has no codes, stores of the rows' minimums: zero points, or float16."""
+    if grid.min_bytes == 1:
+        assert rows.min_codes is not None, "of a grid of zero points"
+        return rows.min_codes
+    if grid.min_bytes == 2:
+        return torch.zeros_like(rows.factors) if rows.min_factors is None else rows.min_factors
+    return None
 
 
 def store_groups_(storage: Tensor, layout: GridLayout, first_row: int, rows: GridRows) -> None:
@@ -232,9 +247,10 @@ class _Parts:
         )
         scales = blocks[:, :, ends[0] : ends[1]].view(torch.int8 if grid.has_codes else torch.float16)
         self.scales = scales.unflatten(2, (-1, PANEL_ROWS)).permute(0, 3, 1, 2)  # [panels, 32, blocks, groups]
-        self.mins = blocks[:, :, ends[1] :].unflatten(2, (-1, PANEL_ROWS)).permute(0, 3, 1, 2)
+        mins = blocks[:, :, ends[1] :].view(torch.float16 if grid.min_bytes == 2 else torch.uint8)
+        self.mins = mins.unflatten(2, (-1, PANEL_ROWS)).permute(0, 3, 1, 2)
         halves = storage[:, all_bytes:].view(torch.float16)
-        sides = 2 if grid.has_mins else 1
+        sides = 2 if grid.min_bytes else 1
         if grid.has_codes:
             # [panels, 32, spans, sides]
             self.factors = halves.unflatten(1, (-1, sides, PANEL_ROWS)).permute(0, 3, 1, 2)

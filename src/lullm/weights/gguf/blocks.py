@@ -15,7 +15,7 @@ from lullm.ops.quantized.grid import GridRows
 
 
 def take_apart(block: BlockFormat, raw: Tensor) -> GridRows:
-    """The parts of `raw [n, row_bytes]` uint8, rows of a tensor of blocks, but for those with a minimum each."""
+    """The parts of `raw [n, row_bytes]` uint8, rows of a tensor of blocks."""
     return _PARTS[block.name](raw.unflatten(1, (-1, block.num_bytes)))
 
 
@@ -27,8 +27,6 @@ def decode_rows(block: BlockFormat, raw: Tensor) -> Tensor:
         return _decode_by_library(block, raw)
     if block.name == "MXFP4":
         return _decode_mxfp4(raw.unflatten(1, (-1, block.num_bytes)))
-    if block.name in _WITH_MINIMUM:
-        return _WITH_MINIMUM[block.name](raw.unflatten(1, (-1, block.num_bytes)))
     return take_apart(block, raw).decode()
 
 
@@ -77,21 +75,16 @@ def _five_bits(raw: Tensor) -> Tensor:  # [n, S, 4 + 16] -> uint8 [n, S, 32]
     return _nibbles(raw[..., 4:], 16) | fifth << 4
 
 
-def _q4_1(raw: Tensor) -> Tensor:  # two float16: a factor and what is added, 32 digits
+def _q4_1(raw: Tensor) -> GridRows:  # two float16: a factor and what is added, 32 digits
     return _with_minimum(raw, _nibbles(raw[..., 4:], 16))
 
 
-def _q5_1(raw: Tensor) -> Tensor:
+def _q5_1(raw: Tensor) -> GridRows:
     return _with_minimum(raw, _five_bits(raw[..., 4:]))
 
 
-def _with_minimum(raw: Tensor, digits: Tensor) -> Tensor:
-    factors, added = (_halves(raw[..., at : at + 2]).float().unsqueeze(-1) for at in (0, 2))
-    return (digits.float() * factors + added).flatten(1)
-
-
-_WITH_MINIMUM: dict[str, Callable[[Tensor], Tensor]] = {"Q4_1": _q4_1, "Q5_1": _q5_1}
-"""No grid holds them."""
+def _with_minimum(raw: Tensor, digits: Tensor) -> GridRows:
+    return GridRows(digits.flatten(1), _halves(raw[..., :2]), min_factors=-_halves(raw[..., 2:4]))
 
 
 def _iq4_nl(raw: Tensor) -> GridRows:  # float16, 32 numbers of a table
@@ -170,6 +163,8 @@ _PARTS: dict[str, Callable[[Tensor], GridRows]] = {
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
     "Q5_0": _q5_0,
+    "Q4_1": _q4_1,
+    "Q5_1": _q5_1,
     "Q2_K": _q2_k,
     "Q3_K": _q3_k,
     "IQ4_NL": _iq4_nl,

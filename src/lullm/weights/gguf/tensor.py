@@ -64,9 +64,10 @@ class GGUFTensor(EncodedTensor):
         return take_apart(self.block, self.raw)
 
 
-_4, _8, _ANY = grid.Q4_0.number, grid.Q8_0.number, grid.ANY_K.number
+_4, _8, _ANY_32, _ANY = grid.Q4_0.number, grid.Q8_0.number, grid.ANY_32.number, grid.ANY_K.number
 NATIVE = {
-    "Q4_0": (_4, _8), "Q5_0": (_8,), "Q8_0": (_8,), "IQ4_NL": (_8,), "MXFP4": (narrow_format(True, BLOCK_INPUTS),),
+    "Q4_0": (_4, _8, _ANY_32), "Q4_1": (grid.Q4_1.number, _ANY_32), "Q5_0": (_8, _ANY_32), "Q5_1": (_ANY_32,),
+    "Q8_0": (_8, _ANY_32), "IQ4_NL": (_8, _ANY_32), "MXFP4": (narrow_format(True, BLOCK_INPUTS),),
     "Q2_K": (_ANY,), "Q3_K": (grid.Q6_K.number, _ANY), "Q4_K": (grid.Q4_K.number, _ANY),
     "Q5_K": (grid.Q5_K.number, _ANY), "Q6_K": (grid.Q6_K.number, _ANY), "IQ4_XS": (grid.Q6_K.number, _ANY),
 }  # fmt: skip

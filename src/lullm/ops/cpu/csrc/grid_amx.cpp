@@ -77,8 +77,8 @@ void prepare_rows(const QuantizedArgs& a, int64_t first, int64_t last) {
   char* sums = at + bytes_of_tiles(blocks);
   for_grid(a.bits, [&](auto kGrid) {
     constexpr Grid grid = kGrids[kGrid];
-    if constexpr (grid.has_mins && grid.has_codes) sum_pairs<kGrid>(at, blocks, sums);
-    else if constexpr (grid.has_mins) sum_groups(at, blocks, grid.group_inputs, reinterpret_cast<float*>(sums));
+    if constexpr (grid.has_mins() && grid.has_codes) sum_pairs<kGrid>(at, blocks, sums);
+    else if constexpr (grid.has_mins()) sum_groups(at, blocks, grid.group_inputs, reinterpret_cast<float*>(sums));
   });
 }
 
@@ -91,7 +91,7 @@ struct Expanded {
   static int64_t floats(const Grid& grid, int64_t blocks) { return blocks * grid.groups() * kPanelRows; }
   static int64_t bytes(const Grid& grid, int64_t in) {
     const int64_t blocks = num_blocks(in);
-    return blocks * kByteBlockBytes + floats(grid, blocks) * 4 * (grid.has_mins ? 2 : 1);
+    return blocks * kByteBlockBytes + floats(grid, blocks) * 4 * (grid.has_mins() ? 2 : 1);
   }
   Expanded(const Grid& grid, int64_t blocks, uint8_t* scratch)
       : digits(scratch), scales(reinterpret_cast<float*>(scratch + blocks * kByteBlockBytes)), mins(scales + floats(grid, blocks)) {}
@@ -123,7 +123,7 @@ void expand(const uint8_t* panel, int64_t blocks, const Expanded& to) {
       const int64_t at = (block * grid.groups() + group) * kPanelRows;
       for (int tile = 0; tile < 2; tile++) {
         store(to.scales + at + tile * kTileRows, scales.scale(group, tile));
-        if constexpr (grid.has_mins) store(to.mins + at + tile * kTileRows, scales.minimum(group, tile));
+        if constexpr (grid.has_mins()) store(to.mins + at + tile * kTileRows, scales.minimum(group, tile));
       }
     }
   }
@@ -166,11 +166,11 @@ void add_blocks(const char* x_blocks, const uint8_t* w_blocks, const float* scal
     const int32_t* high = sums[group % 2];
     const V scale = load(scales + group * kPanelRows);
     V minimum = zero();
-    if constexpr (grid.has_mins) minimum = load(mins + group * kPanelRows);
+    if constexpr (grid.has_mins()) minimum = load(mins + group * kPanelRows);
     LULLM_UNROLL for (int r = 0; r < 16; r++) {
       const I sum = add(shift_left_32<8>(load_integers(high + r * 16)), load_integers(high + 256 + r * 16));
       rows[r] = fma(scale, to_floats(sum), rows[r]);
-      if constexpr (grid.has_mins) rows[r] = fma(minimum, set1(minus_sums[group * 16 + r]), rows[r]);
+      if constexpr (grid.has_mins()) rows[r] = fma(minimum, set1(minus_sums[group * 16 + r]), rows[r]);
     }
   }
   LULLM_UNROLL for (int r = 0; r < 16; r++) store(totals + r * 16, rows[r]);

@@ -45,7 +45,7 @@ struct Coded {
       for (int64_t tile = 0; tile < 2; tile++) {
         float* to = reinterpret_cast<float*>(span(tile, i));
         store(to, codes.factor(i, tile));
-        if constexpr (!kOf.has_mins) continue;
+        if constexpr (!kOf.has_mins()) continue;
         store(to + kTileRows, codes.min_factor(i, tile));
         for (int64_t pair = 0; pair < kPairs<kGrid>; pair++) {
           const int64_t block = i * kSpanBlocks + 2 * pair / kOf.groups(), group = 2 * pair % kOf.groups();
@@ -149,7 +149,7 @@ class Spans {
       const V sum = fma(to_floats(high), set1(65536.0f), to_floats(low));  // both are exact, below 2**24
       totals[r] = fma(factor, sum, load(span_.totals + (row_ + r) * kTileRows));
     }
-    if constexpr (kGrids[kGrid].has_mins) subtract_minimums(of_panel, totals);
+    if constexpr (kGrids[kGrid].has_mins()) subtract_minimums(of_panel, totals);
     LULLM_UNROLL for (int r = 0; r < kRows; r++) store(span_.totals + (row_ + r) * kTileRows, totals[r]);
   }
 

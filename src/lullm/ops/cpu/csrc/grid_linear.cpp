@@ -75,7 +75,7 @@ void multiply_panel(const uint8_t* panel, const char* x, int64_t x_stride, int64
       LULLM_UNROLL for (int tile = 0; tile < 2; tile++) {
         const V scale = scales.scale(group, tile);
         LULLM_UNROLL for (int r = 0; r < kRows; r++) totals[r][tile] = fma(scale, to_floats(sums[r][tile]), totals[r][tile]);
-        if constexpr (grid.has_mins) {
+        if constexpr (grid.has_mins()) {
           const V minimum = scales.minimum(group, tile);
           LULLM_UNROLL for (int r = 0; r < kRows; r++) {
             // The bias is -8 times the sum of x.
@@ -117,7 +117,7 @@ void multiply_coded_panel(const uint8_t* panel, const char* x, int64_t x_stride,
               const I product = multiply_32(sums[r][tile], code);
               coded[r][tile] = i == 0 ? product : add(coded[r][tile], product);
             }
-            if constexpr (grid.has_mins) {
+            if constexpr (grid.has_mins()) {
               const I min_code = load_signed_bytes(codes.minimums_at(block, group, tile));
               LULLM_UNROLL for (int r = 0; r < kRows; r++) {
                 const int32_t minus_sum = bias_of_group<grid.group_inputs>(bias + r * x_stride, group) / 8;  // exact
@@ -133,7 +133,7 @@ void multiply_coded_panel(const uint8_t* panel, const char* x, int64_t x_stride,
     LULLM_UNROLL for (int tile = 0; tile < 2; tile++) {
       const V factor = codes.factor(first / kSpanBlocks, tile);
       LULLM_UNROLL for (int r = 0; r < kRows; r++) totals[r][tile] = fma(factor, value_of(products[r][tile]), totals[r][tile]);
-      if constexpr (grid.has_mins) {
+      if constexpr (grid.has_mins()) {
         const V min_factor = codes.min_factor(first / kSpanBlocks, tile);
         LULLM_UNROLL for (int r = 0; r < kRows; r++)
           totals[r][tile] = fma(min_factor, to_floats(minimums[r][tile]), totals[r][tile]);

@@ -17,8 +17,9 @@ struct GroupScales {
 
   V scale(int64_t group, int64_t tile) const { return load_halves(at + 2 * (group * kPanelRows + tile * kTileRows)); }
   V minimum(int64_t group, int64_t tile) const {
-    const uint8_t* zero_points = at + kOf.scale_bytes() + group * kPanelRows + tile * kTileRows;
-    return mul(to_floats(load_signed_bytes(reinterpret_cast<const int8_t*>(zero_points))), scale(group, tile));
+    const uint8_t* minimums = at + kOf.scale_bytes() + kOf.min_bytes * (group * kPanelRows + tile * kTileRows);
+    if constexpr (kOf.min_bytes == 2) return load_halves(minimums);
+    return mul(to_floats(load_signed_bytes(reinterpret_cast<const int8_t*>(minimums))), scale(group, tile));
   }
 };
 

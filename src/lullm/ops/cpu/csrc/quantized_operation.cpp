@@ -101,9 +101,10 @@ void gather_grid_row(const uint8_t* weight, int64_t row, int64_t in, int format,
     const uint8_t* span = spans + first / (kBlockInputs * kSpanBlocks) * grid.span_bytes();
     float scale = grid.has_codes ? 0 : half_at(codes, lane), minimum = 0;
     if (grid.has_codes) scale = static_cast<float>(static_cast<int8_t>(codes[lane])) * half_at(span, lane);
-    if (grid.has_mins) {
-      const uint8_t code = block[grid.digit_bytes() + grid.scale_bytes() + group * kPanelRows + lane];
-      minimum = static_cast<float>(code) * (grid.has_codes ? half_at(span, kPanelRows + lane) : scale);
+    if (grid.has_mins()) {
+      const uint8_t* mins = block + grid.digit_bytes() + grid.scale_bytes() + group * kPanelRows * grid.min_bytes;
+      if (grid.min_bytes == 2) minimum = half_at(mins, lane);
+      else minimum = static_cast<float>(mins[lane]) * (grid.has_codes ? half_at(span, kPanelRows + lane) : scale);
     }
     const uint8_t* tile = block + lane / kTileRows * (grid.digit_bytes() / 2) + place;
     for (int64_t i = first; i < std::min(in, first + grid.group_inputs); i++) {

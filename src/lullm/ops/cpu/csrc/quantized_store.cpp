@@ -75,7 +75,7 @@ void store_digits(const Rows& rows, uint8_t* panel, int64_t first_lane, int64_t 
 struct GroupedRows {
   const uint8_t* integers;  // [num_rows, in]
   const uint16_t* scales;   // [num_rows, in / group] float16
-  const uint8_t* zeros;     // like `scales`, or null
+  const uint8_t* mins;      // like `scales`, of bytes or float16; or null
   int64_t in;
 };
 
@@ -92,8 +92,10 @@ void store_groups(const GroupedRows& rows, const Grid& grid, uint8_t* panel, int
         const int64_t group = block * grid.groups() + i, at = row * num_groups + group;
         const uint16_t scale = group < num_groups ? rows.scales[at] : 0;
         std::memcpy(to_block + grid.digit_bytes() + (i * kPanelRows + lane) * 2, &scale, 2);
-        if (rows.zeros == nullptr) continue;
-        to_block[grid.digit_bytes() + grid.scale_bytes() + i * kPanelRows + lane] = group < num_groups ? rows.zeros[at] : 0;
+        if (!grid.has_mins()) continue;
+        uint8_t* min = to_block + grid.digit_bytes() + grid.scale_bytes() + (i * kPanelRows + lane) * grid.min_bytes;
+        if (rows.mins != nullptr && group < num_groups) std::memcpy(min, rows.mins + at * grid.min_bytes, grid.min_bytes);
+        else std::memset(min, 0, grid.min_bytes);
       }
     }
   }
@@ -127,11 +129,11 @@ LULLM_EXPORT void lullm_store_rows(const void* integers, const void* groups, con
 }
 
 // The same into a grid without codes; `in` is a multiple of its groups.
-LULLM_EXPORT void lullm_store_groups(const void* integers, const void* scales, const void* zeros, void* weight,
+LULLM_EXPORT void lullm_store_groups(const void* integers, const void* scales, const void* mins, void* weight,
                                      int64_t num_rows, int64_t in, int64_t first_row, int format) {
   if (num_rows <= 0) return;
   const GroupedRows rows{static_cast<const uint8_t*>(integers), static_cast<const uint16_t*>(scales),
-                         static_cast<const uint8_t*>(zeros), in};
+                         static_cast<const uint8_t*>(mins), in};
   for_panels(weight, grid_panel_bytes(format, in), num_rows, first_row,
              [&](uint8_t* panel, int64_t lane, int64_t first, int64_t last) {
                store_groups(rows, grid_of(format), panel, lane, first, last);
