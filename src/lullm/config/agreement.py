@@ -83,8 +83,7 @@ def check_for_model(options: UserOptions, model: ModelConfig) -> None:
     for name, wanted in wishes.items():
         if wanted:
             raise ConfigError(
-                f"{name}={getattr(options, name)!r} is not there for {model.architecture}, which {reason}; "
-                "leave it out"
+                f"{name}={getattr(options, name)!r} is not there for {model.architecture}, which {reason}; leave it out"
             )
 
 

@@ -110,14 +110,6 @@ class ModelConfig:
         return None if self.encoding is None else self.encoding.quantization
 
     @property
-<<<<<<< HEAD
-=======
-    def is_all_ops(self) -> bool:
-        """Whether the ops compute all of a step; otherwise torch's own functions compute parts of it."""
-        return not self.beside_ops
-
-    @property
->>>>>>> main
     def beside_ops(self) -> str:
         """The part of a step that torch's own functions compute, as a predicate of the model; empty: none."""
         if self.foreign is not None:
