@@ -74,18 +74,16 @@ def check_for_model(options: UserOptions, model: ModelConfig) -> None:
     Raises ConfigError, UnsupportedError.
     """
     share_of(model, Axis(0, options.tensor_parallel_size), options.enable_expert_parallel)
-    if model.is_all_ops:
-        return
     wishes = {
         "quantization": options.quantization is not None and model.foreign is not None,
         "kv_cache_dtype": any(name in options.kv_cache_dtype for name in model.refused_caches),
-        "batch_invariant": options.batch_invariant,
+        "batch_invariant": options.batch_invariant and bool(model.beside_ops),
     }
+    reason = model.beside_ops or "keeps positions beside its keys"
     for name, wanted in wishes.items():
         if wanted:
             raise ConfigError(
-                f"{name}={getattr(options, name)!r} is not there for {model.architecture}, which {model.beside_ops}; "
-                "leave it out"
+                f"{name}={getattr(options, name)!r} is not there for {model.architecture}, which {reason}; leave it out"
             )
 
 

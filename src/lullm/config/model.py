@@ -110,19 +110,12 @@ class ModelConfig:
         return None if self.encoding is None else self.encoding.quantization
 
     @property
-    def is_all_ops(self) -> bool:
-        """Whether the ops compute all of a step; otherwise torch's own functions compute parts of it."""
-        return not self.beside_ops
-
-    @property
     def beside_ops(self) -> str:
         """The part of a step that torch's own functions compute, as a predicate of the model; empty: none."""
         if self.foreign is not None:
             return "is computed by transformers"
         if self.family.latent is not None:
             return "keeps latent vectors"
-        if self.family.alibi_slopes:
-            return "keeps positions beside its keys"
         if self.family.altup is not None:
             return "joins residual streams by torch"
         return "" if self.family.experts is None else self.family.experts.beside_ops
