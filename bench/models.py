@@ -95,9 +95,8 @@ FAMILIES: dict[str, Options] = {
     | {"full_attention_interval": 4, "linear_num_key_heads": 16, "linear_num_value_heads": 32}
     | {"num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 512}
     | {"shared_expert_intermediate_size": 512},
-    "KimiLinear": latent(2048, 5120, 4, 16, 128, 128)
-    | {"head_dim": None, "linear_num_heads": 16, "linear_head_dim": 128, "num_local_experts": 32}
-    | {"num_experts_per_tok": 4, "moe_intermediate_size": 1024, "n_group": 1, "topk_group": 1},
+    "KimiLinear": latent(2304, 9216, 4, 32, 128, 128)
+    | {"layer_types": ["linear_attention"] * 3 + ["full_attention"], "head_dim": None, "num_local_experts": 24},
     "GraniteMoeHybrid": decoder(1536, 512, 8, 12, 4, 128)
     | {"layer_types": ["mamba"] * 5 + ["attention"] + ["mamba"] * 2, "mamba_n_heads": 48, "mamba_d_head": 64}
     | {"mamba_d_state": 128, "num_local_experts": 64, "num_experts_per_tok": 6, "shared_intermediate_size": 1024},
@@ -139,7 +138,7 @@ SMALLER = {
     "mamba_d_state": 16, "shared_intermediate_size": 64, "layer_types": ["full_attention", "full_attention"],
     "layers_block_type": ["mamba", "attention"], "attn_layer_indices": [1], "linear_num_key_heads": 2,
     "full_attention_interval": 2, "num_kv_shared_layers": 1, "qk_rope_head_dim": 32, "attn_layer_period": 2,
-    "attn_layer_offset": 1, "linear_num_heads": 2, "linear_head_dim": 32,
+    "attn_layer_offset": 1,
 }  # fmt: skip
 
 

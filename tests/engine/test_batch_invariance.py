@@ -33,6 +33,7 @@ FAMILIES = {
     "gemma2": WINDOWS | {"attn_logit_softcapping": 2.0},
     "qwen3_moe": {"num_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 96, "norm_topk_prob": True},
     "gemma3": WINDOWS | {"tie_word_embeddings": True},
+    "bloom": {"num_attention_heads": 2, "seq_length": 1024},
 }
 CACHES = {"llama": {"kv_cache_dtype": "int8"}, "gemma2": {"kv_cache_dtype": "fp8"}}
 """Of 8 bits, in some families' engines."""
@@ -173,6 +174,8 @@ def test_sleep_in_the_middle(proof):
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"quantization": "int8"}, {"kv_cache_dtype": "int8"}], ids=str)
 def test_two_hundred_requests(folder, options):
+    if "kv_cache_dtype" in options and "Bloom" in (folder / "config.json").read_text():
+        pytest.skip("positions beside keys have 16 bits")
     proof = Proof(folder, 200, batch_invariant=True, **options)
     for threads in (1, 2):
         proof.holds(2, 7, 32, 100, threads=threads)

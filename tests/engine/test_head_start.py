@@ -1,5 +1,6 @@
 """The head start: what is begun for which config, where the weights lie then, what a failed start leaves behind."""
 
+import ctypes
 import gc
 import threading
 
@@ -9,7 +10,10 @@ from lullm import LLM, EngineConfig, SamplingParams
 from lullm.engine.start import head_start as module
 from lullm.engine.start.head_start import head_start
 from lullm.errors import LullmError
+from lullm.machine import pages
+from lullm.machine.memory import resident_bytes_within
 from lullm.machine.memory_ahead import MemoryAhead
+from lullm.ops.cpu.library import load_library
 from lullm.units import MIB
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
@@ -21,8 +25,8 @@ def made(monkeypatch):
     """[(bytes to touch, MemoryAhead)] of all head starts; small models get one, too."""
     found = []
 
-    def make(num_bytes, room_bytes):
-        found.append((num_bytes, MemoryAhead(num_bytes, room_bytes + MIB)))
+    def make(num_bytes, room_bytes, touch):
+        found.append((num_bytes, MemoryAhead(num_bytes, room_bytes + MIB, touch)))
         return found[-1][1]
 
     monkeypatch.setattr(module, "MemoryAhead", make)
@@ -92,6 +96,27 @@ def test_memory_that_is_not_there_is_not_touched(made, qwen3_folder, monkeypatch
     monkeypatch.setattr(module, "available_memory_bytes", lambda: 1000)
     with head_start(EngineConfig(model=str(qwen3_folder))) as ahead:
         assert ahead is None
+
+
+@pytest.mark.parametrize("is_native", [True, False])
+def test_touched_in_one_call(is_native, monkeypatch):
+    """Native code returns to the interpreter once, not after each of 4 steps; and it leaves what the range holds."""
+    if not is_native:
+        monkeypatch.setattr(module, "load_library", lambda: None)
+    elif load_library() is None:
+        pytest.skip("no native ops")
+    address, steps = pages.reserve(64 * MIB), []
+    zero = pages.zero
+    monkeypatch.setattr(pages, "zero", lambda *step: (steps.append(step), zero(*step)))
+    ctypes.memset(address + 5 * MIB, 7, 100)
+    touch = module._touch()
+    touch(address, 64 * MIB, ctypes.c_int(0))
+    assert resident_bytes_within(address, 64 * MIB) <= 2 * MIB, "nobody wants it"
+    touch(address, 64 * MIB, ctypes.c_int(1))
+    assert resident_bytes_within(address, 64 * MIB) == 64 * MIB
+    assert len(steps) == (0 if is_native else 4)
+    assert ctypes.string_at(address + 5 * MIB, 1) == (b"\7" if is_native else b"\0")
+    pages.free(address, 64 * MIB)
 
 
 def test_a_start_that_fails_leaves_nothing(made, qwen3_folder, tmp_path):

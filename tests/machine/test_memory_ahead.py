@@ -78,7 +78,7 @@ def test_nothing_is_touched_after_it_was_taken(monkeypatch):
     taken = []
     taker = threading.Thread(target=lambda: taken.append(ahead.take(64 * MIB)))
     taker.start()
-    while ahead._is_wanted:
+    while ahead._is_wanted.value:
         pass
     assert not taken, "the step that runs comes first"
     go_on.set()

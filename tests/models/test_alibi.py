@@ -48,7 +48,7 @@ def test_bfloat16_keeps_positions(tmp_path):
 def test_caches_that_hold_no_positions_are_refused(tmp_path):
     save_model(tmp_path, "Bloom", PLAIN)
     model = ModelConfig.from_folder(tmp_path)
-    for options in ({"kv_cache_dtype": "int8"}, {"kv_cache_dtype": "fp8"}, {"batch_invariant": True}):
+    for options in ({"kv_cache_dtype": "int8"}, {"kv_cache_dtype": "fp8"}):
         with pytest.raises(ConfigError, match="is not there for BloomForCausalLM, which keeps positions beside its k"):
             EngineConfig(**options).resolve(model)
     with pytest.raises(ModelLoadError, match="more than 65536 positions are not supported with alibi"):

@@ -145,3 +145,23 @@ def test_a_chunk_may_end_anywhere(isa):
         last = min(2300, first + rng.choice([1, 7, 64, 200, 500]))
         assert torch.equal(sequences.attend([(5, first, last)])[0], whole[first:last])
         first = last
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_query_or_key_of_nan_stays_nan(dtype, kind):
+    """In each row that sees it, of a decode and of a prompt, in its first step and in a later piece; in no other."""
+    sequences = Sequences(4, 2, 64, dtype, kind=kind)
+    sequences.q[5][1200:1202, 1, 3] = torch.nan  # of key/value head 0
+    sequences.q[5][2299, 0] = torch.nan
+    if kind != "int8":  # whose numbers are none
+        sequences.keys[5][2100, 1, 7] = torch.nan
+    for spans in ([(5, 1200, 1204), (5, 2298, 2299), (5, 2299, 2300)], [(5, 0, 2300)]):
+        rows = {
+            row: values
+            for (_, first, _), part in zip(spans, sequences.attend(spans), strict=True)
+            for row, values in enumerate(part, first)
+        }
+        for row, values in rows.items():
+            is_nan = [row == 2299, row in (1200, 1201), *[row >= 2100 and kind != "int8"] * 2]
+            assert values.isnan().all(-1).tolist() == values.isnan().any(-1).tolist() == is_nan, row

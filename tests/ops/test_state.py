@@ -251,18 +251,19 @@ def test_gated_units_in_steps_of_any_size_give_the_same(ops):
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("query_lens", LENS, ids=str)
-def test_the_convolution_equals_the_golden_version(ops, query_lens, dtype, has_bias, activates):
+@pytest.mark.parametrize("kernel", [2, 3, KERNEL])
+def test_the_convolution_equals_the_golden_version(ops, query_lens, dtype, has_bias, activates, kernel):
     num_channels = 150
     x, weight = (
         draw(sum(query_lens), 2 * num_channels).to(dtype)[:, num_channels:],
-        draw(num_channels, KERNEL).to(dtype),
+        draw(num_channels, kernel).to(dtype),
     )
     bias = draw(num_channels).to(dtype) if has_bias else None
-    before = draw(len(query_lens), KERNEL - 1, num_channels)
+    before = draw(len(query_lens), kernel - 1, num_channels)
     found = []
     is_first = [span == 1 for span in range(len(query_lens))]
     for version in (ops, REFERENCE_OPS):
-        state = state_of(query_lens, ((KERNEL - 1, num_channels),), [before], is_first)
+        state = state_of(query_lens, ((kernel - 1, num_channels),), [before], is_first)
         after = LayerState(state.cache, layout_of(query_lens, None, state.layout.block_tables), 0, state.shapes)
         found.append((version.causal_convolution(x, weight, bias, activates, state), after.read(0)))
     assert found[0][0].dtype == dtype

@@ -1,4 +1,4 @@
-"""What options say about each other and about a model, and what does not exist yet: refused before a thing is built."""
+"""Refuses options that do not go together, do not fit the model, or do not exist yet, before anything is built."""
 
 from lullm.config.generation import parse_override
 from lullm.config.json_file import option_object
@@ -16,7 +16,7 @@ _OF_PROCESSES = ("worker_timeout", "step_timeout", "restart_workers")
 
 
 def check_agreement(options: UserOptions) -> None:
-    """Return if the options, each within its own bounds, go together. Raises ConfigError, UnsupportedError."""
+    """Check that the options, each valid by itself, go together. Raises ConfigError, UnsupportedError."""
     _check_together(options)
     _check_sleep_options(options)
     _check_launched(options)
@@ -24,7 +24,7 @@ def check_agreement(options: UserOptions) -> None:
 
 
 def refuse_known_names(options: UserOptions) -> None:
-    """Raises UnsupportedError, with an explanation: a value is known elsewhere and not supported here."""
+    """Raises UnsupportedError, with an explanation: a value exists elsewhere and is not supported here."""
     device, kv_cache_dtype, backend = options.device, options.kv_cache_dtype, options.attention_backend
     if str(device).partition(":")[0] in ("npu", "ascend"):
         raise UnsupportedError(
@@ -38,7 +38,7 @@ def refuse_known_names(options: UserOptions) -> None:
 
 
 def _check_together(options: UserOptions) -> None:
-    """What one option says about another."""
+    """Check options against each other."""
     if options.max_num_batched_tokens < options.max_num_seqs:
         raise ConfigError(
             f"max_num_batched_tokens ({options.max_num_batched_tokens}) must be at least max_num_seqs "
@@ -69,23 +69,21 @@ def _check_together(options: UserOptions) -> None:
 
 
 def check_for_model(options: UserOptions, model: ModelConfig) -> None:
-    """What needs lullm's own layers, with a cache of keys and values, and sizes that workers can share.
+    """Check options that need lullm's own layers, a cache of keys and values, or sizes that workers can share.
 
     Raises ConfigError, UnsupportedError.
     """
     share_of(model, Axis(0, options.tensor_parallel_size), options.enable_expert_parallel)
-    if model.is_all_ops:
-        return
     wishes = {
         "quantization": options.quantization is not None and model.foreign is not None,
         "kv_cache_dtype": any(name in options.kv_cache_dtype for name in model.refused_caches),
-        "batch_invariant": options.batch_invariant,
+        "batch_invariant": options.batch_invariant and bool(model.beside_ops),
     }
+    reason = model.beside_ops or "keeps positions beside its keys"
     for name, wanted in wishes.items():
         if wanted:
             raise ConfigError(
-                f"{name}={getattr(options, name)!r} is not there for {model.architecture}, which {model.beside_ops}; "
-                "leave it out"
+                f"{name}={getattr(options, name)!r} is not there for {model.architecture}, which {reason}; leave it out"
             )
 
 
@@ -107,7 +105,7 @@ def _check_sleep_options(options: UserOptions) -> None:
 
 
 def _check_defaults(options: UserOptions, names: tuple[str, ...], needs: str) -> None:
-    """Raises ConfigError: one of these options is not at its default, and would be without effect."""
+    """Raises ConfigError: one of these options is not at its default, and would have no effect."""
     defaults = {each.name: each.default for each in options_of(UserOptions)}
     for name in names:
         if getattr(options, name) != defaults[name]:
@@ -115,7 +113,7 @@ def _check_defaults(options: UserOptions, names: tuple[str, ...], needs: str) ->
 
 
 def _check_launched(options: UserOptions) -> None:
-    """Processes that a launcher has started plan for themselves, and must plan alike. Raises ConfigError."""
+    """Check that a launcher's processes, which plan for themselves, plan alike. Raises ConfigError."""
     if options.distributed_executor_backend != "external_launcher":
         return
     _check_defaults(options, ("worker_timeout", "restart_workers"), "worker processes of the engine's own: 'mp'")

@@ -1,7 +1,7 @@
-"""EngineConfig: every option of an engine as the user says it, checked when it is built and never changed afterwards.
+"""EngineConfig: every option of an engine as the user gave it, checked when it is built and never changed afterwards.
 
-`config.resolve(model_config)` gives the `ResolvedConfig` that the engine is built from, and `config.idle` what an
-engine with a thread of its own does while nothing runs.
+`config.resolve(model_config)` gives the `ResolvedConfig` that the engine is built from. `config.idle` has the options
+of an idle engine with a thread of its own.
 """
 
 import dataclasses
@@ -38,8 +38,8 @@ class EngineConfig(UserOptions):
     """Options of one engine.
 
     Raises:
-        ConfigError: a value is out of range, or two do not go together. UnsupportedError: what it asks for does not
-            exist yet.
+        ConfigError: a value is out of range, or two do not go together.
+        UnsupportedError: a value needs a feature that does not exist yet.
     """
 
     def __post_init__(self) -> None:
@@ -53,10 +53,11 @@ class EngineConfig(UserOptions):
 
     @classmethod
     def from_options(cls, options: dict[str, Any]) -> "EngineConfig":
-        """From keyword options, vLLM's among them; None where that is no value is the default. Paths become strings.
+        """From keyword options, including vLLM's. None means the default, unless None is a value. Paths become strings.
 
         Raises:
-            ConfigError: an unknown name, or as the constructor does. UnsupportedError: vLLM has it, and lullm does not.
+            ConfigError: an unknown name, or as the constructor does.
+            UnsupportedError: vLLM has it, and lullm does not.
         """
         known = {each.name: each for each in options_of(cls)}
         own = without_vllms(options, VLLM_OPTIONS)
@@ -76,7 +77,7 @@ class EngineConfig(UserOptions):
         return cls(**{**said, **paths})
 
     def resolve(self, model: ModelConfig) -> ResolvedConfig:
-        """The options, with values from the model and the device for those that are left open.
+        """The options, with values of the model and the device for those that are left open.
 
         Raises:
             ConfigError: the options do not fit the model.

@@ -19,14 +19,14 @@ AttentionBackend = Literal["auto", "triton", "torch"]
 
 MAX_THREADS = 256
 MAX_STEP_TOKENS = 2**20
-"""Buffers for a step lie ready: 10^9 tokens would take 7.5 GiB for their ids alone."""
+"""Buffers of a step are allocated ahead: 10^9 tokens would take 7.5 GiB for their ids alone."""
 MAX_SWAP_SPACE_GIB = 2**20
 DEFAULT_WORKER_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """What `EngineConfig` and `ResolvedConfig` have in common."""
+    """The common options of `EngineConfig` and `ResolvedConfig`."""
 
     model: str = option("demo", "local folder, hub id, or 'demo' for the bundled model", "model")
     revision: str | None = option(None, "branch, tag or commit of a hub id", "model")
@@ -233,7 +233,7 @@ class EngineOptions:
 
     @property
     def num_workers(self) -> int:
-        """That share one model."""
+        """Workers that share one model."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 from lullm.errors import ModelLoadError
 
 LARGEST_ID = 2**31 - 1
-"""Token ids are int32 in a step. The same bound holds for sizes and lengths that name no smaller one."""
+"""Token ids are int32 in a step. The same bound holds for sizes and lengths without a smaller one."""
 
 MOST_LAYERS = 1024
 """The deepest known model has 126 layers. Each layer takes about 2 ms to build."""
@@ -28,7 +28,7 @@ MOST_EXPERTS = 1 << 12
 
 
 def shown(value: Any) -> str:
-    """A value of a file in an error message: cut, since a file may hold an integer of 4,000 digits."""
+    """A value of a file for an error: cut, since a file may hold an integer of 4,000 digits."""
     return reprlib.repr(value)
 
 
@@ -87,7 +87,7 @@ def optional_object(data: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def token_id_list(value: Any, where: str) -> tuple[int, ...]:
-    """An id, a list of ids or null, as both JSON files spell `eos_token_id`. Raises ModelLoadError."""
+    """The ids of `eos_token_id`: an id, a list of ids or null in both JSON files. Raises ModelLoadError."""
     ids = [] if value is None else value if isinstance(value, list) else [value]
     if not all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i <= LARGEST_ID for i in ids):
         raise ModelLoadError(f"{where} must be an id or a list of ids from 0 to {LARGEST_ID}, not {shown(value)}")

@@ -1,7 +1,7 @@
-"""Sampling defaults: a model's own, of `generation_config.json`, and other programs' for what it leaves open.
+"""Sampling defaults: a model's own, of `generation_config.json`, and other programs' for values that it leaves open.
 
-vLLM and OpenAI draw from the whole distribution then, which is what their clients expect. Ollama and llama.cpp do not,
-nor do those who type a question into a terminal: far below the best tokens, small models write noise.
+vLLM and OpenAI then draw from the whole distribution, as their clients expect. Ollama and llama.cpp do not, and neither
+do commands for a person at a terminal: small models write noise from tokens far below the best.
 """
 
 from pathlib import Path
@@ -21,11 +21,11 @@ _PARAMS = {
     **{name: name for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")},
     "max_new_tokens": "max_tokens",
 }
-"""The defaults that count, as in vLLM, and what requests call them."""
+"""The file's defaults that count, as in vLLM, and their names in requests."""
 
 OLLAMA = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
 LLAMA_CPP = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
-"""Each program's own; `run`, `chat` and the server's page have llama.cpp's, too."""
+"""Each program's own; `run`, `chat` and the server's page also use llama.cpp's."""
 
 _VLLM = {name: getattr(SamplingParams(), name) for name in _PARAMS.values() if name != "max_tokens"}
 
@@ -46,15 +46,15 @@ class GenerationDefaults:
     def from_folder(cls, folder: Path, source: str = "auto", override: str | None = None) -> "GenerationDefaults":
         """Read `folder/generation_config.json`; a missing file gives lullm's own defaults.
 
-        A GGUF file may hold them itself. A value that no request could have ("top_p": 0) is passed over with a warning.
+        A GGUF file may hold them itself. A value that no request could have ("top_p": 0) is skipped with a warning.
 
         Args:
-            source, override: the options `generation_config` and `override_generation_config`. The ends of a text are
-                the model's own whatever they say.
+            source, override: the options `generation_config` and `override_generation_config`. They do not change the
+                model's own end tokens.
 
         Raises:
-            ModelLoadError: the file is not a JSON object, or its ends of a text are no token ids; or the folder that
-                `source` names has none.
+            ModelLoadError: the file is not a JSON object, or its end tokens are no token ids; or the folder that
+                `source` names has no such file.
         """
         path = folder if is_gguf(folder) else folder / "generation_config.json"
         data = sampling_data(read_gguf(path)) if is_gguf(path) else optional_object(path)
@@ -68,7 +68,7 @@ class GenerationDefaults:
 
 
 def left_open(defaults: dict[str, Any], stated: frozenset[str]) -> dict[str, Any]:
-    """Those of a program's `defaults` about which a model says nothing."""
+    """Those of a program's `defaults` that the model leaves open."""
     return {name: value for name, value in defaults.items() if name not in stated}
 
 
@@ -100,7 +100,7 @@ def _object_of_folder(path: Path) -> dict[str, Any]:
 
 
 def _is_usable(value: object, param: str, path: Path) -> bool:
-    """Whether the file says this default, and a request could have it."""
+    """Whether the file has this default, with a value that a request could have."""
     if value is None:
         return False
     try:

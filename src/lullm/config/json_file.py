@@ -1,6 +1,6 @@
 """The text and JSON files of a model folder: regular files only, and up to a size.
 
-A folder comes from anywhere. A FIFO named config.json would block the start for ever, and a link to /dev/zero would
+A folder may come from anyone. A FIFO named config.json would block the start forever, and a link to /dev/zero would
 fill the memory.
 """
 
@@ -19,7 +19,7 @@ LARGEST_JSON = 16 * MIB
 
 
 def given_path(name: str) -> Path:
-    """The path that a user gave, with `~` expanded. Raises ModelLoadError: no file system takes such a name."""
+    """The path that a user gave, with `~` expanded. Raises ModelLoadError: no file system can have this name."""
     try:
         path = Path(name).expanduser()
         path.lstat()
@@ -57,7 +57,7 @@ def read_object(path: Path, most_bytes: int = LARGEST_JSON) -> dict[str, Any]:
     text = read_text(path, most_bytes)
     try:
         data = json.loads(text)
-        if "\\ud" in text or "\\uD" in text:  # half a surrogate pair is no text: what encodes it later would raise
+        if "\\ud" in text or "\\uD" in text:  # half a surrogate pair is not valid text: encoding it later would raise
             json.dumps(data, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ModelLoadError(f"{path} cannot be read as JSON: {error}") from None
@@ -78,7 +78,7 @@ def option_object(name: str, text: str | None) -> dict[str, Any]:
 
 
 def overridden(data: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """A config.json with other values; those of a part such as `text_config` are taken one by one."""
+    """A config.json with other values; parts such as `text_config` are merged key by key."""
     parts = {
         name: overridden(data[name], value)
         for name, value in overrides.items()

@@ -1,4 +1,4 @@
-"""ModelConfig: a model's `config.json`, as far as every family has it, and the part of its own family.
+"""ModelConfig: the part of a model's `config.json` that every family has, and the part of its own family.
 
 Fields keep the JSON's own names where it has one. Keys that change the arithmetic and are not implemented are refused;
 unknown ones are named in a warning (`family.keys`). Both spellings of the type of the weights are read: `torch_dtype`
@@ -52,7 +52,7 @@ and `attention_features`."""
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Whose part of which model a config is for. `whole`: the config of all of it."""
+    """The worker and the model of a divided config. `whole`: the undivided config."""
 
     axis: Axis
     whole: "ModelConfig"
@@ -106,30 +106,23 @@ class ModelConfig:
 
     @property
     def quantization(self) -> Literal[None, "int8"]:
-        """What `lullm quantize` made the checkpoint for, if the rest is to be quantized as it is read."""
+        """The type that `lullm quantize` wrote the checkpoint for, if loading is to quantize the rest to it."""
         return None if self.encoding is None else self.encoding.quantization
 
     @property
-    def is_all_ops(self) -> bool:
-        """Whether the functions of the ops compute all of a step; else torch's own stand between them."""
-        return not self.beside_ops
-
-    @property
     def beside_ops(self) -> str:
-        """What torch's own functions compute in a step, as a predicate of the model; empty: nothing."""
+        """The part of a step that torch's own functions compute, as a predicate of the model; empty: none."""
         if self.foreign is not None:
             return "is computed by transformers"
         if self.family.latent is not None:
             return "keeps latent vectors"
-        if self.family.alibi_slopes:
-            return "keeps positions beside its keys"
         if self.family.altup is not None:
             return "joins residual streams by torch"
         return "" if self.family.experts is None else self.family.experts.beside_ops
 
     @property
     def refused_caches(self) -> tuple[str, ...]:
-        """Types of a quantized KV cache, by their names' parts, that cannot hold what the model keeps."""
+        """Types of a quantized KV cache, by parts of their names, that cannot hold this model's cache."""
         if self.family.alibi_slopes:  # a position has 16 bits
             return "fp8", "int8"
         return () if self.foreign is None and self.family.latent is None else ("fp8",)
@@ -147,11 +140,11 @@ class ModelConfig:
 
     @property
     def has_attention(self) -> bool:
-        """Whether some layer has heads, with keys and values of tokens; else all keep states, or nothing."""
+        """Whether some layer has heads, with keys and values of tokens; otherwise layers keep states or nothing."""
         return any(isinstance(kind, FullAttention | SlidingWindow) for kind in self.layer_kinds)
 
     def kv_heads(self, layer: int) -> KVHeads:
-        """Of what a layer reads."""
+        """The heads that a layer reads."""
         kind = attended_kind(self.layer_kinds, layer)
         heads = kind.heads if isinstance(kind, FullAttention | SlidingWindow) else None
         return heads or KVHeads(self.num_key_value_heads, self.head_dim)
@@ -161,13 +154,13 @@ class ModelConfig:
         return self.family.query_heads[layer] if self.family.query_heads else self.num_attention_heads
 
     def rotated_size(self, layer: int) -> int:
-        """Elements of a head, or of the part of it, that the layer's rotary table is for."""
+        """Elements of a head, or of its part, that the layer's rotary table is for."""
         latent = self.family.latent
         return self.kv_heads(layer).head_dim if latent is None else latent.rope_size
 
     @property
     def longest_len(self) -> int:
-        """What `max_model_len` may be: the positions of the file, or what its ropes stretch them to."""
+        """The largest `max_model_len`: the positions of the file, or the length that its ropes are stretched to."""
         reaches = [rope.reach(self.max_position_embeddings) for rope in self.family.ropes if rope is not None]
         return max([self.max_position_embeddings, *reaches])
 
@@ -210,14 +203,14 @@ class ModelConfig:
 
     @classmethod
     def from_folder(cls, folder: Path, overrides: Mapping[str, Any] = MappingProxyType({})) -> "ModelConfig":
-        """Read `folder/config.json`, or the same from the header of a GGUF file, if `folder` is one.
+        """Read `folder/config.json`, or the header of a GGUF file if `folder` is one.
 
         Args:
             overrides: other values for its keys.
 
         Raises:
-            ModelLoadError: no such file, not JSON, or a field is missing or makes no sense. ConfigError: nothing is
-                known about one of the `overrides`.
+            ModelLoadError: no such file, not JSON, or a field is missing or invalid.
+            ConfigError: one of the `overrides` is unknown.
         """
         if is_gguf(folder):
             return cls.from_dict(overridden(config_data(read_gguf(folder)), overrides))
@@ -313,7 +306,7 @@ _MOST_LABELS = 1 << 16
 
 
 def _num_labels(data: dict[str, Any]) -> int:
-    """As transformers counts them: 2 where the file says nothing."""
+    """The number of labels, as transformers counts them: 2 if the file has none."""
     names = data.get("id2label")
     return positive_int(data, "num_labels", len(names) if isinstance(names, dict) and names else 2, _MOST_LABELS)
 

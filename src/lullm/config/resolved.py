@@ -1,6 +1,6 @@
-"""What an engine is built from: ResolvedConfig for its workers and its loop, IdleConfig for its thread.
+"""The configs that an engine is built from: ResolvedConfig for its workers and its loop, IdleConfig for its thread.
 
-Both are made by `EngineConfig`, and hold values where the user may leave a choice open.
+`EngineConfig` makes both. They hold values where the user may leave a choice open.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,16 @@ class ResolvedConfig(EngineOptions):
     """The options of an engine for one model on one device; nothing is 'auto' any more.
 
     Attributes:
-        served_model_name: the name clients use. dtype: of weights and activations.
-        max_model_len: longest sequence (prompt and output, tokens). In a running engine: what the KV cache holds.
-        device: where the steps run. gpu_memory_utilization: share of a GPU's memory that may be
-            taken, or of a CPU's, after the weights, that the KV cache may take.
+        served_model_name: the name clients use.
+        dtype: of weights and activations.
+        max_model_len: longest sequence (prompt and output, tokens). In a running engine: the length that the KV cache
+            holds.
+        device: where the steps run.
+        gpu_memory_utilization: the share of a GPU's memory to use, or of a CPU's memory after the weights for the KV
+            cache.
         async_scheduling: the next step is planned and launched while one runs.
         pipeline_layers: layers of each stage; empty: there is one stage, or the engine has not chosen yet.
-        keep_backup: the host memory of a sleep stays taken, with the weights in it, for the next sleep.
+        keep_backup: the host memory of a sleep stays allocated, with the weights in it, for the next sleep.
     """
 
     served_model_name: str
@@ -36,9 +39,9 @@ class ResolvedConfig(EngineOptions):
 
     @property
     def max_in_flight(self) -> int:
-        """Steps that may be launched before the result of the oldest is taken in: one for each stage.
+        """Steps that may be launched before the oldest one's result is applied: one for each stage.
 
-        Processes of a launcher wait for every result, which the last stage tells them.
+        Processes of a launcher wait for every result, which the last stage sends them.
         """
         if self.executor_backend == "external_launcher":
             return 2 if self.async_scheduling else 1
@@ -46,7 +49,7 @@ class ResolvedConfig(EngineOptions):
 
     @property
     def feeds_back(self) -> bool:
-        """Whether a step may compute with tokens that the one before it draws; the stages of a pipeline cannot."""
+        """Whether a step may compute with tokens that the step before it draws; the stages of a pipeline cannot."""
         return self.async_scheduling
 
     @property

@@ -26,7 +26,7 @@ _READ_PARAMETERS = frozenset(
     }
 )  # fmt: skip
 _IGNORED_PARAMETERS = frozenset({"finetuned"})
-"""Keys of the object that change nothing: YaRN's files note whether the model was trained so."""
+"""Keys of the object without effect: YaRN's files note whether the model was trained so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class RopeConfig:
     """Rotary position embedding: base frequency, and how it is stretched beyond the trained length.
 
     Args:
-        partial_rotary_factor: the share of a head that is rotated, from its start; with `proportional`, the share of
-            the pairs that turn, which stand where they would if all did.
+        partial_rotary_factor: the share of a head that is rotated, from its start. With `proportional`, the share of
+            the pairs that turn, at the places that they would have if all did.
         short_factor, long_factor: of `longrope`, one per pair.
     """
 
@@ -60,7 +60,7 @@ class RopeConfig:
         return head_dim if self.rope_type == "proportional" else int(head_dim * self.partial_rotary_factor)
 
     def reach(self, max_positions: int) -> int:
-        """The longest sequence that it is stretched to, where the file says `max_positions`.
+        """The longest sequence that it is stretched to, in a file with `max_positions`.
 
         Publishers add YaRN to a file and leave `max_position_embeddings` as it was (Qwen 2.5 and 3), and some count a
         linear factor in (DeepSeek-Coder) while others do not (Vicuna 16k).
@@ -80,7 +80,7 @@ def read_flat_rope(
 ) -> RopeConfig:
     """The one rope of all layers, in the newer or the older spelling. Raises ModelLoadError as `read_rope` does.
 
-    `ignores`: parameters that change nothing in this family.
+    `ignores`: parameters without effect in this family.
     """
     parameters = optional_object(data, "rope_scaling") or optional_object(data, "rope_parameters")
     parameters = {key: value for key, value in parameters.items() if key not in ignores}
@@ -105,7 +105,7 @@ def read_ropes_by_kind(
 
 
 def _check_parameters(parameters: dict[str, Any]) -> None:
-    """No key is passed over: neither one object per layer type, nor `mrope_section` or `llama_4_scaling_beta`."""
+    """Refuse keys that are not read: one object per layer type, `mrope_section`, `llama_4_scaling_beta`."""
     known = _READ_PARAMETERS | _IGNORED_PARAMETERS
     if unknown := [
         f"{key} {shown(value)}" for key, value in parameters.items() if key not in known and value is not None
@@ -119,14 +119,14 @@ def _check_parameters(parameters: dict[str, Any]) -> None:
 def read_rope(
     data: dict[str, Any], parameters: dict[str, Any], default_theta: float, has_partial: bool = False
 ) -> RopeConfig:
-    """From a whole `config.json` and the object in it that holds the rope's parameters.
+    """Read a rope from a whole `config.json` and the object in it with the rope's parameters.
 
     Args:
         default_theta: the base frequency where the parameters name none.
         has_partial: whether the family rotates a part of a head.
 
     Raises:
-        ModelLoadError: a field makes no sense, or the kind is not supported.
+        ModelLoadError: a field is invalid, or the kind is not supported.
     """
     _check_parameters(parameters)
     rope_type = parameters.get("rope_type") or parameters.get("type") or "default"
@@ -171,7 +171,7 @@ def _read_partial(data: dict[str, Any], parameters: dict[str, Any], rope_type: s
 
 
 def _read_scale(data: dict[str, Any], parameters: dict[str, Any], rope_type: str) -> tuple[int | None, float]:
-    """(the positions that the model was trained with at first, how many times as many it has)."""
+    """(the positions of the model's first training, the factor of the stretched length)."""
     name = "original_max_position_embeddings"
     sources = [source for source in (parameters, data) if source.get(name) is not None]
     original = next((positive_int(source, name, most=MOST_POSITIONS) for source in sources), None)

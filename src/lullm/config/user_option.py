@@ -1,4 +1,4 @@
-"""UserOptions: what the user of an engine says beside `EngineOptions`: most of it may be left open."""
+"""UserOptions: the user's options beside `EngineOptions`; most of them may be left open."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -19,7 +19,7 @@ DEFAULT_CPU_KV_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserOptions(EngineOptions):
-    """What becomes a value of `ResolvedConfig` with another meaning or type, or of `IdleConfig`."""
+    """Options that `ResolvedConfig` has with another meaning or type, and those of `IdleConfig`."""
 
     served_model_name: str | None = option(
         None, "the name clients use for the model; default: the model as given", "model"
@@ -118,7 +118,7 @@ class UserOptions(EngineOptions):
 
     @property
     def idle(self) -> IdleConfig:
-        """What an engine with a thread of its own does while nothing runs."""
+        """The options of an idle engine with a thread of its own."""
         return IdleConfig(
             rungs=() if self.sleep_after is None else parse_sleep_after(self.sleep_after),
             wakes_by_request=self.sleep_after is not None if self.auto_wake is None else self.auto_wake,

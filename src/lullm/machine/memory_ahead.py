@@ -5,13 +5,26 @@ thread took 3.1 s for 600 pages of a small model's weights (two at once are twic
 had backed them already. A core does this here while another imports torch.
 """
 
+import ctypes
 import threading
+from collections.abc import Callable
 
 from lullm.machine import pages
 from lullm.units import MIB, round_up
 
 _STEP_BYTES = 16 * MIB
-"""Touched at a time: `take` waits for one step; between steps the thread waits for the interpreter's lock (5 ms)."""
+"""Written at a time by `touch_in_steps`: `take` waits for one of them."""
+
+Touch = Callable[[int, int, ctypes.c_int], None]
+"""(address, bytes, flag): takes memory for a range, without the interpreter's lock; ends once the flag is 0."""
+
+
+def touch_in_steps(address: int, num_bytes: int, is_wanted: ctypes.c_int) -> None:
+    """A `Touch` by zeros. Between two steps it waits for the interpreter's lock: 0.15 s while a library is loaded."""
+    for start in range(0, num_bytes, _STEP_BYTES):
+        if not is_wanted.value:
+            return
+        pages.zero(address + start, min(_STEP_BYTES, num_bytes - start))
 
 
 class MemoryAhead:
@@ -20,24 +33,26 @@ class MemoryAhead:
     Args:
         num_bytes: how much to touch.
         room_bytes: the largest piece that `take` can give; the rest is addresses only.
+        touch: how.
 
     Raises:
         CacheSizeError: the system refuses addresses of this size.
     """
 
-    def __init__(self, num_bytes: int, room_bytes: int):
+    def __init__(self, num_bytes: int, room_bytes: int, touch: Touch = touch_in_steps):
         self._num_bytes = round_up(num_bytes, pages.HUGE_PAGE)
         self._room_bytes = max(round_up(room_bytes, pages.HUGE_PAGE), self._num_bytes)
         self._address: int | None = _reserve_aligned(self._room_bytes)
-        self._is_wanted = True
+        self._is_wanted = ctypes.c_int(1)
         pages.prefer_huge(self._address, self._room_bytes)
-        self._thread = threading.Thread(target=self._touch, args=(self._address,), name="lullm-memory", daemon=True)
+        range_ = (self._address, self._num_bytes, self._is_wanted)
+        self._thread = threading.Thread(target=touch, args=range_, name="lullm-memory", daemon=True)
         self._thread.start()
 
     def take(self, num_bytes: int) -> int | None:
         """The address of `num_bytes` of it, which the caller then frees; None: it is too small, or was taken.
 
-        Ends the touching: waits for the running step (some milliseconds; 40 where the host must find the memory).
+        Ends the touching: waits for the page, or the step, that is being touched.
         """
         num_bytes = round_up(num_bytes, pages.HUGE_PAGE)
         if self._address is None or num_bytes > self._room_bytes:
@@ -56,14 +71,8 @@ class MemoryAhead:
             pages.free(address, self._room_bytes)
 
     def _stop(self) -> None:
-        self._is_wanted = False
+        self._is_wanted.value = 0
         self._thread.join()
-
-    def _touch(self, address: int) -> None:
-        for start in range(0, self._num_bytes, _STEP_BYTES):
-            if not self._is_wanted:
-                return
-            pages.zero(address + start, min(_STEP_BYTES, self._num_bytes - start))
 
 
 def _reserve_aligned(num_bytes: int) -> int:

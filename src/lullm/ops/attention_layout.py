@@ -1,7 +1,8 @@
-"""AttentionLayout: the spans of one step, and the slots of their keys and values. Attention: what is called of it.
+"""AttentionLayout: the spans of one step, and the slots of their keys and values. Attention: the signature of its
+function.
 
-`Ops.prepare_attention` converts it once per step into the form that its version of attention needs. All layers of a KV
-cache group share the result.
+`Ops.prepare_attention` converts the layout once per step into the form that its version of attention needs. All layers
+of a KV cache group share the result.
 """
 
 from dataclasses import dataclass, replace
@@ -19,9 +20,9 @@ class AttentionLayout:
 
     Args:
         query_lens: tokens of each span in this step, at least 1 each; they sum to T.
-        context_lens: tokens of each sequence that are in the cache once this step's are written: `start + query_len`.
-        block_tables: `[S, max_blocks]` int64. Only the entries that the context covers, from `first_keys` on, are
-            read; the rest may be anything, and so may the slots outside, including NaN.
+        context_lens: tokens of each sequence in the cache, this step's included: `start + query_len`.
+        block_tables: `[S, max_blocks]` int64. Only entries of the context, from `first_keys` on, are read. Other
+            entries, and the slots outside of the context, may hold anything, including NaN.
         slot_mapping: `[T]` int64, where the key and value of each row are written.
         block_size: tokens per block.
         window: the most tokens that a row sees, its own included; None: all up to its own.
@@ -43,7 +44,7 @@ class AttentionLayout:
         return [first_seen(start, self.window, self.is_chunked) for start in starts]
 
     def within_chunks(self) -> "AttentionLayout":
-        """The same with a span for each chunk that the rows of a span are in: no window hides a key of these."""
+        """The same layout with a span for each chunk of a span's rows. The window hides no key of these."""
         if not self.is_chunked or self.window is None:
             return self
         parts = [

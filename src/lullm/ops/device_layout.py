@@ -1,7 +1,7 @@
 """DeviceLayout: an `AttentionLayout` in tensors of the device, the argument of `Ops.prepare_attention`.
 
-All data that changes from step to step is in tensors, so that a launch recorded in a graph stays right when their
-contents change. The numbers on the host are upper bounds.
+All data that changes from step to step is in tensors, so that a recorded launch stays valid when their contents change.
+The numbers on the host are upper bounds.
 """
 
 from dataclasses import dataclass
@@ -16,22 +16,22 @@ from lullm.ops.attention_layout import AttentionLayout
 class DeviceLayout:
     """S spans with T tokens in all, in any order.
 
-    A row that pads a graph's batch is a span of one token with context length 0; it gives zeros. A CPU has no such
-    rows. Integers are of `Ops.index_dtype`, but for the slots.
+    A padding row of a graph's batch is a span of one token with context length 0; its result is zeros. A CPU has no
+    such rows. Integers are of `Ops.index_dtype`, except the slots.
 
     Args:
         query_starts: `[S + 1]`, the first row of each span, then T.
-        context_lens: `[S]`, tokens in the cache once this step's are written.
-        block_tables: `[S, M]`, rows in one piece. Entries beyond the context, or all left of the window, may be
-            anything: they are never read.
-        slot_mapping: `[T]` int64; -1: the row is written nowhere.
-        semaphores: `[S * Ops.semaphores_per_span]` int32 or more of them. All are 0 between two launches, because the
-            kernels reset them. So all layers and steps of a stream share one tensor.
+        context_lens: `[S]`, tokens in the cache, this step's included.
+        block_tables: `[S, M]`, contiguous rows. Entries beyond the context, or left of the window, may hold anything:
+            they are never read.
+        slot_mapping: `[T]` int64; -1: the row is not written.
+        semaphores: at least `[S * Ops.semaphores_per_span]` int32. All are 0 between two launches, because the kernels
+            reset them. So all layers and steps of a stream share one tensor.
         block_size: tokens per block.
-        max_query_len: no span is longer; 1 says that all are decodes.
-        max_context_len: no context is longer.
-        num_prefill_tokens, num_prefill_spans: of the spans of more than one token. They size the launches; results
-            do not depend on them.
+        max_query_len: upper bound of a span's tokens; 1: all are decodes.
+        max_context_len: upper bound of a context.
+        num_prefill_tokens, num_prefill_spans: of the spans of more than one token. They size the launches; results do
+            not depend on them.
         window: the most tokens that a row sees, its own included; None: all up to its own.
         is_chunked: a row sees those from the last multiple of `window` on.
         is_state: the blocks hold recurrent states (`ops.state.layout`), not keys and values.
@@ -58,7 +58,7 @@ class DeviceLayout:
         index_dtype: torch.dtype = torch.int64,
         semaphores_per_span: int = 0,
     ) -> "DeviceLayout":
-        """The same on a device; None: where the layout's own tensors stand. Blocking."""
+        """The layout on a device; None: on that of the layout's own tensors. Blocking."""
         device = layout.slot_mapping.device if device is None else device
         prefills = [query_len for query_len in layout.query_lens if query_len > 1]
         starts = torch.tensor([0, *layout.query_lens], dtype=index_dtype).cumsum(0, dtype=index_dtype)
@@ -78,7 +78,7 @@ class DeviceLayout:
         )
 
     def on_host(self) -> AttentionLayout:
-        """The same with its lengths as numbers. Waits for the device."""
+        """The layout with its lengths as numbers. Waits for the device."""
         starts = self.query_starts.tolist()
         return AttentionLayout(
             query_lens=[end - start for start, end in zip(starts, starts[1:], strict=False)],

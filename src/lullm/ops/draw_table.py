@@ -1,4 +1,4 @@
-"""DrawTable: the parameters and random numbers with which a device draws one token per row, as tensors."""
+"""DrawTable: the parameters and random keys with which a device draws one token per row, as tensors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ class DrawTable:
     """N rows; each column is a tensor, so that a graph's columns can be filled in place. All on the logits' device.
 
     Args:
-        temperatures: `[N]` float32; 0: greedy, and nothing else of the row counts.
+        temperatures: `[N]` float32; 0: greedy, and the row's other columns have no effect.
         top_k: `[N]` int32 in 1..V; V keeps all.
         top_p: `[N]` float64 in (0, 1]; 1 keeps all.
         min_p_floors: `[N]` float32: log(min_p), -inf for none.
-        keys: `[N]` int64, as `sampling.race.keys_of` gives them.
+        keys: `[N]` int64, from `sampling.race.keys_of`.
     """
 
     temperatures: Tensor

@@ -5,9 +5,9 @@ grouped by shape, and each group is padded to its largest span. Its keys and val
 tables, slot by slot, and one fused call computes it. So there is a loop over groups, but none over tokens or heads.
 
 Padding never reads unwritten memory: a padded key is a copy of the sequence's last key, a padded query a copy of the
-span's last row. Finite inputs give finite results, whatever the rest of the cache holds.
+span's last row. So finite inputs give finite results, with any contents in the rest of the cache.
 
-Three kinds of groups, by what the mask costs:
+Three kinds of groups differ in their masks:
 - decode (one query): the query heads that share a key/value head become rows of one small matrix, so keys are read
   once; a mask hides the padding, if there is any.
 - fresh (nothing computed before, and all of it in the window): causal from the corner; no mask, and half the work is
@@ -18,10 +18,10 @@ Three kinds of groups, by what the mask costs:
 With a sliding window a span's keys are those that one of its rows sees, and all lengths and positions here count from
 the first of them. A span over several chunks is one span for each.
 
-Measured (bfloat16 / float32, microseconds per layer on one core, Hq 16, Hkv 8, D 128), gather + attention:
-32 x 160 tokens decode 1440 + 1990 / 2920 + 1840; 4 x 1600 decode 1800 + 2610 / 3700 + 3100; fresh 1024: 14500 / 52000
-(with a mask instead: 22000 / 73000); 256 rows on 1500 tokens: 8400 / 32400. Decode attention as matrix products and a
-softmax took 1630 / 1730 at best, but needs heads that are gathered apart, which costs more than it saves.
+Measured (bfloat16 / float32, microseconds per layer on one core, Hq 16, Hkv 8, D 128), gather + attention: 32 x 160
+tokens decode 1440 + 1990 / 2920 + 1840; 4 x 1600 decode 1800 + 2610 / 3700 + 3100; fresh 1024: 14500 / 52000 (with a
+mask instead: 22000 / 73000); 256 rows on 1500 tokens: 8400 / 32400. Decode attention as matrix products and a softmax
+took 1630 / 1730 at best, but needs its heads gathered separately, which costs more than it saves.
 """
 
 from dataclasses import dataclass, field, replace
@@ -75,14 +75,14 @@ class _Group:
 
 @dataclass(slots=True)
 class GroupedLayout:
-    """The prepared step. The buffers for gathered keys and values are made by the first layer and used by all."""
+    """The prepared step. The first layer makes the buffers for gathered keys and values; all layers use them."""
 
     slot_mapping: Tensor
     groups: list[_Group]
     buffers: list[Tensor] = field(default_factory=list)
 
     def to(self, device: torch.device) -> "GroupedLayout":
-        """The same for queries and a cache on another device; masks become boolean, which fit any dtype of them."""
+        """The same for queries and a cache on another device; masks become boolean, which suit any dtype."""
 
         def move(x: Tensor | None) -> Tensor | None:
             return None if x is None else x.to(device, non_blocking=True)
@@ -194,7 +194,7 @@ def _attend_spelled_out(
     scale: float,
     cap_and_sinks: tuple[float | None, Tensor | None],
 ) -> Tensor:  # [B, Q, Hq, D]
-    """Attention with capped scores and sinks, which torch's fused one lacks. In float32."""
+    """Attention with capped scores and sinks, which torch's fused attention lacks. In float32."""
     soft_cap, sinks = cap_and_sinks
     size, _, num_q_heads, head_size = q.shape
     num_kv_heads = keys.shape[2]
@@ -215,7 +215,7 @@ def _attend_spelled_out(
             scores = scores + mask if mask.dtype != torch.bool else scores.masked_fill_(~mask, -torch.inf)
         if sinks is None:
             shares = scores.softmax(dim=-1)
-        else:  # a key more, whose value is 0
+        else:  # one key more, with the value 0
             column = sinks.float()[:, None, None].expand(size, -1, num_rows, 1)
             shares = torch.cat((scores, column), dim=-1).softmax(dim=-1)[..., :-1]
         shares = shares.reshape(size, num_kv_heads, -1, shares.shape[-1])
@@ -227,7 +227,7 @@ def _attend_spelled_out(
 def group_spans(query_lens: list[int], key_lens: list[int], window: int | None = None) -> list[list[int]]:
     """Spans (by index) that are computed together; every span is in exactly one group, in ascending order.
 
-    Sorted by shape, neighbours are merged as long as the padding that a merge adds costs less than the call it saves.
+    Sorted by shape, neighbours are merged as long as the added padding costs less than the saved call.
     """
     kinds: dict[str, list[int]] = {"decode": [], "fresh": [], "continued": []}
     for span, (query_len, key_len) in enumerate(zip(query_lens, key_lens, strict=True)):
@@ -255,7 +255,7 @@ def group_spans(query_lens: list[int], key_lens: list[int], window: int | None =
 
 
 def _is_fresh(query_len: int, key_len: int, window: int | None) -> bool:
-    """Does row i see exactly the keys 0..i?"""
+    """Whether row i sees exactly the keys 0..i."""
     return query_len == key_len and (window is None or query_len <= window)
 
 
@@ -333,7 +333,7 @@ def _build_tiles(
 
 
 def _is_hidden(keys: Tensor, last_seen: Tensor, window: int | None) -> Tensor:
-    """Which keys a row does not see whose own key, the last it sees, is `last_seen`."""
+    """Which keys a row does not see. `last_seen`: its own key, the last that it sees."""
     hidden = keys > last_seen
     return hidden if window is None else hidden | (keys <= last_seen - window)
 

@@ -1,4 +1,4 @@
-"""Products of heads with matrices of their own, and attention over latent vectors by them; in torch, on any device."""
+"""Products of heads with one matrix per head, and attention over latent vectors by them; in torch, on any device."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ def multiply_heads(x: Tensor, weight: Tensor, num_kept: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LatentMatrices:
-    """What makes keys and values of a latent vector, of every head.
+    """For every head, the matrices that make keys and values of a latent vector.
 
     Args:
-        keys: `[Hq, plain_size, rank]`. A key is this product, and behind it the part of the row that turns.
+        keys: `[Hq, plain_size, rank]`. A key is this product, followed by the rotated part of the row.
         values: `[Hq, value_size, rank]`.
     """
 

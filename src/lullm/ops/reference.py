@@ -1,4 +1,4 @@
-"""The golden ops: the meaning of the table in the plainest torch, one sequence at a time, float32 inside.
+"""The golden ops: the definition of the table in the plainest torch, one sequence at a time, float32 inside.
 
 Fast versions are tested against these.
 """
@@ -176,7 +176,7 @@ def attention(
         if prepared.window is not None:
             firsts = [first_seen(int(position), prepared.window, prepared.is_chunked) for position in query_positions]
             scores.masked_fill_(positions < torch.tensor(firsts)[:, None], float("-inf"))
-        if sinks is not None:  # a key more, whose value is 0
+        if sinks is not None:  # one key more, with the value 0
             column = sinks.float()[:, None, None].expand(-1, query_len, 1)
             scores = torch.cat((scores, column), dim=-1)
         shares = scores.softmax(dim=-1)[..., : len(positions)]

@@ -87,7 +87,7 @@ TORCH_CPU_OPS = Ops(
 
 
 def _native_keeps_bits(dtype: str, cache_dtype: str, head_size: int) -> bool:
-    """What native kernels serve without torch's: its sums follow the batch."""
+    """Whether native kernels serve these types without torch's, whose sums depend on the batch."""
     return dtype in ("bfloat16", "float32") and cache_dtype in (dtype, "int8", "fp8_e4m3") and head_size % 16 == 0
 
 
@@ -149,13 +149,12 @@ NATIVE_CPU_OPS = Ops(
 
 
 def select_ops(device: str, attention_backend: str = "auto", batch_invariant: bool = False) -> Ops:
-    """The fastest version for a device ('cpu', 'cuda'); on a CPU `ops.threads` says how many threads it uses.
+    """The fastest version for a device ('cpu', 'cuda'); on a CPU `ops.threads` has the number of its threads.
 
     Args:
         attention_backend: 'auto': the fastest, 'torch': keys and values are gathered for torch's fused attention,
-            'triton': kernels of our own, on a GPU.
-        batch_invariant: on a GPU, the kernels of which `Ops.is_batch_invariant` holds; elsewhere it holds, or not,
-            of the fastest.
+            'triton': our own kernels, on a GPU.
+        batch_invariant: on a GPU, use kernels with `Ops.is_batch_invariant`; on a CPU it has no effect on the choice.
 
     Raises:
         UnsupportedError: there is no version for the device, or not with that attention.
@@ -193,9 +192,9 @@ def require_batch_invariance(ops: Ops, dtype: str, cache_dtype: str, head_size: 
 
 
 def with_features(ops: Ops, features: frozenset[AttentionFeature]) -> Ops:
-    """These ops, with torch's attention if their own lacks one of the features that a model asks for.
+    """These ops, with torch's attention if their own lacks a feature that the model needs.
 
-    A version without a feature must never serve a model that needs it: the scores would be wrong, silently.
+    A version without a feature must never serve a model that needs it: the scores would be wrong without any error.
     """
     missing = features - ops.attention_features
     if not missing:

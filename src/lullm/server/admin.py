@@ -1,7 +1,7 @@
 """The admin endpoints: sleep and its forecast, wake-up, pause, state. They exist with `enable_sleep_mode` only.
 
-Arguments come as query parameters (as vLLM's do) or as a JSON body. `Gate` decides which
-callers may. Metrics are fed by the engine, which also sleeps and wakes without being called.
+Arguments are query parameters (as vLLM's are) or a JSON body. `Gate` checks the callers. The engine feeds the metrics
+itself, since it also sleeps and wakes without calls.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from lullm.server.wire import WireModel, parse_body
 
 Body = TypeVar("Body", bound=WireModel)
 _DONE = {"status": "ok", "success": True}
-"""vLLM's words for a call that was done; one that was not is an error here, never a 200."""
+"""vLLM's answer to a call that succeeded; a call that failed is an error here, never a 200."""
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -46,11 +46,11 @@ def router(context: ServerContext) -> APIRouter:
 
 
 class Admin:
-    """The handlers of the endpoints, by their paths' names."""
+    """The handlers of the endpoints, named by their paths."""
 
     def __init__(self, engine: EngineClient):
         self._engine = engine
-        self._waking = asyncio.Lock()  # of two calls at the same time only one answers that it woke the engine
+        self._waking = asyncio.Lock()  # of two calls at the same time only one reports that it woke the engine
 
     async def sleep(self, request: Request) -> JSONResponse:
         return await self._put_to_sleep(await _arguments(request, SleepBody))
@@ -62,7 +62,7 @@ class Admin:
     async def _put_to_sleep(self, body: SleepBody) -> JSONResponse:
         try:
             report = await self._engine.sleep(**body.model_dump())
-        except EngineAsleepError as error:  # mode 'wait' for requests that are kept: the state forbids it
+        except EngineAsleepError as error:  # mode 'wait' for kept requests, which cannot end
             raise _conflict(error, "mode") from None
         except (OSError, WakeUpError) as error:
             raise ApiError(500, f"{error}; the engine is {self._engine.sleep_state}", code="sleep_failed") from None
@@ -103,7 +103,7 @@ class Admin:
         return JSONResponse({"status": "resumed"} | self._state())
 
     async def is_paused(self) -> JSONResponse:
-        # An engine that sleeps schedules nothing, either.
+        # A sleeping engine schedules nothing either.
         return JSONResponse({"is_paused": self._is_sleeping})
 
     async def reset_prefix_cache(self, request: Request) -> JSONResponse:
@@ -147,7 +147,7 @@ def _conflict(error: EngineAsleepError, param: str | None = None) -> ApiError:
 
 
 def _integer(name: str, text: str) -> int:
-    # `int` takes more than an integer of JSON: '1_0', ' 1', '+1', the digits of all scripts.
+    # `int` accepts more than an integer of JSON: '1_0', ' 1', '+1', the digits of all scripts.
     if not _INTEGER.fullmatch(text):
         raise ApiError(400, f"{name} must be an integer, not {text!r}", param=name)
     return int(text)
@@ -171,7 +171,7 @@ async def _arguments(request: Request, kind: type[Body]) -> Body:
     """The call's arguments, from the query or the body.
 
     Raises:
-        ApiError: 400, both are given, or an argument is unknown or of the wrong type.
+        ApiError: 400: both are present, or an argument is unknown or of the wrong type.
     """
     raw = await request.body()
     if not request.query_params:

@@ -44,7 +44,7 @@ class EmptyBody(WireModel):
 
 
 class RemoteCallBody(WireModel):
-    """POST /collective_rpc. `EngineClient.remote_methods`: what may be called."""
+    """POST /collective_rpc. `EngineClient.remote_methods` are the methods that it can call."""
 
     method: str
     args: list[Any] = []

@@ -1,4 +1,4 @@
-"""Application: FastAPI's routes behind the gate, and a shorter way for the requests that there are many of."""
+"""Application: FastAPI's routes behind the gate, and a shorter way for frequent requests."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -15,19 +15,19 @@ class Application(FastAPI):
     """FastAPI with another middleware stack.
 
     Args:
-        outside: what a request passes first, around the app that it is given; outside of FastAPI's own middleware.
-        handlers: of POST requests, by path. They are called without FastAPI's stack, its search through all routes
-            and its dependencies, which cost 0.1 ms. FastAPI knows these routes, too, for other methods.
+        outside: the outermost layer: makes an app around the given one, outside of FastAPI's own middleware.
+        handlers: of POST requests, by path. They are called without FastAPI's stack, its search through all routes and
+            its dependencies, which cost 0.1 ms. FastAPI also has these routes, for other methods.
     """
 
     def __init__(self, outside: Callable[[ASGIApp], ASGIApp], handlers: Mapping[str, Handler], **arguments: Any):
         super().__init__(**arguments)
         self._outside = outside
         self._handlers = handlers
-        self.add_exception_handler(Exception, _raise)  # what no route foresaw is answered outside
+        self.add_exception_handler(Exception, _raise)  # the outermost layer answers unexpected errors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Not FastAPI's own, which asks for every request whether its telemetry is on; `Tracing` is ours.
+        # Not FastAPI's own, which checks for every request whether its telemetry is on; `Tracing` replaces it.
         await Starlette.__call__(self, scope, receive, send)
 
     def build_middleware_stack(self) -> ASGIApp:
@@ -45,7 +45,7 @@ class Application(FastAPI):
 
 
 def routed(*endpoints: tuple[str, str, Callable[..., Any]]) -> APIRouter:
-    """Endpoints as (methods, path, handler); a handler takes what FastAPI gives by the names of its parameters."""
+    """Endpoints as (methods, path, handler). FastAPI passes a handler arguments by the names of its parameters."""
     routes = APIRouter()
     for methods, path, handler in endpoints:
         routes.add_api_route(path, handler, methods=methods.split())

@@ -1,4 +1,4 @@
-"""ServerContext: what the routes share, and the admission of requests while the server drains."""
+"""ServerContext: shared state of the routes, and the admission of requests while the server drains."""
 
 import asyncio
 import contextlib
@@ -32,26 +32,26 @@ from lullm.server.wire import Body, parse_body
 logger = get_logger(__name__)
 
 IGNORED = "lullm.ignored"
-"""Key of an ASGI scope: the paths of the unknown fields that a request's body had."""
+"""Key of an ASGI scope: the paths of unknown fields in a request's body."""
 
 _MAX_LOGPROBS = 1 << 20  # 12 MiB in the engine and some 60 MiB of JSON
-_MAX_TOLD = 256  # names of unknown fields, each of which is logged once
+_MAX_TOLD = 256  # names of unknown fields; each is logged once
 _MAX_NAME_CHARS = 64
 
 
 _LONG_BYTES = 1 << 16
-"""Of a body: so many are worked on in 1 to 20 ms. 8 MiB of short parts of messages took the event loop 2.7 s."""
+"""Bytes of a body that take 1 to 20 ms. 8 MiB of short parts of messages took the event loop 2.7 s."""
 
 T = TypeVar("T")
 
 
 async def off_loop(request: Request, call: Callable[[], T]) -> T:
-    """The result of `call`, which takes in proportion to the body of `request`: on a thread if that is long."""
+    """The result of `call`, whose time grows with the body of `request`: on a thread if the body is long."""
     return await asyncio.to_thread(call) if len(await request.body()) > _LONG_BYTES else call()
 
 
 def port_of(scope: Scope) -> int | None:
-    """The port that a request came in on; None: it came through a unix socket, or from this process."""
+    """The port that a request came in on; None: a unix socket, or this process."""
     _, port = scope.get("server") or (None, None)
     return port
 
@@ -70,7 +70,7 @@ class ServerContext:
         self.tracing = Tracing(options.otlp_traces_endpoint, engine.config.served_model_name)
         self.queue = QueueBound(engine, options.max_queued_requests, options.max_queued_tokens)
         self.started_at = int(time.time())
-        self.envelopes: dict[str, Envelope] = {}  # the beginning of a path -> how errors there are written
+        self.envelopes: dict[str, Envelope] = {}  # the beginning of a path -> the form of its errors
         self.draining = False
         self._told: set[str] = set()
         self._num_active = 0
@@ -97,13 +97,13 @@ class ServerContext:
         """The body of `request`. Unknown fields are refused, or named in the log and the answer's header.
 
         Raises:
-            ApiError: the body is not one of `kind`.
+            ApiError: the body is not a valid one of `kind`.
         """
         ignored: list[str] | None = None if self.options.unknown_fields == "refuse" else []
         raw = await request.body()
         body = await off_loop(request, lambda: parse_body(kind, raw, ignored))
         for path in ignored or ():
-            name = quote(path, safe="[]._-")[:_MAX_NAME_CHARS]  # whatever it is, it fits in a header and a log line
+            name = quote(path, safe="[]._-")[:_MAX_NAME_CHARS]  # any field name fits in a header and a log line
             request.scope[IGNORED].append(name)
             if name not in self._told and len(self._told) < _MAX_TOLD:
                 self._told.add(name)
@@ -111,7 +111,7 @@ class ServerContext:
         return body
 
     def check_model(self, name: str | None) -> None:
-        """Return if `name` is a name of the model, or left out. Raises ApiError 404 otherwise."""
+        """Check that `name` is a name of the model, or left out. Raises ApiError 404 otherwise."""
         if name is not None and name not in self.model_names and not self.options.any_model_name:
             raise ApiError(
                 404,
@@ -122,7 +122,7 @@ class ServerContext:
             )
 
     def check_serving(self) -> None:
-        """Return if a request can be taken now. Raises ApiError 503 while draining or when the engine is dead."""
+        """Check that a request can be taken now. Raises ApiError 503 while draining or when the engine is dead."""
         if self.draining:
             raise shutting_down()
         try:
@@ -136,7 +136,7 @@ class ServerContext:
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:
-        """Around a request that a drain waits for."""
+        """Count a request, so that a drain waits for it."""
         self._num_active += 1
         self._idle.clear()
         try:
@@ -161,10 +161,10 @@ class ServerContext:
         await self._idle.wait()
 
     def aborted(self, reason: int | str | None = None) -> ApiError | LullmError:
-        """The error of a request that the engine has aborted. `reason`: the request's own."""
-        if reason is not None:  # the engine serves the others
+        """The error of a request that the engine has aborted. `reason`: set if the request itself caused it."""
+        if reason is not None:  # the engine serves other requests
             return ApiError(500, f"the request was aborted: {reason}", code="request_failed")
-        # A request that is waited for is aborted by the server's end, or by a sleep or pause of mode 'abort'.
+        # A waiting request is aborted by the server's end, or by a sleep or pause of mode 'abort'.
         if self.engine.config.enable_sleep_mode and not self.draining:
             return EngineAsleepError("the request was aborted: the engine was put to sleep or paused")
         return EngineDeadError("the request was aborted")
@@ -176,7 +176,7 @@ class ServerContext:
         return to_api_error(error)
 
     def error_response(self, error: Exception, path: str) -> Response:
-        """The answer to a request that failed, in the dialect of its path; to a client that has gone, nothing."""
+        """The answer to a failed request, in the dialect of its path; nothing for a client that has gone."""
         if isinstance(error, ClientDisconnect | ClientDisconnectedError):
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         envelope = next((written for prefix, written in self.envelopes.items() if path.startswith(prefix)), None)

@@ -1,6 +1,6 @@
-"""Errors on the wire: every failure, whatever its origin, leaves as one envelope with the right status.
+"""Errors on the wire: every failure is sent as one envelope with the right status.
 
-{"error": {"message": ..., "type": ..., "param": ..., "code": ...}}, or what the dialect of the path has instead.
+{"error": {"message": ..., "type": ..., "param": ..., "code": ...}}, or the form of the path's dialect.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from lullm.log import get_logger
 logger = get_logger(__name__)
 
 MAX_MESSAGE_CHARS = 1000
-ASLEEP_RETRY_S = 5  # when to ask a sleeping engine again; its wake-up cannot be foreseen, and asking costs little
+ASLEEP_RETRY_S = 5  # when to ask a sleeping engine again; its wake-up cannot be predicted, and asking costs little
 _ROUTING = {
     404: ("not_found", "there is no such endpoint here; GET /docs lists those that there are"),
     405: ("method_not_allowed", "this endpoint takes another method; GET /docs lists endpoints and their methods"),
@@ -35,7 +35,7 @@ _ROUTING = {
 
 
 CLIENT_CLOSED_REQUEST = 499
-"""nginx's status. The client has gone; it stands in the log."""
+"""nginx's status for a client that has gone; only the log shows it."""
 
 
 class ClientDisconnectedError(Exception):
@@ -62,13 +62,13 @@ class ApiError(Exception):
 
     @property
     def message(self) -> str:
-        """As it is sent: a message that quotes a huge input is cut."""
+        """The text to send: a message that quotes a huge input is cut."""
         message = str(self)
         return message if len(message) <= MAX_MESSAGE_CHARS else message[:MAX_MESSAGE_CHARS] + " ..."
 
     @property
     def kind(self) -> str:
-        """OpenAI's `type`: whose fault it is."""
+        """OpenAI's `type`, which tells the client's faults from the server's."""
         return "invalid_request_error" if self.status < 500 else "server_error"
 
     def envelope(self) -> dict[str, Any]:
@@ -76,13 +76,13 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
     def response(self, envelope: "Envelope | None" = None) -> JSONResponse:
-        """Args: envelope: the dialect's, where it is not OpenAI's."""
+        """The response. `envelope`: the dialect's form, if it is not OpenAI's."""
         content = envelope(self) if envelope else self.envelope()
         return JSONResponse(content, status_code=self.status, headers=self.headers)
 
 
 Envelope = Callable[[ApiError], dict[str, Any]]
-"""How a dialect writes an error."""
+"""A dialect's form of an error."""
 
 
 def shutting_down() -> ApiError:
@@ -120,7 +120,7 @@ def to_api_error(error: Exception) -> ApiError:
 
 
 def install_error_handlers(app: FastAPI, response: Callable[[Exception, str], Response]) -> None:
-    """Make the failures of the app's routes, and its 404 and 405, leave as the `response` of an error at a path."""
+    """Answer failures of the app's routes, and its 404 and 405, by `response` of an error and a path."""
 
     async def answer(request: Request, error: Exception) -> Response:
         return response(error, request.url.path)

@@ -1,8 +1,8 @@
 """HttpServer: listening, the ready signal, and an orderly end.
 
-The end comes by a signal, or a while after the engine has died. New requests get 503 while running ones may finish,
-for at most `drain_timeout_s`; the others are aborted. Then the engine is shut down, and the listening socket is closed
-last, so that clients get an answer until then.
+The end begins with a signal, or some seconds after the engine has died. New requests get 503 while running ones may
+finish, for at most `drain_timeout_s`; the others are aborted. Then the engine is shut down. The listening socket is
+closed last, so that clients get an answer until then.
 """
 
 import asyncio
@@ -30,14 +30,15 @@ logger = get_logger(__name__)
 
 ENGINE_SHUTDOWN_S = 10.0  # bounds the abort of running requests; a step in progress has to end first
 LAST_ANSWERS_S = 2.0  # for the answers of aborted requests to reach their clients
-SLEEP_CHECK_S = 0.25  # how often a drain looks whether the engine has gone to sleep with requests
+SLEEP_CHECK_S = 0.25  # how often a drain checks whether the engine sleeps with requests
 KEEP_ALIVE_S = 75
-"""Of idle connections: longer than clients keep theirs (httpx and openai: 5). Otherwise a client may send a request
-while the server closes the connection, and the request is lost."""
+"""Seconds of idle connections: longer than clients keep theirs (httpx and openai: 5). Otherwise a client may send a
+request while the server closes the connection, and the request is lost.
+"""
 DEATH_CHECK_S = 0.25  # how often the engine is looked at
 DEATH_S = 5.0
-"""Between the engine's death and the end: clients get their errors, and who watches /health sees that it is red."""
-CLOSING_S = 1  # for connections to close; then what still writes to a client that does not read is cancelled
+"""Seconds from the engine's death to the end: clients get their errors, and a supervisor sees it on /health."""
+CLOSING_S = 1  # for connections to close; then writes to clients that do not read are cancelled
 
 
 class _Uvicorn(uvicorn.Server):
@@ -89,7 +90,7 @@ class HttpServer:
         (self._hurried if self._stopping.is_set() else self._stopping).set()
 
     def reload_certificate(self) -> None:
-        """Show later connections the certificate that is in the files now; the old one if those are wrong."""
+        """Read the certificate's files for later connections; keep the old certificate if the files are wrong."""
         assert self._listener.tls is not None
         try:
             reload_tls(self._listener.tls, self._options)
@@ -146,7 +147,7 @@ class HttpServer:
         return tell
 
     async def _death(self) -> EngineDeadError:
-        """Return a while after the engine has died, with the cause."""
+        """Return some seconds after the engine has died, with the cause."""
         while True:
             await asyncio.sleep(DEATH_CHECK_S)
             try:
@@ -157,14 +158,14 @@ class HttpServer:
                 return error
 
     async def _let_end(self, context: ServerContext) -> None:
-        """Take no new requests, and give the running ones their time."""
+        """Take no new requests, and wait for the running ones."""
         context.draining = True
         logger.info("stopping: running requests have %g s to end", self._options.drain_timeout_s)
         idle = asyncio.create_task(context.wait_idle())
         hurried = asyncio.create_task(self._hurried.wait())
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._options.drain_timeout_s
-        # What a sleeping engine keeps cannot end: a draining server takes no wake-up call.
+        # Requests that a sleeping engine keeps cannot end: a draining server takes no wake-up call.
         while (left_s := deadline - loop.time()) > 0 and self._engine.sleep_state == "awake":
             done, _ = await asyncio.wait(
                 {idle, hurried}, timeout=min(left_s, SLEEP_CHECK_S), return_when=asyncio.FIRST_COMPLETED
@@ -190,7 +191,7 @@ class HttpServer:
 async def serve_until_signal(
     engine: EngineClient, options: ServerOptions, listener: Listener, on_ready: Callable[[str], None]
 ) -> None:
-    """`HttpServer.serve`, stopped by SIGTERM or SIGINT; with TLS, SIGHUP has it read its certificate anew.
+    """`HttpServer.serve`, stopped by SIGTERM or SIGINT; with TLS, SIGHUP reloads the certificate.
 
     For the main thread of a process that owns its signals.
     """
@@ -199,7 +200,7 @@ async def serve_until_signal(
     signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
     for number in signals:
         loop.add_signal_handler(number, server.stop)
-    if listener.tls is not None:  # else it ends the process, as ever
+    if listener.tls is not None:  # otherwise it ends the process, as usual
         signals += (signal.SIGHUP,)
         loop.add_signal_handler(signal.SIGHUP, server.reload_certificate)
     try:

@@ -1,4 +1,4 @@
-"""The small endpoints: models, health, load, version, metrics, tokenize, detokenize, what the tokenizer is."""
+"""The small endpoints: models, health, load, version, metrics, tokenize, detokenize, tokenizer info."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ class SmallEndpoints:
 
     async def health(self) -> JSONResponse:
         self._context.check_serving()
-        # An engine that sleeps is healthy: it can be woken, and must not be replaced for having been put to sleep.
+        # A sleeping engine is healthy: it can be woken, and a supervisor must not replace it.
         return JSONResponse({"status": "ok", "is_sleeping": self._engine.sleep_state != "awake"})
 
     async def load(self) -> JSONResponse:

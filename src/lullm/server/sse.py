@@ -20,7 +20,7 @@ _to_json = msgspec.json.Encoder().encode
 
 
 def encode(data: Any) -> bytes:
-    """JSON as the server writes it; a number that is not finite is null."""
+    """Data as JSON; a number that is not finite becomes null."""
     return _to_json(data)
 
 
@@ -30,7 +30,7 @@ def event(data: dict[str, Any]) -> bytes:
 
 
 def typed_event(data: dict[str, Any]) -> bytes:
-    """One event on the wire that its type names, too, as in the dialects of Anthropic and of OpenAI's Responses."""
+    """One event with its type's name, as in the dialects of Anthropic and of OpenAI's Responses."""
     name: str = data["type"]
     return b"event: " + name.encode() + b"\n" + event(data)
 
@@ -39,7 +39,8 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T], timeo
     """The result of `work`, which is cancelled when the client disconnects. Read the body before calling this.
 
     Raises:
-        ClientDisconnectedError: the client went first. ApiError: 504, the work took longer than `timeout_s`.
+        ClientDisconnectedError: the client disconnected.
+        ApiError: 504: the work took longer than `timeout_s`.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -57,7 +58,7 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T], timeo
         async with asyncio.timeout(timeout_s) as clock:
             return await work
     except asyncio.CancelledError:
-        if has_left and task.uncancel() == 0:  # else the server itself ends the task
+        if has_left and task.uncancel() == 0:  # otherwise the server itself ends the task
             raise ClientDisconnectedError from None
         raise
     except TimeoutError:

@@ -1,7 +1,7 @@
 """Tracing: a span per prompt for OpenTelemetry, sent to a collector over OTLP/HTTP. Needs the extra `lullm[otel]`.
 
-Attributes have the names of OpenTelemetry's GenAI conventions, and those that vLLM adds to them (`gen_ai.latency.*`).
-A span's parent is what the client names in `traceparent` (W3C Trace Context). No text is in a span.
+Attributes have the names of OpenTelemetry's GenAI conventions, and those that vLLM adds to them (`gen_ai.latency.*`). A
+span's parent is the span that the client names in `traceparent` (W3C Trace Context). No text is in a span.
 """
 
 import contextlib
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 Operation = Literal["chat", "text_completion", "embeddings"]
 SPAN_NAME = "llm_request"
 FLUSH_S = 3.0
-"""For what was not sent when the server ends; a collector that is away must not hold it."""
+"""Seconds for unsent spans when the server ends; an unreachable collector must not delay it."""
 _HEADERS = ("traceparent", "tracestate")
 
 
 def check_tracing() -> None:
-    """Return if traces can be sent. Raises ConfigError otherwise."""
+    """Check that traces can be sent. Raises ConfigError otherwise."""
     for name in ("opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
         try:
             found = importlib.util.find_spec(name) is not None
@@ -43,17 +43,17 @@ def check_tracing() -> None:
 
 
 def make_exporter(endpoint: str) -> "SpanExporter":
-    """What sends spans to `endpoint`, such as http://127.0.0.1:4318/v1/traces."""
+    """The exporter of spans to `endpoint`, such as http://127.0.0.1:4318/v1/traces."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
     return OTLPSpanExporter(endpoint=endpoint, timeout=FLUSH_S)
 
 
 class Tracing:
-    """The tracer of one server. Spans are sent by a thread of their own, in batches.
+    """The tracer of one server. A thread of its own sends spans in batches.
 
     Args:
-        endpoint: where they are sent; None: nothing is traced, and OpenTelemetry is not loaded.
+        endpoint: the collector's; None: no traces, and OpenTelemetry is not loaded.
         model_name: the model's name in answers.
     """
 
@@ -79,7 +79,7 @@ class Tracing:
 
     @contextlib.contextmanager
     def spans(self, requests: Sequence[GenerateRequest], operation: Operation) -> Iterator["RequestSpans"]:
-        """Around the work on `requests`. A span that `finish` has not ended ends as an error."""
+        """Trace the work on `requests`. A span that `finish` has not ended ends as an error."""
         offset_s = time.time() - time.monotonic()  # of the clock that stamps requests
         traced = requests if self.is_on else ()
         spans = RequestSpans([self._begin(each, operation, offset_s) for each in traced], offset_s)
@@ -114,9 +114,9 @@ class Tracing:
         return span
 
     def close(self) -> None:
-        """Send what is left, for at most FLUSH_S. Blocks."""
+        """Send the unsent spans, for at most FLUSH_S. Blocks."""
         if self._provider is not None:
-            # The exporter tries again and again while the collector is away; the thread ends with the process.
+            # The exporter retries while the collector is unreachable; its thread ends with the process.
             closing = threading.Thread(target=self._provider.shutdown, name="lullm-traces", daemon=True)
             closing.start()
             closing.join(FLUSH_S)
@@ -155,7 +155,7 @@ class RequestSpans:
         span.end(None if ended_s is None else _nanoseconds(ended_s, self._offset_s))
 
     def fail(self, kind: str) -> None:
-        """What is still open ends as an error."""
+        """End the open spans as errors."""
         while self._open:
             from opentelemetry.trace import Status, StatusCode
 
@@ -190,7 +190,7 @@ class TraceParent:
 
 
 def _latencies(times: RequestMetrics) -> dict[str, float]:
-    """vLLM's attributes, in seconds; what did not happen is left out."""
+    """vLLM's attributes, in seconds; events that did not happen are left out."""
     arrived, scheduled, first, last = (
         times.arrival_time, times.first_scheduled_time, times.first_token_time, times.last_token_time,
     )  # fmt: skip

@@ -1,10 +1,9 @@
-"""The one way from a request's bytes to a model: exact types, and nothing that is misspelt goes unnoticed.
+"""The one way from a request's bytes to a model: exact types, and no misspelt field goes unnoticed.
 
 Types are checked strictly here; ranges are checked by `SamplingParams` and the engine. A field is taken, or:
-
 - `INERT` fields cannot change the result and are accepted without effect;
-- `MISSING` fields ask for machinery that does not exist: only the values that ask for nothing pass;
-- every other unknown field is refused, or ignored with a word: its path comes back to the caller.
+- `MISSING` fields need features that do not exist: only values that ask for nothing pass;
+- every other unknown field is refused, or ignored, and its path is reported to the caller.
 
 A body that declares a field of these names takes it.
 """
@@ -48,14 +47,14 @@ MISSING: dict[str, tuple[Any, ...]] = {
     "logits_processors": (None, []),
     "kv_transfer_params": (None,),
 }
-"""Field of a body -> the values of it that ask for nothing. A body that declares the field has the machinery."""
+"""Field of a body -> its values that ask for nothing. A body that declares the field has the feature."""
 
 MAX_FIELDS = 128
 
 _UNKNOWN_TAG = re.compile(r"Input tag (.*) found using '(\w+)' does not match any of the expected tags: (.*)", re.S)
 
 _CLASSES = re.compile(r" or (?:instance of \w+|object to extract fields from)")
-"""What pydantic says of its own classes, which stand for JSON's objects."""
+"""pydantic's words for its own classes; here they are JSON's objects."""
 
 _OTHER_MEDIA = re.compile("image|audio|video|file|document")
 
@@ -64,7 +63,7 @@ MAX_ITEMS = 16384
 
 
 def _bounded(value: Any) -> Any:
-    # Before they are read: a body has room for 200,000 messages, which take the event loop a second.
+    # Before they are parsed: a body has room for 200,000 messages, which take the event loop a second.
     if isinstance(value, list) and len(value) > MAX_ITEMS:
         raise ValueError(f"at most {MAX_ITEMS} items may stand in a list, got {len(value)}")
     return value
@@ -82,10 +81,10 @@ class WireModel(BaseModel):
     A null in a field that takes none counts as left out.
 
     Attributes:
-        is_echoed: clients send such objects back from answers: unknown fields that are null or `[]` are none.
+        is_echoed: clients send such objects back from answers: unknown fields with null or `[]` do not count.
         missing: as `MISSING`, for objects of this class.
-        others: types of objects that stand in lists beside such ones, and do not exist here. They are what a client has
-            to offer, not what it asks for, so they count as unknown fields; but a list of nothing else is refused.
+        others: types of objects that occur in lists beside these, and do not exist here. A client offers them and does
+            not ask for them, so they count as unknown fields; but a list of only these is refused.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
@@ -95,7 +94,7 @@ class WireModel(BaseModel):
 
     @classmethod
     def stand_in(cls, other: str) -> list[dict[str, Any]]:
-        """What takes the place of an object of one of the `others`."""
+        """The replacement for an object of one of the `others`."""
         return []
 
     @model_validator(mode="before")
@@ -119,7 +118,7 @@ class WireModel(BaseModel):
 
 
 def unseen(medium: str) -> str:
-    """What a model that takes text only is told in place of a picture, a file, ..."""
+    """The note for a text-only model in place of a picture, a file, ..."""
     return f"[{medium} left out: this model takes text only]"
 
 
@@ -149,7 +148,7 @@ def parse_body(kind: type[Body], body: bytes | dict[str, Any], ignored: list[str
 
 
 def parse_json(raw: bytes) -> dict[str, Any]:
-    """A JSON object. Raises ApiError: 400, it is none, or nested more than 200 deep."""
+    """A JSON object. Raises ApiError: 400: it is not one, or nested more than 200 deep."""
     try:
         data = from_json(raw, allow_inf_nan=False)
     except ValueError as error:
@@ -164,7 +163,7 @@ def parse_json(raw: bytes) -> dict[str, Any]:
 
 @functools.cache
 def _shape(kind: type[WireModel]) -> dict[str, tuple[type[WireModel], ...]]:
-    """The fields of a model by their names on the wire -> the models that stand in them."""
+    """The fields of a model by their names on the wire -> the models in them."""
     return {field.alias or name: tuple(_models_in(field.annotation)) for name, field in kind.model_fields.items()}
 
 
@@ -186,7 +185,7 @@ def _models_in(annotation: Any) -> Iterator[type[WireModel]]:
 
 
 def _kind_of(kinds: tuple[type[WireModel], ...], data: dict[str, Any]) -> type[WireModel]:
-    """Which of several models an object is: the first whose constant fields, such as its `type`, agree."""
+    """The model of an object, out of several: the first whose constant fields, such as its `type`, agree."""
 
     def agrees(kind: type[WireModel]) -> bool:
         fields = kind.model_fields.items()
@@ -197,12 +196,12 @@ def _kind_of(kinds: tuple[type[WireModel], ...], data: dict[str, Any]) -> type[W
 
 
 def _unknown(kind: type[WireModel], data: dict[str, Any], path: str, drops: bool) -> Iterator[str]:
-    """The paths in `data` of what `kind` does not know, at any depth, if it asked for something.
+    """The paths in `data` that `kind` does not know, at any depth, if their values ask for something.
 
-    `drops`: it is deleted. What objects below name as `missing` is deleted, or refused with an ApiError, anyway.
+    `drops`: delete them. Fields that objects below name as `missing` are deleted, or refused with an ApiError, anyway.
     """
     if len(data) > MAX_FIELDS:
-        return  # refused as a whole
+        return  # it is refused as a whole
     shape = _shape(kind)
     for name in list(data):
         if name not in shape and kind.model_config.get("extra") == "forbid":
@@ -244,7 +243,7 @@ def _drop_others(kinds: tuple[type[WireModel], ...], items: list[Any], path: str
 def _refuse_missing(
     missing: Mapping[str, tuple[Any, ...]], kind: type[WireModel], data: dict[str, Any], path: str
 ) -> None:
-    """Delete the fields that ask for nothing. Raises ApiError: one asks for machinery that does not exist."""
+    """Delete the fields that ask for nothing. Raises ApiError: one needs a feature that does not exist."""
     for field in (missing.keys() & data.keys()) - _shape(kind).keys():
         value = data.pop(field)
         if not any(type(value) is type(ok) and value == ok for ok in missing[field]):
@@ -259,7 +258,7 @@ def _first_problem(error: ValidationError, data: dict[str, Any]) -> ApiError:
     problems = error.errors(include_url=False, include_input=False, include_context=False)
     problem = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
     first = _place(problem, data)
-    # The branches of a union fail one by one. Its deepest failure is of the branch that the user meant.
+    # Each branch of a union fails. The deepest failure is in the branch that the user meant.
     places = [(_place(p, data), p) for p in problems]
     same = [(place, p) for place, p in places if place[: len(first)] == first or first[: len(place)] == place]
     place = max((place for place, _ in same), key=len)
@@ -277,7 +276,7 @@ def _first_problem(error: ValidationError, data: dict[str, Any]) -> ApiError:
 
 
 def _said(problem: ErrorDetails, data: Any) -> str:
-    """pydantic's message in words of the body's author."""
+    """pydantic's message in the terms of the body's author."""
     message, place = problem["msg"], _place(problem, data)
     if unknown := _UNKNOWN_TAG.fullmatch(message):
         return _not_taken(*unknown.groups())

@@ -24,6 +24,7 @@ from lullm.sampling.masks import MaskMaker, StepGuides
 from lullm.sampling.sampler import Sampled, Sampler, greedy_tokens, is_plain
 from lullm.step.batch import Batch
 from lullm.step.block_move import BlockMoves, CachePools, StepMarks
+from lullm.step.first_touch import FirstTouch
 from lullm.step.graphs import DecodeGraphs, DecodeOutput, StreamOutput, decode_sizes
 from lullm.step.input import InputBuilder, PreparedInput, StepInput
 from lullm.step.limits import StepLimits
@@ -88,6 +89,10 @@ class ModelRunner:
         self._relay = relay
         self._share, self._share_ops = share, share.ops(ops)
         self._moves = BlockMoves(device, ops, pools, limits.state_groups)
+        self._first_touch: FirstTouch | None = None  # a device's memory is there from the start
+        if not device.is_accelerator:
+            sides = [side for cache in pools.device for side in cache.tensors]
+            self._first_touch = FirstTouch(sides, limits.block_size, limits.num_shares or (1,) * len(limits.windows))
         self._decode_sizes = decode_sizes(device, limits.max_num_seqs)
         self._inputs = InputBuilder(device, ops, limits, self._decode_sizes, model.config.vocab_size)
         self.calibrates = False
@@ -116,6 +121,8 @@ class ModelRunner:
         """The whole work of a step. Does not wait for an accelerator."""
         with self._scope():
             slot_mapping = None if prepared is None else prepared.batch.slot_mapping
+            if slot_mapping is not None and self._first_touch is not None:
+                self._first_touch.before_writing(slot_mapping)
             return self._moves.moving_blocks(plan, slot_mapping, lambda: self._compute_spans(prepared))
 
     def _compute_spans(self, prepared: PreparedInput | None) -> _Outcome:

@@ -24,8 +24,8 @@ logger = get_logger(__name__)
 _GRAPH_BYTES = 4 * MIB
 """Memory that the driver keeps for a recorded graph, roughly: a node for every kernel of every layer."""
 
-_NUM_MEASURED_SLOTS = 4
-"""Layer-slots that are copied to measure the speed. All of them would keep a huge page each for good."""
+_NUM_MEASURED_SLOTS = 1
+"""Layer-slots that are copied to measure the speed. Each of them keeps a huge page or two in host memory for good."""
 
 
 def kv_memory_bytes(setup: WorkerSetup, model: Model) -> int:

@@ -33,6 +33,8 @@ def write_checkpoint(folder: Path, family: str, **options: object) -> Path:
     """A random model of a family (a key of `kinds`), with weights large enough that greedy tokens vary."""
     import torch
     from transformers import (
+        BloomConfig,
+        BloomForCausalLM,
         Gemma2Config,
         Gemma2ForCausalLM,
         Gemma3ForCausalLM,
@@ -54,6 +56,7 @@ def write_checkpoint(folder: Path, family: str, **options: object) -> Path:
         "mistral": (MistralConfig, MistralForCausalLM),
         "gemma2": (Gemma2Config, Gemma2ForCausalLM),
         "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM),
+        "bloom": (BloomConfig, BloomForCausalLM),
     }
     make_config, make_model = kinds[family]
     settings: dict[str, object] = {

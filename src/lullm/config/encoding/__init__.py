@@ -1,1 +1,1 @@
-"""How a checkpoint's matrices are quantized: `quantization_config` of `config.json`, by method."""
+"""The quantization of a checkpoint's matrices: `quantization_config` of `config.json`, by method."""

@@ -10,7 +10,7 @@ _OF_RUNNING = (
 
 
 def read_bitsandbytes(data: Data) -> CheckpointEncoding:
-    """What 4 bits mean stands beside each matrix, so nothing else is read here."""
+    """Read the config. The format of 4 bits is stored beside each matrix, so it is not read here."""
     check_known(data, ("bnb_4bit_quant_type", "llm_int8_skip_modules"), _OF_RUNNING, ())
     has_bytes = choice(data, "load_in_8bit", (True, False), bool(data.get("_load_in_8bit")))
     scheme = IntegerScheme(8, None, is_symmetric=True, packing="plain") if has_bytes else TableScheme()

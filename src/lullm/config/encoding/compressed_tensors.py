@@ -18,10 +18,11 @@ _CLASSES = ("Linear", "Embedding")
 
 
 def read_compressed_tensors(data: Data) -> CheckpointEncoding | None:
-    """Activations stay as they are: what a group says of `input_activations` saves time elsewhere, and rounds more.
+    """Read the config. Activations are not quantized: a group's `input_activations` saves time elsewhere, and rounds
+    more.
 
     Returns:
-        None: nothing is quantized but, if one likes, the KV cache to fp8; such a checkpoint only adds its scales.
+        None: nothing is quantized, except optionally the KV cache to fp8, for which the checkpoint adds scales.
     """
     check_known(data, (*_READS, "sparsity_config", "lullm"), _IGNORES, _REFUSES)
     _check_sparsity(data.get("sparsity_config"))

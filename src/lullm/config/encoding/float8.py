@@ -6,7 +6,7 @@ from lullm.config.encoding.scheme import EVERYTHING, CheckpointEncoding, Float8S
 
 
 def read_float8(data: Data) -> CheckpointEncoding:
-    """`weight_block_size`: null: a scale per tensor or row. Activations stay as they are, whatever their scheme."""
+    """Read the config. `weight_block_size` null: a scale per tensor or row. Activations are not quantized."""
     reads = ("weight_block_size", "modules_to_not_convert", "ignored_layers", "fmt", "scale_fmt", "expert_dtype")
     check_known(data, reads, ("activation_scheme", "activation_scale_ub", "dequantize", "modules_to_convert",
                               "kv_cache_scheme"), ())  # fmt: skip

@@ -7,7 +7,7 @@ _OF_ROUNDING = ("channel_wise", "optimize", "round_zero")
 
 
 def read_hqq(data: Data) -> CheckpointEncoding:
-    """One scheme for all. Scales and zero points that are quantized themselves, of older files, are refused."""
+    """Read the one scheme for all. Older files, with quantized scales and zero points, are refused."""
     check_known(data, ("quant_config", "skip_modules"), (), ())
     stated = obj(data.get("quant_config"), "quant_config")
     refused = ("scale_quant_params", "zero_quant_params")

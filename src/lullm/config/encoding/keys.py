@@ -1,4 +1,4 @@
-"""Keys of a `quantization_config`: those that change the arithmetic are read or refused, the others are harmless."""
+"""Keys of a `quantization_config`: those that change the arithmetic are read or refused, others have no effect."""
 
 import re
 from collections.abc import Collection
@@ -25,7 +25,7 @@ def fault(text: str) -> ModelLoadError:
 
 
 def check_known(data: Data, reads: Collection[str], ignores: Collection[str], refuses: Collection[str]) -> None:
-    """Refuse what changes the arithmetic and is not implemented, unless its value says "none"; warn of the unknown."""
+    """Refuse keys that change the arithmetic and are not implemented, unless their value is "none"; warn of others."""
     wrong = [f"{key} {shown(data[key])}" for key in sorted(refuses) if data.get(key)]
     if wrong:
         raise fault(f"{', '.join(wrong)}: not implemented, and it changes the weights; take another checkpoint")
@@ -67,7 +67,7 @@ def group_size(data: Data) -> int | None:
 
 
 def module_names(data: Data, *names: str) -> tuple[str, ...]:
-    """The lists of module names of these keys, together; missing or null: none."""
+    """The module names of all these keys; missing or null: none."""
     entries: list[str] = []
     for name in names:
         value = data.get(name) or []
@@ -80,7 +80,7 @@ def module_names(data: Data, *names: str) -> tuple[str, ...]:
 
 
 def wildcards(names: tuple[str, ...], name: str) -> Targets:
-    """Targets by names in which `*` stands for any text, or by expressions."""
+    """Targets by names with `*` for any text, or by expressions."""
     entries = (
         each if each.startswith("re:") else f"re:{re.escape(each).replace(re.escape('*'), '.*')}$" for each in names
     )
@@ -88,7 +88,7 @@ def wildcards(names: tuple[str, ...], name: str) -> Targets:
 
 
 def targets(entries: tuple[str, ...], name: str) -> Targets:
-    """Targets whose expressions compile, and are searched for in little time: no group in them is repeated."""
+    """Targets whose expressions compile and are quick to search: no group in them is repeated."""
     patterns = []
     for entry in entries:
         if not entry.startswith("re:"):

@@ -12,7 +12,7 @@ _REFUSES = ("has_zero_point", "pre_quant_scale", "quantized_layers")
 
 
 def read_modelopt(data: Data) -> CheckpointEncoding:
-    """Modules to leave may be named with wildcards. Activations and the KV cache stay as they are."""
+    """Read the config. Ignored modules may have wildcards. Activations and the KV cache are not quantized."""
     check_known(data, _READS, _IGNORES, _REFUSES)
     algorithm = choice(data, "quant_algo", ("fp8", "fp8_per_channel_per_token", "nvfp4"), None)
     if algorithm == "nvfp4":
@@ -23,7 +23,7 @@ def read_modelopt(data: Data) -> CheckpointEncoding:
 
 
 def with_own_file(data: Data, folder: Path) -> Data:
-    """A `config.json` with what older copies say in hf_quant_config.json alone. Raises ModelLoadError."""
+    """A `config.json` with the keys that older copies have only in hf_quant_config.json. Raises ModelLoadError."""
     found = None
     if not data.get("quantization_config"):
         found = optional_object(folder / "hf_quant_config.json").get("quantization")

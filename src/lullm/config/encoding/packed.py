@@ -20,7 +20,7 @@ _OF_TOOLS = (
 
 
 def read_awq(data: Data) -> CheckpointEncoding:
-    """The kernels' format "gemm" only; files of "gemv", "marlin" and others hold the numbers in another order."""
+    """Read the kernels' format "gemm" only; files of "gemv", "marlin" and others hold the numbers in another order."""
     ignores = {*_OF_TOOLS, "sym", "desc_act", "checkpoint_format"}
     check_known(data, ("bits", "w_bit", "group_size", "q_group_size", "version", "format", "modules_to_not_convert"),
                 ignores, ())  # fmt: skip
@@ -69,11 +69,11 @@ _ROUND_FORMATS: dict[str, tuple[Packing, int]] = {
     "auto_round:auto_gptq": ("gptq", 1), "auto_round:gptqmodel": ("gptq", 0), "auto_round": ("gptq", 0),
     "auto_round:auto_awq": ("awq", 0),
 }  # fmt: skip
-"""The packing, and what is added to a stored zero point."""
+"""The packing, and the number that is added to a stored zero point."""
 
 
 def read_auto_round(data: Data) -> CheckpointEncoding:
-    """`extra_config` says what differs from module to module, by names or expressions: 16 bits are not quantized."""
+    """Read the config. `extra_config` has exceptions, by names or expressions of modules; 16 bits: not quantized."""
     reads = ("bits", "group_size", "sym", "data_type", "packing_format", "extra_config", "act_bits")
     check_known(data, reads, _OF_ROUNDING, ())
     extra = data.get("extra_config") or {}

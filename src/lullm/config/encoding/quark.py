@@ -27,7 +27,7 @@ _OF_ROUNDING = (
 
 
 def read_quark(data: Data) -> CheckpointEncoding:
-    """Layers of other schemes than the global one are named, with wildcards; activations stay as they are."""
+    """Read the config. Layers with other schemes than the global one are named. Activations are not quantized."""
     reads = ("global_quant_config", "layer_quant_config", "exclude", "export")
     check_known(data, reads, _IGNORES, ("layer_type_quant_config", "rotation"))
     export = obj(data.get("export") or {}, "export")
@@ -48,7 +48,7 @@ def read_quark(data: Data) -> CheckpointEncoding:
 
 
 def _scheme(config: Any, name: str) -> Scheme | None:
-    """Of one layer; None: its weights are not quantized."""
+    """The scheme of one layer; None: its weights are not quantized."""
     config = obj(config, name)
     check_known(config, ("weight",), _OF_TENSORS, ())
     if config.get("weight") is None:

@@ -1,4 +1,4 @@
-"""Schemes: how the matrices of a quantized checkpoint are stored, as plain data."""
+"""Schemes: the storage formats of a quantized checkpoint's matrices, as plain data."""
 
 import re
 import time
@@ -8,17 +8,18 @@ from typing import Literal
 from lullm.errors import ModelLoadError
 
 _LONGEST_NAME = 128
-"""Of a module that an expression is searched for in: the longest known has 90 characters. Three repeats in one of 128
-take up to 0.03 s, in one of 1,000 a minute."""
+"""Characters of a module name to search an expression in: the longest known has 90. Three repeats in one of 128 take up
+to 0.03 s, in one of 1,000 a minute.
+"""
 _MOST_SEARCH_S = 5.0
-"""Of all names of a checkpoint together. 40,000 names take 0.05 s by the expressions that checkpoints have."""
+"""For all names of a checkpoint. 40,000 names take 0.05 s with the expressions of real checkpoints."""
 
 Packing = Literal["plain", "rows", "awq", "gptq", "hqq"]
-"""Where the integers of a matrix `[out, in]` lie.
+"""The layout of the integers of a matrix `[out, in]`.
 
-plain: int8 `[out, in]`. rows: int32 `[out, in x bits / 32]`. awq: int32 `[in, out x bits / 32]`, outputs in an order of
-its own. gptq: int32 `[in x bits / 32, out]`. The first of the integers of a word is in its low bits. hqq: uint8
-`[out x groups x bits / 8, group]`: a row is a group; the first run of groups is in the high bits, the next below.
+plain: int8 `[out, in]`. rows: int32 `[out, in x bits / 32]`. awq: int32 `[in, out x bits / 32]`, with its own order of
+outputs. gptq: int32 `[in x bits / 32, out]`. The first of the integers of a word is in its low bits. hqq: uint8 `[out x
+groups x bits / 8, group]`: a row is a group; the first run of groups is in the high bits, the next below.
 """
 
 
@@ -29,8 +30,8 @@ class IntegerScheme:
     Args:
         group_size: inputs that share scale and zero point; None: all of a row.
         is_symmetric: all zero points are the middle of the range.
-        zero_offset: what is added to a stored zero point.
-        has_order: a tensor says which group an input belongs to.
+        zero_offset: added to a stored zero point.
+        has_order: a tensor has the group of each input.
     """
 
     bits: int
@@ -62,7 +63,7 @@ class Float4Scheme:
 
 @dataclass(frozen=True, slots=True)
 class TableScheme:
-    """A weight is a number of a table of 16 x the scale of its run of weights; tensors beside it say table and run."""
+    """A weight is an entry of a table of 16 x the scale of its run; tensors beside it hold the table and the runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class Targets:
         names: whole names, or classes ("Linear", "Embedding").
         patterns: regular expressions, which match from the start of a name.
         parts: runs of a name between dots, such as "lm_head" or "mlp.gate".
-        spent: the seconds that searches have taken, of `_MOST_SEARCH_S`.
+        spent: seconds of searches so far, at most `_MOST_SEARCH_S`.
     """
 
     names: frozenset[str] = frozenset()
@@ -90,10 +91,10 @@ class Targets:
     spent: list[float] = field(default_factory=lambda: [0.0], compare=False, repr=False)
 
     def rank(self, module: str) -> int:
-        """How closely the module is named: 3 by name, 2 by an expression or a part, 1 by its class, 0 not at all.
+        """How precisely the module is named: 3 by name, 2 by an expression or a part, 1 by its class, 0 not at all.
 
         Raises:
-            ModelLoadError: the expressions cannot be searched for in bounded time.
+            ModelLoadError: the expressions cannot be searched in bounded time.
         """
         if module in self.names:
             return 3
@@ -128,13 +129,13 @@ _EMBEDDING = re.compile(r"(^|\.)(embed_tokens|wte)$")
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEncoding:
-    """All of a `quantization_config`: which modules are stored in which scheme.
+    """The contents of a `quantization_config`: which modules are stored in which scheme.
 
     Args:
         method: `quant_method`.
         groups: schemes, and the modules of each.
         ignored: modules that are not quantized.
-        quantization: what lullm wrote the checkpoint for; what it left in floating point is quantized as it is read.
+        quantization: the type that lullm wrote the checkpoint for; loading quantizes its floating-point matrices to it.
     """
 
     method: str
@@ -143,7 +144,7 @@ class CheckpointEncoding:
     quantization: Literal[None, "int8"] = None
 
     def scheme_of(self, module: str) -> Scheme | None:
-        """The scheme of a module that is stored quantized, by the checkpoint's name; None: it should not be."""
+        """The scheme of a quantized module, by the checkpoint's name; None: it should not be quantized."""
         if self.ignored.rank(module):
             return None
         ranked = [(targets.rank(module), scheme) for targets, scheme in self.groups]

@@ -1,4 +1,4 @@
-"""The methods of `quantization_config` that are read, and what to do about the others."""
+"""The methods of `quantization_config`: those that are read, and advice about the others."""
 
 from collections.abc import Callable, Mapping
 
@@ -40,10 +40,10 @@ _OTHERS: Mapping[str, str] = {
 
 
 def read_encoding(value: object, own_methods: frozenset[str]) -> CheckpointEncoding | None:
-    """What `quantization_config` says; None: nothing is quantized, or in a way of the family's own (`own_methods`).
+    """Read `quantization_config`; None: nothing is quantized, or by the family's own method (`own_methods`).
 
     Raises:
-        ModelLoadError: a method or a key that is not supported; the message names it and says what to do.
+        ModelLoadError: a method or a key is not supported; the error names it with advice.
     """
     if not value:
         return None

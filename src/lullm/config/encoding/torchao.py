@@ -19,7 +19,7 @@ _OF_ROUNDING = (
 
 
 def read_torchao(data: Data) -> CheckpointEncoding:
-    """Activations stay as they are. Embedding and head are in floating point, unless the file has them otherwise."""
+    """Read the config. Activations are not quantized, nor are embedding and head, unless the file has them so."""
     reads = ("quant_type", "modules_to_not_convert")
     check_known(data, reads, ("include_input_output_embeddings", "untie_embedding_weights", "quant_type_kwargs"), ())
     stated = data.get("quant_type")
@@ -49,6 +49,6 @@ def _scheme(stated: Data) -> Scheme:
 
 
 def _named(data: Data, name: str, default: str) -> Any:
-    """What an object `{"_type": ..., "_data": NAME}` names."""
+    """The NAME of an object `{"_type": ..., "_data": NAME}`."""
     value = data.get(name)
     return default if value is None else value.get("_data") if isinstance(value, dict) else value

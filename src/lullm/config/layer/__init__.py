@@ -1,1 +1,1 @@
-"""What layers are made of beside attention and a plain MLP: recurrent layers, and experts."""
+"""The parts of layers beside attention and a plain MLP: recurrent layers, and experts."""

@@ -1,1 +1,1 @@
-"""How an option is declared and read, and what becomes of the options of vLLM."""
+"""Options: how they are declared and read, and vLLM's options that lullm lacks."""

@@ -17,7 +17,7 @@ Group = Literal[
     "listening", "access", "requests", "watching",
     "model", "device", "KV cache", "scheduling", "log-probabilities", "replies", "sleep", "idle",
 ]  # fmt: skip
-"""Options of one group stand together in the help, in this order of groups."""
+"""Options of one group are together in the help, in this order of groups."""
 
 
 def option(default: T, help: str, group: Group, **bounds: Any) -> T:
@@ -31,15 +31,17 @@ class Option:
     """One option.
 
     Attributes:
-        kind: str, int, float or bool. choices: of a string; empty: any. is_optional: None is a value.
+        kind: str, int, float or bool.
+        choices: of a string; empty: any.
+        is_optional: None is a value.
         takes_class: a class is a value, too, beside the text that names it.
         help: half a sentence for the command line and the documentation; it names the default where that is None.
-        least, most: bounds that are values themselves; above, below: bounds that are not.
-        unit: what a number counts, such as 'bytes'.
-        advice: what to do instead of giving another value than `choices`.
+        least, most: inclusive bounds; above, below: exclusive ones.
+        unit: the unit of a number, such as 'bytes'.
+        advice: what to use instead of a value outside `choices`.
         is_repeated: it may be given several times; its value is a tuple.
-        flag: its name on the command line, where that is another; empty: it has none.
-        value_name: what stands for a string in the help, such as 'FILE'.
+        flag: its name on the command line, where that differs; empty: it has none.
+        value_name: the placeholder of a string in the help, such as 'FILE'.
     """
 
     name: str
@@ -62,7 +64,7 @@ class Option:
 
     @property
     def said_name(self) -> str:
-        """Its name in errors, which the command line respells as a flag."""
+        """Its name in errors, which the command line changes to a flag."""
         return self.flag.replace("-", "_") if self.flag else self.name
 
     @property
@@ -74,7 +76,7 @@ class Option:
 
     @property
     def shown_default(self) -> str:
-        """The default as people write it."""
+        """The default in words."""
         if self.kind is bool and self.default is not None:
             return "on" if self.default else "off"
         if self.unit == "bytes" and self.default is not None:
@@ -82,7 +84,7 @@ class Option:
         return str(self.default)
 
     def check(self, value: object) -> None:
-        """Return if `value` is one of this option's. Raises ConfigError."""
+        """Check that `value` is valid for this option. Raises ConfigError."""
         if (value is None and self.is_optional) or (isinstance(value, type) and self.takes_class):
             return
         if self.is_repeated:
@@ -126,7 +128,7 @@ class Option:
 
 
 def has_utf8(text: str) -> bool:
-    """Whether other processes and pages can be sent it; half a surrogate pair has none."""
+    """Whether it can be sent to other processes and pages; half a surrogate pair has no UTF-8."""
     return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
 
 

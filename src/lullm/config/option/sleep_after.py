@@ -47,7 +47,7 @@ def parse_sleep_after(text: str) -> tuple[SleepRung, ...]:
     """The rungs of a ladder, in order.
 
     Raises:
-        ConfigError: it is not written like one, or a rung is not later and deeper than the one before.
+        ConfigError: the syntax is wrong, or a rung is not later and deeper than the one before.
     """
     rungs: list[SleepRung] = []
     deepest = 0

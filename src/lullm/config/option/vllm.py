@@ -1,7 +1,7 @@
-"""What becomes of vLLM's engine options: those that lullm lacks, each with what it does about them.
+"""vLLM's engine options that lullm lacks, and the treatment of each.
 
-An option of `EngineConfig` means what it means in vLLM. The names are those of vLLM 0.32. Tables of docs/from-vllm.md
-are made from these.
+An option of `EngineConfig` has vLLM's meaning. The names are those of vLLM 0.32. Tables of docs/from-vllm.md are made
+from these.
 """
 
 from lullm.types.vllm_argument import VllmArgument, refused, without_effect
@@ -266,4 +266,4 @@ ELSEWHERE: dict[str, str] = {
     "mem_fraction_static": "gpu_memory_utilization",
     "keep_alive": "sleep_after",
 }
-"""Option of llama-cpp-python, transformers, Ollama or SGLang -> the one that is most like it."""
+"""Option of llama-cpp-python, transformers, Ollama or SGLang -> lullm's most similar one."""

@@ -1,1 +1,1 @@
-"""What becomes of a model's sizes when several workers share it, and of its layers when they are cut into stages."""
+"""A model's sizes when several workers share it, and its layers when they are cut into stages."""

@@ -1,4 +1,4 @@
-"""Where a model's layers may be cut into the stages of a pipeline, and which layers a stage has."""
+"""Where a model's layers may be cut into the stages of a pipeline, and the layers of each stage."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,12 +12,12 @@ from lullm.types.parallel.stage import PipelineStage
 
 
 def on_stage(model: ModelConfig, config: ResolvedConfig, rank: int = 0) -> ModelConfig:
-    """The model as a worker of this stage has it. Any stage's blocks are as good as another's for a scheduler."""
+    """The model of a worker on this stage. For a scheduler all stages' blocks are alike."""
     return replace(model, stage=PipelineStage(rank, config.pipeline_layers))
 
 
 def parse_pipeline_layers(text: str | None, num_stages: int) -> tuple[int, ...]:
-    """`'10,12'` -> (10, 12); None: (). Raises ConfigError: it does not say how many layers each stage has."""
+    """`'10,12'` -> (10, 12); None: (). Raises ConfigError: it does not give every stage a number of layers."""
     if text is None:
         return ()
     parts = text.split(",")
@@ -30,7 +30,7 @@ def parse_pipeline_layers(text: str | None, num_stages: int) -> tuple[int, ...]:
 
 
 def check_stages(layers: str | None, num_stages: int, is_ahead: bool) -> None:
-    """Return if the options go together. Raises ConfigError otherwise. `is_ahead`: with async_scheduling."""
+    """Check that the options go together. Raises ConfigError otherwise. `is_ahead`: with async_scheduling."""
     parse_pipeline_layers(layers, num_stages)
     if is_ahead and num_stages > 1:
         raise ConfigError(
@@ -40,7 +40,7 @@ def check_stages(layers: str | None, num_stages: int, is_ahead: bool) -> None:
 
 
 def check_cut(model: ModelConfig, num_layers: Sequence[int]) -> None:
-    """Return if stages of so many layers can be made of the model. Raises ConfigError otherwise."""
+    """Check that the model can be cut into stages of these lengths. Raises ConfigError otherwise."""
     if sum(num_layers) != model.num_hidden_layers:
         raise ConfigError(
             f"pipeline_layers={_shown(num_layers)} are {sum(num_layers)} layers; the model has "
@@ -57,7 +57,7 @@ def check_cut(model: ModelConfig, num_layers: Sequence[int]) -> None:
 
 
 def first_layers(model: ModelConfig) -> list[int]:
-    """The layers that a stage can begin with: no layer from there on reads what one before it keeps.
+    """The layers that a stage can begin with: from there on no layer reads the cache of a layer before.
 
     Raises:
         UnsupportedError: the model cannot be cut.

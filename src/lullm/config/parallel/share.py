@@ -1,8 +1,8 @@
 """The sizes of one worker's part of a model whose matrices several workers share.
 
 As in Megatron-LM (https://arxiv.org/abs/1909.08053): heads, channels and the inner sizes of MLPs and experts are
-divided, so that a worker computes a model with fewer of each. What all need is whole everywhere: hidden states, norms
-on them, routers, embeddings, latent vectors.
+divided, so that a worker computes a model with fewer of each. Parts that all need are whole everywhere: hidden states,
+norms on them, routers, embeddings, latent vectors.
 """
 
 import dataclasses
@@ -25,15 +25,16 @@ from lullm.types.parallel.placement import Axis
 
 
 def share_of(config: ModelConfig, axis: Axis, deals_experts: bool = False) -> ModelConfig:
-    """The config of the part of one of `axis.size` workers; the same where there is one.
+    """The config of one of `axis.size` workers' part; the same config for one worker.
 
-    Key heads that are fewer than workers are held by several of them.
+    If there are fewer key heads than workers, several workers hold the same one.
 
     Args:
-        deals_experts: a worker has some of the experts, whole; else a part of each.
+        deals_experts: a worker has some experts, whole; otherwise a part of each.
 
     Raises:
-        ConfigError: a size cannot be divided so, or there are no experts to deal. UnsupportedError: the model cannot.
+        ConfigError: a size cannot be divided, or there are no experts to deal.
+        UnsupportedError: the model cannot be shared.
     """
     if deals_experts and (config.foreign is not None or config.family.experts is None):
         raise ConfigError(f"enable_expert_parallel: {config.architecture} has no experts; leave it out")
@@ -62,7 +63,7 @@ def share_of(config: ModelConfig, axis: Axis, deals_experts: bool = False) -> Mo
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Divides by the number of workers, and names what cannot be divided."""
+    """Divides by the number of workers, and names sizes that cannot be divided."""
 
     architecture: str
     count: int
@@ -73,7 +74,7 @@ class _Parts:
         return size // self.count
 
     def of_few(self, size: int, name: str) -> int:
-        """Of things that several workers may hold: one each where they are fewer than the workers."""
+        """As `of`, for things that several workers may hold: one each where they are fewer than the workers."""
         if size < self.count:
             if self.count % size:
                 self._refuse(f"{name} ({size}) neither divides it nor is a multiple of it")
@@ -122,7 +123,7 @@ def _recurrent(recurrent: RecurrentConfig, parts: _Parts) -> RecurrentConfig:
     if isinstance(recurrent, GatedUnitConfig):
         return replace(recurrent, num_heads=parts.of(recurrent.num_heads, "the heads of recurrent layers"))
     assert isinstance(recurrent, StateSpaceConfig)
-    # A norm is over the heads of a group: its sum must not reach over workers.
+    # A norm covers the heads of a group, so a group must not be divided between workers.
     divide = parts.of_few if recurrent.gate == "no norm" else parts.of
     return replace(
         recurrent,

@@ -1,1 +1,1 @@
-"""What a model's folder says about embeddings, scores and classes, and what the user makes of it."""
+"""A model folder's settings for embeddings, scores and classes, and the user's changes to them."""

@@ -9,11 +9,11 @@ _FAMILIES = frozenset(
 
 
 _OLDER_NAMES = {"MPTForCausalLM": "MptForCausalLM", "PhiMoEForCausalLM": "PhimoeForCausalLM"}
-"""Of checkpoints from before transformers had the model."""
+"""Names in checkpoints that are older than transformers' class."""
 
 
 class Architecture(NamedTuple):
-    """`base`: the same with a head for next tokens, whose family reads and builds the rest."""
+    """`base`: the same architecture with a head for next tokens; its family reads and builds the rest."""
 
     base: str
     has_lm_head: bool = True
@@ -21,7 +21,7 @@ class Architecture(NamedTuple):
 
 
 def split_architecture(name: str) -> Architecture:
-    """What an architecture of a `config.json` has behind its layers."""
+    """The parts after the layers of an architecture in `config.json`."""
     for suffix, has_labels in (("ForSequenceClassification", True), ("Model", False)):
         family = name.removesuffix(suffix)
         if family != name and family in _FAMILIES:

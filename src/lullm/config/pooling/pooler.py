@@ -1,4 +1,4 @@
-"""PoolerConfig: what a model gives for a whole sequence, beside or instead of next tokens."""
+"""PoolerConfig: a model's output for a whole sequence, beside or instead of next tokens."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -23,8 +23,9 @@ class TokenScore:
 
 
 PairForm = Literal["joined", "template", "qwen3_reranker"]
-"""How a cross-encoder reads a pair: one text behind the other, the model's chat template (roles 'query' and
-'document'), or the words that Qwen3-Reranker was trained with."""
+"""How a cross-encoder reads a pair: one text after the other, the model's chat template (roles 'query' and 'document'),
+or the text that Qwen3-Reranker was trained with.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,8 @@ class PoolerConfig:
     """How a model pools.
 
     Args:
-        head: what follows the pooled hidden state; None: nothing, it is an embedding.
-        activation: unless the request leaves it out.
+        head: the step after the pooled hidden state; None: none, it is an embedding.
+        activation: applied unless the request turns it off.
         dimensions: the only sizes that embeddings may be cut to; None: any.
         pair_form: how pairs are read; None: a pair's score is the cosine of two embeddings.
     """
@@ -52,12 +53,12 @@ class PoolerConfig:
 
 
 def reads_pairs(pooler: PoolerConfig | None) -> bool:
-    """Whether a pair is one prompt of the model, which is to score it; else each text is embedded.
+    """Whether the model scores a pair as one prompt; otherwise each text is embedded.
 
     Raises:
         InvalidRequestError: the model gives a number for each of several labels.
     """
-    if pooler is None:  # said when a text is to be embedded
+    if pooler is None:  # the error comes when a text is to be embedded
         return False
     if not pooler.can_score:
         raise InvalidRequestError("this model has several labels, and a score is one number; use classify", "task")

@@ -1,6 +1,6 @@
-"""The files that sentence-transformers puts beside a model: modules.json, and a config.json for each module.
+"""The files of sentence-transformers beside a model: modules.json, and a config.json for each module.
 
-They say which rows are pooled, whether the result is normalized, or which tokens' logits are a score. A module that is
+They tell which rows are pooled, whether the result is normalized, or which tokens' logits are a score. A module that is
 not implemented is refused by its name. Prompts are not put before texts: the caller does that, as with vLLM.
 """
 
@@ -26,7 +26,7 @@ _FLAGS = {
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
 }
-"""Of files that have a flag for each mode."""
+"""For files that have a flag for each mode."""
 _ACTIVATIONS: dict[str, PoolingActivation] = {"Identity": "none", "Sigmoid": "sigmoid"}
 
 
@@ -34,7 +34,7 @@ def read_modules(folder: Path) -> PoolerConfig | None:
     """The pooling that `folder/modules.json` describes; None: there is no such file.
 
     Raises:
-        ModelLoadError: a file is damaged, or asks for what is not implemented.
+        ModelLoadError: a file is damaged, or needs a feature that is not implemented.
     """
     modules = _modules(folder / "modules.json")
     if modules is None:
@@ -66,7 +66,7 @@ def read_modules(folder: Path) -> PoolerConfig | None:
 
 
 def read_activation(stated: Any, where: str) -> PoolingActivation | None:
-    """Of a class of torch, such as 'torch.nn.modules.activation.Sigmoid'; None: nothing is stated."""
+    """The activation of a class of torch, such as 'torch.nn.modules.activation.Sigmoid'; None: none is stated."""
     if stated is None:
         return None
     name = stated.rpartition(".")[2] if isinstance(stated, str) else stated

@@ -43,11 +43,13 @@ def with_use(
     """The config of a model that pools as its folder or the user says.
 
     Args:
-        token_id: of a token as the vocabulary spells it. has_pair_template: the chat template reads queries and
-            documents. overrides: other values for keys of config.json.
+        token_id: of a token as the vocabulary spells it.
+        has_pair_template: the chat template reads queries and documents.
+        overrides: other values for keys of config.json.
 
     Raises:
-        ConfigError: the model cannot be used so. ModelLoadError: a file asks for what is not implemented.
+        ConfigError: the model cannot be used so.
+        ModelLoadError: a file needs a feature that is not implemented.
     """
     if runner == "generate":
         if convert != "auto":
@@ -109,7 +111,7 @@ def _check_tokens(head: TokenScore, model: ModelConfig) -> None:
 
 
 def _label_activation(num_labels: int, data: dict[str, Any]) -> PoolingActivation:
-    """As sentence-transformers and transformers state it; else probabilities."""
+    """The activation that the file states in sentence-transformers' or transformers' form; else probabilities."""
     stated = optional_object(data, "sentence_transformers").get("activation_fn")
     stated = stated or data.get("sbert_ce_default_activation_function")
     activation = read_activation(stated, "config.json")

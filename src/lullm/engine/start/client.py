@@ -4,15 +4,15 @@ import gc
 from typing import TYPE_CHECKING
 
 from lullm.config.engine import EngineConfig
-from lullm.engine.client import EngineClient
 from lullm.engine.start.head_start import head_start
 
-if TYPE_CHECKING:
-    from lullm.engine.llm_engine import LLMEngine  # loads torch
+if TYPE_CHECKING:  # a head start comes before what an engine imports
+    from lullm.engine.client import EngineClient
+    from lullm.engine.llm_engine import LLMEngine
     from lullm.engine.replica.engine import ReplicaEngine
 
 
-def start_client(config: EngineConfig, stream_pause_s: float, has_process: bool) -> EngineClient:
+def start_client(config: EngineConfig, stream_pause_s: float, has_process: bool) -> "EngineClient":
     """Make the client of a server. Blocks until the model is loaded; raises as the constructor of `LLMEngine` does.
 
     Args:

@@ -5,7 +5,9 @@ a thread touches the memory for the weights. Loads no torch.
 """
 
 import contextlib
+import ctypes
 import gc
+import mmap
 import os
 import threading
 from collections.abc import Iterator
@@ -17,7 +19,8 @@ from lullm.config.model import ModelConfig
 from lullm.errors import LullmError
 from lullm.log import get_logger
 from lullm.machine.memory import available_memory_bytes
-from lullm.machine.memory_ahead import MemoryAhead
+from lullm.machine.memory_ahead import MemoryAhead, Touch, touch_in_steps
+from lullm.ops.cpu.library import load_library
 from lullm.units import MIB
 
 logger = get_logger(__name__)
@@ -72,10 +75,18 @@ def _begin(config: EngineConfig) -> MemoryAhead | None:
             return None
         if resolved.device != "cpu" or resolved.load_format == "dummy" or num_bytes > available_memory_bytes():
             return None
-        return MemoryAhead(num_bytes, int(num_bytes * _ROOM))
+        return MemoryAhead(num_bytes, int(num_bytes * _ROOM), _touch())
     except (LullmError, OSError) as error:
         logger.debug("no head start: %s", error)
         return None
+
+
+def _touch() -> Touch:
+    library = load_library()
+    if library is None:
+        return touch_in_steps
+    touch = library.handle.lullm_touch
+    return lambda address, num_bytes, wanted: touch(address, num_bytes, mmap.PAGESIZE, ctypes.byref(wanted))
 
 
 def _read_ahead(files: list[Path]) -> None:

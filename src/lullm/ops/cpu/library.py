@@ -26,7 +26,7 @@ logger = get_logger(__name__)
 
 ISA_VARIABLE = "LULLM_CPU_ISA"
 LIBRARY_VARIABLE = "LULLM_CPU_LIBRARY"
-_ABI_VERSION = 17
+_ABI_VERSION = 18
 _SOURCES = Path(__file__).parent / "csrc"
 """In a checkout; an installed package has none."""
 
@@ -91,6 +91,8 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_begin_digest": [_POINTER],
     "lullm_extend_digest": [_POINTER] * 3 + [_SIZE],
     "lullm_digest_value": [_POINTER] * 2,
+    "lullm_touch": [_POINTER, _SIZE, _SIZE, _POINTER],
+    "lullm_touch_pages": [_POINTER] + [_SIZE] * 2,
     "lullm_spin_products": [_SIZE, _INT],
     "lullm_operation_number": [ctypes.c_char_p],
     "lullm_replay": [_POINTER, _SIZE],

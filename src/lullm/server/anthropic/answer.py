@@ -61,7 +61,7 @@ class MessageAnswer:
         }
 
     def _end(self) -> dict[str, Any]:
-        """Why the reply ended; of stop tokens, only strings have a name here."""
+        """The reason for the end; of stop tokens, only strings have a name here."""
         completion, sequence = self.reply.completion, None
         if completion.finish_reason == "length":
             reason = "model_context_window_exceeded" if self._is_cut_by_the_model() else "max_tokens"
@@ -76,7 +76,7 @@ class MessageAnswer:
         return max_tokens is None or self.reply.generation.usage.completion_tokens < max_tokens
 
     def _usage(self) -> dict[str, Any]:
-        """Anthropic counts what is read from the cache apart from the rest of the prompt."""
+        """Anthropic counts cached prompt tokens separately from the other ones."""
         usage, num_cached = self.reply.generation.usage, self.reply.cached_tokens
         return {
             "input_tokens": usage.prompt_tokens - num_cached,

@@ -15,7 +15,7 @@ class BlockStream:
         self._open: str | None = None
 
     def feed(self, events: Iterable[ReplyEvent]) -> Iterator[dict[str, Any]]:
-        """The stream events for some of a reply's."""
+        """The stream events for some events of a reply."""
         for event in events:
             match event:
                 case Text(text):
@@ -35,7 +35,7 @@ class BlockStream:
                     yield from self.close()
 
     def close(self) -> Iterator[dict[str, Any]]:
-        """End the block that is open."""
+        """End the open block."""
         if self._open is not None:
             self._open = None
             yield {"type": "content_block_stop", "index": self._index}

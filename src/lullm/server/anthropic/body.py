@@ -13,7 +13,7 @@ from lullm.server.wire import BOUNDED, FAIL_FAST, Strings, parse_body
 
 
 class CountBody(DialectBody):
-    """POST /v1/messages/count_tokens: what says the prompt."""
+    """POST /v1/messages/count_tokens: the fields that make the prompt."""
 
     blamed: ClassVar = {
         **dict.fromkeys(("response_format", "reasoning_effort"), "output_config"),
@@ -39,7 +39,7 @@ class CountBody(DialectBody):
     def translated(self, engine: EngineClient) -> ChatBody:
         fields = self._fields()
         if "thinking_token_budget" in fields and reply_form_of(engine).thinking is None:
-            del fields["thinking_token_budget"]  # a model that does not think keeps within every budget
+            del fields["thinking_token_budget"]  # a model without thoughts is within every budget
         return parse_body(ChatBody, fields)
 
     def _fields(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Errors as Anthropic's clients read them."""
+"""Errors in the form of Anthropic's API."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ _KINDS = {
 
 
 THREAD_UNSUPPORTED = "thread_unsupported_request"
-"""Anthropic's code by which its clients know that they must send the whole conversation each time."""
+"""Anthropic's code for clients that must send the whole conversation each time."""
 
 
 def envelope(error: ApiError) -> dict[str, Any]:

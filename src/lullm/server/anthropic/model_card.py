@@ -1,4 +1,4 @@
-"""Models as Anthropic's clients list them, under the same paths as OpenAI's."""
+"""Models in the form of Anthropic's API, under the same paths as OpenAI's."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from lullm.server.context import ServerContext
 
 
 def is_asked_for(headers: Headers) -> bool:
-    """Whether a client of Anthropic's asks: all of them send this header."""
+    """Whether a client of Anthropic's API asks: all of them send this header."""
     return "anthropic-version" in headers
 
 
@@ -28,6 +28,6 @@ def card(context: ServerContext, name: str) -> dict[str, Any]:
 
 
 def page(context: ServerContext, names: Sequence[str]) -> dict[str, Any]:
-    """All models, which are few: there is one page."""
+    """All models on one page: they are few."""
     data = [card(context, name) for name in names]
     return {"data": data, "has_more": False, "first_id": data[0]["id"], "last_id": data[-1]["id"]}

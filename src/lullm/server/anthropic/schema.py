@@ -1,4 +1,4 @@
-"""The wire forms of Anthropic's Messages API. `cache_control` is taken without effect: prefixes are cached anyway."""
+"""The wire forms of Anthropic's Messages API. `cache_control` has no effect: prefixes are cached anyway."""
 
 import re
 from typing import Annotated, Any, ClassVar, Literal
@@ -22,7 +22,7 @@ class TextBlock(Block):
 
 
 class ThinkingBlock(Block):
-    """`signature` is taken back and means nothing here."""
+    """`signature` is accepted without effect."""
 
     type: Literal["thinking"]
     thinking: str
@@ -48,7 +48,7 @@ TextBlocks = Annotated[str | Annotated[list[TextBlock], FAIL_FAST], BOUNDED]
 
 
 class ResultBlock(TextBlock):
-    """A part of what a tool has given. It may show what the model cannot see, which it is told then."""
+    """A part of a tool's result. For parts that the model cannot see, it gets a note."""
 
     others: ClassVar = re.compile("image|document")
 
@@ -99,7 +99,7 @@ class ToolChoice(WireModel):
 
 
 class Thinking(WireModel):
-    """`adaptive`: the model thinks as it does by default."""
+    """`adaptive`: the model's default."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = None

@@ -1,4 +1,4 @@
-"""Anthropic's messages and tools in OpenAI's words."""
+"""Translates Anthropic's messages and tools into OpenAI's form."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -69,7 +69,7 @@ def _user(role: str, blocks: list[AnyBlock]) -> Iterator[dict[str, Any]]:
                 texts.append(block.text)
             case ToolResultBlock():
                 text = _text(block.content)
-                content = f"Error: {text}" if block.is_error else text  # chat templates have no other word for it
+                content = f"Error: {text}" if block.is_error else text  # chat templates have no other way to express it
                 yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
             case _:
                 raise ApiError(400, f"a {block.type} block belongs to a message of the assistant", param="messages")
@@ -78,7 +78,7 @@ def _user(role: str, blocks: list[AnyBlock]) -> Iterator[dict[str, Any]]:
 
 
 def openai_tools(tools: list[Tool], choice: ToolChoice | None) -> dict[str, Any]:
-    """The fields that say which tools there are, and which of them shall be called."""
+    """OpenAI's fields for the tools, and for the choice among them."""
     translated: dict[str, Any] = {"tools": [_tool(tool) for tool in tools]}
     if choice is None:
         return translated
@@ -103,7 +103,7 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 
 def openai_thinking(thinking: Thinking) -> dict[str, Any]:
-    """The fields that say whether and how much the model thinks before it answers, and whether that is shown."""
+    """OpenAI's fields for thinking: whether, how much, and whether it is shown."""
     translated: dict[str, Any] = {}
     if thinking.type != "adaptive":
         translated["enable_thinking"] = thinking.type == "enabled"

@@ -1,9 +1,9 @@
 """Batch files in OpenAI's form: a line is a request, and a line of the output its answer, in the same order.
 
-{"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {...}}
-{"id": ..., "custom_id": "1", "response": {"status_code": 200, "request_id": ..., "body": {...}}, "error": null}
+    {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {...}}
+    {"id": ..., "custom_id": "1", "response": {"status_code": 200, "request_id": ..., "body": {...}}, "error": null}
 
-A line that is wrong has an error in its place, and the others are answered.
+A wrong line gets an error in its place, and the others are answered.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class BatchLine(WireModel):
 
 
 async def answers(app: ASGIApp, lines: Iterable[bytes]) -> AsyncGenerator[dict[str, Any], None]:
-    """The answers to the lines that are not blank, in their order. They run together, `MAX_OPEN` at a time."""
+    """The answers to all lines that are not blank, in their order. They run together, `MAX_OPEN` at a time."""
     waiting: deque[asyncio.Task[dict[str, Any]]] = deque()
     try:
         for line in _not_blank(lines):
@@ -62,7 +62,7 @@ async def _answer(app: ASGIApp, line: bytes) -> dict[str, Any]:
     answer: dict[str, Any] = {"id": f"batch_req_{uuid.uuid4().hex}", "custom_id": None, "response": None, "error": None}
     try:
         given = parse_json(line)
-        if isinstance(custom_id := given.get("custom_id"), str):  # it names the line, whatever else is wrong with it
+        if isinstance(custom_id := given.get("custom_id"), str):  # it identifies the line, even if the rest is wrong
             answer["custom_id"] = custom_id
         request = parse_body(BatchLine, given)
         if request.url not in URLS:

@@ -8,14 +8,14 @@ from starlette.types import ASGIApp, Message
 
 @dataclass(slots=True)
 class LocalAnswer:
-    """What the application answered."""
+    """The application's answer."""
 
     status: int = 0
     body: bytes = b""
 
 
 async def local_call(app: ASGIApp, path: str, body: bytes) -> LocalAnswer:
-    """The answer to `POST path`. The application sees a program on this machine that stays until it is answered."""
+    """The answer to `POST path`. The application sees a local client that stays until it is answered."""
     answer, is_sent = LocalAnswer(), False
 
     async def receive() -> Message:

@@ -1,1 +1,1 @@
-"""What every request passes before a route: keys, web pages, bounds."""
+"""The checks of every request before a route: keys, web pages, bounds."""

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sized
 from typing import Any, cast
 
 HEAD_S = 30.0
-"""For the head of a request, from the connection or its first byte. A client that sends a byte now and then
-(slow-loris) would hold its connection for ever."""
+"""Seconds for the head of a request, from the connection or its first byte. A client that sends a byte now and then
+(slow-loris) would hold its connection forever.
+"""
 WRITE_S = 300.0
-"""For a client to read 48 KiB of its answer. One that does not read would hold answer and connection for ever."""
+"""Seconds for a client to read 48 KiB of its answer. Otherwise it would hold answer and connection forever."""
 MAX_HEAD_BYTES = 1 << 16
-"""httptools' parser, which uvicorn takes, keeps a head of any size, and header fields behind a body in chunks."""
+"""httptools, uvicorn's parser, keeps a head of any size, and header fields after a body in chunks."""
 _UPGRADE = re.compile(rb"\r\nupgrade(?=:)", re.IGNORECASE)
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 5\r\nContent-Length: 0\r\n\r\n"
 _LONG_HEAD = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -21,8 +22,9 @@ class BoundedConnection(asyncio.Protocol):
     """Passes everything on to uvicorn's protocol.
 
     Args:
-        make_inner: makes uvicorn's protocol, which puts itself into `connections`.
-        connections: the open ones. max_connections: one more is answered with 503 and closed.
+        make_inner: makes uvicorn's protocol, which adds itself to `connections`.
+        connections: the open ones.
+        max_connections: further ones are answered with 503 and closed.
     """
 
     def __init__(self, make_inner: Callable[[], Any], connections: Sized, max_connections: int):
@@ -30,13 +32,13 @@ class BoundedConnection(asyncio.Protocol):
         self._connections = connections
         self._max_connections = max_connections
         self._inner: Any = None
-        self._cycle: Any = None  # of the last head that was complete
-        self._num_head_bytes = 0  # that came behind it, or behind bytes of its body
+        self._cycle: Any = None  # of the last complete head
+        self._num_head_bytes = 0  # received after it, or after bytes of its body
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass
         if len(self._connections) >= self._max_connections:
             self._transport.write(_FULL)
             self._transport.close()
@@ -61,11 +63,11 @@ class BoundedConnection(asyncio.Protocol):
             self._start_timer()
 
     def _took_body(self, length: int) -> bool:
-        """Whether the body is longer than it was, or complete; else chunks have a trailer."""
+        """Whether the body has grown or is complete; otherwise chunks have a trailer."""
         return len(self._cycle.body) > length or not self._cycle.more_body or self._cycle.response_complete
 
     def _bound_head(self, num_bytes: int) -> None:
-        """End a connection whose next head is too long already, also while an answer is under way."""
+        """End a connection whose next head is too long already, even during an answer."""
         self._num_head_bytes += num_bytes
         if self._num_head_bytes > MAX_HEAD_BYTES:
             if not self._is_busy:
@@ -94,7 +96,7 @@ class BoundedConnection(asyncio.Protocol):
 
     @property
     def _is_busy(self) -> bool:
-        """Whether a request is being answered; its body has a time-out of its own."""
+        """Whether a request is being answered; its body has its own time-out."""
         cycle = self._inner.cycle
         return cycle is not None and not cycle.response_complete
 
@@ -118,9 +120,9 @@ class BoundedConnection(asyncio.Protocol):
 
 
 def _without_upgrade(data: bytes) -> bytes:
-    """Bytes that begin within a head, which asks for no other protocol any more: there is none.
+    """Bytes that begin within a head, without its request for another protocol: there is none.
 
-    httptools takes the rest of such a request for that protocol. Java's HttpClient asks for 'h2c' with every first
+    httptools treats the rest of such a request as that protocol's. Java's HttpClient asks for 'h2c' with every first
     request, whose body was lost.
     """
     end = data.find(b"\r\n\r\n")

@@ -15,7 +15,7 @@ from lullm.server.gate.request_log import RECORD, RequestRecord
 from lullm.server.gate.web_policy import WebPolicy
 from lullm.server.page.file import PAGE_PATHS
 
-OPEN_PATHS = PAGE_PATHS | {"/health", "/ping"}  # load balancers and a browser that opens the page carry no key
+OPEN_PATHS = PAGE_PATHS | {"/health", "/ping"}  # load balancers, and a browser that opens the page, send no key
 ADMIN_PATHS = frozenset(
     {
         *("/sleep", "/sleep/explain", "/wake_up", "/is_sleeping", "/pause", "/resume", "/is_paused"),
@@ -23,10 +23,11 @@ ADMIN_PATHS = frozenset(
     }
 )
 """The endpoints that need the admin key. Without one they are as open as the others, but to local programs only:
-`Listener.check_exposure` keeps out the network, `WebPolicy` keeps out web pages in a local browser."""
+`Listener.check_exposure` keeps out the network, `WebPolicy` keeps out web pages in a local browser.
+"""
 MAX_IGNORED = 16  # names in a header
 REQUEST_ID = r"[A-Za-z0-9._:\-]{1,128}"
-"""What is safe in a header and a log line."""
+"""Request ids that are safe in a header and a log line."""
 _REQUEST_ID = re.compile(REQUEST_ID)
 
 
@@ -37,9 +38,9 @@ def request_id(headers: Headers) -> str | None:
 
 
 class Gate:
-    """Refuses what must not reach a route, and bounds what a route reads.
+    """Refuses requests before they reach a route, and bounds the bodies that routes read.
 
-    GET requests pass while the server drains (a scraper wants the last numbers) and are not waited for.
+    GET requests pass while the server drains (a scraper wants the last numbers), and a drain does not wait for them.
     """
 
     def __init__(self, app: ASGIApp, context: ServerContext):
@@ -85,7 +86,7 @@ class Gate:
             else:
                 with self._context.counted():
                     await self._app(scope, body.receive, send_with_headers)
-        except Exception as error:  # refused here, or a failure that no route foresaw
+        except Exception as error:  # refused here, or an unexpected failure of a route
             if record.status is not None:
                 record.ending = "failed behind its beginning"
                 raise
@@ -94,7 +95,7 @@ class Gate:
             record.log(scope)
 
     def _check(self, scope: Scope, headers: Headers, body: RequestBody) -> None:
-        """Return if the request may reach a route. Raises ApiError otherwise."""
+        """Check that the request may reach a route. Raises ApiError otherwise."""
         is_admin = scope["path"] in ADMIN_PATHS
         if is_admin and not self._context.engine.config.enable_sleep_mode:
             raise ApiError(404, "the sleep endpoints are there with --enable-sleep-mode only", code="sleep_mode_off")
@@ -105,7 +106,7 @@ class Gate:
         elif not self._keys:
             self._web.check(headers, has_name=port_of(scope) is not None)
         elif scope["path"] not in OPEN_PATHS:
-            # The key tells a client from a foreign page, under any name of the server that the network may know.
+            # The key distinguishes a client from a foreign page, under any name of the server in the network.
             _check_key(self._keys, headers, "API key")
             if is_admin:
                 self._web.check_origin(headers)
@@ -135,7 +136,7 @@ def _check_key(keys: list[bytes], headers: Headers, name: str) -> None:
 
 
 def _given_keys(headers: Headers) -> Iterator[bytes]:
-    """What a request shows as keys: OpenAI's header, and Anthropic's. Only a page's own script can set either."""
+    """A request's keys: OpenAI's header, and Anthropic's. A foreign page's script can set neither."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         yield key.strip().encode()

@@ -1,4 +1,4 @@
-"""QueueBound: how many requests, and tokens of their prompts, may wait for the engine; one more is refused with 429."""
+"""QueueBound: bounds the requests, and tokens of their prompts, that wait for the engine; others get 429."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -11,10 +11,11 @@ RETRY_S = 5
 
 
 class QueueBound:
-    """Counts what was sent to the engine; what of it does not run yet waits, also if the engine has not seen it yet.
+    """Counts requests that were sent to the engine and do not run yet, even if the engine has not seen them yet.
 
     Args:
-        max_requests: prompts that may wait; None: any number. max_tokens: the same for their tokens.
+        max_requests: prompts that may wait; None: any number.
+        max_tokens: the same for their tokens.
     """
 
     def __init__(self, engine: EngineClient, max_requests: int | None, max_tokens: int | None):
@@ -30,7 +31,7 @@ class QueueBound:
         return self._num_requests
 
     def check(self) -> None:
-        """Return if a request may be sent. Raises ApiError 429: as much as may wait waits already."""
+        """Check that a request may be sent. Raises ApiError 429: the queue is full."""
         if self._max_requests is None and self._max_tokens is None:
             return
         stats = self._engine.stats()
@@ -48,7 +49,7 @@ class QueueBound:
 
     @contextlib.contextmanager
     def holding(self, requests: Sequence[GenerateRequest]) -> Iterator[None]:
-        """Around the life of `requests` in the engine."""
+        """Count `requests` for as long as they are in the engine."""
         num_tokens = sum(len(request.prompt_token_ids) for request in requests)
         self._num_requests += len(requests)
         self._num_tokens += num_tokens

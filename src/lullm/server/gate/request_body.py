@@ -1,4 +1,4 @@
-"""RequestBody: how much of a body is read, and what becomes of the rest when a request is refused."""
+"""RequestBody: bounds the bytes of a body that are read, and drops the rest when a request is refused."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from lullm.units import MIB
 
 DRAIN_BYTES = 64 * MIB
 DRAIN_S = 5.0
-BODY_S = 300.0  # for the whole body; a slower client would hold its request for ever
+BODY_S = 300.0  # for the whole body; a slower client would hold its request forever
 
 
 class RequestBody:
@@ -26,12 +26,12 @@ class RequestBody:
         self._num_bytes = 0
         self._is_complete = False
         self._deadline: float | None = None
-        # This client sends nothing before it is asked to; the refusal is what it waits for.
+        # This client sends its body only when it is asked to, so a refusal is enough.
         self._is_held_back = headers.get("expect", "").lower() == "100-continue"
 
     async def receive(self) -> Message:
         """The next message. Raises ApiError: 413, the body is longer than the bound; 408, slower than BODY_S."""
-        if self._is_complete:  # what comes is the client's end
+        if self._is_complete:  # the message is the client's end
             return await self._receive()
         if self._deadline is None:
             self._deadline = asyncio.get_running_loop().time() + BODY_S

@@ -1,4 +1,4 @@
-"""What the log says of requests: a line at the end of each, and only if it is asked for, what people wrote."""
+"""The log of requests: a line at the end of each, and prompts only if an option asks for them."""
 
 import dataclasses
 import logging
@@ -26,12 +26,14 @@ _MAX_PATH = 200
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One HTTP request, as it goes: what its line in the log will say.
+    """The facts of one HTTP request for its line in the log.
 
     Attributes:
-        id: of the answer; None: there is none. status: of HTTP; None: nothing was answered.
-        usage: gives the tokens of the answer so far. queue_s, first_token_s: from arrival, the slowest prompt's.
-        ending: why the answer ended before its end.
+        id: of the answer; None: there is none.
+        status: of HTTP; None: no answer was sent.
+        usage: returns the tokens of the answer so far.
+        queue_s, first_token_s: from arrival, the slowest prompt's.
+        ending: why the answer ended early.
     """
 
     id: str | None = None
@@ -51,7 +53,7 @@ class RequestRecord:
                 setattr(self, name, max(getattr(self, name) or 0.0, at - metrics.arrival_time))
 
     def log(self, scope: Scope) -> None:
-        """Write the line. Queries of the state (GET) are told at the level 'debug': scrapers ask every few seconds."""
+        """Write the line. GET requests are logged at the level 'debug': scrapers send them every few seconds."""
         level = logging.DEBUG if scope["method"] in ("GET", "HEAD") else logging.INFO
         if logger.isEnabledFor(level):
             logger.log(level, "%s", self.line(scope))
@@ -75,14 +77,14 @@ class RequestRecord:
 
 
 def begun(request: Request, answer_id: str, usage: Callable[[], Mapping[str, Any]]) -> RequestRecord:
-    """The record of a request for which an answer is begun."""
+    """The record of a request whose answer begins."""
     record: RequestRecord = request.scope[RECORD]
     record.id, record.usage = answer_id, usage
     return record
 
 
 def log_prompts(requests: list[GenerateRequest], options: ServerOptions) -> None:
-    """What people wrote and which parameters are not the defaults, a line per prompt, if the server was told to."""
+    """Log each prompt, and the parameters that are not defaults, if the option asks for it."""
     if not options.enable_log_requests or not logger.isEnabledFor(logging.INFO):
         return
     for request in requests:

@@ -1,10 +1,9 @@
-"""WebPolicy: which web pages may call a server that asks for no key.
+"""WebPolicy: which web pages may call a server that has no key.
 
-A page in a local browser reaches loopback addresses. Two headers that the browser alone writes tell such calls apart:
-
+A page in a local browser reaches loopback addresses. Two headers that only the browser writes identify such calls:
 - `Host`: a page whose own name was rebound to this machine's address (DNS rebinding) still sends its own name. It could
   read every answer. An IP address in `Host` is safe, because an address cannot be rebound.
-- `Origin`: any page can send a simple POST, of which only the answer is kept from it.
+- `Origin`: any page can send a simple POST; the browser hides only the answer from it.
 """
 
 import functools
@@ -36,10 +35,10 @@ def machine_names() -> frozenset[str]:
 
 
 class WebPolicy:
-    """Refuses the requests of foreign web pages. Programs that are no browsers pass: they send no `Origin`.
+    """Refuses the requests of foreign web pages. Programs other than browsers pass: they send no `Origin`.
 
     Args:
-        host: the address or name that the server was told to listen on.
+        host: the address or name of the option `host`.
         allowed_hosts: further names for `Host`; '*' for any.
         allowed_origins: further origins; '*' for any.
     """
@@ -50,7 +49,7 @@ class WebPolicy:
         self._origins = frozenset(allowed_origins)
 
     def check(self, headers: Headers, has_name: bool = True) -> None:
-        """Return if both headers are fine. Raises ApiError 403 otherwise.
+        """Check both headers. Raises ApiError 403 otherwise.
 
         Args:
             has_name: the request came to an address. No browser reaches a unix socket by any name.
@@ -60,13 +59,13 @@ class WebPolicy:
         self.check_origin(headers)
 
     def check_origin(self, headers: Headers) -> None:
-        """Return if no foreign page asks. Raises ApiError 403 otherwise."""
+        """Check that no foreign page asks. Raises ApiError 403 otherwise."""
         origin = headers.get("origin")
         if origin is None or origin in self._origins or ANY in self._origins:
             return
         match = _ORIGIN.fullmatch(origin)
         name = host_name(match[1]) if match else None
-        # The port is left out: another local program's page is as local as the program.
+        # The port is not compared: another local program's page is as local as the program.
         if name is None or not (name == host_name(headers.get("host", "")) or self._is_own(name)):
             raise ApiError(
                 403,

@@ -1,4 +1,4 @@
-"""Listener: the sockets of one server, bound before a model is loaded, and what they speak."""
+"""Listener: the sockets of one server, bound before a model is loaded."""
 
 import contextlib
 import errno
@@ -19,19 +19,19 @@ UNIX_SCHEME = "unix:"
 
 
 class Listener:
-    """Bound sockets: that of requests, and perhaps one for the sleep endpoints alone.
+    """Bound sockets: one for requests, and perhaps one for the sleep endpoints alone.
 
-    Those on ports do not listen before the server serves: a taken port is found early, and clients are refused until
-    the model is there.
+    Sockets on ports do not listen before the server serves: a taken port is found early, and clients are refused until
+    the model is loaded.
 
     Raises:
-        ConfigError: an address cannot be had, or the files of TLS cannot be used.
+        ConfigError: an address is not available, or the files of TLS cannot be used.
     """
 
     def __init__(self, options: ServerOptions):
         self.tls: ssl.SSLContext | None = tls_context(options)
         self._uds = options.uds
-        with contextlib.ExitStack() as stack:  # what is bound is given back if the next cannot be had
+        with contextlib.ExitStack() as stack:  # bound sockets are closed if the next fails
             if options.uds is None:
                 self._main = stack.enter_context(_bind(options.host, options.port, "--port"))
             else:
@@ -63,12 +63,12 @@ class Listener:
 
     @property
     def admin_url(self) -> str | None:
-        """The same of the sleep endpoints; None: they are where the others are."""
+        """The URL of the sleep endpoints; None: they are on the main socket."""
         return None if self._admin is None else self._url_of(self._admin)
 
     @property
     def admin_port(self) -> int | None:
-        """The real port of the sleep endpoints; None: they are where the others are."""
+        """The real port of the sleep endpoints; None: they are on the main socket."""
         return None if self._admin is None else int(self._admin.getsockname()[1])
 
     def _url_of(self, sock: socket.socket) -> str:
@@ -77,10 +77,10 @@ class Listener:
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     def check_exposure(self, options: ServerOptions, config: EngineOptions) -> None:
-        """Return if the network cannot reach the sleep endpoints: there is a key, no way to them, or no endpoint.
+        """Check that the network cannot reach the sleep endpoints: they need a key, are unreachable, or do not exist.
 
         Raises:
-            ConfigError: they would be open to the network; or there is a key or a port with nothing to open.
+            ConfigError: they would be open to the network; or there is a key or a port and no endpoint for it.
         """
         if not config.enable_sleep_mode:
             for given, what in ((options.admin_keys, "an admin key"), (self._admin, "an admin port")):
@@ -100,7 +100,7 @@ class Listener:
 
 
 def _bind(host: str, port: int, flag: str) -> socket.socket:
-    """A bound socket that does not listen yet. Raises ConfigError: the address cannot be had."""
+    """A bound socket that does not listen yet. Raises ConfigError: the address is not available."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -10,10 +10,10 @@ _MOST_BYTES = 1 << 20
 
 
 def tls_context(options: ServerOptions) -> ssl.SSLContext | None:
-    """What a server's sockets speak; None: they speak plainly. TLS 1.2 is the oldest version.
+    """The TLS context of a server's sockets; None: no TLS. TLS 1.2 is the oldest version.
 
     Raises:
-        ConfigError: a file cannot be read or is none of its kind, or the key is not the certificate's.
+        ConfigError: a file cannot be read or has another format, or the key does not match the certificate.
     """
     if options.ssl_certfile is None:
         return None
@@ -39,10 +39,10 @@ def tls_context(options: ServerOptions) -> ssl.SSLContext | None:
 
 
 def reload_tls(context: ssl.SSLContext, options: ServerOptions) -> None:
-    """Have `context` show what the files hold now; open connections stay as they are. Raises as `tls_context` does.
+    """Have `context` use the files' present contents; open connections keep theirs. Raises as `tls_context` does.
 
-    Handshakes go on with a new context from their first message on: one can be given further authorities, but none can
-    be taken from it. The context that listens keeps the files of the start, and shows them to nobody.
+    Handshakes use a new context from their first message on, because authorities cannot be removed from a context. The
+    listening context keeps the certificate of the start, and never sends it.
     """
     fresh = tls_context(options)
     assert fresh is not None

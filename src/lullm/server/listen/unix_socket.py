@@ -15,13 +15,13 @@ BACKLOG = 128
 
 
 def bind_unix(path: str) -> socket.socket:
-    """A socket that listens in a new file of mode 0600. A file that a dead server left is replaced.
+    """A socket that listens in a new file of mode 0600. Replaces a file that a dead server has left.
 
-    It listens at once, and early clients wait: one that is only bound could not be told from a dead one, and a second
-    server would take its file.
+    It listens at once, and early clients wait. A socket that is only bound looks like a dead one, and a second server
+    would take its file.
 
     Raises:
-        ConfigError: a server listens there, the file is none of a socket, or it cannot be made.
+        ConfigError: a server listens there, the file is not a socket, or it cannot be made.
     """
     if len(os.fsencode(path)) > MAX_PATH_BYTES:
         raise ConfigError(f"uds: the path of a unix socket has at most {MAX_PATH_BYTES} bytes; choose a shorter one")
@@ -42,7 +42,7 @@ def bind_unix(path: str) -> socket.socket:
 
 
 def remove_unix(sock: socket.socket, path: str, inode: int) -> None:
-    """Close the socket and remove its file, unless another stands in its place by now."""
+    """Close the socket and remove its file, unless another file has replaced it."""
     with contextlib.suppress(OSError), _alone_in(Path(path).parent):
         if os.lstat(path).st_ino == inode:
             os.unlink(path)
@@ -51,7 +51,7 @@ def remove_unix(sock: socket.socket, path: str, inode: int) -> None:
 
 @contextlib.contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Around looking at a folder's sockets and changing them, so that two servers do not take one file."""
+    """Lock a folder's sockets for looking and changing, so that two servers do not take one file."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -30,7 +30,7 @@ class CompletionAnswer:
         return [encode(self._piece(output) | self._end(output))]
 
     def chunk(self, number: int, output: RequestOutput) -> bytes:
-        """An event for a delta that says something, and at the end one with the figures."""
+        """An event for a delta with contents, and at the end one with the figures."""
         self.reply.read(output)
         piece = self._piece(output)
         events = b""

@@ -1,4 +1,4 @@
-"""Errors as llama.cpp's clients read them."""
+"""Errors in the form of llama.cpp's server."""
 
 from typing import Any
 

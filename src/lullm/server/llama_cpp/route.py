@@ -1,4 +1,4 @@
-"""The routes of llama.cpp's server. /tokenize and /detokenize are vLLM's, and /health is everybody's."""
+"""The routes of llama.cpp's server. /tokenize and /detokenize are vLLM's, and /health is common to all."""
 
 import uuid
 from typing import Any

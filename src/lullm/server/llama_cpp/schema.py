@@ -25,7 +25,7 @@ def _check_prompt(value: Any) -> Any:
 
 
 class GenerationFields(DialectBody):
-    """What completion and infill have in common. None: not given, the model's default or llama.cpp's applies."""
+    """The common fields of completion and infill. None: not given, so the model's default or llama.cpp's applies."""
 
     carried: ClassVar = {
         **{name: name for name in _SAME_NAME},
@@ -84,12 +84,12 @@ class GenerationFields(DialectBody):
         return super().field_of(param)
 
     def _prompt(self) -> dict[str, Any]:
-        """OpenAI's fields for what is to be completed."""
+        """OpenAI's fields for the prompt."""
         raise NotImplementedError
 
 
 def _biases(given: Any) -> dict[Any, Any]:
-    """OpenAI's form: token id -> bias. False, which forbids a token, is the lowest there is."""
+    """OpenAI's form: token id -> bias. False, which forbids a token, becomes the lowest one."""
     pairs = list(given.items()) if isinstance(given, dict) else given
     if not isinstance(pairs, list) or not all(_is_pair(pair) for pair in pairs):
         raise ApiError(400, "logit_bias must be a list of pairs [token id, bias], or an object", param="logit_bias")
@@ -110,7 +110,7 @@ class LlamaCompletionBody(GenerationFields):
 
 
 class InfillBody(GenerationFields):
-    """POST /infill: what stands in front of the cursor, `prompt` on the cursor's own line, and what is behind it."""
+    """POST /infill: the text before the cursor, `prompt` on the cursor's own line, and the text after it."""
 
     input_prefix: str
     input_suffix: str

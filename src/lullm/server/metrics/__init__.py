@@ -1,1 +1,1 @@
-"""What `/metrics` says, under lullm's names and under vLLM's."""
+"""The contents of `/metrics`, under lullm's names and under vLLM's."""

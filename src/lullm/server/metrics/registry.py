@@ -1,7 +1,7 @@
 """Prometheus metrics of one server, in registries of their own: one for lullm's names, one for vLLM's.
 
-Gauges and counters are read from the engine's stats at the moment of the scrape; the histograms of latencies are fed
-with each request's `RequestMetrics` when it ends, the numbers of sleeps by the engine as they happen.
+Gauges and counters are read from the engine's stats at the scrape. Histograms of latencies get each request's
+`RequestMetrics` when it ends; the engine counts sleeps as they happen.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _SLOW = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60
 
 @dataclass(slots=True)
 class LatencyTotals:
-    """Sums over the requests that have ended, for means over any stretch of time. A number per sum: of its addends."""
+    """Sums over finished requests, for means over any period. A number per sum: of its addends."""
 
     num_first_tokens: int = 0
     first_token_s: float = 0.0
@@ -35,7 +35,7 @@ class LatencyTotals:
 class Metrics:
     """The registries. It observes the ends of requests, sleeps and wake-ups.
 
-    `prefix`: whose names are exposed; all numbers are taken whatever it says.
+    `prefix`: the names to expose; all numbers are counted in any case.
     """
 
     def __init__(self, engine: EngineClient, prefix: MetricsPrefix = "both"):
@@ -85,7 +85,7 @@ class Metrics:
     def observe(
         self, output: EngineOutput, output_lens: Sequence[int] = (), params: SamplingParams | None = None
     ) -> None:
-        """Take in a finished request. `output_lens`: tokens of its completions. `params`: None for a vector."""
+        """Count a finished request. `output_lens`: tokens of its completions. `params`: None for a vector."""
         times = output.metrics
         if times is None:
             return
@@ -105,7 +105,7 @@ class Metrics:
             self.latencies.e2e_s += times.finished_time - times.arrival_time
 
     def observe_sleep(self, event: SleepEvent) -> None:
-        """Count a sleep or a wake-up in. From the engine's thread."""
+        """Count a sleep or a wake-up. From the engine's thread."""
         if (slept := event.slept) is not None:
             self._sleeps[event.cause].inc()
             self._sleep_seconds.labels(self._model_name, str(slept.level)).observe(slept.seconds)
@@ -119,7 +119,7 @@ class Metrics:
             (self._sleep_failures if event.failed == "sleep" else self._wake_up_failures).inc()
 
     def exposition(self) -> bytes:
-        """The metrics under the names that are wanted, in Prometheus' text form."""
+        """The metrics under the chosen names, in Prometheus' text form."""
         wanted = {"lullm": (self.registry,), "vllm": (self.vllm.registry,)}
         registries = wanted.get(self._prefix, (self.registry, self.vllm.registry))
         return b"".join(map(generate_latest, registries))

@@ -26,7 +26,7 @@ def timestamp(seconds: float | None = None) -> str:
 
 @dataclass(slots=True)
 class LinesAnswer:
-    """A reply under `message` (chat) or `response` (generate). Calls of tools leave whole, not in pieces."""
+    """A reply under `message` (chat) or `response` (generate). Calls of tools are sent whole, not in pieces."""
 
     reply: Reply
     body: OllamaBody
@@ -40,7 +40,7 @@ class LinesAnswer:
         return [encode(self._line(joined(events)) | self._logprobs() | self._end(output))]
 
     def chunk(self, number: int, output: RequestOutput) -> bytes:
-        """A line for a delta that says something, and at the end one with the figures."""
+        """A line for a delta with contents, and at the end one with the figures."""
         said, logprobs = joined(self._ready(self.reply.read(output))), self._logprobs()
         lines = b""
         if not self.body.is_load and (said.text or said.thinking or said.calls or logprobs):
@@ -50,7 +50,7 @@ class LinesAnswer:
         return lines
 
     def end(self) -> bytes:
-        """Nothing: the last line stands already."""
+        """Nothing: the last line was sent already."""
         return b""
 
     def failure(self, error: ApiError) -> bytes:
@@ -58,7 +58,7 @@ class LinesAnswer:
         return _as_line(envelope(error))
 
     def _ready(self, events: Iterable[ReplyEvent]) -> Iterable[ReplyEvent]:
-        """The events but those of a call that is still open; they come once it has ended."""
+        """The events without those of an open call, which come once it has ended."""
         for event in events:
             if isinstance(event, CallStart | CallArguments):
                 self._open_call.append(event)
@@ -96,7 +96,7 @@ class LinesAnswer:
         return {"logprobs": rows}
 
     def _end(self, output: RequestOutput) -> dict[str, Any]:
-        """Why it ended, and the figures; of a request for nothing there are none."""
+        """The reason for the end, and the figures; a request for nothing has none."""
         durations = _durations(output.metrics)
         if self.body.is_load:
             load = {name: durations[name] for name in ("total_duration", "load_duration")}
@@ -114,7 +114,7 @@ def _as_line(data: dict[str, Any]) -> bytes:
 
 
 def _durations(metrics: RequestMetrics | None) -> dict[str, int]:
-    """In nanoseconds. Loading is what went before the first step: waiting in the queue, and for the engine to wake."""
+    """In nanoseconds. Loading is the time before the first step: in the queue, and for the engine's wake-up."""
     if metrics is None:
         return dict.fromkeys(("total_duration", "load_duration", "prompt_eval_duration", "eval_duration"), 0)
     start = metrics.arrival_time

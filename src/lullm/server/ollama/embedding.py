@@ -1,4 +1,4 @@
-"""POST /api/embed, and /api/embeddings, as it was before."""
+"""POST /api/embed, and the older /api/embeddings."""
 
 import time
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from lullm.server.wire import WireModel, parse_body
 
 
 class EmbedBody(WireModel):
-    """POST /api/embed. `truncate`: a text that is too long is cut; else it is refused."""
+    """POST /api/embed. `truncate`: a text that is too long is cut; otherwise it is refused."""
 
     model: str
     input: Texts
@@ -30,20 +30,20 @@ class EmbedBody(WireModel):
     keep_alive: float | str | None = None
 
     def fields(self) -> dict[str, Any]:
-        """In OpenAI's words. These vectors have the length 1."""
+        """In OpenAI's form. These vectors have the length 1."""
         fields: dict[str, Any] = {"input": self.input, "dimensions": self.dimensions, "normalize": True}
         return fields | ({"truncate_prompt_tokens": -1} if self.truncate else {})
 
 
 class OldEmbedBody(WireModel):
-    """POST /api/embeddings: one text, whose vector is what the model makes of it."""
+    """POST /api/embeddings: one text, whose vector is not normalized further."""
 
     model: str
     prompt: str
     keep_alive: float | str | None = None
 
     def fields(self) -> dict[str, Any]:
-        """In OpenAI's words."""
+        """In OpenAI's form."""
         return {"input": self.prompt, "truncate_prompt_tokens": -1}
 
 

@@ -1,4 +1,4 @@
-"""Errors as Ollama's clients read them."""
+"""Errors in the form of Ollama's API."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""ModelCard: what Ollama's clients are told of the one model."""
+"""ModelCard: the one model in the form of Ollama's API."""
 
 import hashlib
 import time
@@ -14,11 +14,11 @@ from lullm.types.sampling_params import SamplingParams
 _TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _PARAMETERS = {"repetition_penalty": "repeat_penalty"}
 _NEVER_S = 100 * 365 * 86400.0
-"""A model that is never let go expires in a hundred years, as in Ollama."""
+"""A model that is never unloaded expires in a hundred years, as in Ollama."""
 
 
 def check_name(context: ServerContext, name: str | None) -> None:
-    """Return if `name`, with or without Ollama's tag 'latest', is the served model. Raises ApiError 404 otherwise."""
+    """Check that `name`, with or without Ollama's tag 'latest', is the served model. Raises ApiError 404 otherwise."""
     try:
         context.check_model(name)
     except ApiError:
@@ -46,7 +46,7 @@ class ModelCard:
         return self._identity() | {"modified_at": timestamp(self._context.started_at)} | self._size()
 
     def running(self) -> dict[str, Any] | None:
-        """An entry of /api/ps; None: the engine sleeps, and the model is not there."""
+        """An entry of /api/ps; None: the engine sleeps, and the model is not loaded."""
         if self._engine.sleep_state not in ("awake", "paused"):
             return None
         upcoming = self._engine.next_sleep
@@ -70,12 +70,12 @@ class ModelCard:
         }
 
     def _identity(self) -> dict[str, Any]:
-        # Of the name of the model, not of its bytes: those take seconds to read.
+        # Of the model's name, not of its bytes, which take seconds to read.
         digest = hashlib.sha256(self._engine.config.model.encode()).hexdigest()
         return {"name": self.name, "model": self.name, "digest": digest, "details": self._details()}
 
     def _size(self) -> dict[str, int]:
-        """The bytes of the weights' files, where they are in a folder or a file."""
+        """The bytes of the weights' files, if they are in a folder or a file."""
         path = Path(self._engine.config.model)
         files = [path] if path.is_file() else [*path.glob("*.safetensors"), *path.glob("*.gguf")]
         return {"size": sum(file.stat().st_size for file in files)} if files else {}

@@ -17,7 +17,7 @@ from lullm.server.sse import encode
 from lullm.server.wire import WireModel
 
 API_VERSION = "0.12.11"
-"""The release of Ollama whose API this is: clients ask for one that is new enough."""
+"""The release of Ollama with this API: clients ask for a version that is new enough."""
 _NOT_HERE = ("/api/create", "/api/push", "/api/copy", "/api/blobs/{digest}")
 
 
@@ -53,7 +53,7 @@ def router(context: ServerContext) -> APIRouter:
 
 
 class Cards:
-    """The handlers of what clients ask about models."""
+    """The handlers of requests about models."""
 
     def __init__(self, context: ServerContext):
         self._context = context

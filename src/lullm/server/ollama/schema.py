@@ -22,16 +22,16 @@ def _check_format(value: Any) -> Any:
 
 
 def kept_alive(value: float | str | None, engine: EngineClient) -> dict[str, Any]:
-    """The field `keep_alive`, where it says something: a server that never sleeps by itself keeps its model anyway.
+    """The field `keep_alive`, if it has an effect: a server that never sleeps by itself keeps its model anyway.
 
-    Such a server cannot let it go either, which the engine says of the time 0.
+    Such a server cannot unload it either; for the time 0 the engine raises that error.
     """
     seconds = keep_alive_s(QueuedBody(keep_alive=value))
     return {} if seconds is None or (seconds and not engine.idle.rungs) else {"keep_alive": seconds}
 
 
 class Options(WireModel):
-    """What Ollama's Modelfile calls parameters, as far as a request here has them."""
+    """Parameters of Ollama's Modelfile, as far as requests here have them."""
 
     num_predict: int | None = None
     temperature: float | None = None
@@ -47,7 +47,7 @@ class Options(WireModel):
 
 
 class OllamaBody(DialectBody):
-    """What chat and generate have in common."""
+    """The common fields of chat and generate."""
 
     blamed: ClassVar = {
         **dict.fromkeys(("response_format", "structured_outputs"), "format"),
@@ -64,7 +64,7 @@ class OllamaBody(DialectBody):
 
     @property
     def is_load(self) -> bool:
-        """Whether nothing is asked but that the model be there, or go."""
+        """Whether the request only loads the model, or unloads it."""
         raise NotImplementedError
 
     def translated(self, engine: EngineClient) -> ChatBody | CompletionBody:
@@ -88,7 +88,7 @@ class OllamaBody(DialectBody):
         return super().field_of(param)
 
     def _asked(self, engine: EngineClient, fields: dict[str, Any]) -> ChatBody | CompletionBody:
-        """The body in OpenAI's words, with `fields`."""
+        """The body in OpenAI's form, with `fields`."""
         raise NotImplementedError
 
     def _chat(self, fields: dict[str, Any]) -> ChatBody:

@@ -1,4 +1,4 @@
-"""Ollama's messages and options in OpenAI's words."""
+"""Translates Ollama's messages and options into OpenAI's form."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ def openai_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def openai_thinking(think: bool | str | None) -> dict[str, Any]:
-    """The fields that say whether and how hard the model thinks before it answers."""
+    """OpenAI's fields for thinking: whether, and how hard."""
     if think is None:
         return {}
     if isinstance(think, bool):
@@ -23,7 +23,7 @@ def openai_thinking(think: bool | str | None) -> dict[str, Any]:
 
 
 def openai_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The messages, with ids for calls that have none: a result then belongs to the next call without one."""
+    """The messages, with ids for calls that have none. A result then belongs to the next call without one."""
     translated: list[dict[str, Any]] = []
     open_calls: list[tuple[str, str]] = []  # (id, name) of calls that have no result yet
     for message in messages:

@@ -1,4 +1,4 @@
-"""ChoicesAnswer: the answers of OpenAI's completions and chat, whose choices have a form each."""
+"""ChoicesAnswer: the answers of OpenAI's completions and chat, which differ in the form of their choices."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from lullm.types.outputs import RequestOutput
 
 
 class ChoiceForm(Protocol):
-    """The wire form of one generation's choices. `number`: which of the request's prompts an output belongs to."""
+    """The wire form of one generation's choices. `number`: the index of an output's prompt in the request."""
 
     object_name: str
     chunk_name: str
@@ -23,7 +23,7 @@ class ChoiceForm(Protocol):
         ...
 
     def deltas(self, number: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
-        """The choices of one of a prompt's outputs, as far as they say something new."""
+        """The choices of one of a prompt's outputs, if they have new contents."""
         ...
 
     def opening(self) -> dict[str, Any]:
@@ -35,7 +35,7 @@ class ChoiceForm(Protocol):
         ...
 
     def usage(self, counted: Usage) -> Usage:
-        """What was counted, as the client shall see it."""
+        """The usage in the form for the client."""
         ...
 
 
@@ -44,7 +44,8 @@ class ChoicesAnswer:
     """A generation's outputs as OpenAI's objects, whole or in chunks.
 
     Args:
-        with_usage: a last chunk has the usage. with_running_usage: every chunk has it, as far as it goes.
+        with_usage: a last chunk has the usage.
+        with_running_usage: every chunk has the usage so far.
     """
 
     generation: Generation
@@ -66,7 +67,7 @@ class ChoicesAnswer:
         async with contextlib.aclosing(self.generation.last_outputs()) as outputs:
             async for number, output in outputs:
                 for choice in self.form.choices(number, output):
-                    if choices:  # thousands of choices take seconds: other requests have their turn between them
+                    if choices:  # thousands of choices take seconds, so other requests run in between
                         await asyncio.sleep(0)
                     choices[choice["index"]] = encode(choice)
                 extra |= self.form.extra(output)
@@ -78,7 +79,7 @@ class ChoicesAnswer:
         return [*pieces[:-1], b"],", tail[1:]]
 
     def chunk(self, number: int, output: RequestOutput) -> bytes:
-        """An event for each choice that an output says something of."""
+        """An event for each choice with new contents."""
         if not self._begin:
             self._begin = b"data: " + encode(self.generation.head(self.form.chunk_name))[:-1] + b',"choices":['
             self._opening = self.form.opening()
@@ -92,7 +93,7 @@ class ChoicesAnswer:
         return chunk
 
     def end(self) -> bytes:
-        """The usage if it is wanted, and the mark of the end."""
+        """The usage if it is wanted, and the end mark."""
         if not self.with_usage:
             return DONE
         head = self.generation.head(self.form.chunk_name)
@@ -103,7 +104,7 @@ class ChoicesAnswer:
         return event(error.envelope())
 
     def _tail(self) -> dict[str, Any]:
-        """What stands behind the choices of an event: the usage so far, or null, since a last event has it."""
+        """The end of an event's JSON after its choices: the usage so far, or null if a last event has it."""
         if self.with_running_usage:
             return {"usage": self._usage()}
         return {"usage": None} if self.with_usage else {}
@@ -113,5 +114,5 @@ class ChoicesAnswer:
 
 
 def _end(fields: dict[str, Any]) -> bytes:
-    """What stands behind the choice in a chunk."""
+    """The end of a chunk's JSON after the choice."""
     return b"]," + encode(fields)[1:] + b"\n\n" if fields else b"]}\n\n"

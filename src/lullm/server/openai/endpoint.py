@@ -1,7 +1,7 @@
 """The endpoints that generate text: one handler for every dialect.
 
-A body says in OpenAI's words what it asks for, so that limits, tools and thinking are checked and done in one place,
-whatever client asks. A form writes the answer.
+A body of any dialect is translated into OpenAI's form, so that limits, tools and thinking are handled in one place. A
+form writes the answer.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ class AnswerForm(Protocol):
 
     @property
     def media_type(self) -> str:
-        """Of the chunks together."""
+        """Of the joined chunks."""
         ...
 
     async def whole(self) -> list[bytes]:
@@ -51,15 +51,15 @@ class AnswerForm(Protocol):
         ...
 
     def chunk(self, number: int, output: RequestOutput) -> bytes:
-        """What an output of a prompt adds to a stream; may be empty."""
+        """A stream's addition for one output of a prompt; may be empty."""
         ...
 
     def end(self) -> bytes:
-        """The last chunk, behind all outputs; may be empty."""
+        """The last chunk, after all outputs; may be empty."""
         ...
 
     def failure(self, error: ApiError) -> bytes:
-        """The last chunk of an answer that failed behind its first."""
+        """The last chunk of an answer that fails after its first."""
         ...
 
 
@@ -106,7 +106,7 @@ def reply_form(kind: Callable[[Reply, Body], AnswerForm]) -> Callable[[Generatio
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """The handler that says how many tokens of a prompt a body would be. `answer`: what the answer says besides."""
+    """The handler that counts the tokens of a body's prompt. `answer`: other fields of the answer."""
 
     context: ServerContext
     body_type: type[DialectBody]
@@ -181,6 +181,6 @@ class JsonPieces(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        while self._pieces:  # each is forgotten once it is on its way
+        while self._pieces:  # each is dropped once it is sent
             body = self._pieces.popleft()
             await send({"type": "http.response.body", "body": body, "more_body": bool(self._pieces)})

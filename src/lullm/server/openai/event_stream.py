@@ -1,7 +1,7 @@
-"""EventStream: an answer in chunks, each of which leaves within the turn of the event loop in which its output came.
+"""EventStream: an answer in chunks. Each is sent in the turn of the event loop in which its output came.
 
-No task is woken for a chunk: the engine's outputs of one step pass through their answers to their sockets one after the
-other, in one call on the loop. Only where a connection takes no more, outputs wait in the engine's `Backlog`.
+No task is woken for a chunk: one call on the loop passes the engine's outputs of a step through their answers to their
+sockets. Only while a connection is full, outputs wait in the engine's `Backlog`.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from lullm.server.sse import EVENTS, until_disconnect
 from lullm.types.outputs import RequestOutput
 
 START_S = 0.5
-"""A refusal by the engine's thread comes within it, unless a long step runs; then it is the stream's last chunk."""
+"""Seconds in which the engine's thread refuses a request, except in a long step; a later refusal is the last chunk."""
 SILENCE_S = 10.0
 _COMMENT = b": keep-alive\n\n"
 
@@ -40,10 +40,10 @@ class StreamForm(Protocol):
 class EventStream(Response):
     """A response that sends the outputs of a generation as they come.
 
-    The headers leave with the first chunk, so that a request which fails before it has an ordinary error answer; but
-    after `START_S` at the latest, and events have a comment in every `SILENCE_S` without one: a CPU may work on a
-    prompt for minutes, and proxies give up after one. A later failure is one last chunk. The last output leaves in one
-    write with the answer's end.
+    The headers are sent with the first chunk, so that a request that fails before it gets an ordinary error answer.
+    They are sent after `START_S` at the latest, and events have a comment in every `SILENCE_S` without one: a CPU may
+    work on a prompt for minutes, and proxies give up after one. A later failure is one last chunk. The last output is
+    sent in one write with the answer's end.
     """
 
     def __init__(self, generation: Generation, form: StreamForm, timeout_s: float | None = None):
@@ -90,15 +90,15 @@ class EventStream(Response):
 
     @property
     def is_ready(self) -> bool:
-        """Whether the connection takes a chunk now."""
+        """Whether the connection can take a chunk now."""
         return self._sender.is_idle
 
     def when_ready(self, call: Callable[[], None]) -> None:
-        """Have `call` run once it does."""
+        """Call `call` once it can."""
         self._sender.when_idle(call)
 
     def take(self, number: int, output: RequestOutput) -> None:
-        """Send what an output adds; with the last one, the answer's end."""
+        """Send an output's chunk; with the last one, the answer's end."""
         self._is_silent = False
         chunk = self._form.chunk(number, output)
         if self._generation.is_over():
@@ -110,7 +110,7 @@ class EventStream(Response):
     # ------------------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Begin an answer that has not begun, and say something in one that is silent; again and again."""
+        """Begin an answer that has not begun, and send a comment on a silent one; again and again."""
         if self._is_ended or not (self._comment or not self._is_started):
             return
         if self.is_ready and (self._is_silent or not self._is_started):
@@ -136,11 +136,11 @@ class Sender:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that was sent is on its way."""
+        """Whether everything was passed on."""
         return self._rest is None
 
     def when_idle(self, call: Callable[[], None]) -> None:
-        """Have `call` run once it is; each call once."""
+        """Call `call` once it is idle; each call once."""
         if call not in self._waiting:
             self._waiting.append(call)
 
@@ -161,7 +161,7 @@ class Sender:
             await asyncio.shield(self._rest)
 
     def close(self) -> None:
-        """Give up what is not on its way."""
+        """Drop messages that were not passed on."""
         self._waiting.clear()
         if self._rest is not None:
             self._rest.cancel()

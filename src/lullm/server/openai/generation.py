@@ -51,7 +51,7 @@ class Usage:
 class Generation:
     """One HTTP request for text: the engine's requests, their outputs, and the usage so far.
 
-    `asked`: the request's body in OpenAI's words. `keep_alive`: see `EngineClient.stream`. `record`: for the log.
+    `asked`: the request's body in OpenAI's form. `keep_alive`: see `EngineClient.stream`. `record`: for the log.
     """
 
     context: ServerContext
@@ -63,7 +63,7 @@ class Generation:
     usage: Usage = field(default_factory=Usage)
     record: RequestRecord = field(default_factory=RequestRecord)
     _num_tokens: dict[int, dict[int, int]] = field(default_factory=dict)
-    """By prompt and completion: outputs are deltas, or one final output, each of which counts once."""
+    """By prompt and completion: outputs are deltas, or one final output, and each counts once."""
     _num_ended: int = 0
 
     def head(self, kind: str) -> dict[str, Any]:
@@ -71,13 +71,13 @@ class Generation:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.context.model_name}
 
     async def run(self, reader: "AnswerReader") -> None:
-        """Have `reader` take the outputs as the engine gives them. Cancelling the call aborts what still runs.
+        """Have `reader` take the outputs as the engine gives them. Cancelling the call aborts the running requests.
 
         Raises:
             InvalidRequestError: see `EngineClient.stream`.
             EngineAsleepError: the engine sleeps, does not wake up in time, or aborted a request to sleep.
             WakeUpError: the engine could not be woken for the request.
-            EngineDeadError: the engine stopped first. What `reader` raises.
+            EngineDeadError: the engine stopped first. Errors of `reader`.
         """
         self.usage.prompt_tokens = sum(len(request.prompt_token_ids) for request in self.requests)
         operation: Operation = "chat" if isinstance(self.asked, ChatBody) else "text_completion"
@@ -90,9 +90,10 @@ class Generation:
             await (runs[0] if len(runs) == 1 else _all(runs))
 
     async def last_outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-        """(prompt number, last output) as they end. Closing the generator aborts what still runs. Raises as `run` does.
+        """(prompt number, last output) as they end. Closing the generator aborts the running requests. Raises as `run`
+        does.
 
-        None waits for the others, so that each is forgotten once it is written: with log-probabilities they are large.
+        None waits for the others, so that each is dropped once it is written: with log-probabilities they are large.
         """
         reader = _LastOutputs()
         running = asyncio.ensure_future(self.run(reader))
@@ -113,7 +114,7 @@ class Generation:
         return self._num_ended == len(self.requests)
 
     def count(self, number: int, output: RequestOutput, spans: RequestSpans) -> None:
-        """Take in the output of a prompt. Raises as `run` does: it was aborted."""
+        """Count the output of a prompt. Raises as `run` does: it was aborted."""
         counts = self._num_tokens.setdefault(number, {})
         for completion in output.outputs:
             counts[completion.index] = counts.get(completion.index, 0) + len(completion.token_ids)
@@ -186,13 +187,13 @@ class _LastOutputs:
         self._more.set()
 
     async def more(self) -> None:
-        """Return once something has come, or the end."""
+        """Return once an output has come, or the end."""
         await self._more.wait()
         self._more.clear()
 
 
 async def _all(runs: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Several at once; the first error ends all."""
+    """Run several at once; the first error ends all."""
     tasks = [asyncio.ensure_future(run) for run in runs]
     try:
         await asyncio.gather(*tasks)
@@ -212,9 +213,9 @@ async def prepare_all(
     """The engine's requests of one HTTP request. Raises InvalidRequestError, EngineDeadError."""
     requests: list[GenerateRequest] = []
     for prompt in prompts:
-        if requests:  # thousands of short prompts take seconds: other requests have their turn between them
+        if requests:  # thousands of short prompts take seconds, so other requests run in between
             await asyncio.sleep(0)
-        # Two clients may send the same X-Request-Id at the same time; the engine's ids are unique all the same.
+        # Two clients may send the same X-Request-Id at the same time; the engine's ids must still be unique.
         requests.append(await engine.prepare(f"{answer_id}-{next(_serial)}", prompt, params, priority))
     return requests
 

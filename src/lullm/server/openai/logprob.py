@@ -8,7 +8,7 @@ from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import Logprob, PositionLogprobs
 
 IMPOSSIBLE = -9999.0
-"""Stands for minus infinity, which JSON cannot say."""
+"""In place of minus infinity, which JSON does not have."""
 
 
 def _finite(logprob: float) -> float:

@@ -17,10 +17,10 @@ from lullm.types.reply.form import ReplyForm
 
 @dataclass(slots=True)
 class Reply:
-    """What one output after the other says, and what is known of the reply so far.
+    """The events of one output after the other, and the facts of the reply so far.
 
-    `completion`: the last output's; its `finish_reason` is the reply's once the outputs have ended. `cached_tokens`:
-    of the prompt. `has_calls`: whether a tool was called.
+    `completion`: the last output's; its `finish_reason` is the reply's once the outputs have ended. `cached_tokens`: of
+    the prompt. `has_calls`: whether a tool was called.
     """
 
     generation: Generation
@@ -60,12 +60,12 @@ class Reply:
 
     @property
     def thinking_tokens(self) -> int:
-        """How many of its tokens the model has thought with."""
+        """The tokens of the model's thoughts."""
         return self.reader.num_thinking_tokens
 
 
 def reply_form_of(engine: EngineClient) -> ReplyForm:
-    """How the model writes calls and thoughts, if it does."""
+    """The form of the model's calls and thoughts, if it has one."""
     config, template = engine.config, engine.tokenizer.chat_template
     return reply_form(
         template if engine.model_config.generates else None, config.tool_call_parser, config.reasoning_parser
@@ -73,7 +73,7 @@ def reply_form_of(engine: EngineClient) -> ReplyForm:
 
 
 def known_arguments(text: str) -> dict[str, Any]:
-    """A call's arguments as an object; of those that the end of the reply has cut, what is there."""
+    """A call's arguments as an object; if they were cut by the reply's end, its complete part."""
     try:
         arguments = from_json(text or "{}", allow_partial="trailing-strings")
     except ValueError:

@@ -44,7 +44,7 @@ NumLogprobs = Annotated[int | None, BeforeValidator(_num_logprobs)]
 
 
 class EventOptions(WireModel):
-    """Events are not padded here: `include_obfuscation` has no effect."""
+    """`include_obfuscation` has no effect: events are not padded."""
 
     include_obfuscation: bool | None = None
 
@@ -55,7 +55,7 @@ class StreamOptions(EventOptions):
 
 
 class QueuedBody(WireModel):
-    """What every request to the engine has. None: not given."""
+    """The fields of every request to the engine. None: not given."""
 
     model: str | None = None
     priority: int | None = None
@@ -64,7 +64,7 @@ class QueuedBody(WireModel):
 
 
 class DialectBody(WireModel):
-    """A request for text in whatever dialect: what the one handler asks of it.
+    """A request for text in any dialect, as the one handler reads it.
 
     Attributes:
         carried: a field here -> OpenAI's with the same meaning and values.
@@ -76,7 +76,7 @@ class DialectBody(WireModel):
     model: str | None = None
 
     def translated(self, engine: EngineClient) -> "CompletionBody | ChatBody":
-        """The same request in OpenAI's words. Raises ApiError: it has no words for that."""
+        """The same request in OpenAI's form. Raises ApiError: OpenAI's form cannot express it."""
         raise NotImplementedError
 
     def field_of(self, param: str | None) -> str | None:
@@ -85,13 +85,13 @@ class DialectBody(WireModel):
         return names.get(param or "", param)
 
     def _carried(self) -> dict[str, Any]:
-        """OpenAI's fields for those that are given and mean the same."""
+        """OpenAI's fields for given fields with the same meaning."""
         pairs = ((theirs, getattr(self, own)) for own, theirs in self.carried.items())
         return {theirs: value for theirs, value in pairs if value is not None}
 
 
 class GenerationBody(StructuredBody, QueuedBody, DialectBody):
-    """What completions and chat have in common. None: not given, the model's default applies."""
+    """The common fields of completions and chat. None: not given, so the model's default applies."""
 
     n: int | None = None
     stream: bool | None = None
@@ -146,7 +146,7 @@ class GenerationBody(StructuredBody, QueuedBody, DialectBody):
 
     @property
     def num_prompt_copies(self) -> int:
-        """How often the answer says what it says of a prompt."""
+        """How many times the answer repeats its data of a prompt."""
         return 1
 
     def field_of(self, param: str | None) -> str | None:
@@ -167,22 +167,22 @@ class CompletionBody(GenerationBody):
 
     @property
     def is_echo_only(self) -> bool:
-        """Whether the prompt alone is asked for."""
+        """Whether the request asks for the prompt alone."""
         return bool(self.echo) and self.max_tokens == 0
 
     @property
     def num_prompt_copies(self) -> int:
-        """How often the answer says what it says of a prompt: every choice does."""
+        """How many times the answer repeats its data of a prompt: every choice has it."""
         return self.n or 1
 
     def prompts(self) -> list[Prompt]:
-        """The prompts, of which a body may hold one or several."""
+        """The prompts; a body may hold one or several."""
         prompts = several_prompts(self.prompt, self.split_special_tokens, self.cache_salt)
         return [_with_suffix(prompt, self.suffix) for prompt in prompts] if self.suffix else prompts
 
 
 def _with_suffix(prompt: Prompt, suffix: str) -> Prompt:
-    """Raises ApiError: the prompt is no text."""
+    """The prompt with the suffix. Raises ApiError: the prompt is not text."""
     if isinstance(prompt, str):
         return {"prompt": prompt, "suffix": suffix}
     if not isinstance(prompt, dict) or "prompt" not in prompt:
@@ -191,14 +191,14 @@ def _with_suffix(prompt: Prompt, suffix: str) -> Prompt:
 
 
 def several_prompts(given: Any, split_special_tokens: bool | None, cache_salt: str | None = None) -> list[Prompt]:
-    """What a field of the type `Prompts` holds, as the engine takes it. Raises ApiError: the option is for texts."""
+    """The prompts of a field of the type `Prompts`, in the engine's form. Raises ApiError: the option is for texts."""
     several = isinstance(given, list) and not isinstance(given[0], int)
     prompts: list[Prompt] = given if several else [given]
     return [plain_prompt(prompt, split_special_tokens, cache_salt) for prompt in prompts]
 
 
 def plain_prompt(prompt: Prompt, split_special_tokens: bool | None, cache_salt: str | None = None) -> Prompt:
-    """A prompt as the engine takes it. Raises ApiError: the option is for a text."""
+    """A prompt in the engine's form. Raises ApiError: the option is for a text."""
     if split_special_tokens is None and cache_salt is None:
         return prompt
     if isinstance(prompt, str):
@@ -219,7 +219,7 @@ class ChatBody(ReplyBody, GenerationBody):
 
     @property
     def echoed(self) -> str:
-        """What of the conversation the answer begins with: the last message, if it is the assistant's."""
+        """The text of the conversation that the answer begins with: the last message, if it is the assistant's."""
         content = self.messages[-1].for_template()["content"]
         return content or "" if self.echo and self.messages[-1].role == "assistant" else ""
 

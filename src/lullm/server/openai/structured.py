@@ -22,7 +22,7 @@ _FIELDS = ("response_format", "structured_outputs", *_OLD_NAMES)
 
 
 class JsonSchemaFormat(WireModel):
-    """`strict` is what every schema gets here: an output that ends fits it."""
+    """`strict` has no effect: every complete output fits its schema."""
 
     name: str
     description: str | None = None
@@ -36,7 +36,7 @@ class ResponseFormat(WireModel):
 
 
 class StructuredOutputsBody(WireModel):
-    """The fields of `StructuredOutputsParams`, which checks what they hold."""
+    """The fields of `StructuredOutputsParams`, which checks their values."""
 
     json_: dict[str, Any] | str | None = Field(None, alias="json")
     regex: str | None = None
@@ -50,7 +50,7 @@ class StructuredOutputsBody(WireModel):
 
 
 class StructuredBody(WireModel):
-    """What a body may say of the form of its answer, in one of several ways."""
+    """The fields for the form of an answer, in several spellings."""
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputsBody | None = None
@@ -62,11 +62,11 @@ class StructuredBody(WireModel):
     guided_whitespace_pattern: str | None = None
 
     def form_field(self) -> str:
-        """The field that says the form; 'structured_outputs' if none does."""
+        """The field that has the form; 'structured_outputs' if none does."""
         return next((name for name in _FIELDS if getattr(self, name) is not None), "structured_outputs")
 
     def form(self) -> StructuredOutputsParams | None:
-        """The form that is asked for. Raises ApiError, InvalidRequestError: it is wrong, or said in two ways."""
+        """The requested form. Raises ApiError, InvalidRequestError: it is wrong, or given twice."""
         given = [name for name in _FIELDS if getattr(self, name) is not None]
         if self.response_format is not None and self.response_format.type == "text":
             given.remove("response_format")

@@ -1,4 +1,4 @@
-"""From a wire body to `SamplingParams`: fields that the body leaves out have the model's defaults."""
+"""From a wire body to `SamplingParams`: fields that the body leaves out get the model's defaults."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -43,7 +43,7 @@ _SAME_NAME = (
 
 
 def sampling_params(body: CompletionBody | ChatBody, engine: EngineClient) -> SamplingParams:
-    """The parameters that a body asks for. Limits of the engine are checked by `EngineClient.prepare`.
+    """The parameters of a body. `EngineClient.prepare` checks the limits of the engine.
 
     Raises:
         ApiError, InvalidRequestError: a value is out of range, or fields contradict each other.
@@ -58,13 +58,13 @@ def sampling_params(body: CompletionBody | ChatBody, engine: EngineClient) -> Sa
     for name in ("logprobs", "prompt_logprobs"):
         if changes.get(name) == -1:
             changes[name] = engine.model_config.vocab_size
-    # The model's defaults say how to draw, and beam search does not draw.
+    # The model's defaults are for drawing, and beam search does not draw.
     defaults = engine.default_params if body.beam_width is None else SamplingParams()
     return defaults.replace(**changes)
 
 
 def _completion_changes(body: CompletionBody) -> dict[str, Any]:
-    """`max_tokens` is 16 if it is left out, or the default of the model's folder; null and -1 mean: to the end.
+    """The missing `max_tokens` is 16, or the default of the model's folder; null and -1: no limit.
 
     `echo` with `max_tokens=0` asks for the prompt alone (its log-probabilities); the engine then draws one token that
     is not shown. `echo` with `logprobs` needs the prompt's log-probabilities too.
@@ -84,7 +84,7 @@ def _completion_changes(body: CompletionBody) -> dict[str, Any]:
 
 
 def _chat_changes(body: ChatBody) -> dict[str, Any]:
-    """Without a limit the answer may fill the model's length; null and -1 say the same."""
+    """Without a limit the answer may fill the model's length; null and -1 mean the same."""
     given = [limit for limit in (body.max_completion_tokens, body.max_tokens) if limit is not None]
     if len(set(given)) > 1:
         raise ApiError(
@@ -114,10 +114,10 @@ def check_priority(body: QueuedBody, engine: EngineClient) -> int:
 
 
 def keep_alive_s(body: QueuedBody) -> float | None:
-    """The request's `keep_alive` in seconds, which a text gives as 300, '300', '5m' or '-1'.
+    """The request's `keep_alive` in seconds: 300, '300', '5m' or '-1'.
 
     Raises:
-        ApiError: it is no time. Whether it can have an effect is for the engine to say.
+        ApiError: it is not a time. The engine checks whether it can have an effect.
     """
     value = body.keep_alive
     if value is None:
@@ -152,7 +152,7 @@ def check_num_sequences(num_prompts: int, params: SamplingParams, max_num_seqs: 
 
 
 def check_token_lists(num_prompts: int, params: SamplingParams, max_num_seqs: int) -> None:
-    """Raises ApiError if the token ids that every draw of a step must look at are too many.
+    """Raises ApiError if every draw of a step would have to look at too many token ids.
 
     128 sequences with a bias for each of 150,000 tokens would take seconds and hundreds of megabytes in every step.
     """

@@ -1,1 +1,1 @@
-"""The page at `/`: its files, and the stream of facts that it shows."""
+"""The page at `/`: its files, and the stream of its data."""

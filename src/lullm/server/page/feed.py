@@ -1,7 +1,7 @@
-"""Feed: what the page shows of the engine, as one stream of snapshots for all who watch.
+"""Feed: the page's data of the engine, as one stream of snapshots for all open pages.
 
-A snapshot is taken while a page waits for one, and never more often than PERIOD_S; without a page it costs nothing. It
-holds no text: requests are named by a part of their ids.
+A snapshot is taken while a page waits for one, and at most once per PERIOD_S; without a page it costs nothing. It has
+no text: requests are named by a part of their ids.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from lullm.types.monitor.occupancy import Occupancy, PoolOccupancy
 PERIOD_S = 0.4
 MAX_PERIOD_S = 2.0
 MOST_SHARE = 0.01
-"""Of the engine's time that snapshots may take; a pool that takes longer to look at is looked at less often."""
+"""Largest share of the engine's time for snapshots; a pool that takes longer is read less often."""
 MAX_CELLS = 4096
 _ID_CHARS = 6
 
@@ -45,16 +45,16 @@ class Feed:
         self._occupancy: Occupancy | None = None
 
     async def events(self, has_admin: bool) -> AsyncGenerator[bytes, None]:
-        """What stays as it is, then snapshots until the engine ends.
+        """The constant facts, then snapshots until the engine ends.
 
         Args:
-            has_admin: the sleep endpoints answer where the page was loaded from.
+            has_admin: the sleep endpoints answer at the page's address.
         """
         yield event({"about": self._about(has_admin)})
         snapshot: bytes | None = await self._snapshot(0.0)
         while snapshot is not None:
             yield snapshot
-            # A reader who is late gets the newest one: there is no queue.
+            # A late reader gets the newest one: there is no queue.
             if self._next is None or self._next.done():
                 self._next = asyncio.create_task(self._snapshot(self._period_s))
             snapshot = await asyncio.shield(self._next)
@@ -70,13 +70,13 @@ class Feed:
         return event(self._facts())
 
     async def _look(self) -> None:
-        """Renew the occupancy, unless a long step keeps the engine's thread: then the last one stays."""
+        """Update the occupancy. While a long step keeps the engine's thread busy, the last one stays."""
         if self._asked is None:
             self._asked = asyncio.create_task(self._engine.occupancy(MAX_CELLS))
         asked = self._asked
         await asyncio.wait({asked}, timeout=PERIOD_S)
         if asked.done():
-            if self._asked is asked:  # several readers who begin at the same time wait for the same look
+            if self._asked is asked:  # readers who begin at the same time share one update
                 self._asked = None
             self._occupancy = asked.result()
             self._period_s = min(max(PERIOD_S, self._occupancy.seconds / MOST_SHARE), MAX_PERIOD_S)
@@ -98,7 +98,7 @@ class Feed:
         rung = engine.next_sleep
         counters = dataclasses.asdict(stats)
         del counters["token_gaps"]  # a histogram, which the page does not draw
-        # JSON has no keys of two parts.
+        # JSON has no keys of two parts
         counters["preemptions_total"] = stats.num_preemptions
         return {
             "time_s": time.monotonic(),
@@ -127,7 +127,7 @@ def _picture(occupancy: Occupancy) -> dict[str, Any]:
 
 
 def _pool(pool: PoolOccupancy) -> dict[str, Any]:
-    """The free cells at the end are left out: most of a pool is free most of the time."""
+    """The free cells at the end are left out, since most of a pool is usually free."""
     return {
         "num_blocks": pool.num_blocks,
         "blocks_per_cell": pool.blocks_per_cell,

@@ -1,4 +1,4 @@
-"""The page's files as the server sends them. They need no key: they say nothing about the server or its model."""
+"""The page's files. They need no key, since they tell nothing about the server or its model."""
 
 from dataclasses import dataclass
 from importlib import resources
@@ -9,7 +9,7 @@ _NAMES = (
 )  # fmt: skip
 _PATHS = {"/": "index.html"} | {f"/page/{name}": name for name in _NAMES}
 PAGE_PATHS = frozenset(_PATHS)
-"""Where the files are; `EVENTS_PATH` is not among them: what it tells needs a key where there is one."""
+"""The paths of the files. `EVENTS_PATH` is not among them: it needs a key where there is one."""
 EVENTS_PATH = "/page/events"
 _MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",

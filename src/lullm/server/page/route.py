@@ -1,4 +1,4 @@
-"""The routes of the page: its files, under a strict policy of what a browser may do with them, and its events."""
+"""The routes of the page: its files, under a strict content policy, and its events."""
 
 from collections.abc import Awaitable, Callable
 
@@ -21,7 +21,8 @@ POLICY = "; ".join(
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",
-        # What a model says can never become markup: browsers that know this throw where text is parsed as HTML.
+        # Text of a model can never become markup: browsers that support this raise an error where text is parsed as
+        # HTML.
         "require-trusted-types-for 'script'",
         "trusted-types 'none'",
     )

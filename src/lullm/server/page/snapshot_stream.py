@@ -1,4 +1,4 @@
-"""SnapshotStream: the page's events as they come."""
+"""SnapshotStream: sends the page's events as they come."""
 
 import contextlib
 from collections.abc import AsyncGenerator
@@ -13,7 +13,7 @@ from lullm.server.sse import EVENTS, event, until_disconnect
 
 
 class SnapshotStream(Response):
-    """A response that sends `snapshots` one after the other: one that has no room makes the next one wait."""
+    """A response that sends `snapshots` one after the other; a full connection delays the next one."""
 
     def __init__(self, snapshots: AsyncGenerator[bytes, None], context: ServerContext):
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}, media_type=EVENTS)

@@ -20,7 +20,7 @@ from lullm.server.pooling.vectors import Vectors, fields_named
 from lullm.server.sse import encode, until_disconnect
 
 MAX_NUMBERS = 1 << 23
-"""In one answer: 2048 embeddings of 4096 elements. As JSON they take 170 MB."""
+"""Numbers in one answer: 2048 embeddings of 4096 elements. As JSON they take 170 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ async def _answer(vectors: Vectors, as_base64: bool) -> list[bytes]:
 
 
 def _packed(values: Sequence[float]) -> str:
-    """float32, little-endian, as OpenAI's clients read it."""
+    """float32, little-endian, OpenAI's form."""
     packed = array("f", values)
     if sys.byteorder == "big":
         packed.byteswap()

@@ -26,7 +26,7 @@ Texts = Annotated[Any, AfterValidator(_check_texts)]
 
 
 class PoolingBody(QueuedBody):
-    """What all have in common. None: not given, the model's default applies."""
+    """The common fields. None: not given, so the model's default applies."""
 
     truncate_prompt_tokens: int | None = None
     use_activation: bool | None = None
@@ -48,7 +48,7 @@ class EmbeddingBody(PoolingBody):
     split_special_tokens: bool | None = None
 
     def prompts(self) -> list[Prompt]:
-        """The texts or token ids, of which a body may hold one or several."""
+        """The texts or token ids; a body may hold one or several."""
         return several_prompts(self.input, self.split_special_tokens)
 
     def params(self) -> PoolingParams:
@@ -78,7 +78,7 @@ class ScoreBody(PoolingBody):
     instruction: str | None = None
 
     def sides(self) -> tuple[tuple[str, str], Any, Any]:
-        """(their names, one side, the other). Raises ApiError: it is not one pair."""
+        """(their names, one side, the other). Raises ApiError: not exactly one pair of names."""
         given = {name for names in _SIDES for name in names if getattr(self, name) is not None}
         for names in _SIDES:
             if set(names) == given:

@@ -1,4 +1,4 @@
-"""Vectors: the pooled outputs of one HTTP request's prompts, its usage, and what its errors call its fields."""
+"""Vectors: the pooled outputs of one HTTP request's prompts, its usage, and the field names in its errors."""
 
 import asyncio
 import contextlib
@@ -45,7 +45,7 @@ class Vectors:
         return cls(context, answer_id, requests, keep_alive)
 
     async def outputs(self) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
-        """In the order of the prompts; they run together. Closing the generator aborts what still runs.
+        """The outputs in the order of the prompts, which run together. Closing the generator aborts the running ones.
 
         Raises as `Generation.outputs` does.
         """
@@ -88,7 +88,7 @@ class Vectors:
 
 @contextlib.contextmanager
 def fields_named(**names: str) -> Iterator[None]:
-    """Errors of the engine name a parameter; here the body's field of that parameter stands in its place."""
+    """Replace an engine's parameter in errors by the body's field of that parameter."""
     try:
         yield
     except InvalidRequestError as error:

@@ -1,1 +1,1 @@
-"""What the server says of itself: /openapi.json, and a page made of it without outside requests."""
+"""The server's API reference: /openapi.json, and a page made of it without outside requests."""

@@ -14,7 +14,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-
 
 
 def router(routers: Sequence[APIRouter]) -> APIRouter:
-    """The endpoints, which tell of the routes of `routers` and of themselves."""
+    """The endpoints, which describe the routes of `routers` and themselves."""
 
     def told() -> dict[str, Any]:
         return document([route for each in [*routers, routes] for route in each.routes])

@@ -1,1 +1,1 @@
-"""Chats in OpenAI's words: conversations, tools, and the messages of answers."""
+"""OpenAI's chats: conversations, tools, and the messages of answers."""

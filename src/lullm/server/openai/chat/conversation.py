@@ -1,4 +1,4 @@
-"""The wire forms of a conversation: messages, the tools that may be called, and what the chat template gets."""
+"""The wire forms of a conversation: messages, callable tools, and variables of the chat template."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -17,7 +17,7 @@ class TextPart(WireModel):
 
 
 class RefusalPart(WireModel):
-    """What the model said instead of an answer."""
+    """A refusal of the model, in place of an answer."""
 
     type: Literal["refusal"]
     refusal: str
@@ -39,7 +39,7 @@ class CalledFunction(WireModel):
 
 
 class ToolCallPart(WireModel):
-    """A call, as an answer had it."""
+    """A call, as in an answer."""
 
     function: CalledFunction
     id: str | None = None
@@ -59,7 +59,7 @@ class ChatMessage(WireModel):
     name: str | None = None
     tool_calls: Annotated[list[ToolCallPart], FAIL_FAST, BOUNDED] | None = None
     tool_call_id: str | None = None
-    # What the model thought; the second name is DeepSeek's. Templates print it where the model shall see it again.
+    # The model's thoughts; the second name is DeepSeek's. Templates print them if the model is to see them again.
     reasoning: str | None = None
     reasoning_content: str | None = None
 
@@ -75,11 +75,11 @@ class ChatMessage(WireModel):
 
     @property
     def thoughts(self) -> str | None:
-        """What the model thought, under either name."""
+        """The model's thoughts, under either name."""
         return self.reasoning or self.reasoning_content
 
     def for_template(self) -> dict[str, Any]:
-        """As chat templates want it: text parts joined by newlines; 'developer' is the newer word for 'system'."""
+        """In the form of chat templates: text parts joined by newlines; 'developer' is the newer name of 'system'."""
         message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role}
         said = self.refusal if self.content is None else self.content
         if said is None and not self.tool_calls:  # only thoughts; templates expect null beside calls alone
@@ -109,11 +109,11 @@ class ToolChoice(WireModel):
 Messages = Annotated[list[ChatMessage], FAIL_FAST, BOUNDED]
 Tools = Annotated[
     list[dict[str, Any]], FAIL_FAST, BOUNDED
-]  # the engine checks them, and the template sees them as they are
+]  # the engine checks them, and the template gets them unchanged
 
 
 class PromptedBody(WireModel):
-    """What may stand beside messages and changes the prompt."""
+    """Fields beside messages that change the prompt."""
 
     tools: Tools | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -122,7 +122,7 @@ class PromptedBody(WireModel):
     documents: Annotated[list[dict[str, Any]], FAIL_FAST, BOUNDED] | None = None
 
     def template_options(self) -> dict[str, Any]:
-        """What the template gets beside the messages. Raises ApiError: a name is taken."""
+        """The template's variables beside the messages. Raises ApiError: a name is reserved."""
         options = dict(self.chat_template_kwargs or {})
         for name in ("messages", "tools", "add_generation_prompt", "continue_final_message", "documents"):
             if name in options:
@@ -138,7 +138,7 @@ class PromptedBody(WireModel):
 
 
 class ReplyBody(PromptedBody):
-    """What may be asked of a reply: calls of tools, and thoughts."""
+    """Fields for the reply: calls of tools, and thoughts."""
 
     tool_choice: Literal["auto", "none", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -169,7 +169,7 @@ class ReplyBody(PromptedBody):
         return options if thinks is None else thinking_options(thinks) | options
 
     def call_rules(self) -> CallRules:
-        """Whether and which tools are called."""
+        """The rules for calls of tools."""
         is_parallel = self.parallel_tool_calls is not False
         if isinstance(self.tool_choice, ToolChoice):
             return CallRules("required", self.tool_choice.function.name, is_parallel=False)
@@ -184,6 +184,6 @@ def conversation(
     options: dict[str, Any] | None = None,
     calls: CallRules | None = None,
 ) -> Conversation:
-    """Messages as the engine takes them."""
+    """Messages in the engine's form."""
     prompt = [message.for_template() for message in messages]
     return Conversation(prompt, options or {}, split_special_tokens, calls or CallRules())

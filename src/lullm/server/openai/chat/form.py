@@ -67,7 +67,7 @@ class ChatForm:
         return dataclasses.replace(counted, reasoning_tokens=num_thinking)
 
     def _events(self, completion: CompletionOutput) -> list[ReplyEvent]:
-        """What an output says, whole or a delta."""
+        """The events of an output, whole or a delta."""
         reader = self._readers.get(completion.index)
         if reader is None:
             reader = self._readers[completion.index] = open_reader(self.request)

@@ -8,10 +8,10 @@ from lullm.text.reply.whole import joined
 
 
 def message(events: Iterable[ReplyEvent]) -> dict[str, Any]:
-    """The assistant's message. `content` is null where only tools are called.
+    """The assistant's message. `content` is null if it only calls tools.
 
-    What the model thought stands under two names: `reasoning` is the one that OpenAI's open models and vLLM use now,
-    `reasoning_content` DeepSeek's, which most clients know.
+    Thoughts have two names: `reasoning` is the one of OpenAI's open models and vLLM, `reasoning_content` is DeepSeek's,
+    which most clients know.
     """
     reply = joined(events)
     content: dict[str, Any] = {"role": "assistant", "content": reply.text, "refusal": None}
@@ -27,7 +27,7 @@ def message(events: Iterable[ReplyEvent]) -> dict[str, Any]:
 
 
 def delta(events: Iterable[ReplyEvent]) -> dict[str, Any]:
-    """What a chunk adds to the message; empty if that is nothing. A call's first entry has its id and name."""
+    """A chunk's addition to the message; empty if there is none. A call's first entry has its id and name."""
     text, thinking = "", ""
     calls: dict[int, dict[str, Any]] = {}
     for event in events:

@@ -1,1 +1,1 @@
-"""OpenAI's Responses, without a memory: every request brings its whole conversation."""
+"""OpenAI's Responses without stored state: every request has its whole conversation."""

@@ -52,7 +52,7 @@ class ResponseAnswer:
         return self._sent([{"type": f"response.{response['status']}", "response": response}])
 
     def failure(self, error: ApiError) -> bytes:
-        """The event 'error', and the response as it failed."""
+        """The event 'error', and the failed response."""
         problem = {"code": error.code, "message": error.message, "param": error.param}
         failed = self._response("failed", self._items.items)
         failed["error"] = {"code": "server_error", "message": error.message}
@@ -96,7 +96,7 @@ class ResponseAnswer:
         return response | {"completed_at": int(time.time())}
 
     def _response(self, status: str, output: list[Event]) -> Event:
-        """The response with what the request has said, and what held where it said nothing."""
+        """The response, with the request's values, and the defaults of those that it left out."""
         body, generation = self.body, self.reply.generation
         params = generation.requests[0].params
         return {

@@ -14,7 +14,7 @@ LOGPROBS, SEALED = "message.output_text.logprobs", "reasoning.encrypted_content"
 
 
 class InputTokensBody(DialectBody):
-    """POST /v1/responses/input_tokens: what says the prompt."""
+    """POST /v1/responses/input_tokens: the fields that make the prompt."""
 
     carried: ClassVar = {"parallel_tool_calls": "parallel_tool_calls"}
     blamed: ClassVar = {
@@ -59,7 +59,7 @@ class InputTokensBody(DialectBody):
 
 
 class ResponsesBody(InputTokensBody):
-    """POST /v1/responses. `store`: nothing is kept, and the answer says so."""
+    """POST /v1/responses. `store`: nothing is stored, and the answer says so."""
 
     carried: ClassVar = {
         **InputTokensBody.carried,
@@ -86,7 +86,7 @@ class ResponsesBody(InputTokensBody):
 
     @property
     def seals_thoughts(self) -> bool:
-        """Whether thoughts come in a form that clients send back without looking."""
+        """Whether thoughts come in a form that clients send back without reading it."""
         return SEALED in (self.include or ())
 
     def _fields(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The wire forms of what a request to Responses consists of: input items, and the form of the text.
+"""The wire forms of the parts of a request to Responses: input items, and the form of the text.
 
-Fields of items that only say how they came about (`status`, `phase`, a `caller`) are taken back without effect.
+Fields about an item's origin (`status`, `phase`, a `caller`) are accepted without effect.
 """
 
 import re
@@ -19,7 +19,7 @@ class Item(WireModel):
 
 
 class TextPart(WireModel):
-    """`output_text` is what an answer had."""
+    """`output_text` is a part of an earlier answer."""
 
     type: Literal["input_text", "output_text"]
     text: str
@@ -49,7 +49,7 @@ class FunctionCallItem(Item):
 
 
 class OutputPart(TextPart):
-    """A part of what a function has given. It may show what the model cannot see, which it is told then."""
+    """A part of a function's result. For parts that the model cannot see, it gets a note."""
 
     others: ClassVar = re.compile("input_(image|file)")
 
@@ -82,7 +82,7 @@ class ReasoningText(WireModel):
 
 
 class ReasoningItem(Item):
-    """What the model has thought: the first of content, sealed content and summary that says something."""
+    """The model's thoughts: the first of content, sealed content and summary that is not empty."""
 
     type: Literal["reasoning"]
     summary: Annotated[list[ReasoningText], FAIL_FAST, BOUNDED] = Field(default_factory=list)
@@ -128,7 +128,7 @@ class TextConfig(WireModel):
 
 
 class Reasoning(WireModel):
-    """Summaries are not written: the thoughts themselves are in the answer."""
+    """Summaries are not written: the answer has the thoughts themselves."""
 
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None

@@ -14,9 +14,9 @@ class ItemStream:
     """One item is open at a time: it ends where a piece of another kind begins.
 
     Args:
-        answer_id: the ids of items are made of it.
-        calls: what the model calls a tool -> the fields of an item that calls it.
-        seals: whether thoughts come as `encrypted_content`, too.
+        answer_id: items get their ids from it.
+        calls: the model's name of a tool -> the fields of an item that calls it.
+        seals: whether thoughts also come as `encrypted_content`.
 
     Attributes:
         items: those that have ended, in order.
@@ -32,7 +32,7 @@ class ItemStream:
         self.items: list[Event] = []
 
     def feed(self, events: Iterable[ReplyEvent], logprobs: list[Event]) -> Iterator[Event]:
-        """The stream events for some of a reply's. `logprobs`: of their tokens; those beside a text are its own."""
+        """The stream events for some events of a reply. `logprobs`: of their tokens; a text's own lie beside it."""
         for event in events:
             match event:
                 case Text(text):
@@ -49,14 +49,14 @@ class ItemStream:
                     said = "input" if fields["type"] == "custom_tool_call" else "arguments"
                     yield from self._begin(**fields, call_id=event.id, **{said: ""})
                 case CallArguments(_, piece) if self._is_custom:
-                    self._pieces.append(piece)  # the input is a string within: it is known at its end
+                    self._pieces.append(piece)  # the input is a string inside the JSON, so it is known only at its end
                 case CallArguments(_, piece):
                     yield self._piece("function_call_arguments.delta", piece)
                 case CallEnd():
                     yield from self.close()
 
     def close(self, status: str = "completed") -> Iterator[Event]:
-        """End the item that is open. `status`: 'incomplete' if the end of the reply has cut it."""
+        """End the open item. `status`: 'incomplete' if the reply's end has cut it."""
         if self._open is None:
             return
         item, text = self._open, "".join(self._pieces)

@@ -13,7 +13,7 @@ from lullm.server.openai.responses.body import InputTokensBody, ResponsesBody
 
 
 async def _forgotten(rest: str) -> JSONResponse:
-    if rest == "compact":  # a call of OpenAI's, and no response's id: like any path that no route takes
+    if rest == "compact":  # OpenAI has a call of this name, so it is not a response's id
         raise HTTPException(404)
     raise ApiError(
         404,

@@ -1,7 +1,7 @@
-"""The tools of a request to Responses: their wire forms, as functions of a chat, and what a call of one says.
+"""The tools of a request to Responses: their wire forms, their functions in a chat, and the items of their calls.
 
-A model knows functions alone. A namespace begins the names of its functions, and a custom tool is a function of one
-string, its `input`.
+A model knows functions only. The name of a namespace begins the names of its functions, and a custom tool is a function
+of one string, its `input`.
 """
 
 import json
@@ -29,7 +29,7 @@ class FunctionTool(WireModel):
 
 
 class CustomFormat(WireModel):
-    """What a custom tool's input looks like. `definition`: a Lark grammar or a regular expression."""
+    """The form of a custom tool's input. `definition`: a Lark grammar or a regular expression."""
 
     type: Literal["text", "grammar"]
     syntax: Literal["lark", "regex"] | None = None
@@ -37,7 +37,7 @@ class CustomFormat(WireModel):
 
 
 class CustomTool(WireModel):
-    """A tool that takes text. The model is told its grammar; a regular expression also binds calls that are guided."""
+    """A tool that takes text. The model gets its grammar as text; a regular expression also restricts guided calls."""
 
     type: Literal["custom"]
     name: str
@@ -61,7 +61,7 @@ Callable = Annotated[FunctionTool | CustomTool, Field(discriminator="type")]
 
 
 class NamespaceTool(WireModel):
-    """Tools that belong together; calls say both names."""
+    """Tools that belong together; calls have both names."""
 
     type: Literal["namespace"]
     name: str
@@ -78,7 +78,7 @@ class ChosenTool(WireModel):
 
 
 def openai_tools(tools: list[AnyTool], choice: str | ChosenTool | None) -> dict[str, Any]:
-    """The fields that say which tools there are, and which of them shall be called."""
+    """OpenAI's fields for the tools, and for the choice among them."""
     functions = [tool.function() | fields for tool, fields in _described(tools)]
     fields: dict[str, Any] = {"tools": [{"type": "function", "function": function} for function in functions]}
     if isinstance(choice, ChosenTool):
@@ -89,9 +89,9 @@ def openai_tools(tools: list[AnyTool], choice: str | ChosenTool | None) -> dict[
 
 
 def _described(tools: list[AnyTool]) -> Iterator[tuple[FunctionTool | CustomTool, dict[str, Any]]]:
-    """Each tool that can be called, with the fields of its function that its namespace changes.
+    """Each callable tool, with the fields of its function that its namespace changes.
 
-    What a namespace is for is said with its first tool.
+    The first tool of a namespace has the namespace's description.
     """
     for tool in tools:
         if not isinstance(tool, NamespaceTool):
@@ -106,12 +106,12 @@ def _described(tools: list[AnyTool]) -> Iterator[tuple[FunctionTool | CustomTool
 
 
 def joined(namespace: str | None, name: str) -> str:
-    """What the model calls a tool."""
+    """The model's name of a tool."""
     return f"{namespace}__{name}" if namespace else name
 
 
 def called_as(tools: Iterable[AnyTool]) -> dict[str, dict[str, str]]:
-    """What the model calls a tool -> the fields of an item that calls it: its type, its name, its namespace."""
+    """The model's name of a tool -> the fields of an item that calls it: its type, its name, its namespace."""
     found = {}
     for tool in tools:
         inside, space = (tool.tools, tool.name) if isinstance(tool, NamespaceTool) else ([tool], None)
@@ -128,7 +128,7 @@ def arguments_of(text: str) -> str:
 
 
 def input_of(arguments: str) -> str:
-    """A custom tool's input; arguments of another shape, such as cut ones, as the model wrote them."""
+    """A custom tool's input. Arguments of another shape, such as cut ones, are passed on as the model wrote them."""
     try:
         found = json.loads(arguments, strict=False)["input"]
     except (ValueError, TypeError, KeyError):

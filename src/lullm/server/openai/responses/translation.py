@@ -44,7 +44,7 @@ def _text(item: MessageItem) -> str:
 
 
 def _add(item: AnyItem, messages: list[dict[str, Any]]) -> None:
-    """Put an item of the model into its last message, or into a new one where that one is past it."""
+    """Add an item of the model to its last message, or to a new one if that is complete."""
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
     match item:
         case ReasoningItem():
@@ -71,7 +71,7 @@ def _thoughts(item: ReasoningItem) -> str:
 
 
 def sealed(thoughts: str) -> str:
-    """Thoughts as `encrypted_content`, which clients send back where they would leave thoughts in the clear out."""
+    """Thoughts as `encrypted_content`, which clients send back; thoughts in plain text they leave out."""
     return _SEAL + base64.b64encode(thoughts.encode(errors="replace")).decode()
 
 

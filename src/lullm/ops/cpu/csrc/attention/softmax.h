@@ -115,6 +115,7 @@ inline bool weigh_row(const float* products, const Scoring& scoring, uint64_t ma
     t[j] = fma(load(products + kLanes * j), factor, offset);
     if constexpr (kMasked) t[j] = keep(t[j], mask >> kLanes * j, -INFINITY);
   }
+  const bool is_number = !has_nan(add(add(t[0], t[1]), add(t[2], t[3])));
   if constexpr (!kIsFirst) {
     const V top = max(max(t[0], t[1]), max(t[2], t[3]));
     if (any_above(top, set1((kBias + kReviseAbove) * kUnit))) return false;
@@ -125,6 +126,10 @@ inline bool weigh_row(const float* products, const Scoring& scoring, uint64_t ma
   }
   const V sum = add(add(t[0], t[1]), add(t[2], t[3]));
   store(total, kIsFirst ? sum : add(load(total), sum));
+  if (__builtin_expect(!is_number, 0)) {
+    base = NAN;
+    store(total, set1(NAN));
+  }
   if (scoring.value_scales != nullptr) {
     LULLM_UNROLL for (int j = 0; j < 4; j++) t[j] = mul(t[j], load(scoring.value_scales + kLanes * j));
   }

@@ -1,6 +1,7 @@
 // What recurrent layers do row by row: the convolution before the recurrence, and gates and norms behind it.
 
 #include <cmath>
+#include <type_traits>
 
 #include "../activation.h"
 #include "../kernel_table.h"
@@ -54,6 +55,40 @@ void keep_rows_of(const ConvolutionArgs& a, const ConvolutionItem& item, void* s
   keep_rows(a, item, rows_of<T>(a, item, static_cast<float*>(scratch)));
 }
 
+// Four rows at a time, which share the rows that they see and the weights. kKernel: `kernel_size`, or 0 for any.
+template <int kKernel, class T>
+void convolve_rows(const ConvolutionArgs& a, const ConvolutionItem& item, const ConvolvedRows<T>& rows, const float* weights) {
+  constexpr int kRows = 4;
+  const int64_t size = kKernel > 0 ? kKernel : a.kernel_size;
+  const T* bias = a.bias == nullptr ? nullptr : static_cast<const T*>(a.bias) + item.first_channel;
+  T* first_y = static_cast<T*>(a.y) + a.state.first_row(item.span) * a.num_channels + item.first_channel;
+  const auto convolve_some = [&](int64_t row, auto count, int64_t i, auto&& value) {
+    V totals[count()];
+    LULLM_UNROLL for (int r = 0; r < count(); r++) totals[r] = zero();
+    for (int64_t k = 0; k < size; k++) {
+      const V weight = load(weights + k * kConvolvedChannels + i);
+      LULLM_UNROLL for (int r = 0; r < count(); r++) totals[r] = fma(value(row + r - rows.num_before + k), weight, totals[r]);
+    }
+    LULLM_UNROLL for (int r = 0; r < count(); r++) {
+      if (bias != nullptr) totals[r] = add(totals[r], load_up_to(bias + i, rows.count - i));
+      store_up_to(first_y + (row + r) * a.num_channels + i, a.activates ? silu(totals[r]) : totals[r], rows.count - i);
+    }
+  };
+  const std::integral_constant<int, 1> one;
+  int64_t row = item.first_row;
+  for (; row < std::min(item.last_row, rows.num_before); row++)
+    for (int64_t i = 0; i < rows.count; i += kLanes) convolve_some(row, one, i, [&](int64_t of) { return rows.load_any(of, i); });
+  const int64_t whole = rows.count / kLanes * kLanes;
+  for (; row + kRows <= item.last_row; row += kRows) {
+    for (int64_t i = 0; i < whole; i += kLanes)
+      convolve_some(row, std::integral_constant<int, kRows>(), i, [&](int64_t of) { return load(rows.x + of * rows.stride + i); });
+    for (int r = 0; r < kRows && whole < rows.count; r++)
+      convolve_some(row + r, one, whole, [&](int64_t of) { return rows.in_step(of, whole); });
+  }
+  for (; row < item.last_row; row++)
+    for (int64_t i = 0; i < rows.count; i += kLanes) convolve_some(row, one, i, [&](int64_t of) { return rows.in_step(of, i); });
+}
+
 template <class T>
 void convolve(const ConvolutionArgs& a, const ConvolutionItem& item, void* scratch) {
   float *before = static_cast<float*>(scratch), *weights = before + (a.kernel_size - 1) * kConvolvedChannels;
@@ -62,21 +97,9 @@ void convolve(const ConvolutionArgs& a, const ConvolutionItem& item, void* scrat
     const T* own = static_cast<const T*>(a.weight) + (item.first_channel + i) * a.kernel_size;
     for (int64_t k = 0; k < a.kernel_size; k++) weights[k * kConvolvedChannels + i] = to_float(own[k]);
   }
-  const T* bias = a.bias == nullptr ? nullptr : static_cast<const T*>(a.bias) + item.first_channel;
-  for (int64_t row = item.first_row; row < item.last_row; row++) {
-    T* y = static_cast<T*>(a.y) + (a.state.first_row(item.span) + row) * a.num_channels + item.first_channel;
-    const auto convolve_row = [&](auto&& value) {
-      for (int64_t i = 0; i < rows.count; i += kLanes) {
-        V total = zero();
-        for (int64_t k = 0; k < a.kernel_size; k++)
-          total = fma(value(row - rows.num_before + k, i), load(weights + k * kConvolvedChannels + i), total);
-        if (bias != nullptr) total = add(total, load_up_to(bias + i, rows.count - i));
-        store_up_to(y + i, a.activates ? silu(total) : total, rows.count - i);
-      }
-    };
-    if (row < rows.num_before) convolve_row([&](int64_t of, int64_t i) { return rows.load_any(of, i); });
-    else convolve_row([&](int64_t of, int64_t i) { return rows.in_step(of, i); });
-  }
+  if (a.kernel_size == 4) convolve_rows<4>(a, item, rows, weights);
+  else if (a.kernel_size == 3) convolve_rows<3>(a, item, rows, weights);
+  else convolve_rows<0>(a, item, rows, weights);
   if (item.is_whole) keep_rows(a, item, rows);
 }
 
