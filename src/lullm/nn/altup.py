@@ -1,4 +1,4 @@
-"""AltUp (https://arxiv.org/abs/2301.13310): several residual streams, of which a layer computes one and moves all.
+"""AltUp (https://arxiv.org/abs/2301.13310): several residual streams; a layer computes one and updates all of them.
 
 Their coefficients are a few numbers per token. Torch joins the streams, so steps with them are not recorded.
 """
@@ -13,13 +13,13 @@ from lullm.nn.norm import RMSNorm
 from lullm.ops.table import Ops
 
 LEAST_SQUARE = 1e-5
-"""Of a mean square that is divided by."""
+"""Added to a mean square before a division by it."""
 
 
 class AltUp(nn.Module):
-    """What a layer makes of A streams before and after it computes the active one. T tokens of H elements.
+    """The part of a layer before and after it computes the active one of A streams. T tokens of H elements.
 
-    The norm of the router holds 1 / H as well.
+    The weight of the router's norm includes the factor 1 / H.
     """
 
     def __init__(self, config: AltUpConfig, hidden_size: int, eps: float, dtype: torch.dtype):
@@ -33,13 +33,13 @@ class AltUp(nn.Module):
         self.correct_output_scale = meta_parameter((hidden_size,), dtype)
 
     def predict(self, streams: Tensor, ops: Ops) -> Tensor:  # [T, A, H] -> [T, A, H]
-        """Each stream, and the streams' sum by a matrix of the token."""
+        """Each stream plus a sum of all streams, by a matrix of the token."""
         count = self.config.num_streams
         matrices = self.prediction_coefs(self._routed(streams[:, self.config.active], ops), ops)
         return torch.baddbmm(streams, matrices.view(-1, count, count), streams)
 
     def correct_(self, predicted: Tensor, computed: Tensor, ops: Ops) -> Tensor:  # [T, A, H], [T, H] -> [T, H]
-        """Move all streams, in place, by what the layer has changed in the active one; the active one, scaled."""
+        """Update all streams in place by the layer's change of the active one. Returns the active one, scaled."""
         active = self.config.active
         factors = self.correction_coefs(self._routed(computed, ops), ops) + 1.0  # [T, A]
         change = computed - predicted[:, active]
@@ -53,7 +53,7 @@ class AltUp(nn.Module):
 
 
 class LearnedResidual(nn.Module):
-    """`x + norm(right(left(x)))` through few elements (LAuReL, https://arxiv.org/abs/2411.07501)."""
+    """`x + norm(right(left(x)))` through a narrow layer (LAuReL, https://arxiv.org/abs/2411.07501)."""
 
     def __init__(self, rank: int, hidden_size: int, eps: float, dtype: torch.dtype):
         super().__init__()
@@ -68,13 +68,13 @@ class LearnedResidual(nn.Module):
 
 
 class StreamProjections(nn.ModuleList):
-    """A matrix for every stream but the first, whose results become as long as the first one's rows."""
+    """A matrix for every stream after the first. Its results are scaled to the length of the first one's rows."""
 
     def __init__(self, num_streams: int, hidden_size: int, dtype: torch.dtype):
         super().__init__(Linear(hidden_size, hidden_size, False, dtype) for _ in range(1, num_streams))
 
     def spread(self, hidden: Tensor, ops: Ops) -> Tensor:  # [T, H] -> [T, A, H]
-        """All streams of what they begin with."""
+        """The initial values of all streams."""
         return torch.stack([hidden, *(_as_long_as(hidden, project(hidden, ops)) for project in self)], dim=1)
 
     def join(self, streams: Tensor, ops: Ops) -> Tensor:  # [T, A, H] -> [T, H]

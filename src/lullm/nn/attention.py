@@ -19,20 +19,21 @@ from lullm.ops.table import Ops
 
 @dataclass(frozen=True, slots=True)
 class AttentionStyle:
-    """The differences of a family.
+    """The differences between families.
 
     Args:
         scale: factor on the products of queries and keys.
         soft_cap: see `Ops.attention`.
-        head_norm_eps: of an RMSNorm on every query and key head before the rotation; None: there is none.
-        has_norm_weights: norms on heads scale by learned weights. norms_behind_rope: they stand behind the rotation.
+        head_norm_eps: of an RMSNorm on every query and key head before the rotation; None: no such norm.
+        has_norm_weights: norms on heads scale by learned weights.
+        norms_behind_rope: norms on heads come after the rotation.
         row_norm_eps: of an RMSNorm over all query heads of a row, and one over all its key heads, before the rotation.
         qkv_bias, o_bias: the projections have a bias.
         has_sinks: every query head has a learned sink (see `Ops.attention`).
-        query_factors: `[max_len, 1]`, what a query is multiplied by at each position; None: by nothing.
-        output_gate: the result is multiplied by gates. Their rows stand before the queries' in the projection.
+        query_factors: `[max_len, 1]`, the factor on queries at each position; None: 1.
+        output_gate: the result is multiplied by gates. Their rows come before the queries' in the projection.
         has_value_norm: values are normed, by `head_norm_eps` and without a weight.
-        values_are_keys: values are what keys are before their norm. The projection's rows are read twice.
+        values_are_keys: values are the keys before their norm. The projection's rows are read twice.
     """
 
     scale: float
@@ -53,10 +54,11 @@ class AttentionStyle:
 class Attention(nn.Module):
     """Project, (norm), rotate, write the new keys and values to the cache, attend over the cache, project back.
 
-    Modules of norms on heads only hold the weights. `kv_scales` belong to an fp8 cache (`add_kv_scales`).
+    Modules of norms on heads only hold the weights. An fp8 cache has `kv_scales` (`add_kv_scales`).
 
     Args:
-        layer: the number of the layer in the model. group: the number of its KV cache group.
+        layer: the number of the layer in the model.
+        group: the number of its KV cache group.
     """
 
     ones: Tensor
@@ -133,16 +135,17 @@ class Attention(nn.Module):
         return self.o_proj(out, ops)
 
     def project(self, x: Tensor, ops: Ops) -> Tensor:
-        """Of `x [T, H]` the gates, if there are any, the queries, keys and values."""
+        """The gates (if any), queries, keys and values of `x [T, H]`."""
         projected: Tensor = getattr(self, self.projection)(x, ops)
         return projected
 
     def _turn(
         self, qkv: Tensor, head_norm: HeadNorm | None, cos_sin_cache: Tensor, context: StepContext
     ) -> Callable[[LayerCache, Tensor], Tensor]:
-        """What writes the keys and values of `qkv [T, Hq + 2 * Hkv, D]` into slots of a cache, and gives the queries.
+        """A function that writes the keys and values of `qkv [T, Hq + 2 * Hkv, D]` into a cache's slots and returns the
+        queries.
 
-        Norms behind the rotation are no part of the op that rotates and writes: both are done here, in place.
+        The op that rotates and writes has no norms after the rotation; here both are done separately, in place.
         """
         ops = context.ops
         if not self.style.norms_behind_rope:
@@ -162,10 +165,11 @@ class Attention(nn.Module):
 
 
 class QueryAttention(nn.Module):
-    """Attention over the keys and values that an earlier layer has written: it projects queries only.
+    """Attention over the keys and values of an earlier layer: it projects queries only.
 
     Args:
-        layer: the number of the layer in the model, whose cache is that of the earlier one. group: of that one.
+        layer: the number of the layer in the model; its cache is that of the earlier layer.
+        group: of the earlier layer.
     """
 
     def __init__(self, config: ModelConfig, style: AttentionStyle, layer: int, group: int, dtype: torch.dtype):
@@ -193,7 +197,7 @@ class QueryAttention(nn.Module):
 
 
 def stretch_factors(stretch: QueryStretch | None, max_len: int, dtype: torch.dtype) -> Tensor | None:  # [max_len, 1]
-    """What queries are multiplied by at each position; None: by 1."""
+    """The factor on queries at each position; None: 1."""
     if stretch is None or max_len + stretch.ahead <= stretch.trained_len:
         return None
     positions = torch.arange(max_len, device="cpu")

@@ -1,4 +1,4 @@
-"""StepContext: what the layers of a model may need of the step beside their hidden states."""
+"""StepContext: the facts of a step that a model's layers need beside their hidden states."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,14 +17,13 @@ class StepContext:
     Args:
         positions: `[T]` int64, each below max_model_len.
         attention: by KV cache group, prepared by `ops`.
-        caches: by layer. What the step computes is written into them.
+        caches: by layer. The step writes its keys and values into them.
         ops: the functions that the layers call.
         input_embeddings: `[T, H]` in place of the embedding of the token ids, scaled already; None: the ids' own.
-        layer_inputs: `[T, L, P]`, by layer, what it reads of its tokens beside the hidden states; or `[T, 1, P]`, the
-            same in all; None: nothing.
-        stream: `[T, H]`, on a stage of a pipeline that is not the first: what the stage before gave. Layers write over
-            it.
-        calibrates: whether this step finds the open scales of an fp8 cache (`KVScales.calibrate`).
+        layer_inputs: `[T, L, P]`, by layer, inputs per token beside the hidden states; or `[T, 1, P]`, the same for all
+            layers; None: none.
+        stream: `[T, H]`, on a pipeline stage after the first: the output of the stage before. Layers overwrite it.
+        calibrates: whether this step sets the open scales of an fp8 cache (`KVScales.calibrate`).
     """
 
     positions: Tensor

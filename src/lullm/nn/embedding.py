@@ -1,7 +1,8 @@
 """Token embedding and language-model head, which may share one matrix.
 
-Of workers that share a model each has the whole embedding, of which a step reads a row per token. Each multiplies a
-part of the head's rows, which are a quarter of what a step of a small model reads, and the columns are gathered.
+Workers that share a model each have the whole embedding, of which a step reads a row per token. The head's rows are
+divided between them, since they are a quarter of the bytes that a step of a small model reads. The columns are
+gathered.
 """
 
 import torch
@@ -31,8 +32,8 @@ class Embedding(Matrix):
 class LMHead(Matrix):
     """Hidden states to logits. A tied head has no weight and uses the embedding's.
 
-    Of workers that share it, number `axis.rank` has the rows from `first_row` on. Where rows are missing to equal
-    parts, the weight (of a tied head the embedding) has more than the vocabulary; what they give is cut off.
+    Of workers that share it, number `axis.rank` has the rows from `first_row` on. If the vocabulary is not a multiple
+    of the share, the weight (of a tied head the embedding) has more rows; their results are cut off.
     """
 
     def __init__(self, vocab_size: int, hidden_size: int, tied: bool, dtype: torch.dtype, axis: Axis = ALONE):
@@ -77,14 +78,14 @@ class LMHead(Matrix):
 
 
 class LogitBias(nn.Module):
-    """What is added to every row of logits; weight `[V]` float32. Workers that share the head have all of it."""
+    """A bias on every row of logits; weight `[V]` float32. Workers that share the head have all of it."""
 
     def __init__(self, vocab_size: int):
         super().__init__()
         self.weight = meta_parameter((vocab_size,), torch.float32)
 
     def forward(self, logits: Tensor, ops: Ops) -> None:  # [N, V] float32, in place
-        for row in logits:  # few: those that a token is drawn for
+        for row in logits:  # few: the rows that draw a token
             ops.add_(row, self.weight)
 
 

@@ -15,7 +15,7 @@ from lullm.types.arithmetic import Activation
 
 
 class Gate(Linear):
-    """A matrix with a row per choice, which is never quantized: a wrong digit here is another expert there."""
+    """A matrix with a row per choice, which is never quantized: a small error here selects another expert."""
 
     def __init__(self, hidden_size: int, num_choices: int, dtype: torch.dtype, bias: bool = False):
         super().__init__(hidden_size, num_choices, bias, dtype)
@@ -33,14 +33,14 @@ class Router(Gate):
         self.per_expert_scale = meta_parameter((config.num_experts,), torch.float32) if config.has_factors else None
 
     def choose(self, x: Tensor, ops: Ops) -> Routes:
-        """Of `x [T, H]`."""
+        """Choose for `x [T, H]`."""
         return ops.route(self(x, ops), self.e_score_correction_bias, self.config, self.per_expert_scale)
 
 
 class Expert(nn.Module):
-    """The matrices of one expert, which `Ops.experts` multiplies beside those of the others.
+    """The matrices of one expert. `Ops.experts` multiplies all experts' matrices together.
 
-    Of experts without gates `gate_up_proj` has the ups alone.
+    Experts without gates have only the ups in `gate_up_proj`.
     """
 
     def __init__(self, config: ExpertsConfig, hidden_size: int, dtype: torch.dtype):
@@ -51,13 +51,13 @@ class Expert(nn.Module):
 
 
 class Elsewhere(nn.Module):
-    """An expert that another worker has."""
+    """The place of an expert that another worker has."""
 
 
 class MixtureOfExperts(nn.Module):
-    """Router, experts, and maybe an expert that every token uses.
+    """Router, experts, and maybe a shared expert that every token uses.
 
-    Only experts that a token of the step has chosen are read.
+    Reads only experts that a token of the step has chosen.
     """
 
     slot_of_expert: Tensor
@@ -100,14 +100,14 @@ class MixtureOfExperts(nn.Module):
         if self.latent_in is None or self.latent_out is None:
             return ops.experts(x, routes, self.weights, shared, shared_gate)
         assert shared_gate is None, "no family has a gate beside projections"
-        # Of workers that share the experts each projects its part of the sum.
+        # Workers that share the experts each project their part of the sum.
         y = self.latent_out(ops.experts(self.latent_in(x, ops), routes, self.weights, None, None), ops)
         if shared is not None:
             ops.add_(y, shared)
         return y
 
     def _of_scaled(self, x: Tensor, routes: Routes, shared: Tensor | None, ops: Ops) -> Tensor:
-        """Where shares multiply what experts read: a row is there once for each of its experts."""
+        """For shares that multiply the experts' inputs: a row occurs once for each of its experts."""
         experts, shares = routes
         rows = (x.unsqueeze(1) * shares.unsqueeze(-1).to(x.dtype)).flatten(0, 1)  # [T * K, H]
         each = Routes(experts.reshape(-1, 1), torch.ones_like(shares).reshape(-1, 1))
@@ -126,14 +126,14 @@ class MixtureOfExperts(nn.Module):
 
     @property
     def slots(self) -> ExpertSlots:
-        """Where all experts are."""
+        """The places of all experts."""
         return ExpertSlots(self.slot_of_expert, self.load, self._first_slot)
 
     @cached_property
     def form(self) -> str:
-        """How an expert lies in memory, once it has some: another of this form has room in its place.
+        """The layout of an expert in memory; an expert of the same layout can take its place.
 
-        Empty: not all that are here lie in one way.
+        Empty: the experts here do not all have the same layout, or have no memory yet.
         """
         forms = {
             str([(last, list(p.shape), str(p.dtype)) for last, p in expert.named_parameters()])
@@ -143,7 +143,7 @@ class MixtureOfExperts(nn.Module):
         return forms.pop() if len(forms) == 1 else ""
 
     def swap_names(self, slot: int, other: int) -> None:
-        """The experts of two slots have changed places: their modules have the other's name from now on."""
+        """The experts of two slots have changed places: exchange the names of their modules."""
         experts = self.slots.of_experts.argsort()  # by slot
         first, second = int(experts[slot]), int(experts[other])
         self.slots.of_experts[first], self.slots.of_experts[second] = other, slot

@@ -1,7 +1,7 @@
 """KVScales: the scales of one layer's fp8 KV cache, as buffers that keep their address and do not sleep.
 
-They come from the checkpoint, from the first batch (`calibrate`), or are 1. Blocks are valid only with the scales they
-were written with. So `reset` and `calibrate` are allowed only while no block holds anything.
+They come from the checkpoint, from the first batch (`calibrate`), or are 1. Blocks are valid only with the scales that
+wrote them. So `reset` and `calibrate` are allowed only while no block is in use.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from lullm.ops.cache.layer_cache import LayerCache
 from lullm.types.layer_kind import FullAttention, LayerKind, SharedAttention, SlidingWindow
 
 KEY_RANGE, VALUE_RANGE = 192.0, 96.0
-"""Where the largest key and value of the first batch come to lie, of 448: room for larger ones to come.
+"""The largest key and value of the first batch are scaled to these, of 448: room for later, larger ones.
 
 Near vLLM's 200 and 100. Those lie half-way between two values of e4m3, so that the last bit of the scale decided the
 rounding of the largest value: with two versions of the ops, log-probabilities differed by 0.05.
@@ -23,7 +23,7 @@ rounding of the largest value: with two versions of the ops, log-probabilities d
 class KVScales(nn.Module):
     """`k_scale` and `v_scale` `[Hkv]` float32 are in use. `given [2, Hkv]` comes from the checkpoint or a trainer.
 
-    `given` is NaN where a scale is open: it is 1, or calculated. A checkpoint has scales of `num_all_heads`, of which
+    `given` is NaN where a scale is open: then it is 1, or calibrated. A checkpoint has scales of `num_all_heads` heads;
     those from `first_head` on are here.
     """
 
@@ -44,7 +44,7 @@ class KVScales(nn.Module):
         self.given.fill_(torch.nan)
 
     def reset(self) -> bool:
-        """Use what is given, and 1 for open scales. Returns whether a scale is open. Waits for the device."""
+        """Use the given scales, and 1 for open ones. Returns whether a scale is open. Waits for the device."""
         is_open = self.given.isnan()
         scales = torch.where(is_open, 1.0, self.given)
         self.k_scale.copy_(scales[0])
@@ -57,10 +57,10 @@ class KVScales(nn.Module):
         slot_mapping: Tensor,  # [T]
         write: Callable[[LayerCache, Tensor], object],
     ) -> None:
-        """Find the open scales from the keys and values that the layer is about to write. Does not wait for the device.
+        """Set the open scales from the keys and values that the layer is about to write. Does not wait for the device.
 
-        The step's keys and values are written once more, exactly, into a cache of the step's size: `write` does it,
-        given the cache and its slots. Rows of slot -1 are left out. So this works over any ops.
+        `write`, given a cache and its slots, writes the step's keys and values once more, exactly, into a cache of the
+        step's size. Rows of slot -1 are left out. So this works over any ops.
         """
         num_rows, _, head_size = qkv.shape
         exact = qkv.new_zeros((2, num_rows, 1, len(self.k_scale), head_size))  # in blocks of one token
@@ -83,9 +83,9 @@ def kv_scales_of(model: nn.Module) -> list[KVScales]:
 def with_scales(
     caches: list[LayerCache], model: nn.Module, kinds: Sequence[LayerKind], own: Sequence[int]
 ) -> list[LayerCache]:
-    """The layers' caches with the scales that the model has for those that keep keys and values.
+    """The layers' caches, with the model's scales for those that keep keys and values.
 
-    `own`: the layers that the model has of them all.
+    `own`: the numbers of the model's layers on this worker.
     """
     all_scales = kv_scales_of(model)
     if not all_scales:

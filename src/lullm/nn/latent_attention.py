@@ -1,8 +1,8 @@
 """Attention over latent vectors (MLA, https://arxiv.org/abs/2405.04434): one vector per token serves all heads.
 
-The cache holds the latent vector and the rotated part of the key, once per token, as the key of one head; its first
-elements are the value, too. The matrices that would make keys and values of it can be multiplied with the queries and
-the results instead ("absorbed"): `q . (W l) = (W^T q) . l`. So a decode step reads `rank + rope_size` elements per
+The cache holds the latent vector and the rotated part of the key once per token, as the key of one head; its first
+elements are also the value. The matrices that would expand it to keys and values are instead multiplied with the
+queries and the results ("absorbed"): `q . (W l) = (W^T q) . l`. So a decode step reads `rank + rope_size` elements per
 token. Scores take `(rank + rope_size) / (plain_size + rope_size)` times the products (3 of DeepSeek's) of expanded
 heads, so `Ops.attend_latents` may expand the context of a span of many rows.
 """
@@ -18,11 +18,11 @@ from lullm.nn.norm import RMSNorm
 from lullm.ops.head_products import LatentMatrices, absorbed_over
 
 LATENT_EPS = 1e-6
-"""Of the norms on latent vectors. No config says it."""
+"""Of the norms on latent vectors. Configs do not have it."""
 
 
 class HeadMatrices(nn.Module):
-    """Of every head the matrix that makes keys and the one that makes values of a latent; never quantized."""
+    """Each head's matrices that make keys and values of a latent; never quantized."""
 
     def __init__(self, num_heads: int, sizes: LatentConfig, dtype: torch.dtype):
         super().__init__()

@@ -16,7 +16,7 @@ def meta_parameter(shape: tuple[int, ...], dtype: torch.dtype) -> nn.Parameter:
 
 
 class Matrix(nn.Module):
-    """Owner of a `weight [rows, columns]`: of `dtype`, or, once `layout` says so, quantized storage of that shape."""
+    """Owner of a `weight [rows, columns]` of `dtype`, or, once `layout` is set, of quantized storage of that shape."""
 
     def __init__(self, num_rows: int, num_columns: int, dtype: torch.dtype):
         super().__init__()
@@ -25,11 +25,11 @@ class Matrix(nn.Module):
         self.layout: Layout | None = None
 
     def quantize(self, bits: Literal[8, 4]) -> None:
-        """Take storage of `bits` in place of the weight, which has no memory yet."""
+        """Replace the weight, which has no memory yet, by storage of `bits`."""
         self.lay_out(QuantizedLayout(bits, *self.weight.shape))
 
     def lay_out(self, layout: Layout) -> None:
-        """Take storage of this layout in place of the weight, which has no memory yet."""
+        """Replace the weight, which has no memory yet, by storage of this layout."""
         assert self.weight.is_meta and self.layout is None, "quantized as it is filled, not afterwards"
         self.layout = layout
         self.weight = meta_parameter(layout.shape, torch.uint8)
@@ -55,7 +55,7 @@ class FusedLinear(Linear):
     """Matrices stacked along their outputs: one multiplication instead of several small ones.
 
     `part_sizes` are the rows of the parts in order; a `Fusion` rule names the parts as a checkpoint does.
-    `shared_sizes` are those of which workers that share the matrix have a part each; parts of parts, or the parts.
+    `shared_sizes` are the sizes of the pieces (parts, or parts of parts) that are divided between workers.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class FusedLinear(Linear):
         self.shared_sizes = shared_sizes or part_sizes
 
     def gate(self, x: Tensor, activation: Activation, ops: Ops) -> Tensor:  # [T, in] -> [T, out / 2]
-        """`activation(gate) * up` where the two parts are gate and up."""
+        """`activation(gate) * up`, for the two parts gate and up."""
         if self.layout is None:
             return ops.gated_linear(x, self.weight, self.bias, activation)
         return ops.quantized_gated_linear(x, self.weight, self.layout, self.bias, activation)

@@ -24,10 +24,12 @@ class GatedMLP(nn.Module):
 
 
 class CutGatedMLP(GatedMLP):
-    """The same, where few gates of a row count: those `cutoff` standard deviations above its mean, less that bound.
+    """A gated MLP in which few gates of a row are not 0: those more than `cutoff` standard deviations above its mean.
+
+    That bound is subtracted from them.
 
     Args:
-        num_shares: workers that have a part of every row. The mean is that of the row.
+        num_shares: workers that have a part of every row. The mean is that of the whole row.
     """
 
     def __init__(
@@ -59,10 +61,10 @@ class CutGatedMLP(GatedMLP):
 
 
 class Xielu(nn.Module):
-    """An activation of a layer's own (xIELU, https://arxiv.org/abs/2411.13010).
+    """An activation with learned parameters of each layer (xIELU, https://arxiv.org/abs/2411.13010).
 
-    `p x^2 + beta x` above 0, `n (expm1(min(x, eps)) - x) + beta x` below, with `p = softplus(alpha_p)` and
-    `n = beta + softplus(alpha_n)`.
+    `p x^2 + beta x` above 0, `n (expm1(min(x, eps)) - x) + beta x` below, with `p = softplus(alpha_p)` and `n = beta +
+    softplus(alpha_n)`.
     """
 
     def __init__(self, dtype: torch.dtype):
@@ -72,7 +74,7 @@ class Xielu(nn.Module):
 
 
 class XieluMLP(nn.Module):
-    """`fc2(act_fn(fc1(x)))`, whose activation is learned."""
+    """`fc2(act_fn(fc1(x)))` with a learned activation."""
 
     def __init__(self, hidden_size: int, intermediate_size: int, bias: bool, dtype: torch.dtype):
         super().__init__()

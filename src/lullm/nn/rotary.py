@@ -1,13 +1,12 @@
-"""Rotary position embedding (https://arxiv.org/abs/2104.09864) and its stretched kinds, as one table of cos and sin.
+"""Rotary position embedding (https://arxiv.org/abs/2104.09864) and its variants, as one table of cos and sin.
 
-With head size D, pair i of a head turns by `position * inv_freq[i]`, `inv_freq[i] = theta ** (-2 i / D)`. The kinds
+With head size D, pair i of a head turns by `position * inv_freq[i]`, `inv_freq[i] = theta ** (-2 i / D)`. The variants
 differ in `inv_freq` and in one factor on cos and sin:
-
 - linear: all frequencies divided by `factor` (position interpolation, https://arxiv.org/abs/2306.15595).
 - dynamic: theta grows with the sequence length ("NTK-aware", Peng et al., https://arxiv.org/abs/2309.00071, app. A).
 - llama3: long wavelengths divided by `factor`, short ones kept, a ramp between (Llama 3.1 model card and code).
-- longrope: every frequency divided by a factor of its own (https://arxiv.org/abs/2402.13753).
-- proportional: the first pairs turn as in a head that turns as a whole, the others do not (Gemma 4).
+- longrope: every frequency divided by its own factor (https://arxiv.org/abs/2402.13753).
+- proportional: the first pairs turn with the frequencies of a whole head, the others do not turn (Gemma 4).
 - yarn: the ramp in terms of rotations over the trained length, plus an attention factor (2309.00071, sec. 3).
 """
 
@@ -29,9 +28,9 @@ _SLAB = 1 << 16
 class Rotary(nn.Module):
     """The table that `Ops.rope_and_cache` reads: `cos_sin_cache [max_model_len, D]` float32, cosines then sines.
 
-    Pairs that do not turn, or all of them without a rope, have cosine 1 and sine 0: so one function of the ops serves
-    heads that are rotated in part, and layers without positions. `weights.rule.HeadOrder` brings the elements of a
-    head into the order in which the first pairs turn.
+    Pairs that do not turn, or all of them without a rope, have cosine 1 and sine 0. So one function of the ops serves
+    partly rotated heads, and layers without positions. `weights.rule.HeadOrder` orders the elements of a head so that
+    the first pairs turn.
 
     It is computed here, on the CPU, not on the meta device, since it is never loaded.
 
@@ -64,7 +63,7 @@ def _check_memory(max_model_len: int, config: ModelConfig) -> None:
 
 
 def _fill(rows: Tensor, first: int, inv_freq: Tensor, scale: float) -> None:
-    """Write the rows of the positions from `first` on; a slab at a time, the table is all the memory it takes."""
+    """Write the rows of the positions from `first` on. Slab by slab, it needs no memory but the table's."""
     angles = torch.outer(torch.arange(first, first + len(rows), dtype=torch.float32, device="cpu"), inv_freq)
     cosines, sines = rows.chunk(2, dim=-1)
     num_turned = len(inv_freq)
@@ -117,7 +116,9 @@ def _dynamic_theta(config: ModelConfig, rope: RopeConfig, max_model_len: int) ->
 def _llama3(config: ModelConfig, rope: RopeConfig) -> Tensor:
     trained_len = rope.original_max_position_embeddings or config.max_position_embeddings
     inv_freq = _plain(rope.rope_theta, rope.rotary_dim(config.head_dim))
-    # Turns within the trained length: up to `low` is stretched in full, from `high` on not at all. Llama 4 has no ramp.
+    # Rotations within the trained length: up to `low` they are stretched in full, from `high` on not at all. Llama 4
+    # has no
+    # ramp.
     turns, ramp = trained_len * inv_freq / (2 * math.pi), rope.high_freq_factor - rope.low_freq_factor
     above = turns - rope.low_freq_factor
     keep = (above / ramp).clamp(0, 1) if ramp else (above >= 0).float()
@@ -125,8 +126,9 @@ def _llama3(config: ModelConfig, rope: RopeConfig) -> Tensor:
 
 
 def _longrope(config: ModelConfig, rope: RopeConfig, max_model_len: int) -> Tensor:
-    # The formula takes the long factors once the current length exceeds the trained one. As with `dynamic`, keys are
-    # rotated once, so the choice is made for the longest sequence that this engine accepts.
+    # By the formula the long factors apply once the current length exceeds the trained one. As with `dynamic`, keys are
+    # rotated
+    # once, so the longest sequence that this engine accepts decides.
     assert rope.original_max_position_embeddings is not None, "read_rope has filled it"
     is_long = max_model_len > rope.original_max_position_embeddings
     factors = rope.long_factor if is_long else rope.short_factor

@@ -9,10 +9,10 @@ _BEFORE = "\n"  # ends a word without a space, so that the next word is spelled 
 
 
 def bad_words_ids(tokenizer: Tokenizer, words: Iterable[str]) -> list[tuple[int, ...]]:
-    """Token sequences to forbid: each word at the start of a text, behind a space, and behind no space.
+    """Token sequences to forbid: each word at the start of a text, after a space, and without a space before it.
 
-    As in vLLM this forbids the usual spellings, not every way of cutting the word into tokens. Without duplicates, in
-    the order of `words`.
+    As in vLLM this forbids the usual spellings, not every split of the word into tokens. Without duplicates, in the
+    order of `words`.
 
     Raises:
         InvalidRequestError: a word has no tokens (param 'bad_words').

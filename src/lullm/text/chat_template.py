@@ -23,9 +23,9 @@ class ChatTemplate:
     """A model's chat template. Rendering is thread-safe and does not change its arguments.
 
     Args:
-        source: the template, or several by name; then 'tool_use' is taken for calls with tools, else 'default'.
+        source: the template, or several by name; then calls with tools use 'tool_use', others 'default'.
         special_tokens: name -> text, visible to the template (`eos_token`, ...).
-        bounds: of one rendering, where it is not quick by itself.
+        bounds: of one rendering in the other process.
 
     Raises:
         ModelLoadError: not a valid template, or several and no 'default'.
@@ -61,20 +61,20 @@ class ChatTemplate:
 
         A message has `role` and `content`: a string, or OpenAI's list of text parts, which are joined with newlines.
         Content may be missing beside `tool_calls`. Their `arguments` may be JSON text; the template gets them parsed.
-        `kwargs` are visible to the template as they are (`enable_thinking=False`).
+        The template sees `kwargs` unchanged (`enable_thinking=False`).
 
         Blocks for at most some milliseconds in this process, and for `ProcessBounds.wall_s` in another.
 
         Raises:
             InvalidRequestError: malformed messages or tools; or the template refused them, failed with them, or takes
                 too much time or memory with them.
-            ModelLoadError: the template did what the sandbox forbids.
+            ModelLoadError: the template did something that the sandbox forbids.
         """
         options = {"add_generation_prompt": add_generation_prompt, "tools": tools, **kwargs}
         return self.render_variables(self.variables(messages, options))
 
     def variables(self, messages: Sequence[Message], options: Mapping[str, Any]) -> dict[str, Any]:
-        """What the template gets to see of `render(messages, **options)`. Raises InvalidRequestError, as it does."""
+        """The template's variables in `render(messages, **options)`. Raises InvalidRequestError as `render` does."""
         tools = options.get("tools")
         if "messages" in options:
             raise InvalidRequestError("messages cannot be a template argument too", _PARAM)
@@ -111,9 +111,9 @@ class ChatTemplate:
             raise InvalidRequestError(f"the chat template failed on these messages: {error}", _PARAM) from None
 
     def try_out(self) -> None:
-        """Render some short conversations with each template, and learn what it takes.
+        """Render some short conversations with each template, to learn which messages it accepts.
 
-        Raises ModelLoadError: one message takes more than any may.
+        Raises ModelLoadError: one message takes more than the bounds allow.
         """
         for name in self.sources:
             try:
@@ -121,7 +121,7 @@ class ChatTemplate:
             except (OutOfBounds, Forbidden) as error:
                 raise ModelLoadError(f"the chat template {name!r} cannot render one message: {error}") from None
             except (Rejected, Failed):
-                continue  # it may want tools, or a system message
+                continue  # it may need tools, or a system message
         self._takes_argument_text = self._fails_with({}) and not self._fails_with("{}")
         shows = functools.partial(self._shows, "default")
         self._takes_short_ids = not shows(trial_turns("ucr", LONG)) and shows(trial_turns("ucr", SHORT))
@@ -132,7 +132,7 @@ class ChatTemplate:
         return self._renderer.render(name, variables)
 
     def _fails_with(self, arguments: Any) -> bool:
-        """Whether a call with such arguments cannot be printed. DeepSeek's templates add them to a text."""
+        """Whether the template fails with such arguments. DeepSeek's templates add them to a text."""
         if not any("arguments" in source for source in self.sources.values()):
             return False
         call = {"id": SHORT, "type": "function", "function": {"name": "f", "arguments": arguments}}
@@ -145,7 +145,7 @@ class ChatTemplate:
         return False
 
     def _shows(self, name: str, messages: Sequence[Message]) -> bool:
-        """Whether a template prints what the messages say."""
+        """Whether a template prints the texts of the messages."""
         try:
             text = self._render_trial(name, _checked_messages(messages, self._takes_argument_text))
         except TemplateFailure:
@@ -157,11 +157,11 @@ class ChatTemplate:
 
     @property
     def has_process(self) -> bool:
-        """Whether something was not quick, and a process has been started for it."""
+        """Whether a process has been started because a rendering was not quick."""
         return self._renderer.has_process
 
     def close(self) -> None:
-        """End the process that renders what is not quick. Idempotent."""
+        """End the rendering process. Idempotent."""
         self._renderer.close()
 
 
@@ -215,7 +215,7 @@ def _flat_content(content: Any, where: str) -> str:
 def _checked_tool_calls(tool_calls: Any, where: str, as_text: bool) -> list[dict[str, Any]]:
     """The tool calls with parsed arguments: clients send JSON text, but most templates print `arguments | tojson`.
 
-    `as_text`: the template wants text.
+    `as_text`: the template expects text.
     """
     if not _is_list(tool_calls) or not all(isinstance(call, Mapping) for call in tool_calls):
         raise InvalidRequestError(f"{where} must be a list of objects", _PARAM)

@@ -1,8 +1,8 @@
 """IncrementalDetokenizer: generated ids -> growing text, in whole characters.
 
-The library's `DecodeStream` and the usual "decode a window, emit what is new" wait for a text that does not end in
-U+FFFD. With random ids, `DecodeStream` differed from `decode` in 133 of 300 rounds. It also held back bytes that never
-become a character for good, and decoded all of them again in every step. Here each token is looked up as bytes
+The library's `DecodeStream` and the usual "decode a window, emit the new part" wait for a text that does not end in
+U+FFFD. With random ids, `DecodeStream` differed from `decode` in 133 of 300 rounds. It also held back bytes forever
+that never become a character, and decoded all of them again in every step. Here each token is looked up as bytes
 (`TokenBytes`), and Python's incremental UTF-8 decoder holds back at most the 3 bytes of an unfinished character. A
 token costs O(its bytes).
 """
@@ -27,7 +27,7 @@ class IncrementalDetokenizer:
 
     Args:
         prompt_token_ids: the prompt, or at least its last few tokens.
-        shown_token_ids: special tokens that are text all the same.
+        shown_token_ids: special tokens that are shown as text.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ Note that the answer can only be "yes" or "no".<|im_end|>
 
 
 """
-"""The words that the model was trained with (https://arxiv.org/abs/2506.05176). Jinja drops the last newline."""
+"""The text that the model was trained with (https://arxiv.org/abs/2506.05176). Jinja drops the last newline."""
 _QWEN3_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 _ROLES = tuple(re.compile(rf"""["']{role}["']""") for role in ("query", "document"))
 
@@ -54,11 +54,12 @@ class PairReader:
         """The prompt's text and its ids.
 
         Args:
-            splits_text: special tokens that texts spell are text, where the texts are joined as they are.
-            splits_messages: the same where a template reads them. may_block: see `Tokenizer.encode_conversation`.
+            splits_text: special tokens in texts are plain text, where the texts are joined directly.
+            splits_messages: the same where a template reads them.
+            may_block: see `Tokenizer.encode_conversation`.
 
         Raises:
-            InvalidRequestError: something is no text, or the model reads no pairs or no instruction.
+            InvalidRequestError: an argument is not text, or the model reads no pairs or no instruction.
         """
         for name in ("query", "document"):
             if not isinstance(getattr(pair, name), str):

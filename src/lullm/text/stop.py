@@ -1,11 +1,11 @@
 """StopStrings: end a text at the first stop string in it, while the text is still being written.
 
-The match does not depend on how the text is cut into pieces: the stop string that is complete first wins, and of
+The match does not depend on the split of the text into pieces: the stop string that is complete first wins, and of
 several complete at the same character the longest. So there are no ties.
 
-Every stop string has its own Knuth-Morris-Pratt automaton (Knuth, Morris, Pratt 1977), whose state is the length of the
-stop string's beginning that the text ends with. A piece costs O(its characters x stop strings in progress). The text to
-hold back is the longest of these beginnings.
+Every stop string has its own Knuth-Morris-Pratt automaton (Knuth, Morris, Pratt 1977). Its state is the length of the
+stop string's prefix at the end of the text. A piece costs O(its characters x stop strings in progress). The text to
+hold back is the longest of these prefixes.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ class StopResult(NamedTuple):
 class StopStrings:
     """Looks for `stop` in one growing text.
 
-    Text that may be the beginning of a stop string is held back, except with `include_in_output`, which shows it in any
-    case. `stop` must hold no empty strings (`SamplingParams` checks it).
+    A possible beginning of a stop string is held back, except with `include_in_output`, which shows it in any case.
+    `stop` must hold no empty strings (`SamplingParams` checks it).
     """
 
     def __init__(self, stop: Sequence[str], include_in_output: bool = False):

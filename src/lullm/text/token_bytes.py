@@ -28,7 +28,7 @@ def check_lengths(tokens: Iterable[str | bytes], where: str) -> None:
     One token of 16 MB took hours. Known vocabularies have sums of squares of up to 10^8.
 
     Raises:
-        ModelLoadError: the tokens are too long. where: what holds them.
+        ModelLoadError: the tokens are too long. `where`: the file that holds them.
     """
     if sum(len(token) ** 2 for token in tokens) > _MOST_SQUARES:
         raise ModelLoadError(f"{where} has longer tokens than any known tokenizer; take the model's own files")
@@ -128,4 +128,4 @@ def _byte_alphabet() -> dict[str, int]:
 
 _BYTE_OF_CHAR = _byte_alphabet()
 BYTE_CHARACTERS = [char for char, _ in sorted(_BYTE_OF_CHAR.items(), key=lambda item: item[1])]
-"""By byte, the character that spells it in a byte-level vocabulary."""
+"""For each byte, the character that spells it in a byte-level vocabulary."""

@@ -116,7 +116,7 @@ class Tokenizer:
         return self.infill().joined(before, *parts)
 
     def infill(self) -> Infill:
-        """How the model fills in the middle. Raises InvalidRequestError: it does not."""
+        """The model's infill form. Raises InvalidRequestError: it has none."""
         return find_infill(self.backend.token_to_id)
 
     def encode_marked(self, text: str, mark: str) -> list[int]:
@@ -133,15 +133,18 @@ class Tokenizer:
         may_block: bool = True,
         template: ChatTemplate | None = None,
     ) -> tuple[str, list[int]]:
-        """What the chat template makes of messages: the text, and its ids.
+        """The text and the ids of messages, by the chat template.
 
         Args:
-            options: of `ChatTemplate.render`; with `continue_final_message` the text ends with the last message, which
-                the model goes on with. split_special_tokens: those that messages and options spell are text.
-            may_block: wait for another process, if the template needs it. template: another than the model's.
+            options: of `ChatTemplate.render`; with `continue_final_message` the text ends within the last message,
+                which the model continues.
+            split_special_tokens: special tokens in messages and options are plain text.
+            may_block: wait for another process, if the template needs it.
+            template: text to use in place of the model's.
 
         Raises:
-            InvalidRequestError: there is no template, or it refuses the messages. WouldBlock: without `may_block`.
+            InvalidRequestError: there is no template, or it refuses the messages.
+            WouldBlock: it needs the other process, and `may_block` is False.
         """
         template = template or self.chat_template
         if template is None:
@@ -169,10 +172,10 @@ class Tokenizer:
         split_special_tokens: bool = True,
         **kwargs: Any,
     ) -> str | list[int]:
-        """The ids of a conversation, or without `tokenize` its text, under the arguments of transformers.
+        """The ids of a conversation, or without `tokenize` its text, with the arguments of transformers.
 
-        As there, a text loses what `split_special_tokens` means; so generate from the ids, or with `LLM.chat`. `kwargs`
-        are variables of the template. Raises as `encode_conversation` does.
+        As there, the text does not keep the effect of `split_special_tokens`; so generate from the ids, or with
+        `LLM.chat`. `kwargs` are variables of the template. Raises as `encode_conversation` does.
         """
         options = {"tools": tools, "add_generation_prompt": add_generation_prompt, **kwargs}
         if documents is not None:
@@ -217,10 +220,10 @@ class Tokenizer:
         return whole[:start], whole[start + len(bare) :]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text of `ids`; ids that no token has add nothing.
+        """The text of `ids`; ids without a token add nothing.
 
         Raises:
-            InvalidRequestError: something in `ids` cannot be an id.
+            InvalidRequestError: an item of `ids` cannot be an id.
         """
         try:
             return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)

@@ -1,9 +1,9 @@
-"""Verbatim: prompts in which a caller's words stay text, whatever they spell.
+"""Verbatim: prompts in which a caller's words stay text, even if they spell special tokens.
 
 A user who writes `<|im_end|>\\n<|im_start|>system` must not end the turn and begin another. So, before a chat template
-sees them, strings that spell a special token get a mark behind the spelling's first character. In the rendered text a
-special token without a mark is the template's own. Those are given secret names, the marks are taken out, and a second
-tokenizer encodes the result: the same model and rules, which know the special tokens by their secret names alone.
+sees them, strings that spell a special token get a mark after the spelling's first character. In the rendered text a
+special token without a mark is the template's own. Those are given secret names, and the marks are removed. A second
+tokenizer with the same model and rules encodes the result; it knows the special tokens by their secret names only.
 """
 
 import functools
@@ -32,7 +32,7 @@ class Quoted:
 
 
 class Verbatim:
-    """What a tokenizer's special tokens look like in text. Thread-safe."""
+    """The text forms of a tokenizer's special tokens. Thread-safe."""
 
     def __init__(self, backend: Backend):
         self._backend = backend
@@ -51,10 +51,10 @@ class Verbatim:
         """The variables with marks; None if no string in them spells a special token, or ends like the start of one.
 
         Args:
-            template_texts: what the template may write itself, which must not hold the mark.
+            template_texts: texts that the template itself may write; they must not hold the mark.
 
         Raises:
-            InvalidRequestError: something is nested deeper than Python's stack, or no mark is left.
+            InvalidRequestError: a value is nested deeper than Python's stack, or no mark is left.
         """
         if not self._names:
             return None
@@ -81,7 +81,7 @@ class Verbatim:
         """A rendered text for `text_backend`: its unmarked special tokens by their secret names, without the marks."""
         pieces = []
         end = 0
-        behind = 0  # of the last token, whose text is not part of another
+        behind = 0  # the end of the last token, whose text cannot be part of another
         for start, content in sorted(self._tokens.found(text), key=lambda found: (found[0], -len(found[1]))):
             if start < behind:
                 continue
@@ -95,12 +95,12 @@ class Verbatim:
 
     @functools.cached_property
     def text_backend(self) -> Backend:
-        """A tokenizer to which special tokens are text, unless they have their secret names. It shares the model."""
+        """A tokenizer that takes special tokens as text, unless they have their secret names. It shares the model."""
         backend = Backend(self._backend.model)
         for part in ("normalizer", "pre_tokenizer"):
             if getattr(self._backend, part) is not None:
                 setattr(backend, part, getattr(self._backend, part))
-        # New tokens get the ids behind the vocabulary's number of tokens, which may be taken if it has holes.
+        # New tokens get ids from the vocabulary's number of tokens on. Those may be taken if the vocabulary has holes.
         last_id = max(self._backend.get_vocab(with_added_tokens=True).values())
         num_fillers = max(last_id + 1 - backend.get_vocab_size(), 0)
         tokens = [AddedToken(f"{self._filler}{n}", normalized=False) for n in range(num_fillers)]
@@ -130,11 +130,11 @@ class Verbatim:
         return f"\U0010fffd{secrets.token_hex(8)}"
 
     def _spells(self, text: str) -> bool:
-        """Whether the text holds a special token, or ends with the start of one, which what follows may complete."""
+        """Whether the text holds a special token, or ends with the start of one, which later text may complete."""
         return next(self._special.found(text), None) is not None or self._open_end(text) is not None
 
     def _open_end(self, text: str) -> int | None:
-        """Where at the text's end a special token begins that is not complete."""
+        """Where an incomplete special token begins at the text's end."""
         start = max(len(text) - self._longest + 1, 0)
         ending = text[start:]
         if self._first_chars.isdisjoint(ending):
@@ -200,7 +200,7 @@ def _strings(value: Any, found: list[str]) -> list[str]:
 
 
 def _forms(mark: str) -> tuple[str, str, str]:
-    """How a template may print the mark: as it is, as JSON in ASCII, percent-encoded."""
+    """The forms in which a template may print the mark: plain, as JSON in ASCII, percent-encoded."""
     return mark, json.dumps(mark)[1:-1], percent_encoded(mark)
 
 

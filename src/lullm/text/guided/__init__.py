@@ -1,1 +1,1 @@
-"""Guided decoding: from the form that an output must have to the tokens that may come next."""
+"""Guided decoding: from the form that an output must have to the next tokens that it allows."""

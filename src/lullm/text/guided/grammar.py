@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 _WHITESPACE = r"[ \n\t]{1,20}"
-"""The blanks of JSON at one place. Without a bound a model that prefers blanks writes nothing else."""
+"""The blanks of JSON at one place. Without a bound a model that prefers blanks writes only blanks."""
 
 _MAX_DEPTH = 100
 
 
 def joined_grammar(outer: str, form: str) -> str:
-    """A grammar of Lark that refers to another as `@form`, with that other, as one."""
+    """Join a grammar of Lark that refers to `@form` with that form's grammar."""
     try:
         [inner] = json.loads(form)["grammars"]
     except (ValueError, TypeError, KeyError):
@@ -25,7 +25,7 @@ def joined_grammar(outer: str, form: str) -> str:
 
 
 def grammar_of(params: StructuredOutputsParams) -> str:
-    """The grammar. It is not checked here, but for what must be JSON. Raises InvalidRequestError."""
+    """The grammar of the form. Only JSON is checked here. Raises InvalidRequestError."""
     from llguidance import LLMatcher, grammar_from
 
     if params.json is not None:
@@ -68,7 +68,7 @@ def closed_schema(schema: Any, depth: int = 0) -> Any:
 
 
 def _tag_grammar(tag: Any) -> str:
-    """Of {"structures": [{"begin", "schema", "end"}], "triggers": [...]}."""
+    """The grammar of {"structures": [{"begin", "schema", "end"}], "triggers": [...]}."""
     from llguidance import StructTag
 
     try:
@@ -107,7 +107,7 @@ def _invalid(message: str) -> InvalidRequestError:
 
 
 def reason_of(message: str) -> str:
-    """llguidance's message in one line of at most 500 characters, without its drawings of the place and its state."""
+    """llguidance's message in one line of at most 500 characters, without its drawings of place and state."""
     lines = message.partition("\n<")[0].splitlines()
     told = " ".join(line.strip() for line in lines if line and not line[0].isspace())
     return told.replace(": error: ", ": ")[:500]

@@ -1,4 +1,4 @@
-"""GuideMaker: from `structured_outputs` to a checked `Guide`, at the engine's door."""
+"""GuideMaker: makes a checked `Guide` of `structured_outputs`, in the engine's input processor."""
 
 import threading
 from collections import OrderedDict
@@ -12,7 +12,7 @@ from lullm.types.guided.params import Guide, StructuredOutputsParams
 
 _MAX_GUIDES = 64
 _SHORT = 2000
-"""Characters of a form whose text is a grammar in less than a millisecond."""
+"""Characters of a form that becomes a grammar in less than a millisecond."""
 
 
 class GuideMaker:
@@ -35,7 +35,7 @@ class GuideMaker:
         """The guide; the same object for the same form. Compiling takes 0.1 ms to a second.
 
         Args:
-            outer: a grammar of Lark of the whole output, in which that of `params` is `@form`; None: `params` says all.
+            outer: a grammar of Lark for the whole output, in which `@form` is the grammar of `params`; None: no other.
 
         Raises:
             InvalidRequestError: the grammar is wrong or too large; the model has no end-of-sequence token.

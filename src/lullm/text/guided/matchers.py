@@ -1,8 +1,8 @@
-"""Matchers: which tokens a grammar forbids behind an output, by llguidance (docs: github.com/guidance-ai/llguidance).
+"""Matchers: the tokens that a grammar allows after an output, by llguidance (docs: github.com/guidance-ai/llguidance).
 
-The answer is a function of the grammar and the output tokens. What is kept between calls only makes it quick: a matcher
-per sequence is moved forward by the tokens that are new, or back to what still agrees. So a sequence may be preempted,
-forked, swapped or moved to another worker, without a word about it.
+The answer depends on the grammar and the output tokens alone. State between calls only saves time: each sequence has a
+matcher, which is advanced by the new tokens, or rolled back to the common part. So a sequence may be preempted, forked,
+swapped or moved to another worker without any message.
 """
 
 from collections import OrderedDict
@@ -31,11 +31,12 @@ _MAX_LEXER_STATES = 20_000
 """1 to 2 kB each; the library's own limit is 250,000."""
 _MAX_GRAMMAR_SIZE = 100_000
 _MIN_PARALLEL = 1 << 18
-"""Masks times tokens. Fewer are found in less time than threads take to wake up."""
+"""Masks times tokens. Fewer are found faster than threads wake up."""
 _LENGTHS = (1, 2, 3, 4, 6, 8, 10, 13, 16, 30)
 _SLICES = [*(rf'[^"\\\x00-\x1F\x7F]{{1,{most}}}' for most in _LENGTHS), r'[^"\\\x00-\x1F\x7F]+']
 """Groups of tokens that a mask takes as a whole where the rest of a string has room for them: by length, since strings
-have bounds. With the library's own (10, 30, any) a mask of 150,000 tokens with room for 20 took 7 ms, so 0.03."""
+have bounds. With the library's own groups (10, 30, any) a mask of 150,000 tokens with room for 20 took 7 ms, so 0.03.
+"""
 
 
 class Guided(NamedTuple):
@@ -48,7 +49,7 @@ class Guided(NamedTuple):
 
 @dataclass(slots=True)
 class _Place:
-    """A matcher and the tokens that it stands behind."""
+    """A matcher, and the tokens that it has consumed."""
 
     guide: Guide
     matcher: "LLMatcher"
@@ -80,7 +81,7 @@ class Matchers:
     def check(self, guide: Guide) -> None:
         """Raises InvalidRequestError: the grammar is wrong or too large, with the library's reason."""
         matcher = self._fresh_matcher(guide)
-        if not matcher.is_error():  # what is too large shows at the first mask
+        if not matcher.is_error():  # a grammar that is too large fails at its first mask
             matcher.compute_bitmask()
         if matcher.is_error():
             self._fresh.pop(guide, None)
@@ -90,11 +91,10 @@ class Matchers:
             raise InvalidRequestError(f"structured_outputs: {reason}", "structured_outputs")
 
     def allowed(self, sequences: Sequence[Guided]) -> npt.NDArray[np.int32]:
-        """[len(sequences), W]: a bit for each token that may come next: the end's alone where a text is complete.
+        """[len(sequences), W]: a bit for each token that may come next; only the end token's where a text is complete.
 
-        The token 32 * w + b has bit b of word w; there are V bits and more.
-
-        The same sequence may stand there several times, with different tokens.
+        Token 32 * w + b has bit b of word w; there are V bits or more. A sequence may occur several times, with
+        different tokens.
         """
         from llguidance import LLExecutor
         from llguidance.numpy import fill_next_token_bitmask_par
@@ -111,20 +111,20 @@ class Matchers:
             for matcher, row in matchers:
                 matcher.unsafe_compute_mask_ptr(address + row * num_bytes, num_bytes)
             return bits
-        if self._executor is None:  # of all cores: the library leaves one of two idle
+        if self._executor is None:  # of all cores: the library's own leaves one of two idle
             self._executor = LLExecutor(num_threads=default_num_threads())
         fill_next_token_bitmask_par(self._executor, matchers, bits)
         return bits
 
     def settle(self, sequence: Guided, token_id: int) -> int | None:
-        """What comes next if `token_id` is the choice without a mask: this token, or the only one that the mask has.
+        """The next token if `token_id` was chosen without a mask: this token, or the only one that the mask allows.
 
-        None: that needs the mask. Else the token is expected to be the sequence's next.
+        None: the mask is needed. Otherwise the token is expected as the sequence's next.
         """
         place = self._place(sequence, is_again=False)
         if not 0 <= token_id < self._num_ids:
             return None
-        if forced := place.matcher.compute_ff_tokens():  # where a grammar leaves one text alone
+        if forced := place.matcher.compute_ff_tokens():  # where a grammar allows a single text
             token_id = forced[0]
         if place.matcher.try_consume_tokens([token_id]) != 1:
             return None
@@ -132,7 +132,7 @@ class Matchers:
         return token_id
 
     def _place(self, sequence: Guided, is_again: bool) -> _Place:
-        """A matcher behind the sequence's tokens; one of its own for a sequence that has one in this call already."""
+        """A matcher after the sequence's tokens; a second one if the sequence has one in this call already."""
         token_ids = sequence.output_token_ids
         place = None if is_again else self._places.pop(sequence.seq_id, None)
         if place is not None and place.token_ids == token_ids and place.guide == sequence.guide:
@@ -149,7 +149,7 @@ class Matchers:
         if place is None:
             place = _Place(sequence.guide, self._fresh_matcher(sequence.guide).deep_copy())
         new = unpack(token_ids[len(place.token_ids) :])
-        if new and not place.matcher.consume_tokens(new):  # it allows the end alone from now on
+        if new and not place.matcher.consume_tokens(new):  # it allows only the end from now on
             logger.debug("sequence %d left its grammar: %s", sequence.seq_id, place.matcher.get_error())
         place.token_ids = token_ids
         if not is_again:
@@ -190,7 +190,7 @@ class Matchers:
 
 
 def _num_common(one: PackedInts, other: PackedInts) -> int:
-    """How many tokens the common start has."""
+    """Length of the common prefix."""
     shorter = min(len(one), len(other))
     if one[:shorter] == other[:shorter]:
         return shorter // INT_BYTES
@@ -198,7 +198,7 @@ def _num_common(one: PackedInts, other: PackedInts) -> int:
 
 
 def _limits() -> "LLParserLimits":
-    """Bounds of memory, and of time: with the library's own, `((a{100}){100}){100}` took a second."""
+    """Bounds of memory and time: with the library's own, `((a{100}){100}){100}` took a second."""
     from llguidance import LLParserLimits
 
     return LLParserLimits(

@@ -1,4 +1,4 @@
-"""Call: one call of a tool while it is read, and its arguments in each of the ways that models write them."""
+"""Call: one call of a tool while it is read, and readers for each form of arguments."""
 
 import ast
 import json
@@ -29,10 +29,10 @@ _JSON_TYPES = {dict: "object", list: "array", str: "string", bool: "boolean", in
 
 
 class Call:
-    """Turns what is known of a call into events. Arguments that come before the name wait for it.
+    """Turns a call's parts into events. Arguments that come before the name wait for it.
 
     Args:
-        check: raises NotInFormError for what is no tool's name.
+        check: raises NotInFormError if a text cannot be a tool's name.
     """
 
     def __init__(self, index: int, call_id: str, events: list[ReplyEvent], check: Callable[[str], None]):
@@ -72,7 +72,7 @@ def _encodable(text: str) -> str:
 
 
 def read_object(source: Source, body: ObjectBody, call: Call) -> Waiting[None]:
-    """A call that is one JSON object. Keys that say nothing of the call are read over."""
+    """Read a call that is one JSON object. Other keys are ignored."""
     yield from expect(source, "{")
     while not (yield from taken(source, "}")):
         key = yield from _collected(source)
@@ -95,7 +95,7 @@ def read_object(source: Source, body: ObjectBody, call: Call) -> Waiting[None]:
 
 
 def read_json(source: Source, close: str, call: Call) -> Waiting[None]:
-    """Arguments as one JSON object. Anything else up to `close` is given as it stands."""
+    """Read arguments as one JSON object. Any other text up to `close` is passed on unchanged."""
     if (yield from next_char(source)) == "{":
         yield from json_value(source, call.add)
     elif close and source.text:
@@ -105,7 +105,7 @@ def read_json(source: Source, close: str, call: Call) -> Waiting[None]:
 
 
 def read_tagged(source: Source, form: TaggedValues, close: str, schema: Mapping[str, Any], call: Call) -> Waiting[None]:
-    """Arguments between tags. The schema says which values are strings. `close`: what stands behind the last one."""
+    """Read arguments between tags. The schema tells which values are strings. `close`: the text after the last one."""
     opening, key_end, value_end = form.open.strip(), form.name_close.split(), form.close.strip()
     properties = schema.get("properties")
     separator = "{"
@@ -125,7 +125,7 @@ def read_tagged(source: Source, form: TaggedValues, close: str, schema: Mapping[
 
 
 def _upto(source: Source, opening: str, close: str) -> Waiting[bool]:
-    """Read over what stands before `opening` or `close`, and over `opening` too: whether that came first."""
+    """Skip to `opening` or `close`, and over `opening`. Returns whether `opening` came first."""
     pattern = pattern_of((opening, close) if close else (opening,))
     while (match := pattern.search(source.text, source.at)) is None:
         if source.is_closed:
@@ -139,7 +139,7 @@ def _upto(source: Source, opening: str, close: str) -> Waiting[bool]:
 def _tagged_value(
     source: Source, form: TaggedValues, value_end: str, types: frozenset[str], call: Call
 ) -> Waiting[None]:
-    """A value up to its tag. What is surely a string is given as it comes."""
+    """Read a value up to its tag. Text that is surely a string is passed on as it comes."""
     before = form.name_close[len(form.name_close.rstrip()) :]
     behind = form.close[: len(form.close) - len(form.close.lstrip())]
     streams = types == {"string"}
@@ -174,7 +174,7 @@ def _tagged_value(
 
 
 def _types_of(declared: object) -> frozenset[str]:
-    """The JSON types that a schema allows; empty: it does not say."""
+    """The JSON types that a schema allows; empty: unknown."""
     if not isinstance(declared, Mapping):
         return frozenset()
     named = declared.get("type")
@@ -188,12 +188,12 @@ def _types_of(declared: object) -> frozenset[str]:
 
 
 def _typed(text: str, types: frozenset[str]) -> Any:
-    """A value that is written without quotes, by the types that it may have."""
+    """A value without quotes, read by the types that it may have."""
     value = parsed(text)
     if value is None and text.strip() not in ("null", "None"):
         return text
     name = _JSON_TYPES.get(type(value), "null")
-    if not types:  # undeclared: what could be a string is one
+    if not types:  # undeclared: a value that could be a string is one
         return value if name in ("object", "array") else text
     if name in types or (name == "integer" and "number" in types):
         return value
@@ -222,7 +222,7 @@ def _finite(text: str) -> float:
 
 
 def read_keywords(source: Source, form: KeywordValues, close: str, call: Call) -> Waiting[None]:
-    """Arguments as in a program's call, up to the bracket that `close` begins with."""
+    """Read arguments as in a program's call, up to the bracket that `close` begins with."""
     bracket = close[:1]
     separator = "{"
     while (yield from next_char(source)) not in (bracket, ""):
@@ -243,7 +243,7 @@ def read_keywords(source: Source, form: KeywordValues, close: str, call: Call) -
 
 
 def _bracketed(source: Source, quote: str, bracket: str) -> Waiting[str]:
-    """A value up to a comma or the closing bracket, which are not inside brackets or quotes and are not read."""
+    """A value up to a comma or closing bracket outside of brackets and quotes, which is not read."""
     quotes = (quote,) if quote else ('"', "'")
     pattern = pattern_of((*quotes, "\\", *"()[]{},"))
     start, at, depth, inside = source.at, source.at, 0, ""

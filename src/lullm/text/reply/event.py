@@ -1,4 +1,4 @@
-"""What a reply consists of: pieces of text and of thinking, and calls of tools."""
+"""Events of a reply: pieces of text and of thinking, and calls of tools."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """A piece of what the model thinks before it answers. Never empty."""
+    """A piece of the model's thoughts before its answer. Never empty."""
 
     text: str
 
@@ -46,20 +46,20 @@ ReplyEvent = Text | Thinking | CallStart | CallArguments | CallEnd
 
 
 class ReplyReader:
-    """Reads the reply of one completion; this reader takes everything for text.
+    """Reads the reply of one completion; this reader treats everything as text.
 
-    However the text is cut into deltas, the events join to the same reply.
+    The events join to the same reply for any split of the text into deltas.
     """
 
     @property
     def num_thinking_tokens(self) -> int:
-        """How many of the tokens so far the model has thought with."""
+        """How many of the tokens so far belong to thoughts."""
         return 0
 
     def feed(self, text: str, token_ids: Sequence[int]) -> list[ReplyEvent]:
-        """The events of a delta, or of the whole. What may be the start of a marker is held back."""
+        """The events of a delta, or of the whole text. A possible start of a marker is held back."""
         return [Text(text)] if text else []
 
     def finish(self) -> list[ReplyEvent]:
-        """The events of what was held back; a call that is open ends. The reader is of no use then."""
+        """The events of held-back text; an open call ends. The reader cannot be used afterwards."""
         return []

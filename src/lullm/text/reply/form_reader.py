@@ -28,12 +28,12 @@ _MAX_NAME = 256
 _MAX_HEADER = 400
 _NAME = re.compile(r"[^\s<>{}()\[\]\"'`|]+")
 _SHORTEST_MARK = 5
-"""A shorter piece of a call's opening, such as a bracket, says nothing without what stands before it."""
+"""A shorter piece of a call's opening, such as a bracket, is ambiguous without the text before it."""
 _ALPHABET = string.ascii_letters + string.digits
 
 
 class FormReader(ReplyReader):
-    """What begins like a call and is none is text."""
+    """Reads a reply by its form. Text that begins like a call and is none stays text."""
 
     def __init__(self, rules: ReplyRules):
         form = rules.form
@@ -87,7 +87,7 @@ class FormReader(ReplyReader):
             yield from self._bare_calls(calls)
             is_behind_mark = is_behind_mark or self._num_calls > 0
         while not self._is_over:
-            # Behind text, what spells the beginning of a thought is about thoughts.
+            # After text, the mark of a thought is part of the text.
             if thinking and not self._has_text and (yield from taken(self._source, thinking.open.strip())):
                 yield from self._plain(Thinking, (thinking.close.strip(),), True)
                 is_behind_mark = True
@@ -135,9 +135,9 @@ class FormReader(ReplyReader):
         return self._source.is_closed and self._source.at >= len(self._source.text)
 
     def _plain(self, kind: type[Text] | type[Thinking], marks: tuple[str, ...], strips: bool) -> Waiting[str]:
-        """Read text up to one of the marks, which is read too and is the result; empty: the text has ended.
+        """Read text up to one of the marks, and the mark, which is returned; empty: the text has ended.
 
-        Blanks before a mark are not given, nor blanks at the beginning with `strips`.
+        Blanks before a mark are dropped, and with `strips` also those at the beginning.
         """
         source, pattern = self._source, pattern_of(marks)
         while True:
@@ -161,7 +161,7 @@ class FormReader(ReplyReader):
             yield
 
     def _calls_behind(self, form: CallForm, anchor: str) -> Waiting[bool]:
-        """Read the calls behind an anchor. False: there are none, and the anchor was text."""
+        """Read the calls after an anchor. False: there are none, and the anchor was text."""
         start, before, left_out = self._source.at, self._num_calls, self._left_out
         try:
             yield from expect(self._source, *self._anchors[anchor])
@@ -169,7 +169,8 @@ class FormReader(ReplyReader):
         except NotInFormError:
             is_call = False
         if not is_call:
-            # The next mark is looked for behind this one; at the text's end that would be done again and again.
+            # Search the next mark after this one, but not at the text's end, where that would be repeated again and
+            # again.
             end = len(self._source.text) if self._source.is_closed else start
             self._events.append(Text(left_out + self._source.text[start - len(anchor) : end]))
             self._source.at, self._has_text = end, True
@@ -180,7 +181,7 @@ class FormReader(ReplyReader):
         return self._num_calls > before
 
     def _next_in_section(self, form: CallForm) -> Waiting[bool]:
-        """Whether another call of a section begins; what stands before its body is read, or else the section's end."""
+        """Whether another call of a section begins. Reads the text before its body, or else the section's end."""
         yield from taken(self._source, form.separator.strip() or ",")
         opening = form.open.split()
         try:
@@ -197,7 +198,7 @@ class FormReader(ReplyReader):
         return False
 
     def _bare_calls(self, form: CallForm) -> Waiting[None]:
-        """Calls without a mark, with which a reply may begin."""
+        """Read calls without a mark, with which a reply may begin."""
         while True:
             start = self._source.at
             if not (yield from next_char(self._source)):
@@ -215,7 +216,7 @@ class FormReader(ReplyReader):
             yield from taken(self._source, form.section_close.strip())
 
     def _one_call(self, form: CallForm) -> Waiting[bool]:
-        """Read a call's body and what closes it. False: it is none; nothing has been said of it then."""
+        """Read a call's body and its closing mark. False: it is no call, and caused no events."""
         call, start = self._new_call(form.is_bare), self._source.at
         try:
             if isinstance(form.body, ObjectBody):
@@ -269,7 +270,7 @@ class FormReader(ReplyReader):
 
 
 def _together(one: ReplyEvent, other: ReplyEvent) -> ReplyEvent | None:
-    """Two pieces of the same as one; None: they are not."""
+    """Two pieces of the same kind as one; None: they differ."""
     match one, other:
         case (Text(text), Text(more)):
             return Text(text + more)
@@ -281,7 +282,7 @@ def _together(one: ReplyEvent, other: ReplyEvent) -> ReplyEvent | None:
 
 
 def _anchors(form: CallForm) -> dict[str, tuple[str, ...]]:
-    """Marks with which calls begin in a text -> what must stand behind each, before the first call's body.
+    """Marks that begin calls in a text -> the text that must follow each before the first call's body.
 
     Models leave out the first of several marks: `<function=` without `<tool_call>` is a call.
     """

@@ -1,4 +1,4 @@
-"""Which reader of replies a request's completions have."""
+"""Chooses the reader for a request's completions."""
 
 from lullm.text.reply.event import ReplyReader
 from lullm.text.reply.form_reader import FormReader

@@ -1,4 +1,4 @@
-"""Replies: what is known of one model's replies, and from it the rules of each request."""
+"""Replies: the form of one model's replies, and the rules that each request gets from it."""
 
 import functools
 import re
@@ -26,7 +26,7 @@ class Replies:
 
     Args:
         calls, thinking: names of forms, 'none', or None: found in the chat template.
-        thinks: whether the model thinks where a request does not say; None: as the template has it.
+        thinks: whether the model thinks where a request does not say; None: the template's default.
 
     Raises:
         ConfigError: there is no such name; `thinks` is given, and the template has no switch for it.
@@ -42,7 +42,7 @@ class Replies:
             )
 
     def options(self, conversation: Conversation) -> dict[str, Any]:
-        """What the chat template gets beside the messages."""
+        """The template's variables beside the messages."""
         options = {} if self._thinks is None else thinking_options(self._thinks)
         options |= conversation.options
         if conversation.calls.choice == "none":
@@ -50,14 +50,14 @@ class Replies:
         return options
 
     def rules(self, conversation: Conversation, prompt: str) -> ReplyRules:
-        """How the reply is read. `prompt`: the conversation as the template renders it.
+        """The rules for reading the reply. `prompt`: the rendered conversation.
 
         Raises:
             InvalidRequestError: the rules for calls do not fit the tools; the model's form of calls is not known.
         """
         tools = self._tools(conversation)
         form = self.form
-        if form.calls is None and conversation.calls.choice == "required":  # the grammar teaches it
+        if form.calls is None and conversation.calls.choice == "required":  # the grammar enforces it
             form = replace(form, calls=CALLS["hermes"])
         return ReplyRules(
             form=form,
@@ -113,7 +113,7 @@ class Replies:
 
     @functools.cache  # noqa: B019 - two entries, as long as the engine
     def _mark_ids(self, with_calls: bool) -> frozenset[int]:
-        """The special tokens that stand in the form's marks."""
+        """The special tokens in the form's marks."""
         form = self.form if with_calls else ReplyForm(self.form.thinking, None, self.form.header)
         texts = [text for text in form.texts if text]
         spelled = ((token_id, self._tokenizer.decode_token(token_id)) for token_id in self._tokenizer.special_token_ids)
@@ -121,13 +121,13 @@ class Replies:
 
 
 def _has_switch(template: ChatTemplate | None) -> bool:
-    """Whether thinking can be turned on and off: the prompt is another."""
+    """Whether thinking can be turned on and off: the prompt changes."""
     if template is None:
         return False
     try:
         on, off = (template.render(_TRIAL, **thinking_options(thinks)) for thinks in (True, False))
     except InvalidRequestError:
-        return True  # it wants other messages, so that nothing is known
+        return True  # it requires other messages, so its switch is unknown
     return on != off
 
 

@@ -1,6 +1,6 @@
-"""Source: a text that is still coming. Readers are generators over it, which yield where more of it is needed.
+"""Source: a text that is still coming. Readers are generators over it, which yield where they need more of it.
 
-So a form is read by one piece of code, whether the text comes whole or character by character.
+So one piece of code reads a form, whether the text comes whole or character by character.
 """
 
 import re
@@ -19,19 +19,19 @@ _JSON_STARTS = frozenset('{["-0123456789tfn')
 
 
 class NotInFormError(Exception):
-    """What came is not what the form says; or the text has ended within it."""
+    """The text does not have the expected form, or has ended within it."""
 
 
 @dataclass(slots=True)
 class Source:
-    """The text so far, of which everything before `at` is read. `is_closed`: no more will come."""
+    """The text so far. Readers have read everything before `at`. `is_closed`: no more will come."""
 
     text: str = ""
     at: int = 0
     is_closed: bool = False
 
     def forget(self) -> None:
-        """Forget what is read. Places in the text are of no use then."""
+        """Drop the text that was read. Earlier places become invalid."""
         self.text, self.at = self.text[self.at :], 0
 
 
@@ -43,7 +43,7 @@ def skip_blanks(text: str, at: int) -> int:
 
 
 def held_from(text: str, at: int, marks: tuple[str, ...]) -> int:
-    """Where at the text's end a beginning of one of the marks may stand; the end if none does."""
+    """Where a mark may begin at the text's end; the end if none may."""
     longest = max(map(len, marks), default=1) - 1
     for start in range(max(at, len(text) - longest), len(text)):
         ending = text[start:]
@@ -53,7 +53,7 @@ def held_from(text: str, at: int, marks: tuple[str, ...]) -> int:
 
 
 def taken(source: Source, piece: str) -> Waiting[bool]:
-    """Whether `piece` comes next, behind any blanks; then it is read, with them."""
+    """Whether `piece` comes next, after any blanks; then it is read, with them."""
     while True:
         at = skip_blanks(source.text, source.at)
         if source.text.startswith(piece, at):
@@ -81,7 +81,7 @@ def expect(source: Source, *pieces: str) -> Waiting[None]:
 
 
 def until(source: Source, marks: tuple[str, ...], most: int) -> Waiting[tuple[str, str]]:
-    """(what stands before the first of the marks, the mark); both are read. Raises NotInFormError: not in `most`."""
+    """(the text before the first of the marks, the mark); both are read. Raises NotInFormError: not within `most`."""
     pattern = pattern_of(marks)
     while True:
         match = pattern.search(source.text, source.at)
@@ -100,7 +100,7 @@ def pattern_of(marks: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def json_value(source: Source, take: Callable[[str], None]) -> Waiting[None]:
-    """Read one JSON value, pieces of which go to `take` as they come. Raises NotInFormError."""
+    """Read one JSON value; passes its pieces to `take` as they come. Raises NotInFormError."""
     yield from next_char(source)
     scanner = _ValueScanner()
     while True:
@@ -120,7 +120,7 @@ def json_value(source: Source, take: Callable[[str], None]) -> Waiting[None]:
 class _ValueScanner:
     """Finds the end of one JSON value, looking at each character once: it counts brackets, and knows strings.
 
-    Outside strings a character that JSON has not is an error, so that what only looks like JSON is known soon.
+    Outside of strings a character that JSON does not have is an error, so that other text is recognised early.
     """
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class _ValueScanner:
         self._is_begun = False
 
     def scan(self, text: str, at: int) -> tuple[int, bool]:
-        """(how far the value reaches in `text`, whether it ends there). Raises NotInFormError."""
+        """(end of the value's part in `text`, whether the value ends there). Raises NotInFormError."""
         if not self._is_begun and at < len(text):
             if text[at] not in _JSON_STARTS:
                 raise NotInFormError

@@ -1,6 +1,6 @@
-"""Thoughts among output tokens: how many there are, and what ends them when a budget is used up.
+"""Thoughts among output tokens: their number, and the tokens that end them when a budget is used up.
 
-Both are functions of the output tokens alone, so preemption, swap and sleep change nothing.
+Both depend on the output tokens alone, so preemption, swap and sleep change nothing.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class ThinkingCounter:
         self.num_tokens = 0
 
     def feed(self, token_ids: Sequence[int]) -> None:
-        """Go on behind more tokens."""
+        """Count more tokens."""
         for token_id in token_ids:
             self._recent.append(token_id)
             mark = self._thinking.close_ids if self.is_inside else self._thinking.open_ids
@@ -37,7 +37,7 @@ class ThinkingCounter:
 
 
 def forced_id(budget: ThinkingBudget, output_ids: npt.NDArray[np.int32]) -> int | None:
-    """The token that must come next, since the budget is used up: one of the mark's that ends a thought. None: any."""
+    """The token that must come next because the budget is used up: one of the closing mark's. None: any."""
     num_tokens, used, start, is_inside = len(output_ids), 0, 0, budget.begins_inside
     if num_tokens < budget.num_tokens:
         return None
@@ -54,7 +54,7 @@ def forced_id(budget: ThinkingBudget, output_ids: npt.NDArray[np.int32]) -> int 
 
 
 def _ends_of(mark: tuple[int, ...], token_ids: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-    """The places behind each occurrence of a mark."""
+    """The places after each occurrence of a mark."""
     num_starts = len(token_ids) - len(mark) + 1
     if num_starts <= 0:
         return np.zeros(0, np.int64)

@@ -17,7 +17,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class WholeReply:
-    """A reply, or what the events of one delta say together."""
+    """A reply, or the joined events of one delta."""
 
     text: str
     thinking: str
@@ -25,7 +25,7 @@ class WholeReply:
 
 
 def joined(events: Iterable[ReplyEvent]) -> WholeReply:
-    """The reply that `events` are; all events of it, or at least whole calls."""
+    """The reply of these events: all of them, or at least whole calls."""
     text, thinking = [], []
     starts: list[CallStart] = []
     arguments: dict[int, list[str]] = {}

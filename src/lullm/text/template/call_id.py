@@ -1,4 +1,4 @@
-"""Ids of calls as a chat template takes them: Mistral's refuse all but nine letters and digits."""
+"""Ids of calls that a chat template accepts: Mistral's accept only nine letters and digits."""
 
 import hashlib
 import re
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 SHORT, LONG = "call00000", "call_0123456789"
-"""An id that every template takes, and one as clients send them."""
+"""An id that every template accepts, and one as clients send them."""
 
 _SHORT_FORM = re.compile(r"[A-Za-z0-9]{9}")
 
 
 def with_short_ids(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """A message with short ids. The same id becomes the same, so that results find their calls, and prefixes theirs."""
+    """A message with short ids. Equal ids become equal, so that results find their calls, and prefixes stay cached."""
     changed = dict(turn)
     if isinstance(turn.get("tool_call_id"), str):
         changed["tool_call_id"] = _short(turn["tool_call_id"])

@@ -19,7 +19,7 @@ from lullm.text.template.sandbox import Sandbox
 
 LENGTH_BYTES = 8
 _UNLIMITED = 1 << 62
-"""Steps: the timers bound them."""
+"""Steps; here timers bound a rendering."""
 
 
 def main(fd: int, memory_bytes: int, cpu_s: float, wall_s: float, max_size: int) -> None:
@@ -61,7 +61,7 @@ def _answer(renderer: _Renderer, frame: bytearray) -> dict[str, Any]:
         return {"text": getattr(renderer, request.pop("verb"))(**request)}
     except MemoryError:
         error: TemplateFailure = OutOfBounds("it takes too much memory")
-        return {"failure": "OutOfBounds", "message": str(error), "is_last": True}  # what is left may be too little
+        return {"failure": "OutOfBounds", "message": str(error), "is_last": True}  # too little memory may be left
     except TemplateFailure as error:
         return {"failure": type(error).__name__, "message": str(error)}
 
@@ -79,7 +79,7 @@ def _limit(memory_bytes: int) -> None:
 
 
 def _start_timers(cpu_s: float, wall_s: float) -> None:
-    """0 stops them."""
+    """Start the timers; 0 stops them."""
     signal.setitimer(signal.ITIMER_PROF, cpu_s)
     signal.setitimer(signal.ITIMER_REAL, wall_s)
 

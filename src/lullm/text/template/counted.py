@@ -1,6 +1,6 @@
-"""counted: a parsed template with its meter readings inserted.
+"""counted: a parsed template with calls to its meter inserted.
 
-The readings are filters (`_weigh`, `_rounds`, `_concat`), which compiled templates call without a detour.
+They are filters (`_weigh`, `_rounds`, `_concat`), which compiled templates call directly.
 """
 
 from typing import Any, cast
@@ -9,7 +9,7 @@ from jinja2 import nodes
 from jinja2.visitor import NodeTransformer
 
 _CHARS_PER_STEP = 256
-"""Of a loop's own text, which is referred to in each round and copied once at the end."""
+"""A loop's own text is referred to in each round and copied once at the end."""
 
 CHECKS_SYNTAX: frozenset[type[nodes.Node]] = frozenset(
     {
@@ -21,7 +21,7 @@ CHECKS_SYNTAX: frozenset[type[nodes.Node]] = frozenset(
         nodes.Neg, nodes.Pos, nodes.And, nodes.Or, nodes.Continue, nodes.Break,
     }
 )  # fmt: skip
-"""The syntax whose cost the readings cover."""
+"""The syntax whose cost the meter covers."""
 
 
 def counted(tree: nodes.Template) -> nodes.Template:
@@ -42,7 +42,7 @@ class _Readings(NodeTransformer):
         return _filter("_concat", node.nodes[0], node.nodes[1:])
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Compare:
-        """A comparison takes as long as its shorter side is; one with a constant is short, unless it searches."""
+        """A comparison takes as long as its shorter side; one with a constant is short, unless it searches."""
         self.generic_visit(node)
         sides: list[Any] = [node.expr, *(operand.expr for operand in node.ops)]
         searches = any(operand.op in ("in", "notin") for operand in node.ops)

@@ -1,4 +1,4 @@
-"""How a rendering ends without a text."""
+"""Failures of a rendering."""
 
 
 class TemplateFailure(Exception):
@@ -14,7 +14,7 @@ class Rejected(TemplateFailure):
 
 
 class Forbidden(TemplateFailure):
-    """The template did what the sandbox forbids, such as changing a message."""
+    """The template did something that the sandbox forbids, such as changing a message."""
 
 
 class Failed(TemplateFailure):
@@ -26,4 +26,4 @@ class OutOfBounds(TemplateFailure):
 
 
 class WouldBlock(Exception):
-    """Not a failure: only another process may render this, and the caller did not want to wait for it."""
+    """Not a failure: only another process may render this, and the caller does not wait for it."""

@@ -1,6 +1,7 @@
-"""Filters, tests and methods whose time and result are bounded by their arguments, or that are checked before they run.
+"""Filters, tests and methods with bounded time and result, or with a check before they run.
 
-Jinja has others (`center`, `format`, `batch`, ...). Those make any size of a short argument within one C call.
+Jinja has others (`center`, `format`, `batch`, ...). Those can make a value of any size from a short argument in one C
+call.
 """
 
 import functools
@@ -21,7 +22,7 @@ _MAX_INDENT = 16
 _MAX_SEPARATOR = 16
 _NUMBER_CHARS = 20
 _JSON_CHARS = 12
-"""Of JSON per character or item: a character beyond U+FFFF is two escapes."""
+"""Characters of JSON per character or item: a character beyond U+FFFF is two escapes."""
 
 _LINEAR_FILTERS = frozenset(
     {
@@ -35,7 +36,7 @@ _ELEMENT_FILTERS = frozenset(
         "d", "default", "first", "last", "count", "length", "map", "select", "selectattr", "reject", "rejectattr",
     }
 )  # fmt: skip
-"""They give an element or nothing new, so that their result is not measured."""
+"""Filters that return an element or no new value, so that their result is not measured."""
 _CHECKED_FILTERS = frozenset({"join", "replace", "indent", "tojson"})
 _CHEAP_TESTS = frozenset(
     {
@@ -120,11 +121,11 @@ def _refusal(name: str) -> Callable[..., Any]:
 
 
 def _metered(meter: Meter, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with its arguments and its result weighed.
+    """`function`, with its arguments and its result weighed.
 
-    It takes the context, and so the compiler cannot compute it in advance: `{{ 'a' | center(999999999) }}`.
+    It takes the context, so that the compiler cannot compute it in advance: `{{ 'a' | center(999999999) }}`.
     """
-    passes = getattr(function, "jinja_pass_arg", None)  # what the function wants before the value
+    passes = getattr(function, "jinja_pass_arg", None)  # the argument that the function takes before the value
     passed = {"context": "", "eval_context": "eval_ctx", "environment": "environment"}[passes.name] if passes else None
     gives_element = name in _ELEMENT_FILTERS
     check = _CHECKS.get(name)
@@ -137,7 +138,7 @@ def _metered(meter: Meter, name: str, function: Callable[..., Any]) -> Callable[
             meter.weigh(value)
         if check is not None:
             if isinstance(value, Iterator):
-                value = list(value)  # it can be read once, and the check reads it
+                value = list(value)  # it can be read only once, and the check reads it
             check(meter, value, *args, **kwargs)
         if passed is not None:
             args = (value, *args)

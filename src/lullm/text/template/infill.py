@@ -1,7 +1,6 @@
-"""Filling in the middle: what stands before and behind a gap, in the form that a model was trained on.
+"""Filling in the middle: the texts before and after a gap, in the form that a model was trained on.
 
-The form is found by the tokenizer's own tokens: Qwen Coder and CodeGemma, StarCoder, SantaCoder, CodeLlama, DeepSeek
-Coder.
+The tokenizer's own tokens tell the form: Qwen Coder and CodeGemma, StarCoder, SantaCoder, CodeLlama, DeepSeek Coder.
 """
 
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from lullm.errors import InvalidRequestError
 
 @dataclass(frozen=True, slots=True)
 class InfillForm:
-    """The tokens before the prefix, between prefix and suffix, and behind the suffix; and one that ends the middle."""
+    """The tokens before the prefix, between prefix and suffix, and after the suffix; and one that ends the middle."""
 
     before: str
     between: str
@@ -39,7 +38,7 @@ class Infill:
     end: tuple[int, ...]
 
     def joined(self, start: list[int], prefix: list[int], suffix: list[int]) -> list[int]:
-        """The prompt's ids; `start`: what every prompt of the model begins with."""
+        """The prompt's ids; `start`: the first ids of every prompt of the model."""
         return [*start, self.before, *prefix, self.between, *suffix, self.behind]
 
 

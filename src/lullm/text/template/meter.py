@@ -1,8 +1,8 @@
-"""Meter: what a rendering may still spend, and how large its values may become.
+"""Meter: the steps that a rendering may still take, and the largest size of its values.
 
-A value that prints in many characters can be small in memory: `ns.s = [ns.s, ns.s]`, forty times, prints 2 ** 40
-items. So a list or dict is measured as deep as it goes when it is created, each item as often as it occurs. No other
-operation makes a value deeper, so printing and comparing are bounded too.
+A value that prints in many characters can be small in memory: `ns.s = [ns.s, ns.s]`, forty times, prints 2 ** 40 items.
+So a list or dict is measured in depth when it is created, each item as often as it occurs. No other operation makes a
+value deeper, so printing and comparing are bounded too.
 """
 
 import threading
@@ -54,7 +54,7 @@ class Meter(threading.local):
             raise OutOfBounds(f"its text grew beyond {self.max_size} characters")
 
     def weigh(self, value: Any) -> Any:
-        """The value, after the steps for reading it once are spent."""
+        """The value, after spending the steps for reading it once."""
         if isinstance(value, str):
             if len(value) >= CHARS_PER_STEP:
                 self.spend(len(value) // CHARS_PER_STEP)
@@ -80,7 +80,7 @@ class Meter(threading.local):
 def deep_size(value: Any, limit: int, max_items: int | None = None) -> tuple[int, int]:
     """Characters and items together, and items alone, each as often as it occurs. O(items).
 
-    Stops soon behind `limit`, and behind `max_items`.
+    Stops soon after `limit`, and after `max_items`.
     """
     max_items = limit if max_items is None else max_items
     size = num_items = 0

@@ -1,7 +1,7 @@
-"""A conversation whose last message goes on: the template's text ends with it, in front of what would end the turn.
+"""A conversation whose last message goes on: the prompt is cut at the end of that message.
 
-As transformers does it: the template sees the message with a tag behind it, and the text is cut at the tag. So it does
-not matter what the template makes of the content, as long as it shows its end.
+As in transformers: the template sees the message with a tag at its end, and the text is cut at the tag. So the template
+may change the content in any way, as long as it shows its end.
 """
 
 import secrets
@@ -13,7 +13,7 @@ OPTION = "continue_final_message"
 
 
 def take_open_end(variables: dict[str, Any]) -> str | None:
-    """Put a tag behind the last message of a template's `variables`, if they ask for an open end; the tag.
+    """Put a tag at the end of the last message of a template's `variables`, if they ask for it. Returns the tag.
 
     Raises:
         InvalidRequestError: they ask for a new turn as well, or the last message has no text.
@@ -31,7 +31,7 @@ def take_open_end(variables: dict[str, Any]) -> str | None:
 
 
 def cut_at(text: str, tag: str) -> str:
-    """The text in front of the tag. Raises InvalidRequestError: the template does not show the last message's end."""
+    """The text before the tag. Raises InvalidRequestError: the template does not show the last message's end."""
     if tag not in text:
         raise InvalidRequestError("the chat template does not show the end of the last message", OPTION)
     return text[: text.rindex(tag)]

@@ -1,6 +1,6 @@
-"""RenderProcess: one rendering process, started when it is first needed, killed at its deadline and started anew.
+"""RenderProcess: one rendering process. It starts when it is first needed, is killed at its deadline, and starts again.
 
-Python cannot break off a C call, and `{{ 'a' * n % x }}` or a filter may be one of any length. A process can be killed.
+Python cannot interrupt a C call, and `{{ 'a' * n % x }}` or a filter may take any time. A process can be killed.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ logger = get_logger(__name__)
 
 _LENGTH_BYTES = 8
 _GRACE_S = 5.0
-"""The process ends itself at its deadline; the parent kills it so much later, if that failed."""
+"""The process ends itself at its deadline; if that fails, the parent kills it so much later."""
 _CODE = "import sys; sys.path[:0] = sys.argv[6:]; from lullm.text.template.child import main; main(int(sys.argv[1]), \
 int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5]))"
 _FAILURES = {kind.__name__: kind for kind in TemplateFailure.__subclasses__()}
@@ -38,7 +38,7 @@ _FAILURES = {kind.__name__: kind for kind in TemplateFailure.__subclasses__()}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessBounds:
-    """Of one rendering: CPU time, time, address space, and the characters of its result and of every value."""
+    """Bounds of one rendering: CPU time, time, address space, and the characters of its result and of every value."""
 
     cpu_s: float = 2.0
     wall_s: float = 20.0
@@ -80,7 +80,7 @@ class RenderProcess:
 
     @property
     def has_started(self) -> bool:
-        """Whether a process has been started, whatever became of it."""
+        """Whether a process was ever started."""
         return self._running is not None
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ class _Child:
 
     def _cause_of_death(self) -> OutOfBounds:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)  # a socket is closed a little before the process is over
+            self._process.wait(1.0)  # a socket is closed a little before its process has exited
         code = self._process.poll()
         self.release()
         if code == -signal.SIGPROF:

@@ -1,7 +1,7 @@
-"""Renderer: templates, rendered in this process while that is surely quick, else in one that can be killed.
+"""Renderer: renders templates in this process if they are surely quick, otherwise in one that can be killed.
 
-Most templates and conversations need little: a fixed budget, and some for each message. What exceeds it, or does
-something whose cost is not known before, is rendered again in a process of its own, which has more time and memory.
+Most templates and conversations need little: a fixed budget, and some for each message. A rendering that exceeds it, or
+uses an operation of unknown cost, is repeated in a process of its own, with more time and memory.
 """
 
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ from lullm.text.template.process import ProcessBounds, RenderProcess
 from lullm.text.template.sandbox import Sandbox
 
 _MAX_SOURCE_CHARS = 100_000
-"""Of a template that is compiled here. The longest known are of 30,000 characters; a megabyte takes seconds."""
+"""Longer templates are not compiled here. The longest known have 30,000 characters; a megabyte takes seconds."""
 _MIN_STEPS = 10_000
 _STEPS_PER_ITEM = 50
-"""Of the conversation; the templates of popular families take 3 to 15. A step takes 0.3 to 1 us."""
+"""Steps per item of the conversation; templates of popular families take 3 to 15. A step takes 0.3 to 1 us."""
 _CHARS_PER_STEP = 8
 _MAX_STEPS = 5_000_000
 _MIN_SIZE = 1_000_000
@@ -57,7 +57,7 @@ class Renderer:
             try:
                 return self._render_here(self._templates[name], dict(variables))
             except OutOfBounds:
-                pass  # whatever it is, the process can afford more
+                pass  # the process has larger bounds for all of these
         if not may_block:
             raise WouldBlock
         return self._process.render(name, variables)

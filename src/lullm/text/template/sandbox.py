@@ -1,9 +1,9 @@
 """Sandbox: runs the templates of a model's folder, which are foreign programs, within bounds.
 
 It is Jinja's own sandbox with a `Meter`: loop rounds, calls and filters cost steps, and every value has a largest size.
-With `only_bounded` it does nothing whose time or result is not bounded before it runs, so it is safe to run beside an
-event loop. Without, a filter such as `center` may take any time and memory inside one C call: such a sandbox belongs
-into a process that can be killed.
+With `only_bounded` every operation has bounded time and results, so it is safe beside an event loop. Without it, a
+filter such as `center` may take any time and memory inside one C call: such a sandbox belongs into a process that can
+be killed.
 """
 
 import types
@@ -51,7 +51,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=[_GenerationTag, "jinja2.ext.loopcontrols"],
-            optimized=False,  # constants would be folded while compiling, out of the meter's sight
+            optimized=False,  # the compiler would fold constants, which the meter would not see
         )
         self._only_bounded = only_bounded
         self._meter = Meter()
@@ -109,7 +109,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             meter.spend(_LOOP_CALL_STEPS)
             args = (__self._rounds(args[0], 1), *args[1:])
         elif isinstance(__obj, Macro):
-            if __obj.catch_varargs or __obj.catch_kwargs:  # they make a list or a dict of the arguments
+            if __obj.catch_varargs or __obj.catch_kwargs:  # they collect the arguments in a list or a dict
                 meter.measure([args, kwargs])
         elif __self._only_bounded and not (isinstance(__obj, _HARMLESS) or __obj in __self._callables):
             raise OutOfBounds("it calls what is not known to be bounded")
@@ -152,7 +152,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     @pass_context
     def _printed(self, _context: Context, value: Any) -> Any:
-        """What is printed. It takes the context, so that the compiler prints no constants in advance."""
+        """The value to print. It takes the context, so that the compiler prints no constants in advance."""
         if type(value) is not str or len(value) >= CHARS_PER_STEP:
             self._meter.measure(value)
         return value

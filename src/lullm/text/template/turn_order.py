@@ -1,9 +1,9 @@
-"""TurnOrder: which turns a chat template takes behind which, and a conversation in an order that it takes.
+"""TurnOrder: the orders of turns that a chat template accepts, and a conversation rearranged for it.
 
-Clients have the system speak anywhere (agents remind the model of something at every turn), and send several messages
-of one role in a row. Most templates take that. Some refuse it (Qwen3.5, Gemma 3, Mistral), and some leave words out; so
-a template is asked once, with a few short conversations. What it does not take is said as closely as it allows, and in
-its place, so that a cached prefix stays one.
+Clients send system messages anywhere (agents remind the model at every turn), and several messages of one role in a
+row. Most templates accept that. Some refuse it (Qwen3.5, Gemma 3, Mistral), and some leave words out; so a template is
+tested once, with a few short conversations. Turns that it does not accept are expressed as closely as possible, in
+their place, so that a cached prefix stays valid.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ _JOINABLE = frozenset({"role", "content"})
 
 
 def trial_turns(roles: str, call_id: str = SHORT) -> list[dict[str, Any]]:
-    """Turns with texts of their own: of the (s)ystem, the (u)ser, the (a)ssistant, its (c)all and the (r)esult."""
+    """Turns with different texts: of the (s)ystem, the (u)ser, the (a)ssistant, its (c)all and the (r)esult."""
     call = {"id": call_id, "type": "function", "function": {"name": "f", "arguments": "{}"}}
     names = {"s": "system", "u": "user", "a": "assistant", "c": "assistant", "r": "tool"}
     turns: list[dict[str, Any]] = [{"role": names[r], "content": f"Umbra {n}."} for n, r in enumerate(roles)]
@@ -32,13 +32,13 @@ def trial_turns(roles: str, call_id: str = SHORT) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class TurnOrder:
-    """What a template takes.
+    """The orders that a template accepts.
 
     Attributes:
-        first_system, more_systems: a message of the system at the beginning; further ones behind it.
-        late_system: one behind other messages.
-        neighbours: messages of the user behind each other, and of the assistant.
-        behind_result: a message of the user behind a tool's result.
+        first_system, more_systems: a system message at the beginning; further ones after it.
+        late_system: one after other messages.
+        neighbours: consecutive messages of the user, and of the assistant.
+        behind_result: a message of the user after a tool's result.
     """
 
     first_system: bool = True
@@ -51,7 +51,7 @@ class TurnOrder:
     def learned(cls, shows: Callable[[Sequence[Turn]], bool]) -> "TurnOrder":
         """The order of a template. `shows`: whether it prints all texts of a conversation.
 
-        One that does not print a plain conversation is thought to take everything.
+        A template that does not print a plain conversation is assumed to accept everything.
         """
 
         def takes(roles: str, plain: str = "uau") -> bool:
@@ -66,7 +66,7 @@ class TurnOrder:
         )
 
     def arranged(self, turns: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The same words in turns that the template takes."""
+        """The same words in turns that the template accepts."""
         if self == _ANY:
             return list(turns)
         arranged: list[dict[str, Any]] = []
@@ -86,7 +86,7 @@ class TurnOrder:
         return before["role"] == "system" or self.late_system
 
     def _joins(self, before: Turn, turn: Turn) -> bool:
-        """Whether a message has to be part of the one before."""
+        """Whether a message must be joined to the one before."""
         if turn.keys() != _JOINABLE:
             return False
         match before["role"], turn["role"]:

@@ -1,5 +1,5 @@
-"""What files say about a tokenizer, as a backend of the `tokenizers` library.
+"""A tokenizer's files, read as a backend of the `tokenizers` library.
 
-`folder` finds them, `added` has the tokens beside a vocabulary. A module per form that is no tokenizer.json:
+`folder` finds them, `added` has the tokens beside a vocabulary. Formats other than tokenizer.json have a module each:
 `byte_pairs` (vocab.json and merges.txt), `sentence_piece`, `tekken`, `gguf`.
 """

@@ -12,12 +12,12 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def added_token(entry: dict[str, Any]) -> AddedToken:
-    """Of an object with `content` and flags. Raises KeyError, TypeError."""
+    """The token of an object with `content` and flags. Raises KeyError, TypeError."""
     return AddedToken(entry["content"], **{flag: bool(entry.get(flag)) for flag in _FLAGS})
 
 
 def add_declared(backend: Backend, declared: Any, file: str = "tokenizer_config.json") -> None:
-    """Make `backend` know the tokens of an object id -> token, where it does not. `file`: that holds the object.
+    """Add the tokens of an object id -> token to `backend`, where they are missing. `file`: the object's file.
 
     Raises:
         ModelLoadError: the object is damaged, or an id is not the next one.
@@ -40,7 +40,7 @@ def add_declared(backend: Backend, declared: Any, file: str = "tokenizer_config.
 
 
 def mark_special(backend: Backend, contents: Iterable[str]) -> None:
-    """A token of the vocabulary that is named special is one, whatever tokenizer.json calls it; its id stays."""
+    """Mark tokens of the vocabulary that are named special as special, even if tokenizer.json does not; ids stay."""
     special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
     for content in dict.fromkeys(contents):
         if content not in special and backend.token_to_id(content) is not None:

@@ -1,7 +1,7 @@
 """Byte-level BPE (GPT-2's, https://cdn.openai.com/better-language-models): vocab.json and merges.txt as a backend.
 
-Folders of OPT, GPT-2 and the first Qwen2 have no tokenizer.json. What else belongs to a tokenizer, the class that
-transformers names for it knows: how a text is cut into words, and which special tokens there are.
+Folders of OPT, GPT-2 and the first Qwen2 have no tokenizer.json. The rest of a tokenizer is in the class that
+transformers names for it: how a text is cut into words, and its special tokens.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,18 +27,19 @@ _LARGEST = 64 * MIB
 
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 CL100K = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-"""tiktoken's; to be filled with how many digits are a word."""
+"""tiktoken's; the number of digits of a word is filled in."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a text becomes words.
+    """How a text is cut into words.
 
     Attributes:
-        regexes: each cuts what the ones before it have left; none: GPT-2's, which the library has.
-        digit_by_digit: with GPT-2's. composed: NFC before it.
-        whole_words: a word of the vocabulary is one token, whatever the merges make of it. space_before: a text that
-            begins without a space gets one.
+        regexes: each cuts the parts that the ones before it have left; none: GPT-2's, which the library has.
+        digit_by_digit: with GPT-2's.
+        composed: NFC before it.
+        whole_words: a word of the vocabulary is one token, even if the merges split it.
+        space_before: a text that begins without a space gets one.
     """
 
     regexes: tuple[str, ...] = ()
@@ -50,11 +51,11 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class _Class:
-    """A class of transformers: what the files leave out.
+    """A class of transformers: facts that the files leave out.
 
     Attributes:
-        roles: special tokens where the config names no others. is_surrounded: `cls_token` and `sep_token` always
-            stand around a text.
+        roles: special tokens where the config names no others.
+        is_surrounded: `cls_token` and `sep_token` always stand around a text.
     """
 
     regexes: tuple[str, ...] = ()
@@ -126,7 +127,7 @@ def read_byte_pairs(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict
 
 
 def _add_tokens(backend: Backend, folder: Path, config: dict[str, Any], known: Mapping[str, str]) -> dict[str, str]:
-    """Make `backend` know all special and added tokens, in the order of transformers. Returns those with a role."""
+    """Add all special and added tokens to `backend`, in the order of transformers. Returns those with a role."""
     roles = {name: config.get(name, token) for name, token in known.items()} | {
         name: value for name, value in config.items() if name.endswith("_token") and not isinstance(value, bool)
     }
@@ -139,7 +140,7 @@ def _add_tokens(backend: Backend, folder: Path, config: dict[str, Any], known: M
 
 
 def _class_of(folder: Path, config: dict[str, Any]) -> _Class:
-    """By tokenizer_config.json, else by config.json. Raises ModelLoadError: it is none of `_CLASSES`."""
+    """The class by tokenizer_config.json, else by config.json. Raises ModelLoadError: it is none of `_CLASSES`."""
     model = optional_object(folder / "config.json")
     stated = config.get("tokenizer_class") or model.get("tokenizer_class")
     name = stated or _BY_MODEL_TYPE.get(str(model.get("model_type")))
@@ -167,7 +168,7 @@ def _read_merges(path: Path) -> list[tuple[str, str]]:
 
 
 def _special(token: Any, name: str) -> AddedToken:
-    """A special token as the config has it: a text, or an object with flags. Raises ModelLoadError."""
+    """A special token from the config: a text, or an object with flags. Raises ModelLoadError."""
     try:
         if isinstance(token, dict):
             return added_token(token | {"special": True})
@@ -183,7 +184,7 @@ def _listed(config: dict[str, Any]) -> list[Any]:
 
 
 def _declared(folder: Path, config: dict[str, Any], special: set[str]) -> tuple[Any, str]:
-    """Id -> token, as `added_tokens_decoder` has it, or of added_tokens.json, which has ids by text; and which file."""
+    """Id -> token, from `added_tokens_decoder` or added_tokens.json, which has ids by text; and the file's name."""
     if config.get("added_tokens_decoder"):
         return config["added_tokens_decoder"], "tokenizer_config.json"
     declared = {
@@ -194,7 +195,7 @@ def _declared(folder: Path, config: dict[str, Any], special: set[str]) -> tuple[
 
 
 def _surround(backend: Backend, config: dict[str, Any], roles: Mapping[str, str], always: bool) -> None:
-    """Put the tokens around a text that the class or the config asks for."""
+    """Add the tokens around a text that the class or the config asks for."""
     if always:
         before, after = roles.get("cls_token"), roles.get("sep_token")
     else:

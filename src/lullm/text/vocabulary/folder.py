@@ -19,7 +19,7 @@ from lullm.units import MIB
 _LARGEST_TOKENIZER = 256 * MIB
 """The largest known tokenizer.json, of 262,144 tokens, takes 33 MB."""
 _TRIAL_TEXTS = ("The quick fox, 123 and é中.\n", "a" * 64, "1" * 64, " " * 64, "\n" * 64)
-"""Runs of one character are what regular expressions backtrack on."""
+"""Regular expressions backtrack on runs of one character."""
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -38,7 +38,7 @@ def read_tokenizer(folder: Path) -> tuple[Backend, dict[str, str], dict[str, str
 
 
 def reraise_foreign(error: BaseException) -> None:
-    """Raise what is neither an Exception nor a panic of the library, such as Ctrl-C.
+    """Re-raise errors that are neither an Exception nor a panic of the library, such as Ctrl-C.
 
     A panic is a BaseException whose class cannot be imported; no handler of Exception catches it.
     """
@@ -51,11 +51,11 @@ _FORMS = {
     sentence_piece.FILE: sentence_piece.read_sentence_piece,
     byte_pairs.FILE: byte_pairs.read_byte_pairs,
 }
-"""File -> what reads it."""
+"""File -> its reader."""
 
 
 def _load_backend(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[str, str]]:
-    """From tokenizer.json, or else the first of `_FORMS`; and special tokens that the file names."""
+    """The backend from tokenizer.json, or the first of `_FORMS`; and special tokens that the file names."""
     path = folder / "tokenizer.json"
     if not folder.is_dir():
         raise ModelLoadError(f"there is no model folder {folder}")
@@ -80,7 +80,7 @@ def _load_backend(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[s
 
 
 _OTHER_FILES = ("*.tiktoken", "tiktoken.model")
-"""What tokenizers of Qwen 1 and Kimi are made of."""
+"""Tokenizer files of Qwen 1 and Kimi."""
 
 
 def _refuse_other_files(folder: Path) -> None:
@@ -124,7 +124,7 @@ def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
 
 
 def _add_tokens(backend: Backend, config: dict[str, Any], special_tokens: dict[str, str]) -> None:
-    """Make `backend` know the added and special tokens that only tokenizer_config.json declares."""
+    """Add the added and special tokens that only tokenizer_config.json declares to `backend`."""
     add_declared(backend, config.get("added_tokens_decoder") or {})
     extra = [config.get(name) for name in ("additional_special_tokens", "extra_special_tokens")]
     listed = [_content(token, "special token") for tokens in extra if isinstance(tokens, list) for token in tokens]
@@ -132,8 +132,8 @@ def _add_tokens(backend: Backend, config: dict[str, Any], special_tokens: dict[s
 
 
 def read_chat_template(given: str) -> str:
-    """The template that an option names by its file, or is. Raises ModelLoadError: there is no such file."""
-    if any(mark in given for mark in "{}\n"):  # as vLLM tells them apart
+    """The template of an option: a file's, or the option itself. Raises ModelLoadError: there is no such file."""
+    if any(mark in given for mark in "{}\n"):  # as vLLM distinguishes them
         return given
     try:
         return read_text(given_path(given))
@@ -155,7 +155,7 @@ def _chat_template_sources(folder: Path, config: dict[str, Any]) -> dict[str, st
     for name, path in files.items():
         try:
             sources[name] = read_text(path)
-        except FileNotFoundError as error:  # a link to nowhere
+        except FileNotFoundError as error:  # a dangling link
             raise ModelLoadError(f"{path} cannot be read: {error}") from None
     return sources
 

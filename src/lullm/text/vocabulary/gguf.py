@@ -47,7 +47,7 @@ _LLAMA3 = CL100K % "{1,3}"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _THREE_DIGITS = "[0-9]{3}"
 _DEFAULT = (r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+", _THREE_DIGITS)
-"""llama.cpp's own, of files that name none: of no model."""
+"""llama.cpp's default for files that name none; no model has it."""
 _FALCON = (r"[\p{P}$+<=>^~|`]+", _GPT2, _THREE_DIGITS)
 _BLOOM = " ?[^(\\s|.,!?…。，、।۔،)]+"
 _EXAONE_MOE = (
@@ -84,17 +84,17 @@ _OF_OLDER = {
     **dict.fromkeys(("gptneox", "mamba", "mpt"), "mpt"), **dict.fromkeys(("qwen2", "qwen2moe"), "qwen2"),
     "bloom": "bloom", "command-r": "command-r", "exaone": "exaone", "falcon": "falcon", "olmo": "olmo",
 }  # fmt: skip
-"""By architecture: of files that were written before there was this key."""
+"""By architecture: for files written before this key existed."""
 _SPACE = "▁"
 
 
 def read_tokenizer_gguf(path: Path) -> tuple[Backend, dict[str, str], dict[str, str]]:
-    """The library's tokenizer, special tokens by role, and chat templates by name, as `read_tokenizer` gives them.
+    """The library's tokenizer, special tokens by role, and chat templates by name, as from `read_tokenizer`.
 
     Blocks on the disk; half a second for a large vocabulary.
 
     Raises:
-        ModelLoadError: the file describes no tokenizer, one of another kind, or one that cannot be.
+        ModelLoadError: the file describes no tokenizer, one of another kind, or an impossible one.
     """
     file = read_gguf(path)
     kind, tokens = file.text(_PREFIX + "model"), _tokens(file)
@@ -170,7 +170,7 @@ def _stored_merges(file: GGUFFile) -> list[tuple[str, str]]:
 
 
 def _pieces(file: GGUFFile, tokens: list[str], merges: list[tuple[str, str]], has_prefix: bool) -> Backend:
-    """has_prefix: whether a space stands before every text."""
+    """`has_prefix`: whether every text gets a space before it."""
     types = _types(file, tokens)
     vocab = {token: number for number, token in enumerate(tokens)}
     unknown = next((token for token, kind in zip(tokens, types, strict=True) if kind == _UNKNOWN), None)
@@ -194,7 +194,7 @@ def _pieces(file: GGUFFile, tokens: list[str], merges: list[tuple[str, str]], ha
 
 
 def _merges(vocab: dict[str, int], tokens: list[str], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """All pairs that make a token, the best token first: SentencePiece joins by the score of what comes out."""
+    """All pairs that make a token, the best token first: SentencePiece joins by the score of the result."""
     found = []
     for token, score in zip(tokens, scores, strict=True):
         pairs = [(token[:at], token[at:]) for at in range(1, len(token))]
@@ -227,7 +227,7 @@ def _special_tokens(file: GGUFFile, tokens: list[str]) -> dict[str, str]:
 
 
 def _surround(backend: Backend, file: GGUFFile, kind: str, tokens: list[str]) -> None:
-    """Put the tokens around a text that the file asks for."""
+    """Add the tokens around a text that the file asks for."""
     pre = file.metadata.get(_PREFIX + "pre", "default")
     bos, eos = _token_of(file, tokens, "bos"), _token_of(file, tokens, "eos")
     starts = file.metadata.get(_PREFIX + "add_bos_token", kind != "gpt2" or pre in _STARTS_WITH_BOS)

@@ -26,7 +26,7 @@ _UNIGRAM, _BPE = 1, 2
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 """Types of pieces."""
 _ROLES = {40: ("unk_token", 0), 41: ("bos_token", 1), 42: ("eos_token", 2), 43: ("pad_token", -1)}
-"""Fields of the trainer's part: role, and the id where the file does not say it."""
+"""Fields of the trainer's part: role, and the default id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def _normalizers(normalizer: dict[int, list[Any]], has_prefix: bool) -> Iterator
 
 
 def _merges(vocab: dict[str, int], pieces: _Pieces) -> Iterator[tuple[str, str]]:
-    """All pairs that make a token, the best token first: SentencePiece joins by the score of what comes out."""
+    """All pairs that make a token, the best token first: SentencePiece joins by the score of the result."""
     found = []
     for token, score in zip(pieces.tokens, pieces.scores, strict=True):
         for at in range(1, len(token)):

@@ -23,7 +23,7 @@ from lullm.units import MIB
 FILE = "tekken.json"
 _LARGEST = 256 * MIB
 _MOST_TOKENS = 1 << 24
-_MOST_SPECIAL = 1 << 16  # each gets a name, whether it is used or not; Mistral's files have 1000
+_MOST_SPECIAL = 1 << 16  # each gets a name, used or not; Mistral's files have 1000
 _FIRST_SPECIAL = (
     "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
     "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]",
@@ -63,7 +63,7 @@ def read_tekken(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[str
 
 
 def _special(listed: Any, count: int) -> list[str]:
-    """By id; ids without a token of their own are filled up."""
+    """Special tokens by id; ids without a token are filled up."""
     names = [f"<SPECIAL_{number}>" for number in range(count)]
     entries = listed or [{"rank": rank, "token_str": token} for rank, token in enumerate(_FIRST_SPECIAL[:count])]
     for entry in entries:
@@ -76,7 +76,7 @@ def _special(listed: Any, count: int) -> list[str]:
 def _backend(words: list[bytes], special: list[str], pattern: Regex, starts_with_bos: bool) -> Backend:
     spelled = ["".join(BYTE_CHARACTERS[byte] for byte in word) for word in words]
     vocab = {token: number + len(special) for number, token in enumerate(spelled)}
-    # A word that is spelled like a special token gives way: the library has one id per spelling.
+    # A word that is spelled like a special token is dropped: the library has one id per spelling.
     vocab |= {token: number for number, token in enumerate(special)}
     backend = Backend(BPE(vocab=vocab, merges=_merges(words, spelled, set(special)), ignore_merges=True))
     backend.pre_tokenizer = pre_tokenizers.Sequence(
@@ -96,7 +96,7 @@ def _backend(words: list[bytes], special: list[str], pattern: Regex, starts_with
 
 
 def _merges(words: list[bytes], spelled: list[str], hidden: set[str]) -> list[tuple[str, str]]:
-    """All pairs of tokens that make a token, in the order of what comes out, then of the parts."""
+    """All pairs of tokens that make a token, in the order of the result, then of the parts."""
     ranks = {word: rank for rank, word in enumerate(words)}
     found: list[tuple[str, str]] = []
     for word in words[256:]:

@@ -1,1 +1,1 @@
-"""The forms of replies: those that are known by name, and how a model's own is found."""
+"""The forms of replies: a catalogue by name, and the detection of a model's own."""

@@ -24,7 +24,7 @@ THINKING: dict[str, ThinkingForm] = {
     "kimi": ThinkingForm("◁think▷", "◁/think▷"),
     "openai_gptoss": ThinkingForm("<|channel|>analysis<|message|>", "<|end|>"),
 }
-"""What `--reasoning-parser` takes, beside 'none'."""
+"""The values of `--reasoning-parser`, beside 'none'."""
 
 CALLS: dict[str, CallForm] = {
     "hermes": CallForm("<tool_call>\n", ObjectBody(), "\n</tool_call>", separator="\n"),
@@ -90,7 +90,7 @@ CALLS: dict[str, CallForm] = {
     "lfm2": CallForm("", NamedBody("(", _PYTHON), ")", "<|tool_call_start|>[", "]<|tool_call_end|>", ", "),
     "pythonic": CallForm("", NamedBody("(", _PYTHON), ")", "[", "]", ", ", is_bare=True),
 }
-"""What `--tool-call-parser` takes, beside 'none'."""
+"""The values of `--tool-call-parser`, beside 'none'."""
 
 HARMONY = HeaderForm(
     starts=("<|start|>", "<|channel|>"),

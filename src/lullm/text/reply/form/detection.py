@@ -1,4 +1,4 @@
-"""Which form a model's replies have: by names that a user gives, or by what its chat template writes."""
+"""The form of a model's replies: by names that a user gives, or by its chat template."""
 
 import functools
 
@@ -27,7 +27,7 @@ _CALL_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("hermes", ("<tool_call>", "</tool_call>")),
     ("llama3_json", ('"parameters": ', "ipython")),
 )
-"""Name -> texts that all stand in its templates. The first that fits counts: what is special stands before the rest."""
+"""Name -> texts that must all be in its templates. The first match counts, so special forms come first."""
 
 _THINKING_SIGNS = (
     ("openai_gptoss", "<|channel|>analysis"),
@@ -49,7 +49,7 @@ def reply_form(template: ChatTemplate | None, calls: str | None, thinking: str |
 
     Args:
         calls, thinking: names from the catalogue, 'none', 'template' (learned from the chat template), or None: found
-            by what stands in the template, or learned.
+            by texts in the template, or learned.
 
     Raises:
         ConfigError: there is no such name, or nothing can be learned.

@@ -1,7 +1,7 @@
-"""How a model writes calls and thoughts, learned from its own chat template: what it prints for known ones.
+"""The form of calls and thoughts, learned from the chat template's own output for known ones.
 
-The template is rendered with one call and with two, and with a thought; what stands between known words are the marks.
-What was learned is read back before it counts.
+The template is rendered with one call and with two, and with a thought; the texts between known words are the marks. A
+learned form counts only if it reads that output back.
 """
 
 import json
@@ -25,7 +25,7 @@ from lullm.types.reply.rules import ReplyRules, ThinkingTokens, Tool
 
 _ASK = [{"role": "user", "content": "Umbra?"}]
 _TEXT, _THOUGHT = "Quux ends.", "Jumbled vex."
-_ID = "abcdefgh"  # with a digit as long as Mistral's templates want it
+_ID = "abcdefgh"  # contains a digit, and has the length that Mistral's templates require
 _ONE = ("zeta_fn", {"kappa": "wolf pack", "omega": "jazz quiz"})
 _OTHER = ("gyre_fn", {"kappa": "mimsy", "omega": "borogove"})
 _PARAMETERS = {"type": "object", "properties": {"kappa": {"type": "string"}, "omega": {"type": "string"}}}
@@ -93,14 +93,14 @@ def _rendered(template: ChatTemplate, message: dict[str, Any] | None) -> str | N
 
 
 def _between(text: str, other: str) -> str:
-    """What `other` has where `text` has something else."""
+    """The text of `other` where `text` differs."""
     start = len(os.path.commonprefix([text, other]))
     behind = len(os.path.commonprefix([text[start:][::-1], other[start:][::-1]]))
     return other[start : len(other) - behind]
 
 
 def _one_call(said: str) -> tuple[str, ObjectBody | NamedBody, str] | None:
-    """(what stands before a call's body, the body, what stands behind it)."""
+    """(text before a call's body, the body, text after it)."""
     name, arguments = _ONE
     place = said.find(name)
     if place < 0:
@@ -127,7 +127,7 @@ def _one_call(said: str) -> tuple[str, ObjectBody | NamedBody, str] | None:
 
 
 def _with_values(said: str, place: int, behind: int) -> tuple[str, NamedBody, str] | None:
-    """Of a call whose arguments stand one by one."""
+    """The form of a call whose arguments are written one by one."""
     gaps, at = [], behind
     for word in (word for item in _ONE[1].items() for word in item):
         found = said.find(word, at)
@@ -155,14 +155,14 @@ def _with_values(said: str, place: int, behind: int) -> tuple[str, NamedBody, st
 
 
 def _boundary(text: str, low: int, high: int) -> int:
-    """Where from `low` to `high` one mark ends and the next begins: behind a line, else behind a bracket."""
+    """Where from `low` to `high` one mark ends and the next begins: after a line, else after a bracket."""
     common = text[low:high]
     places = (common.rfind("\n"), max(map(common.rfind, ">])}|")))
     return low + next((place + 1 for place in places if place >= 0), 0)
 
 
 def _several(form: CallForm, said: str, twice: str) -> CallForm | None:
-    """The form with its marks shared out between each call and all of them, by what stands between two calls."""
+    """The form with its marks divided between each call and all of them, by the text between two calls."""
     body = said[len(form.open) : len(said) - len(form.close)]
     start = len(form.open) + len(body)
     if not twice.startswith(form.open + body):

@@ -1,4 +1,4 @@
-"""The arguments of one call as rules of a grammar, for each way in which models write them."""
+"""The arguments of one call as rules of a grammar, for each form in which models write them."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _NUMBER = r"/-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,15})?/"
 
 
 def arguments_of(writer: GrammarWriter, body: NamedBody, schema: Mapping[str, Any]) -> str:
-    """What may stand as the arguments of a call whose parameters have the schema."""
+    """A rule for the arguments of a call whose parameters have the schema."""
     if isinstance(body.arguments, TaggedValues):
         return _tagged(writer, body.arguments, schema)
     if isinstance(body.arguments, KeywordValues):
@@ -50,7 +50,7 @@ class _Keywords:
     def members(self, schema: Mapping[str, Any], equals: str, depth: int) -> str:
         """Keys and values with commas between them; those that are not required may be left out."""
         required = _required(schema)
-        first, later = '""', '""'  # what may come if no member stands before it, and if one does
+        first, later = '""', '""'  # rules for the case that no member has come before, and that one has
         for name, declared in reversed(_properties(schema).items()):
             key = name if equals != ": " else json.dumps(name)
             member = self._writer.rule(
@@ -64,7 +64,7 @@ class _Keywords:
         return first
 
     def value(self, schema: Mapping[str, Any], depth: int) -> str:
-        """A value that has the schema's type; of a schema without one any value."""
+        """A value of the schema's type; without a schema any value."""
         texts, kind = _texts(schema), schema.get("type")
         if texts:
             marks = self._quote or '"'

@@ -15,7 +15,7 @@ _FORM = "@form"
 
 
 def _is_guided(rules: ReplyRules) -> bool:
-    """Whether the calls of a reply need a grammar: one must come, or its arguments must fit their schema."""
+    """Whether the calls of a reply need a grammar: one is required, or its arguments must fit their schema."""
     return rules.calls.choice == "required" or any(tool.is_strict for tool in rules.tools)
 
 
@@ -47,7 +47,7 @@ def reply_grammar(
 
 
 def _thoughts(writer: GrammarWriter, rules: ReplyRules) -> str:
-    """What may stand before the answer."""
+    """Rules for thoughts before the answer."""
     form, thinking, header = rules.form.thinking, rules.thinking, rules.form.header
     if form is None or thinking is None or not (thinking.begins_inside or thinking.may_begin):
         return ""
@@ -68,7 +68,7 @@ def _calls(writer: GrammarWriter, rules: ReplyRules) -> str:
 
 
 def _text_with_calls(writer: GrammarWriter, rules: ReplyRules, before_text: str) -> list[str]:
-    """Any text, in which what begins like a call is one."""
+    """Any text, in which text that begins like a call must be one."""
     form = _call_form(rules)
     mark = (form.section_open or form.open).split()[:1]
     if form.is_bare or not mark:

@@ -1,6 +1,6 @@
-"""GrammarWriter: rules of one grammar, in Lark as llguidance has it.
+"""GrammarWriter: rules of one grammar, in llguidance's Lark.
 
-llguidance takes every added token for a token of its own, never for its text. So marks are written as tokens where the
+llguidance takes every added token as a token of its own, never as its text. So marks are written as tokens where the
 tokenizer has them, and free text holds no such token.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 ANY = "/(?s:.*)/"
 BLANKS = r"[ \n\t]{1,20}"
-"""Of JSON, and behind thoughts. Without a bound a model that prefers blanks writes nothing else."""
+"""Blanks of JSON, and after thoughts. Without a bound a model that prefers blanks writes only blanks."""
 
 
 class GrammarWriter:
@@ -35,7 +35,7 @@ class GrammarWriter:
         return name
 
     def literal(self, text: str) -> str:
-        """A text as the strings and tokens that it consists of."""
+        """A text as its strings and tokens."""
         pieces, at = [], 0
         for match in self._tokens.finditer(text):
             pieces += [_quoted(text[at : match.start()])] if match.start() > at else []
@@ -58,7 +58,7 @@ class GrammarWriter:
         return name
 
     def after_text(self, mark: str) -> str:
-        """Any text, in which a mark, when it first comes, is one. The mark ends it."""
+        """Any text up to the first occurrence of a mark, and the mark."""
         found = self._tokens.match(mark)
         if found:
             return f"{ANY} {self.literal(mark)}"
