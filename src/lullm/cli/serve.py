@@ -29,10 +29,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """What `lullm serve` is, and its flags."""
     parser.usage = "lullm serve [MODEL] [FLAGS]"
     parser.description = (
-        "Serve a model over HTTP: a page at /; OpenAI's and Anthropic's at /v1, Ollama's at "
-        "/api, llama.cpp's /completion; /metrics, /health; /docs lists every endpoint and field. With "
-        "--enable-sleep-mode also /sleep, /sleep/explain, /wake_up, /is_sleeping, /pause, /resume, /is_paused, "
-        "/reset_prefix_cache, /collective_rpc. SIGTERM or Ctrl-C lets running requests end, a second one aborts them."
+        "Serve a model over HTTP: a web page at /, the APIs of OpenAI and Anthropic at /v1, Ollama's at /api, "
+        "llama.cpp's at /completion, and /metrics and /health. /docs lists every endpoint and field. "
+        "--enable-sleep-mode adds /sleep, /sleep/explain, /wake_up, /is_sleeping, /pause, /resume, /is_paused, "
+        "/reset_prefix_cache and /collective_rpc. After SIGTERM or Ctrl-C running requests finish; a second one aborts "
+        "them."
     )
     add_model_argument(parser)
     add_config_flag(parser)

@@ -38,14 +38,14 @@ class UserOptions(EngineOptions):
     )
     generation_config: str = option(
         "auto",
-        "where requests get the sampling parameters that they leave open: 'auto' from the model's "
-        "generation_config.json, 'vllm' none, as in `SamplingParams`; or from that of another folder",
+        "default sampling parameters: 'auto' takes the model's generation_config.json, 'vllm' takes none, as in "
+        "`SamplingParams`; or a folder with another file",
         "model",
         value_name="FOLDER",
     )
     override_generation_config: str | None = option(
         None,
-        'some of these, as JSON: {"temperature": 0.6, "max_new_tokens": 512}, whose last bounds completions, and chats '
+        'some of these as JSON: {"temperature": 0.6, "max_new_tokens": 512}; the last bounds completions, and chats '
         "in Python; default: none",
         "model",
         value_name="JSON",

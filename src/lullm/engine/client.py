@@ -16,7 +16,7 @@ from lullm.config.model import ModelConfig
 from lullm.config.option.sleep_after import SleepRung
 from lullm.config.resolved import IdleConfig, ResolvedConfig
 from lullm.engine.caller.backlog import Reader
-from lullm.engine.caller.length import LONG_CHARS, num_chars, num_given
+from lullm.engine.caller.length import LONG_CHARS, num_chars, num_param_chars
 from lullm.engine.input import InputProcessor
 from lullm.text.template.failure import WouldBlock
 from lullm.text.tokenizer import Tokenizer
@@ -83,7 +83,7 @@ class EngineClient(VllmNames, ABC):
             EngineDeadError: the engine takes no new requests.
         """
         self.check_running()
-        if num_chars(prompt) + num_given(params) <= LONG_CHARS:
+        if num_chars(prompt) + num_param_chars(params) <= LONG_CHARS:
             with contextlib.suppress(WouldBlock):
                 return self._input.process(request_id, prompt, params, priority, may_block=False)
         return await asyncio.to_thread(self._input.process, request_id, prompt, params, priority)

@@ -86,7 +86,7 @@ class InputProcessor:
         if params.truncate_prompt_tokens is not None:
             num_most = max(self._max_model_len - (params.max_tokens or 1), 1)
             token_ids = _truncated(token_ids, params.truncate_prompt_tokens, num_most)
-        self._check_prompt(_param(prompt), token_ids, num_drawn=1)
+        self._check_prompt(_prompt_field(prompt), token_ids, num_drawn=1)
         reply = self._replies.rules(prompt, text or "") if isinstance(prompt, Conversation) else None
         if params.thinking_token_budget is not None and (reply is None or reply.thinking is None):
             raise InvalidRequestError(
@@ -126,7 +126,7 @@ class InputProcessor:
                 raise
             if form is not None:
                 self._guides.make(form, may_block)  # raises the errors of the caller's own grammar
-            raise InvalidRequestError(_said_of_tools(str(error)), "tools") from None
+            raise InvalidRequestError(_tools_error(str(error)), "tools") from None
 
     def _end_ids(self, prompt: Input) -> tuple[int, ...]:
         if _suffix(prompt) is None:
@@ -140,7 +140,7 @@ class InputProcessor:
         text, token_ids = self._text_and_ids(prompt, add_special_tokens=True, may_block=may_block)
         if params.truncate_prompt_tokens is not None:
             token_ids = _truncated(token_ids, params.truncate_prompt_tokens, self._max_model_len)
-        self._check_prompt(_param(prompt), token_ids, num_drawn=0)
+        self._check_prompt(_prompt_field(prompt), token_ids, num_drawn=0)
         now = time.monotonic()
         salt = _cache_salt(prompt)
         return GenerateRequest(
@@ -174,7 +174,7 @@ class InputProcessor:
                 options = self._replies.options(prompt)
                 template = None if prompt.template is None else self._other_template(prompt.template)
                 return self._tokenizer.encode_conversation(prompt.messages, options, splits, may_block, template)
-            text, token_ids, splits = _given(prompt)
+            text, token_ids, splits = _text_or_ids(prompt)
             if (suffix := _suffix(prompt)) is not None and text is not None:
                 return text, self._tokenizer.encode_infill(text, suffix)
             if token_ids is None:
@@ -184,7 +184,7 @@ class InputProcessor:
                 token_ids = encode(text, add_special_tokens)
             return text, token_ids
         except InvalidRequestError as error:
-            raise InvalidRequestError(str(error), error.param or _param(prompt), error.code) from None
+            raise InvalidRequestError(str(error), error.param or _prompt_field(prompt), error.code) from None
 
     def _read_template(self, source: str) -> ChatTemplate:
         try:
@@ -242,19 +242,19 @@ def _check_calls_alone(params: SamplingParams) -> None:
             raise InvalidRequestError(f"{name} does not go with calls that have a grammar", name)
 
 
-def _said_of_tools(message: str) -> str:
+def _tools_error(message: str) -> str:
     """The error of a grammar that was made from tools, without its lines, which the caller has never seen."""
     first, _, _ = message.partition("\n")
     reason = _GRAMMAR_PLACE.sub("", first.removeprefix("structured_outputs: "))
     return f"tools: {reason}"
 
 
-def _param(prompt: Input) -> str:
+def _prompt_field(prompt: Input) -> str:
     """The field of a request that holds the prompt."""
     return {Conversation: "messages", TextPair: "document"}.get(type(prompt), "prompt")
 
 
-def _given(prompt: Prompt) -> tuple[str | None, list[int] | None, bool | None]:
+def _text_or_ids(prompt: Prompt) -> tuple[str | None, list[int] | None, bool | None]:
     """A caller's text and token ids, at least one of them; and whether special tokens in the text are plain text.
 
     Raises InvalidRequestError: not a prompt.

@@ -29,14 +29,14 @@ class ServerOptions:
     )
     uds: str | None = option(
         None,
-        "listen on a unix socket in this file (mode 0600), not on a port; the server removes it at its end (default: "
+        "listen on a unix socket in this file (mode 0600), not on a port; removed when the server ends (default: "
         "--host and --port)",
         "listening",
         value_name="PATH",
     )
     admin_port: int | None = option(
         None,
-        "the sleep endpoints answer on this port alone; 0: a free one, named in the log (default: where the others do)",
+        "the sleep endpoints answer only on this port; 0: a free one, named in the log (default: on the other one)",
         "listening",
         least=0,
         most=65535,
@@ -51,23 +51,21 @@ class ServerOptions:
         value_name="FILE",
     )
     ssl_keyfile: str | None = option(
-        None, "PEM file of its private key (default: it stands in --ssl-certfile)", "listening", value_name="FILE"
+        None, "PEM file of its private key (default: --ssl-certfile)", "listening", value_name="FILE"
     )
     ssl_ca_certs: str | None = option(
         None,
-        "PEM file of the authorities whose clients' certificates are accepted (default: clients are not asked for one)",
+        "PEM file of the authorities whose client certificates are accepted (default: clients need none)",
         "listening",
         value_name="FILE",
     )
     ssl_cert_reqs: int = option(
         0, "1: a client may show a certificate, 2: it must; needs --ssl-ca-certs", "listening", least=0, most=2
     )
-    max_connections: int = option(
-        1000, "connections that are open at a time; one more gets a 503", "listening", least=1
-    )
+    max_connections: int = option(1000, "open connections at a time; one more gets a 503", "listening", least=1)
     drain_timeout_s: float = option(
         30.0,
-        "seconds that running requests get to end after a stop signal, before they are aborted",
+        "seconds for running requests to finish after a stop signal, before they are aborted",
         "listening",
         flag="drain-timeout",
         least=0,
@@ -77,23 +75,23 @@ class ServerOptions:
 
     api_keys: tuple[str, ...] = option(
         (),
-        "requests must carry it as 'Authorization: Bearer KEY'; give it again for more keys; `ps` shows it to other "
-        "users, unlike a file or the variable LULLM_API_KEY (default: open)",
+        "key that requests must send as 'Authorization: Bearer KEY'; repeat it for more keys; other users see it in "
+        "`ps`, unlike a file or the variable LULLM_API_KEY (default: open)",
         "access",
         flag="api-key",
         value_name="KEY",
     )
     admin_keys: tuple[str, ...] = option(
         (),
-        "opens the sleep endpoints, which no API key opens then; needed where --enable-sleep-mode listens beyond "
-        "loopback; give it again for more keys; also from the variable LULLM_ADMIN_KEY (default: as open as the rest)",
+        "key for the sleep endpoints, which then refuse API keys; needed if --enable-sleep-mode listens beyond "
+        "loopback; repeat it for more keys; also from the variable LULLM_ADMIN_KEY (default: as open as the rest)",
         "access",
         flag="admin-key",
         value_name="KEY",
     )
     allowed_hosts: tuple[str, ...] = option(
         (),
-        "name by which requests without a key may call the server in `Host`, '*' for any; may be given again (default: "
+        "name that requests without a key may have in `Host`, '*' for any; may be repeated (default: "
         "IP addresses, loopback names, --host and this machine's names)",
         "access",
         flag="allowed-host",
@@ -101,27 +99,27 @@ class ServerOptions:
     )
     allowed_origins: tuple[str, ...] = option(
         (),
-        "web origin that browsers may call from (CORS), '*' for any; may be given again (default: pages of this "
+        "web origin that browsers may call from (CORS), '*' for any; may be repeated (default: pages of this "
         "machine, without CORS)",
         "access",
         flag="allowed-origin",
         value_name="ORIGIN",
     )
 
-    model_aliases: tuple[str, ...] = option((), "more names that requests may call the model by", "requests", flag="")
-    any_model_name: bool = option(False, "requests may call the model by any name", "requests")
-    max_body_bytes: int = option(8 * MIB, "longest request body that is read", "requests", least=1, unit="bytes")
+    model_aliases: tuple[str, ...] = option((), "more names for the model", "requests", flag="")
+    any_model_name: bool = option(False, "accept every model name in requests", "requests")
+    max_body_bytes: int = option(8 * MIB, "longest request body", "requests", least=1, unit="bytes")
     max_request_logprobs: int | None = option(
         None,
-        "most log-probabilities that the answer to one request may hold: prompts x completions x tokens x (logprobs + "
+        "most log-probabilities in the answer to one request: prompts x completions x tokens x (logprobs + "
         "1) (default: 1048576, or what one sequence of the model's length may ask for)",
         "requests",
         least=1,
     )
     max_queued_requests: int | None = option(
         None,
-        "prompts that may wait for the engine, beside those it works on; while so many wait, one more request gets a "
-        "429 (default: any number)",
+        "prompts that may wait for the engine, besides those it computes; one more request gets a 429 "
+        "(default: any number)",
         "requests",
         least=1,
     )
@@ -130,7 +128,7 @@ class ServerOptions:
     )
     request_timeout_s: float | None = option(
         None,
-        "seconds in the engine until a request for text or vectors is ended with 504 (default: it may take any time)",
+        "seconds in the engine after which a request for text or vectors ends with 504 (default: no limit)",
         "requests",
         flag="request-timeout",
         above=0,
@@ -139,7 +137,7 @@ class ServerOptions:
     )
     stream_pause_s: float = option(
         0.02,
-        "seconds between two events of a stream; tokens drawn meanwhile come together; longer with more than "
+        "least seconds between two events of a stream, which joins the tokens drawn meanwhile; longer with more than "
         "64 streams; 0: an event per step",
         "requests",
         flag="stream-pause",
@@ -149,7 +147,7 @@ class ServerOptions:
     )
     engine_process: bool = option(
         False,
-        "the engine runs in a process of its own, and this one tokenizes, renders templates and speaks HTTP",
+        "run the engine in its own process; this one tokenizes, renders templates and speaks HTTP",
         "requests",
     )
     unknown_fields: UnknownFields = option(
@@ -161,8 +159,8 @@ class ServerOptions:
 
     enable_request_id_headers: bool = option(
         False,
-        "every answer has the header X-Request-Id: the client's, or a random one, which stands in the answer's id, "
-        "too; without it only the client's is sent back",
+        "every answer has the header X-Request-Id, also part of its id: the client's, or a random one; without this "
+        "flag only the client's is returned",
         "requests",
     )
 
@@ -176,7 +174,7 @@ class ServerOptions:
         value_name="URL",
     )
     enable_log_requests: bool = option(
-        False, "log the prompt and the parameters of each request, too; prompts are people's own words", "watching"
+        False, "also log the prompt and the parameters of each request; prompts are people's own words", "watching"
     )
     max_log_len: int | None = option(
         None,

@@ -15,7 +15,7 @@ _MESSAGE_CHARS = 10
 _MUCH = 1_000_000
 
 
-def num_given(params: SamplingParams | PoolingParams) -> int:
+def num_param_chars(params: SamplingParams | PoolingParams) -> int:
     """The size of parameters that may be long, in characters: 200,000 biases took the event loop half a second."""
     if not isinstance(params, SamplingParams):
         return 0

@@ -75,7 +75,7 @@ class EngineProcess:
 
     def wait_ready(self) -> Ready:
         """Wait until the engine is ready. Raises as its constructor does; ModelLoadError: the process died or hangs."""
-        for frame in read_frames(_Patient(self.sock, self.tick_s, self.lose_if_silent)):
+        for frame in read_frames(_PolledSocket(self.sock, self.tick_s, self.lose_if_silent)):
             news = decode_news(frame)
             if isinstance(news, Ready):
                 self.sock.setblocking(False)
@@ -132,7 +132,7 @@ def dead(cause: str) -> EngineDeadError:
     return EngineDeadError(f"{cause}; start it again")
 
 
-class _Patient:
+class _PolledSocket:
     """A blocking socket to read from. Calls `look` every `tick_s` while it waits."""
 
     def __init__(self, sock: socket.socket, tick_s: float, look: Callable[[], None]):

@@ -47,18 +47,18 @@ class ExternalWorkers:
             return self._update(*args)
         with self._guard("call"):
             own = self._local.call(verb, *args)
-        return self._told(*own)
+        return self._exchanged(*own)
 
     def launch(self, plan: StepPlan) -> list[Running[StepResult]]:
         with self._guard("step"):
             [step] = self._local.launch(plan)
-        return [_ToldStep(step, self._words.pipeline, self._guard)]
+        return [_BroadcastStep(step, self._words.pipeline, self._guard)]
 
     def run(
         self, method: str | Callable[..., Any], timeout: float | None, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> list[Answer]:
         """Any callable is allowed: every process calls its own."""
-        return self._told(*self._local.run(method, timeout, args, kwargs))
+        return self._exchanged(*self._local.run(method, timeout, args, kwargs))
 
     def weights_versions(self) -> list[int]:
         """By stage; all workers of a stage have the same version. In a pipeline all processes ask at the same time.
@@ -85,22 +85,22 @@ class ExternalWorkers:
         """The tensor itself, or this process's part of it: equal pieces by rank, along any one dimension."""
         shape = self._worker.weight_shape(name)  # None: its layer is on another stage
         own = (name, tuple(tensor.shape), tensor.dtype), None if shape is None else tuple(shape)
-        given, shapes = zip(*(each.value for each in self._told(Answer(own))), strict=True)
+        given, shapes = zip(*(each.value for each in self._exchanged(Answer(own))), strict=True)
         if any(each != given[0] for each in given):
             shown = "; ".join(f"{each[0]} {list(each[1])} {each[2]}" for each in given)
             return [Answer(error=ModelLoadError(f"the processes push different tensors at a time: {shown}"))]
         whole = next((each for each in shapes if each is not None), None)
         if whole is not None and whole != tuple(tensor.shape):
             tensor = _joined(self._worker.setup.seat, tensor.to(self._worker.device), whole)
-        return self._told(*self._local.call("write_weight", name, tensor))
+        return self._exchanged(*self._local.call("write_weight", name, tensor))
 
-    def _told(self, own: Answer) -> list[Answer]:
+    def _exchanged(self, own: Answer) -> list[Answer]:
         """The answers of all workers."""
         return exchange(self._words, own)
 
 
 @dataclass(frozen=True, slots=True)
-class _ToldStep:
+class _BroadcastStep:
     """A step. In a pipeline, the last stage sends its result to all."""
 
     step: Running[StepResult]
