@@ -61,6 +61,10 @@ RUNS = {
         "--tiny --steps 1 --rounds 1 --input-len 16 --family Qwen3Moe",
         rf"\| Qwen3Moe \| {FIGURE} \| {FIGURE} \| \d+% \| {FIGURE} .* yes \|",
     ),
+    "perplexity": (
+        f"demo --text {ROOT / 'LICENSE'} --num-tokens 64 --window 32 --only bfloat16 int8",
+        rf"(?s)62 tokens.*bfloat16 +{FIGURE} .* 100\.0%.*int8 +{FIGURE} +[-+]{FIGURE} ± {FIGURE} +{FIGURE}%",
+    ),
     "preemption modes": ("--block-size 16 --repeat 1", rf"\| 16 \| {FIGURE} \| {FIGURE} \| {FIGURE} \|"),
     "preemption block-size": ("--block-size 16 --repeat 1", r"\| 16 \| \d+ \| \d+-\d+ \|"),
     "preemption prefix": ("--repeat 1", rf"\| 5 examples \| 341 \| {FIGURE} \| {FIGURE} \|"),

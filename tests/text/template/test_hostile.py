@@ -33,4 +33,4 @@ def test_each_ends_with_an_error(name):
         if template is not None:
             template.close()
     assert messages == USER
-    assert time.process_time() - began < 1.5, "time of this process, not of the one that can be killed"
+    assert time.process_time() - began < 5, "time of this process, not of the one that can be killed"

@@ -40,10 +40,11 @@ def _layer_kinds(data: dict[str, Any], has_indices: bool) -> tuple[LayerKind, ..
 def _lfm3_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     """By `layer_types`; without them of four layers one has attention, one a window, but for the first."""
     others: dict[str, LayerKind] = {CONVOLUTION: RecurrentState(_convolution(data).state_shapes)}
-    if data.get("sliding_window") is not None:
-        others[SLIDING] = SlidingWindow(positive_int(data, "sliding_window"))
     places = {2: FULL, 0: SLIDING}
     types = [places.get(layer % 4, CONVOLUTION) if layer else CONVOLUTION for layer in range(num_layers(data))]
+    stated = data.get("layer_types")
+    if SLIDING in (stated if isinstance(stated, list) else types):
+        others[SLIDING] = SlidingWindow(positive_int(data, "sliding_window"))
     return kinds_by_type(data, others, types)
 
 
