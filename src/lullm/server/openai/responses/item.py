@@ -39,13 +39,25 @@ class MessageItem(Item):
     phase: str | None = None
 
 
-class FunctionCallItem(Item):
-    type: Literal["function_call"]
+class CallItem(Item):
+    """A call of a tool, which may stand in a namespace."""
+
     call_id: str
     name: str
     namespace: str | None = None
-    arguments: str
     caller: dict[str, Any] | None = None
+
+
+class FunctionCallItem(CallItem):
+    type: Literal["function_call"]
+    arguments: str
+
+
+class CustomCallItem(CallItem):
+    """Of a custom tool: its input is plain text."""
+
+    type: Literal["custom_tool_call"]
+    input: str
 
 
 class OutputPart(TextPart):
@@ -56,17 +68,6 @@ class OutputPart(TextPart):
     @classmethod
     def stand_in(cls, other: str) -> list[dict[str, Any]]:
         return [{"type": "input_text", "text": unseen(other.removeprefix("input_"))}]
-
-
-class CustomCallItem(Item):
-    """A call of a custom tool: its input is plain text."""
-
-    type: Literal["custom_tool_call"]
-    call_id: str
-    name: str
-    namespace: str | None = None
-    input: str
-    caller: dict[str, Any] | None = None
 
 
 class CallOutputItem(Item):
