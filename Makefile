@@ -51,7 +51,7 @@ arm64: $(VENV)/.installed-test
 
 # The native ops of ARM64 under emulation: half an hour on two cores.
 check-arm64: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m slow tests/ops/emulated
+	$(BIN)/python -m pytest -rs -m slow tests/ops/emulated
 
 format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .
