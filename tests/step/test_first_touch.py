@@ -81,3 +81,16 @@ def test_an_engine_takes_it_before_it_writes(qwen3_folder, touched):
         for _ in range(2):
             llm.generate([[5] * 40], SamplingParams(temperature=0.0, max_tokens=1), use_tqdm=False)
         assert len(touched) == 1 and touched[0] >= 2 * llm.llm_engine.model_config.num_hidden_layers
+
+
+@pytest.mark.parametrize("tags", [["kv_cache"], ["weights"]])
+def test_memory_that_a_sleep_has_released_is_taken_again(qwen3_folder, touched, tags):
+    from lullm import LLM, SamplingParams
+
+    options = {"num_gpu_blocks_override": 64, "max_model_len": 128, "preemption_mode": "recompute"}
+    with LLM(str(qwen3_folder), enable_sleep_mode=True, **options) as llm:
+        for _ in range(2):
+            llm.generate([[5] * 40], SamplingParams(temperature=0.0, max_tokens=1), use_tqdm=False)
+            llm.sleep(1, tags=tags)
+            llm.wake_up()
+    assert len(touched) == (2 if tags == ["kv_cache"] else 1) and len(set(touched)) == 1

@@ -39,6 +39,10 @@ class FirstTouch:
         if len(pages):
             self._library.handle.lullm_touch_pages(pages.ctypes.data, len(pages), mmap.PAGESIZE)
 
+    def forget(self) -> None:
+        """The memory behind all blocks was released."""
+        self._num_touched = 0
+
     def _lacking(self, address: int, block_bytes: int, num_bytes: int, num_blocks: int) -> np.ndarray:
         """(first byte, end) of the pages [N, 2] of one tensor that the new blocks reach into, and no old one."""
         first = address

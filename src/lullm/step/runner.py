@@ -110,6 +110,11 @@ class ModelRunner:
         work = self._device.start(lambda: self._move_and_compute(plan, prepared))
         return _RunningStep(work, self._device)
 
+    def forget_touched(self) -> None:
+        """The KV cache's memory was released, so later steps touch its blocks again before they write them."""
+        if self._first_touch is not None:
+            self._first_touch.forget()
+
     def capture_graphs(self) -> None:
         """Record decodes, on a device that records them before the first request. Blocking. Writes no block."""
         if self._device.records_ahead:

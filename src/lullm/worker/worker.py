@@ -16,7 +16,7 @@ from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.step.runner import ModelRunner
 from lullm.types.parallel.experts import LayerExperts
-from lullm.types.sleep import Action, Released, SleepCommand, SleepForecast
+from lullm.types.sleep import KV_CACHE, Action, Released, SleepCommand, SleepForecast
 from lullm.types.step import Running, StepPlan, StepResult
 from lullm.weights.rule import trainer_name
 from lullm.weights.store import WeightUpdate
@@ -151,7 +151,10 @@ class Worker:
         self._sleeper.prepare_sleep(command)
 
     def commit_sleep(self) -> Released:
-        return self._sleeper.commit_sleep()
+        released = self._sleeper.commit_sleep()
+        if KV_CACHE in released.tags:
+            self.model_runner.forget_touched()
+        return released
 
     def cancel_sleep(self) -> None:
         self._sleeper.cancel_sleep()
