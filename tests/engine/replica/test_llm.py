@@ -97,7 +97,7 @@ def test_sleep_in_the_middle(llm, expected, level):
     engine = llm.llm_engine
     if level == 1:
         for number, prompt in enumerate(PROMPTS):
-            engine.add_request(str(number), prompt, GREEDY)
+            engine.add_request(f"own-{number}", prompt, GREEDY)  # `LLM` counts its own from 0
         while not engine.stats().num_running:
             time.sleep(0.001)
     report = llm.sleep(level, mode="keep")
@@ -111,7 +111,7 @@ def test_sleep_in_the_middle(llm, expected, level):
     found = {}
     while engine.has_unfinished_requests():
         found.update({output.request_id: output.outputs[0].token_ids for output in engine.step()})
-    assert [found[str(number)] for number in range(len(PROMPTS))] == expected[1]
+    assert [found[f"own-{number}"] for number in range(len(PROMPTS))] == expected[1]
 
 
 def test_weights_reach_all(llm, expected, qwen3_folder):
