@@ -115,6 +115,21 @@ def test_each_integer_is_exact(dtype, head_size, num_rows):
 
 
 @DTYPES
+@pytest.mark.parametrize("head_size", [48, 128])
+@pytest.mark.parametrize("kind", ["fp8", "fp8 with scales"])
+def test_a_nan_of_e4m3_stays_where_it_is(dtype, kind, head_size):
+    """In the one element of a value, whether the rest of its step is read as numbers without NaN or not."""
+    layout, q, caches = make_step([(1, 40), (1, 90), (20, 90)], 4, 2, head_size, 16, dtype)
+    cache = cache_of(kind, *caches)
+    block = layout.block_tables[1, 5]
+    as_bytes(cache.value)[block, 3, 1, 37] = 0xFF
+    found = native_attention.attention(q, cache, prepare(native_attention, layout), 0.125)
+    expected = torch.zeros_like(found, dtype=torch.bool)
+    expected[1, 2:, 37] = True
+    assert torch.equal(found.isnan(), expected)
+
+
+@DTYPES
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("extras", [(0.8, None), (None, SINKS), (0.8, SINKS)], ids=["cap", "sinks", "both"])
 @pytest.mark.parametrize("window", [None, 100])

@@ -17,6 +17,8 @@ struct Int8 {
 struct Float8 {
   uint8_t bits;
 };
+// Of which none is NaN.
+struct FiniteFloat8 : Float8 {};
 
 // Half precision, which only sums over workers know.
 struct Half {

@@ -34,8 +34,11 @@ constexpr int kLanes = 16;
 //   add_dot: sum + the products of neighbouring 16-bit integers, in pairs
 //   load_signed_bytes: sixteen, as 32 bits each; store_bytes: the other way, saturated
 //   store_crossed: as 16 bits, of each four the second and the third in each other's place
-//   load(const Float8*): by way of half precision, whose exponent counts from 15 instead of 7, a factor of 256: neither small
-//     numbers nor a processor that flushes denormals take a step of their own; the only NaN of e4m3 is all ones
+//   load(const Float8*): by way of half precision, whose exponent counts from 15 instead of 7: numbers are divided by
+//     kFloat8Unit. Neither small ones nor a processor that flushes denormals take a step of their own. The only NaN of e4m3
+//     is all ones, which takes as many instructions as the rest: hence FiniteFloat8
+//   note_nan: 64 Float8 more in what holds_nan looks at
+//   split_bytes: sixteen times four bytes become four times sixteen: the first of each, then the second, ...
 // and, where it multiplies pairs of bf16 (LULLM_HAS_DOTS), a V of 32 bf16 in sixteen pairs:
 //   dot: sum + the two products of each pair; set_pair: one pair in all lanes
 //   load_pairs: thirty-two elements, or 16 and zeros where no more are left; round_to_pairs: of two V
@@ -121,6 +124,8 @@ template <>
 inline V rounded<Bf16>(V v) {
   return round_to_bf16(v);
 }
+
+constexpr float kFloat8Unit = 256;
 
 static inline V load(const Int8* p) { return to_floats(load_signed_bytes(&p->value)); }
 static inline V load(const Half* p) { return load_halves(p); }

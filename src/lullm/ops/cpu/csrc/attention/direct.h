@@ -19,37 +19,44 @@ struct Scores {
   float* sums;         // of Int16, integers
 };
 
-// A block of 16 keys. kIsSplit: its units are two bf16 of which floats are made. Those of Int16 are four bytes.
-template <class E, bool kIsSplit, int kRows>
+// A block of 16 keys. U: what its units are made of, operands, or two bf16 or four bytes of which these are made.
+template <class E, class U, int kRows>
 inline void multiply_columns(const Scores<E>& p, const char* block) {
   using L = Lanes<E>;
   typename L::Vector sums[kRows];
   LULLM_UNROLL for (int r = 0; r < kRows; r++) sums[r] = L::read(p.sums + r * kStepKeys);
   const E* row = p.rows;
-  auto multiply = [&](typename L::Vector columns) {
-    LULLM_UNROLL for (int r = 0; r < kRows; r++)
+  auto multiply = [&](typename L::Vector columns) __attribute__((always_inline)) {
+    LULLM_UNROLL for (int r = 0; r < kRows; r++) {
       sums[r] = multiply_add(row, spread(row + r * p.row_stride), columns, sums[r]);
+      if constexpr (std::is_same_v<E, Int16>) hold(sums[r]);
+    }
     row += kUnitElements<E>;
   };
   LULLM_UNROLL for (int64_t unit = 0; unit < kTileUnits; unit++, block += 64) {
-    if constexpr (kIsSplit) {
+    if constexpr (std::is_same_v<U, Bf16> && std::is_same_v<E, float>) {
       multiply(even(reinterpret_cast<const Bf16*>(block)));
       multiply(odd(reinterpret_cast<const Bf16*>(block)));
     } else if constexpr (std::is_same_v<E, Int16>) {
       multiply(first_and_third(load_integers(block)));
       multiply(second_and_fourth(load_integers(block)));
-    } else {
+    } else if constexpr (sizeof(U) > 1) {
       multiply(load(reinterpret_cast<const float*>(block)));
     }
+  }
+  if constexpr (sizeof(U) == 1 && std::is_same_v<E, float>) {
+    alignas(64) U runs[kBlockBytes];
+    for (int64_t i = 0; i < kBlockBytes; i += 64) split_bytes(block - kBlockBytes + i, runs + i);
+    for (int64_t i = 0; i < kBlockBytes; i += 16) multiply(load(runs + i));
   }
   LULLM_UNROLL for (int r = 0; r < kRows; r++) L::write(p.sums + r * kStepKeys, sums[r]);
 }
 
-template <class E, bool kIsSplit>
+template <class E, class U>
 void multiply_columns(const Scores<E>& p, int64_t num_rows, const char* block) {
   for (int64_t row = 0; row < num_rows; row += kRowsAtOnce) {
     const Scores<E> own = {p.rows + row * p.row_stride, p.row_stride, p.sums + row * kStepKeys};
-    with_rows(num_rows - row, [&](auto rows) { multiply_columns<E, kIsSplit, rows>(own, block); });
+    with_rows(num_rows - row, [&](auto rows) { multiply_columns<E, U, rows>(own, block); });
   }
 }
 
@@ -57,12 +64,11 @@ void multiply_columns(const Scores<E>& p, int64_t num_rows, const char* block) {
 template <class E, class C, class Between>
 void multiply_keys(int64_t head_size, const CacheRows& keys, int64_t count, const Scores<E>& p, int64_t num_rows,
                    Between&& between) {
-  constexpr bool kIsSplit = std::is_same_v<C, Bf16> && std::is_same_v<E, float>;
   constexpr int64_t kElements = kTileUnits * 4 / sizeof(C);
   alignas(64) char block[kBlockBytes];
   std::memset(p.sums, 0, num_rows * kStepKeys * sizeof(float));
   int64_t d = 0;
-  auto multiply = [&](auto is_split, auto&& load_row) {
+  auto multiply = [&](auto unit, auto&& load_row) {
     for (int64_t first = 0; first < count; first += 16) {
       V rows[16];
       LULLM_UNROLL for (int64_t i = 0; i < 16; i++) {
@@ -70,25 +76,25 @@ void multiply_keys(int64_t head_size, const CacheRows& keys, int64_t count, cons
         if (i % 4 == 3) between(4);
       }
       transpose(rows, block);
-      multiply_columns<E, is_split>({p.rows + d, p.row_stride, p.sums + first}, num_rows, block);
+      multiply_columns<E, decltype(unit)>({p.rows + d, p.row_stride, p.sums + first}, num_rows, block);
     }
   };
-  if constexpr (kIsSplit) {
+  if constexpr (std::is_same_v<C, Bf16> && std::is_same_v<E, float>) {
     for (; d + kElements <= head_size; d += kElements)
-      multiply(std::true_type(), [](const C* key) { return load(reinterpret_cast<const float*>(key)); });
+      multiply(C(), [](const C* key) { return load(reinterpret_cast<const float*>(key)); });
   }
-  if constexpr (std::is_same_v<E, Int16>) {
+  if constexpr (kAreBytes<E, C>) {
     for (; d < head_size; d += kElements)
-      multiply(std::false_type(), [&](const C* key) { return load_bytes(key, head_size - d); });
+      multiply(C(), [&](const C* key) { return load_bytes(key, head_size - d); });
   } else {
     for (; d < head_size; d += kBlockElements<E>)
-      multiply(std::false_type(), [&](const C* key) { return load_units<E>(key, head_size - d); });
+      multiply(E(), [&](const C* key) { return load_units<E>(key, head_size - d); });
   }
 }
 
 // Columns of a unit of keys: `kVectors` of them from element d of the head on, in the order of packed values.
 template <class E, class C, int kVectors>
-inline void load_columns(const CacheRows& values, int64_t unit, int64_t d, V* columns) {
+__attribute__((always_inline)) inline void load_columns(const CacheRows& values, int64_t unit, int64_t d, V* columns) {
   if constexpr (std::is_same_v<E, float>) {
     const C* value = values.row<C>(unit) + d;
     LULLM_UNROLL for (int j = 0; j < kVectors; j++) columns[j] = load(value + j * kLanes);
@@ -114,15 +120,22 @@ inline void add_columns(const Weighted<E>& p, const CacheRows& values, int64_t n
   float* to = p.sums + d;
   LULLM_UNROLL for (int r = 0; r < kRows; r++)
     LULLM_UNROLL for (int j = 0; j < kVectors; j++) sums[r][j] = load(to + r * p.head_size + j * kLanes);
-  for (int64_t unit = 0; unit < num_units; unit++) {
+  auto add_unit = [&](int64_t unit) __attribute__((always_inline)) {
     V columns[kVectors];
     load_columns<E, C, kVectors>(values, unit, d, columns);
     LULLM_UNROLL for (int r = 0; r < kRows; r++) {
       const V own = spread(p.rows + r * kStepKeys + unit * kUnitElements<E>);
       LULLM_UNROLL for (int j = 0; j < kVectors; j++) sums[r][j] = multiply_add(p.rows, own, columns[j], sums[r][j]);
     }
-    between(std::max<int64_t>(1, kUnitElements<E> * kVectors * kLanes * sizeof(C) / 64));
+  };
+  constexpr int64_t kBytes = kUnitElements<E> * kVectors * kLanes * sizeof(C);
+  constexpr int64_t kUnits = kBytes >= 256 ? 1 : kBytes >= 128 ? 2 : 4;
+  int64_t unit = 0;
+  for (; unit + kUnits <= num_units; unit += kUnits) {
+    LULLM_UNROLL for (int64_t i = 0; i < kUnits; i++) add_unit(unit + i);
+    between(std::max<int64_t>(1, kUnits * kBytes / 64));
   }
+  for (; unit < num_units; unit++) add_unit(unit);
   LULLM_UNROLL for (int r = 0; r < kRows; r++)
     LULLM_UNROLL for (int j = 0; j < kVectors; j++) store(to + r * p.head_size + j * kLanes, sums[r][j]);
 }

@@ -17,6 +17,22 @@ struct Sums {
   int64_t stride;
 };
 
+// Calls body(d, elements d to d + 15 of the head). E: the operand's elements; with pairs, the even of 32 elements of the
+// head lie before the odd ones (`packed.h`).
+template <class E, class Body>
+inline void for_elements(int64_t head_size, Sums sums, Body&& body) {
+  int64_t d = 0;
+#if defined(LULLM_HAS_DOTS)
+  for (; std::is_same_v<E, Bf16> && d + 2 * kLanes <= head_size; d += 2 * kLanes, sums.values += 2 * sums.stride) {
+    V first, second;
+    interleave(load(sums.values), load(sums.values + sums.stride), first, second);
+    body(d, first);
+    body(d + kLanes, second);
+  }
+#endif
+  for (; d < head_size; d += kLanes, sums.values += sums.stride) body(d, load(sums.values));
+}
+
 inline float& base_of(float* share, int64_t head_size) { return share[head_size]; }
 inline float& total_of(float* share, int64_t head_size) { return share[head_size + 1]; }
 
@@ -26,37 +42,29 @@ inline void clear(float* share, int64_t head_size) {
 }
 
 // Adds what comes later in the sequence; a base of minus infinity stands for a piece in which the row sees nothing.
-inline void fold(float* share, int64_t head_size, float base, float total, Sums sums) {
+template <class E>
+void fold(float* share, int64_t head_size, float base, float total, Sums sums) {
   if (base == -INFINITY) return;
   float& own_base = base_of(share, head_size);
   float& own_total = total_of(share, head_size);
   if (own_base == -INFINITY) {
     own_base = base, own_total = total;
-    for (int64_t d = 0; d < head_size; d += kLanes, sums.values += sums.stride) store(share + d, load(sums.values));
+    for_elements<E>(head_size, sums, [&](int64_t d, V own) { store(share + d, own); });
     return;
   }
   const float top = std::fmax(own_base, base), before = std::exp2(own_base - top), now = std::exp2(base - top);
   own_base = top;
   own_total = std::fma(total, now, own_total * before);
-  for (int64_t d = 0; d < head_size; d += kLanes, sums.values += sums.stride)
-    store(share + d, fma(load(sums.values), set1(now), mul(load(share + d), set1(before))));
+  for_elements<E>(head_size, sums, [&](int64_t d, V own) {
+    store(share + d, fma(own, set1(now), mul(load(share + d), set1(before))));
+  });
 }
 
-// A row's result of all its keys. E: the operand's elements; with pairs, the even of 32 elements of the head lie before
-// the odd ones (`packed.h`).
+// A row's result of all its keys.
 template <class E, class T>
 void write(T* out, int64_t head_size, float total, Sums sums) {
   const V factor = set1(1.0f / total);
-  int64_t d = 0;
-#if defined(LULLM_HAS_DOTS)
-  for (; std::is_same_v<E, Bf16> && d + 2 * kLanes <= head_size; d += 2 * kLanes, sums.values += 2 * sums.stride) {
-    V first, second;
-    interleave(mul(load(sums.values), factor), mul(load(sums.values + sums.stride), factor), first, second);
-    store(out + d, first);
-    store(out + d + kLanes, second);
-  }
-#endif
-  for (; d < head_size; d += kLanes, sums.values += sums.stride) store(out + d, mul(load(sums.values), factor));
+  for_elements<E>(head_size, sums, [&](int64_t d, V own) { store(out + d, mul(own, factor)); });
 }
 
 }  // namespace

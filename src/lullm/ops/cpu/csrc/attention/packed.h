@@ -6,6 +6,9 @@
 //
 // For queries of bf16 vectors multiply keys of a cache of integers as integers, two of 16 bits in a unit: of four bytes in a
 // row the first and the third, then the second and the fourth. That takes three instructions for 64 bytes, and floats eight.
+//
+// Bytes of keys become columns as bytes, four of a key side by side, and what they stand for after that: a quarter of the
+// permutations.
 #pragma once
 
 #include <type_traits>
@@ -19,12 +22,13 @@ namespace {
 
 constexpr int64_t kBlockBytes = kTileBytes;
 
-// What products are made of: bf16 where the instruction set multiplies it, else floats.
+// What products of queries of type T, or of weights, are made of: bf16 where the instruction set multiplies it and the
+// cache holds it, else floats, which bytes become in fewer instructions.
 #if defined(LULLM_HAS_DOTS)
-template <class T>
-using Operand = std::conditional_t<std::is_same_v<T, Bf16>, Bf16, float>;
+template <class T, class C>
+using Operand = std::conditional_t<std::is_same_v<T, Bf16> && std::is_same_v<C, Bf16>, Bf16, float>;
 #else
-template <class T>
+template <class T, class C>
 using Operand = float;
 #endif
 
@@ -32,7 +36,11 @@ struct Int16 {
   int16_t value;
 };
 template <class T, class C>
-using KeyOperand = std::conditional_t<std::is_same_v<T, Bf16> && std::is_same_v<C, Int8>, Int16, Operand<T>>;
+using KeyOperand = std::conditional_t<std::is_same_v<T, Bf16> && std::is_same_v<C, Int8>, Int16, Operand<T, C>>;
+
+// Do keys become columns before they become operands?
+template <class E, class C>
+constexpr bool kAreBytes = sizeof(C) == 1 && (std::is_same_v<E, Int16> || std::is_same_v<E, float>);
 
 template <class E>
 constexpr int64_t kUnitElements = 4 / sizeof(E);
@@ -97,29 +105,41 @@ inline I first_and_third(I bytes) { return shift_signed_16<8>(shift_left_16<8>(b
 inline I second_and_fourth(I bytes) { return shift_signed_16<8>(bytes); }
 
 // Sixty-four bytes, or as many as are left, and zeros.
-inline V load_bytes(const Int8* p, int64_t left) {
-  if (left >= 64) return load(reinterpret_cast<const float*>(p));
+inline V load_bytes(const void* p, int64_t left) {
+  if (left >= 64) return load(static_cast<const float*>(p));
   alignas(64) float bytes[kLanes] = {};
   std::memcpy(bytes, p, left);
   return load(bytes);
 }
 
-template <class Between>
-void pack_integers(int64_t head_size, const CacheRows& keys, char* to, Between&& between) {
+// The four bytes of sixteen keys as operands, as many units as these are, 64 bytes each.
+template <class E, class C>
+inline void widen_bytes(const char* four, char* units) {
+  if constexpr (std::is_same_v<E, Int16>) {
+    const I bytes = load_integers(four);
+    store_integers(units, first_and_third(bytes));
+    store_integers(units + 64, second_and_fourth(bytes));
+  } else {
+    alignas(64) C runs[64];
+    split_bytes(four, runs);
+    LULLM_UNROLL for (int64_t i = 0; i < 4; i++) store(reinterpret_cast<float*>(units) + i * kLanes, load(runs + 16 * i));
+  }
+}
+
+template <class E, class C, class Between>
+void pack_bytes(int64_t head_size, const CacheRows& keys, char* to, Between&& between) {
+  constexpr int64_t kFours = kBlockElements<E> / 4;  // in a block
   for (int64_t d = 0; d < head_size; d += 64) {
-    const int64_t num_blocks = head_size - d > 32 ? 2 : 1;
+    const int64_t num_blocks = (std::min<int64_t>(64, head_size - d) + kBlockElements<E> - 1) / kBlockElements<E>;
     for (int64_t first = 0; first < kStepKeys; first += 16) {
       alignas(64) char bytes[kBlockBytes];
       V rows[16];
-      LULLM_UNROLL for (int64_t i = 0; i < 16; i++) rows[i] = load_bytes(keys.row<Int8>(first + i) + d, head_size - d);
+      LULLM_UNROLL for (int64_t i = 0; i < 16; i++) rows[i] = load_bytes(keys.row<C>(first + i) + d, head_size - d);
       transpose(rows, bytes);
       for (int64_t block = 0; block < num_blocks; block++) {
-        char* unit = to + block * 4 * kBlockBytes + first / 16 * kBlockBytes;
-        for (int64_t i = 8 * block; i < 8 * block + 8; i++, unit += 128) {
-          const I four = load_integers(bytes + 64 * i);
-          store_integers(unit, first_and_third(four));
-          store_integers(unit + 64, second_and_fourth(four));
-        }
+        char* units = to + block * 4 * kBlockBytes + first / 16 * kBlockBytes;
+        for (int64_t i = kFours * block; i < kFours * (block + 1); i++, units += kBlockBytes / kFours)
+          widen_bytes<E, C>(bytes + 64 * i, units);
         between();
       }
     }
@@ -127,10 +147,29 @@ void pack_integers(int64_t head_size, const CacheRows& keys, char* to, Between&&
   }
 }
 
+// Do these rows of e4m3 hold a NaN? Looked for apart, it costs a twelfth of what it does in every conversion.
+inline bool rows_hold_nan(int64_t head_size, const CacheRows& rows, int64_t count) {
+  I most = zero_integers();
+  for (int64_t i = 0; i < count; i++)
+    for (int64_t d = 0; d < head_size; d += 64)
+      most = note_nan(most, bits_of(load_bytes(rows.row<Float8>(i) + d, head_size - d)));
+  return holds_nan(most);
+}
+
+// Calls body with an element of the type as which the first `count` rows are read for operands of type E.
+template <class E, class C, class Body>
+inline void with_elements(int64_t head_size, const CacheRows& rows, int64_t count, Body&& body) {
+  if constexpr (std::is_same_v<C, Float8> && std::is_same_v<E, float>) {
+    if (!rows_hold_nan(head_size, rows, count)) return body(FiniteFloat8());
+  }
+  body(C());
+}
+
 // `between` is called after every block.
 template <class E, class C, class Between>
 void pack_keys(int64_t head_size, const CacheRows& keys, char* to, Between&& between) {
   constexpr int64_t kElements = kBlockElements<E>;
+  if constexpr (kAreBytes<E, C>) return pack_bytes<E, C>(head_size, keys, to, between);
   int64_t d = 0;
 #if !defined(LULLM_HAS_DOTS)
   if constexpr (std::is_same_v<C, Bf16>) {  // two elements at a time: half the permutations

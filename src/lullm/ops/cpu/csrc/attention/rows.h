@@ -110,24 +110,22 @@ class Ahead {
 class Near {
  public:
   Near(const char* first, const StepKeys& keys, int64_t num_bytes)
-      : first(first), offset(keys.offset + keys.first), end(keys.offset + keys.last), num_bytes(num_bytes), at(num_bytes) {}
+      : first(first), offset(keys.offset + keys.first), end(keys.offset + keys.last), num_bytes(num_bytes),
+        num_lines((num_bytes + 63) / 64) {}
 
+  // Whole rows, as many as `count` lines and those left over before make.
   void fetch(int64_t count) {
-    for (; count > 0; count--, at += 64) {
-      if (at >= num_bytes) {
-        if (offset == end) return;
-        row = first + *offset++;
-        at = 0;
-      }
-      fetch_near(row + at);
+    for (due += count; due >= num_lines && offset != end; due -= num_lines) {
+      const char* row = first + *offset++;
+      for (int64_t at = 0; at < num_bytes; at += 64) fetch_near(row + at);
     }
   }
 
  private:
-  const char *const first, *row = nullptr;
+  const char* const first;
   const int64_t *offset, *const end;
-  const int64_t num_bytes;
-  int64_t at;  // in the row
+  const int64_t num_bytes, num_lines;
+  int64_t due = 0;
 };
 
 // The keys of an item's steps, found some steps early, and behind the last those of the steps of what the thread will most

@@ -14,10 +14,20 @@ struct StepScales {
   alignas(64) float keys[kStepKeys], values[kStepKeys];
 };
 
-// Does a cache of C have any?
-template <class C>
+// What 1 stands for in operands of type E that are made of elements of type C.
+template <class E, class C>
+inline float unit_of() {
+  if (std::is_same_v<C, Float8> && std::is_same_v<E, float>) return kFloat8Unit;
+#if defined(LULLM_HAS_DOTS)
+  if (std::is_same_v<C, Int8> && std::is_same_v<E, Bf16>) return kInt8Unit;
+#endif
+  return 1;
+}
+
+// Does a cache of C, read as operands of type E, have any?
+template <class E, class C>
 bool has_scales(const AttentionArgs& a) {
-  return std::is_same_v<C, Int8> || (std::is_same_v<C, Float8> && a.key_scales != nullptr);
+  return std::is_same_v<C, Int8> || (std::is_same_v<C, Float8> && (a.key_scales != nullptr || unit_of<E, C>() != 1));
 }
 
 inline void load_row_scales(const char* first, const StepKeys& found, float unit, float* scales) {
@@ -26,26 +36,18 @@ inline void load_row_scales(const char* first, const StepKeys& found, float unit
   for (int64_t i = 0; i < kStepKeys; i += kLanes) store(scales + i, mul(load_halves(halves + i), set1(unit)));
 }
 
-// What 1 stands for in operands of type E that are made of integers.
-template <class E>
-inline float unit_of() {
-#if defined(LULLM_HAS_DOTS)
-  if (std::is_same_v<E, Bf16>) return kInt8Unit;
-#endif
-  return 1;
-}
-
 // Those of one head, for operands of type E; null if all are 1. `place`: where they are written.
 template <class E, class C>
 inline const StepScales* find_scales(const AttentionArgs& a, int64_t head, const StepKeys& found, StepScales* place) {
-  if (!has_scales<C>(a)) return nullptr;
+  const float unit = unit_of<E, C>();
+  if (!has_scales<E, C>(a)) return nullptr;
   if constexpr (std::is_same_v<C, Int8>) {
     const int64_t at = head * a.row_bytes + a.head_size;
-    load_row_scales(a.key_cache + at, found, unit_of<E>(), place->keys);
-    load_row_scales(a.value_cache + at, found, unit_of<E>(), place->values);
+    load_row_scales(a.key_cache + at, found, unit, place->keys);
+    load_row_scales(a.value_cache + at, found, unit, place->values);
   } else {
-    std::fill_n(place->keys, kStepKeys, a.key_scales[head]);
-    std::fill_n(place->values, kStepKeys, a.value_scales[head]);
+    std::fill_n(place->keys, kStepKeys, a.key_scales == nullptr ? unit : a.key_scales[head] * unit);
+    std::fill_n(place->values, kStepKeys, a.value_scales == nullptr ? unit : a.value_scales[head] * unit);
   }
   return place;
 }

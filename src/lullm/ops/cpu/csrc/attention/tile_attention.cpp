@@ -87,7 +87,7 @@ class TileAttention {
     if (has_shares) for_rows([&](int64_t row) {
       float* share = share_of(row);
       const float total = total_of(share, a.head_size), base = base_of(share, a.head_size);
-      write<Bf16>(result_of(row), a.head_size, with_sink(total, base, sink_of(a, item.first_head, row)), {share, kLanes});
+      write<float>(result_of(row), a.head_size, with_sink(total, base, sink_of(a, item.first_head, row)), {share, kLanes});
     });
   }
 
@@ -195,7 +195,7 @@ class TileAttention {
   template <bool kIsFirst, bool kMasked, class Between>
   void weigh_rows(const Step& step, int64_t turn, Between&& between) const {
     float* scores = m.scores + turn % 2 * kPairRows * kStepKeys;
-    const Scoring step_scoring = scoring.with(has_scales<C>(a) ? m.scales + step.keys % kPieceSteps : nullptr);
+    const Scoring step_scoring = scoring.with(has_scales<Bf16, C>(a) ? m.scales + step.keys % kPieceSteps : nullptr);
     char* weights = m.weights + turn % 2 * 4 * kTileBytes;
     const int64_t first = step.pair * kPairRows;
     float *base = m.base + first, *total = m.total + first * 16;
@@ -221,7 +221,7 @@ class TileAttention {
     for_rows([&](int64_t row) {
       const float base = m.base[row], total = sum(load(m.total + row * 16));
       const Sums sums = {sums_of(row), 512};
-      if (has_shares) fold(share_of(row), a.head_size, base, total, sums);
+      if (has_shares) fold<Bf16>(share_of(row), a.head_size, base, total, sums);
       else write<Bf16>(result_of(row), a.head_size, with_sink(total, base, sink_of(a, item.first_head, row)), sums);
     });
   }

@@ -272,7 +272,7 @@ class FewRows {
         }
         float* share = item.shares + (kv_head * rows.count + row) * share_floats(size);
         clear(share, size);
-        fold(share, size, base[state], all, own);
+        fold<Bf16>(share, size, base[state], all, own);
       }
     }
   }

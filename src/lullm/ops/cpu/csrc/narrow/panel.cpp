@@ -60,8 +60,8 @@ inline void widen_e4m3(const uint8_t* from, V (&numbers)[2]) {
   numbers[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
   numbers[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1));
 #else
-  const Float8* bytes = reinterpret_cast<const Float8*>(from);
-  for (int i = 0; i < 2; i++) numbers[i] = mul(load(bytes + i * kLanes), set1(0x1p-8f));
+  const FiniteFloat8* bytes = reinterpret_cast<const FiniteFloat8*>(from);
+  for (int i = 0; i < 2; i++) numbers[i] = load(bytes + i * kLanes);
 #endif
 }
 

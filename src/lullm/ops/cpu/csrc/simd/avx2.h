@@ -202,6 +202,7 @@ struct I {
   __m256i low, high;
 };
 
+static inline void hold(I& v) { asm volatile("" : "+x"(v.low), "+x"(v.high)); }
 static inline I zero_integers() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 static inline I set_integers(int32_t value) { return {_mm256_set1_epi32(value), _mm256_set1_epi32(value)}; }
 static inline I load_integers(const void* p) {
@@ -246,8 +247,9 @@ static inline I add_dot(I sum, I a, I b) {
 static inline V to_floats(I a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
 static inline I to_integers(V a) { return {_mm256_cvtps_epi32(a.low), _mm256_cvtps_epi32(a.high)}; }
 static inline I load_signed_bytes(const int8_t* p) {
-  __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  return {_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8))};
+  const __m128i* bytes = reinterpret_cast<const __m128i*>(p);
+  const __m128i* last = reinterpret_cast<const __m128i*>(p + 8);
+  return {_mm256_cvtepi8_epi32(_mm_loadl_epi64(bytes)), _mm256_cvtepi8_epi32(_mm_loadl_epi64(last))};
 }
 static inline __m256i to_16_bits(I a) { return _mm256_permute4x64_epi64(_mm256_packs_epi32(a.low, a.high), 0xd8); }
 static inline I greater(I a, I b) { return {_mm256_max_epi32(a.low, b.low), _mm256_max_epi32(a.high, b.high)}; }
@@ -266,6 +268,24 @@ static inline int32_t total(I a) {
   return result;
 }
 static inline I bits_of(V a) { return {_mm256_castps_si256(a.low), _mm256_castps_si256(a.high)}; }
+
+static inline I note_nan(I most, I bytes) {
+  return {_mm256_max_epu8(most.low, _mm256_add_epi8(bytes.low, bytes.low)),
+          _mm256_max_epu8(most.high, _mm256_add_epi8(bytes.high, bytes.high))};
+}
+static inline bool holds_nan(I most) {
+  const __m256i doubled = _mm256_cmpeq_epi8(_mm256_max_epu8(most.low, most.high), _mm256_set1_epi8(-2));
+  return _mm256_movemask_epi8(doubled) != 0;
+}
+static inline void split_bytes(const void* from, void* to) {
+  const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  const __m256i fours = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  const I four = load_integers(from);
+  const __m256i low = _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(four.low, order), fours);
+  const __m256i high = _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(four.high, order), fours);
+  const __m256i even = _mm256_unpacklo_epi64(low, high), odd = _mm256_unpackhi_epi64(low, high);
+  store_integers(to, {_mm256_permute2x128_si256(even, odd, 0x20), _mm256_permute2x128_si256(even, odd, 0x31)});
+}
 
 }  // namespace LULLM_ISA
 }  // namespace lullm

@@ -123,6 +123,8 @@ static inline void store_halves(void* p, V v) {
 
 using I = __m512i;
 
+static inline void hold(I& v) { asm volatile("" : "+v"(v)); }
+
 static inline I zero_integers() { return _mm512_setzero_si512(); }
 static inline I set_integers(int32_t value) { return _mm512_set1_epi32(value); }
 static inline I load_integers(const void* p) { return _mm512_loadu_si512(p); }
@@ -163,6 +165,14 @@ static inline I greater(I a, I b) { return _mm512_max_epi32(a, b); }
 static inline int32_t greatest(I a) { return _mm512_reduce_max_epi32(a); }
 static inline int32_t total(I a) { return _mm512_reduce_add_epi32(a); }
 static inline I bits_of(V a) { return _mm512_castps_si512(a); }
+
+static inline I note_nan(I most, I bytes) { return _mm512_max_epu8(most, _mm512_add_epi8(bytes, bytes)); }
+static inline bool holds_nan(I most) { return _mm512_cmpeq_epi8_mask(most, _mm512_set1_epi8(-2)) != 0; }
+static inline void split_bytes(const void* from, void* to) {
+  const __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  const __m512i fours = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  _mm512_storeu_si512(to, _mm512_permutexvar_epi32(fours, _mm512_shuffle_epi8(_mm512_loadu_si512(from), order)));
+}
 
 #if defined(__AVX512BF16__)
 #define LULLM_HAS_DOTS

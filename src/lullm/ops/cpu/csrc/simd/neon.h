@@ -198,20 +198,23 @@ static inline float float_of_half(uint16_t bits) {
   std::memcpy(&half, &bits, 2);
   return static_cast<float>(half);
 }
-static inline V load(const Float8* p) {
-  const int8x16_t bytes = vreinterpretq_s8_u8(vld1q_u8(&p->bits));
+template <bool kIsFinite>
+static inline V load_float8(const uint8_t* p) {
+  const int8x16_t bytes = vreinterpretq_s8_u8(vld1q_u8(p));
   uint16x8_t halves[2] = {vreinterpretq_u16_s16(vmovl_s8(vget_low_s8(bytes))), vreinterpretq_u16_s16(vmovl_high_s8(bytes))};
   const uint16x8_t magnitude = vdupq_n_u16(0x3f80), exponent = vdupq_n_u16(0x7c00);
   LULLM_UNROLL for (int i = 0; i < 2; i++) {
     halves[i] = vandq_u16(vshlq_n_u16(halves[i], 7), vdupq_n_u16(0xbfff));
+    if constexpr (kIsFinite) continue;
     const uint16x8_t is_nan = vceqq_u16(vandq_u16(halves[i], magnitude), magnitude);
     halves[i] = vorrq_u16(halves[i], vandq_u16(is_nan, exponent));
   }
-  const V floats = parts([&](int i) {
+  return parts([&](int i) {
     return widen_halves(i % 2 == 0 ? vget_low_u16(halves[i / 2]) : vget_high_u16(halves[i / 2]));
   });
-  return mul(floats, set1(256.0f));
 }
+static inline V load(const Float8* p) { return load_float8<false>(&p->bits); }
+static inline V load(const FiniteFloat8* p) { return load_float8<true>(&p->bits); }
 
 }  // namespace LULLM_ISA
 }  // namespace lullm

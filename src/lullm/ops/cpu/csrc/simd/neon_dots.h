@@ -32,9 +32,6 @@ static inline V round_to_pairs(V low, V high) {
 static inline V load_pairs(const Bf16* p, int64_t left) {
   return parts([&](int i) { return i < 2 || left >= 32 ? from_words(vld1q_u16(&p->bits + 8 * i)) : vdupq_n_f32(0); });
 }
-static inline V load_pairs(const Float8* p, int64_t left) {
-  return round_to_pairs(load(p), left >= 32 ? load(p + kLanes) : zero());
-}
 static inline V pair_even(V a, V b) {
   return parts([&](int i) { return from_words(vtrn1q_u16(as_words(a.part[i]), as_words(b.part[i]))); });
 }

@@ -11,6 +11,7 @@ static inline I set_integers(int32_t value) {
   const int32x4_t part = vdupq_n_s32(value);
   return {{part, part, part, part}};
 }
+static inline void hold(I& v) { asm volatile("" : "+w"(v.part[0]), "+w"(v.part[1]), "+w"(v.part[2]), "+w"(v.part[3])); }
 static inline I zero_integers() { return set_integers(0); }
 static inline I load_integers(const void* p) {
   const uint8_t* from = static_cast<const uint8_t*>(p);
@@ -80,6 +81,21 @@ static inline int32_t greatest(I a) {
 }
 static inline int32_t total(I a) {
   return vaddvq_s32(vaddq_s32(vaddq_s32(a.part[0], a.part[1]), vaddq_s32(a.part[2], a.part[3])));
+}
+static inline I note_nan(I most, I bytes) {
+  return parts([&](int i) {
+    const uint8x16_t own = vreinterpretq_u8_s32(bytes.part[i]);
+    return vreinterpretq_s32_u8(vmaxq_u8(vreinterpretq_u8_s32(most.part[i]), vaddq_u8(own, own)));
+  });
+}
+static inline bool holds_nan(I most) {
+  uint8x16_t all = vreinterpretq_u8_s32(most.part[0]);
+  LULLM_UNROLL for (int i = 1; i < 4; i++) all = vmaxq_u8(all, vreinterpretq_u8_s32(most.part[i]));
+  return vmaxvq_u8(all) == 0xfe;
+}
+static inline void split_bytes(const void* from, void* to) {
+  const uint8x16x4_t runs = vld4q_u8(static_cast<const uint8_t*>(from));
+  LULLM_UNROLL for (int i = 0; i < 4; i++) vst1q_u8(static_cast<uint8_t*>(to) + 16 * i, runs.val[i]);
 }
 static inline I bits_of(V a) { return parts([&](int i) { return vreinterpretq_s32_f32(a.part[i]); }); }
 

@@ -12,12 +12,16 @@ static inline V load_halves(const void* p) { return from_halves(_mm256_loadu_si2
 static inline uint16_t half_of(float x) { return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT); }
 static inline float float_of_half(uint16_t bits) { return _cvtsh_ss(bits); }
 
-static inline V load(const Float8* p) {
+static inline __m256i halves_of(const FiniteFloat8* p) {
   const __m256i words = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  const __m256i halves = _mm256_and_si256(_mm256_slli_epi16(words, 7), _mm256_set1_epi16(static_cast<short>(0xbfff)));
+  return _mm256_and_si256(_mm256_slli_epi16(words, 7), _mm256_set1_epi16(static_cast<short>(0xbfff)));
+}
+static inline V load(const FiniteFloat8* p) { return from_halves(halves_of(p)); }
+static inline V load(const Float8* p) {
+  const __m256i halves = halves_of(static_cast<const FiniteFloat8*>(p));
   const __m256i magnitude = _mm256_set1_epi16(0x3f80), exponent = _mm256_set1_epi16(0x7c00);
   const __m256i is_nan = _mm256_cmpeq_epi16(_mm256_and_si256(halves, magnitude), magnitude);
-  return mul(from_halves(_mm256_or_si256(halves, _mm256_and_si256(is_nan, exponent))), set1(256.0f));
+  return from_halves(_mm256_or_si256(halves, _mm256_and_si256(is_nan, exponent)));
 }
 
 static inline void store_bytes(void* p, I integers) {
