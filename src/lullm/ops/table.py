@@ -337,7 +337,7 @@ class Ops:
     """Whether the ops of recurrent layers are kernels, whose results do not depend on chunks."""
 
     is_batch_invariant: Callable[[str, str, int], bool] = _never
-    """Names of the types of activations and of the KV cache, head size -> whether a row's bits are independent of the batch.
+    """Names of the types of activations and of the KV cache, head size -> whether a row's bits ignore the batch.
 
     They depend on its own sequence only: not on other rows, on chunks or on threads.
     """

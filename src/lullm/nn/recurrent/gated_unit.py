@@ -1,4 +1,4 @@
-"""Griffin's recurrent block (RG-LRU, https://arxiv.org/abs/2402.19427): a mixer with one number per channel as state."""
+"""Griffin's recurrent block (RG-LRU, https://arxiv.org/abs/2402.19427): a mixer with one number per channel."""
 
 import torch
 from torch import Tensor, nn
