@@ -126,10 +126,10 @@ class Ops:
     attention: Attention
     """q `[T, Hq, D]`, cache, prepared, scale, soft_cap, sinks `[Hq]` float32 or None -> `[T, Hq, D]`.
 
-    Causal: the row at position p sees the positions 0..p of its own sequence (with a window: the last of them). All are
-    read from the cache, so `rope_and_cache` comes first. A score is `q . k * scale`; with a soft cap `cap * tanh(score
-    / cap)` (https://arxiv.org/abs/2408.00118). `exp(sink)` of the head is added to the sum that the softmax divides by
-    (https://arxiv.org/abs/2309.17453).
+    Causal: the row at position p sees the positions 0..p of its own sequence (with a window: those within it). All are
+    read from the cache, so `rope_and_cache` comes first. A score is `q . k * scale`; with a soft cap
+    `cap * tanh(score / cap)` (https://arxiv.org/abs/2408.00118). `exp(sink)` of the head is added to the sum that the
+    softmax divides by (https://arxiv.org/abs/2309.17453).
     """
 
     copy_blocks: Callable[[list[LayerCache], BlockPairs], None]
@@ -190,9 +190,7 @@ class Ops:
     latent vectors (`nn.latent_attention`). None: `absorbed_over` the table's own functions."""
 
     norm_shares_: Callable[[_Parts, int, float, Callable[[Tensor], None]], None] = in_place.norm_shares_
-    """parts `[T, N]` of rows that `num_shares` workers share, with weights `[N]`; num_shares, eps, `all_reduce_` ->
-    None.
-    """
+    """parts `[T, N]` of rows that workers share, with weights `[N]`; num_shares, eps, `all_reduce_` -> None."""
 
     scale_by_: Callable[[Tensor, Tensor], None] = in_place.scale_by_
     """x, factor `[1]` of its type -> None. As `scale_`, by a number in memory."""
@@ -264,8 +262,8 @@ class Ops:
 
     Gated Delta Networks, https://arxiv.org/abs/2412.06464 (`ops.state.recurrence`). Queries and keys are scaled to
     length 1, then queries divided by the root of Dk; a key head serves Hv / Hk value heads. beta is `most_beta` times
-    the sigmoid of b, the decay's logarithm `-exp(a_log) * softplus(a + dt_bias)`. Tensor 1 of the state, `[Hv, Dk,
-    Dv]`, is updated in place. In float32, rounded once.
+    the sigmoid of b, the decay's logarithm `-exp(a_log) * softplus(a + dt_bias)`. Tensor 1 of the state,
+    `[Hv, Dk, Dv]`, is updated in place. In float32, rounded once.
     """
 
     state_space: _Scan = mixing.state_space_over(recurrence.scan)
@@ -312,9 +310,7 @@ class Ops:
     """
 
     compile_attention: Attention | None = None
-    """As `attention`, by every kernel that it may choose for such a cache, one after the other. None: nothing in the
-    table is compiled.
-    """
+    """As `attention`, by each kernel that it may choose for such a cache. None: nothing in the table is compiled."""
 
     compile_experts: _Experts | None = None
     """The same for `experts`. None: the warm-up's own steps compile all kernels."""

@@ -103,8 +103,9 @@ class MXFP4Tensor(EncodedTensor):
 
 
 def narrow_rows(name: str, blocks: Tensor, exponents: Tensor) -> NarrowRows:
-    """The rows of blocks `[..., n, G, 16]`, two numbers to a byte, the first in the low bits, and exponents `[..., n,
-    G]`, both uint8.
+    """The rows of blocks `[..., n, G, 16]` and exponents `[..., n, G]`, both uint8.
+
+    A byte of a block holds two numbers, the first in the low bits.
 
     Numbers below 2**-122 become zeros. Raises ModelLoadError: a scale is NaN, or cannot be stored.
     """
