@@ -42,6 +42,9 @@ def load_weights(model: Loadable, folder: Path, ops: Ops, num_threads: int = 1) 
             wrong shape; the message names every one of them. The parameters are then partly filled.
     """
     clear_gaps(model.named_parameters(), model.cuts)
+    for name, parameter in model.named_parameters():
+        if model.rules.is_zero(name):
+            parameter.zero_()
     reading = _Reading(model, folder, ops)
     # With several threads here, torch must not split each copy over threads again.
     with torch_threads(1), ThreadPoolExecutor(num_threads) as pool, Progress("weights", reading.num_bytes) as progress:
@@ -88,7 +91,7 @@ class _Reading:
         self._joins = rules.joins
         self._canonical_name = rules.canonical_name
         self._targets = WeightTargets(model, ops, rules)
-        self._missing = set(self._targets.names)
+        self._missing = {name for name in self._targets.names if not rules.is_zero(name)}
         self._joining = Joining(self._joins, self._source.names() if self._joins else ())
         self._faults: list[str] = []
         self._num_decoded = self._num_decoded_bytes = 0

@@ -115,6 +115,7 @@ class WeightRules:
         transposes: canonical names of matrices that a checkpoint holds as `[in, out]`.
         flattens: canonical names of vectors that a checkpoint holds as `[1, size]`.
         elsewhere: canonical names of tensors that other workers have.
+        zeros: canonical names of tensors that are zero where a checkpoint lacks them.
     """
 
     renames: tuple[Rename, ...] = ()
@@ -129,6 +130,7 @@ class WeightRules:
     stacks: tuple[Stack, ...] = ()
     joins: tuple[Join, ...] = ()
     elsewhere: tuple[re.Pattern[str], ...] = ()
+    zeros: tuple[re.Pattern[str], ...] = ()
 
     def canonical_name(self, name: str) -> str:
         """The name after all renames, in order."""
@@ -142,6 +144,10 @@ class WeightRules:
     def is_elsewhere(self, name: str) -> bool:
         """Whether other workers have the tensor of this canonical name, and this one does not need it."""
         return any(pattern.search(name) for pattern in self.elsewhere)
+
+    def is_zero(self, name: str) -> bool:
+        """Whether the tensor of this canonical name is zero where a checkpoint lacks it."""
+        return any(pattern.search(name) for pattern in self.zeros)
 
     def offset_of(self, name: str) -> float:
         """The number added to the tensor of this canonical name."""
@@ -224,7 +230,9 @@ IN_FRONT = re.compile(
     r"^model\.(embed_tokens|embed_norm|embed_positions|project_in|embed_tokens_per_layer|per_layer_model_projection|"
     r"per_layer_projection_norm|altup_projections)\."
 )
-BEHIND = re.compile(r"^(model\.(norm|project_out|altup_unembed_projections)|lm_head|logit_bias|score)\.")
+BEHIND = re.compile(
+    r"^(model\.(norm|project_out|altup_unembed_projections)|lm_head|head_(dense|norm)|logit_bias|score)\."
+)
 """Canonical names of tensors before all layers, and after them."""
 
 
