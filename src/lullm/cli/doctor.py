@@ -139,10 +139,14 @@ def _native_ops() -> Iterator[Finding]:
         yield Finding("native ops", str(error), "problem", f"unset {library.ISA_VARIABLE} or correct it")
         return
     if found is None:
-        hint = "torch's kernels serve, at about half the speed; install a C++ compiler and lullm again"
         if library.ISA_VARIABLE in os.environ:
-            hint = f"torch's kernels serve, at about half the speed; unset {library.ISA_VARIABLE}"
-        yield Finding("native ops", library.absence() or "absent", "advice", hint)
+            hint = f"unset {library.ISA_VARIABLE}"
+        elif library.mismatch():
+            hint = "build the library again, as said"
+        else:
+            hint = "install a C++ compiler and lullm again"
+        text = library.absence() or "absent"
+        yield Finding("native ops", text, "advice", f"torch's kernels serve, at about half the speed; {hint}")
         return
     best = found.available_isas[-1]
     text = f"{found.isa} (available: {', '.join(found.available_isas)})"
