@@ -77,6 +77,7 @@ class DecoderStyle:
         qkv_bias, o_bias: the projections have a bias.
         query_factors: by position, of models whose queries grow with it (`nn.attention.stretch_factors`).
         has_logit_bias: a learned bias is added to the logits.
+        norms_embedding: a norm stands behind the embedding, too.
         make_norm: (config, dtype) -> a norm over a row of hidden states.
         make_mlp: (config, number of the layer, dtype) -> what follows the mixers of a layer; None: nothing does.
         make_mixers: (config, style, number of the layer, its KV cache group, dtype) -> what mixes a layer's tokens, by
@@ -95,6 +96,7 @@ class DecoderStyle:
     o_bias: bool = False
     query_factors: Tensor | None = None
     has_logit_bias: bool = False
+    norms_embedding: bool = False
     make_norm: Callable[[ModelConfig, torch.dtype], Norm] = new_norm
     make_mlp: Callable[[ModelConfig, int, torch.dtype], nn.Module | None] = gated_mlp
     make_mixers: "Callable[[ModelConfig, DecoderStyle, int, int, torch.dtype], dict[str, nn.Module]]" = attention_alone
@@ -216,6 +218,7 @@ class Decoder(nn.Module):
         self.stage = stage
         if stage.is_first or (stage.is_last and config.ties_head):
             self.embed_tokens = new_embedding(config, config.hidden_size, dtype)
+        self.embed_norm = style.make_norm(config, dtype) if style.norms_embedding and stage.is_first else None
         self.embedding_scale = torch.tensor(family.embedding_scale, dtype=dtype, device="cpu").item()
         make_layer = style.make_layer or DecoderLayer
         places = layer_places(config).places[:: family.kinds_per_layer]
@@ -258,7 +261,7 @@ class Decoder(nn.Module):
         hidden = self.embed_tokens(token_ids, context.ops)
         if self.embedding_scale != 1.0:
             context.ops.scale_(hidden, self.embedding_scale)
-        return hidden
+        return hidden if self.embed_norm is None else self.embed_norm(hidden, context.ops)
 
 
 def summed(hidden: Tensor, residual: Tensor | None, ops: Ops) -> Tensor:  # [T, H] -> [T, H]

@@ -12,7 +12,7 @@ from lullm.config.family.family import Family
 from lullm.config.family.table import OUTSIDE
 from lullm.config.model import ModelConfig, Share
 from lullm.errors import ConfigError, UnsupportedError
-from lullm.models.family.experts.deepseek import build_deepseek, build_mistral4
+from lullm.models.family.experts.deepseek import build_axk1, build_deepseek, build_mistral4
 from lullm.models.family.experts.gpt_oss import build_gpt_oss
 from lullm.models.family.experts.laguna import build_laguna
 from lullm.models.family.experts.llama4 import build_llama4
@@ -46,6 +46,7 @@ from lullm.models.family.granite import build_hyperclovax
 from lullm.models.family.hunyuan import build_hunyuan
 from lullm.models.family.hybrid.kimi_linear import build_kimi_linear
 from lullm.models.family.hybrid.lfm2 import build_lfm2, build_lfm3
+from lullm.models.family.hybrid.minimax import build_minimax
 from lullm.models.family.hybrid.olmo_hybrid import build_olmo_hybrid
 from lullm.models.family.hybrid.qwen_next import build_qwen3_5, build_qwen3_next
 from lullm.models.family.hybrid.recurrent_gemma import build_recurrent_gemma
@@ -62,6 +63,7 @@ from lullm.models.family.layer_norm.bloom import build_bloom, build_mpt
 from lullm.models.family.layer_norm.cohere import build_cohere, build_cohere2_moe
 from lullm.models.family.layer_norm.falcon import build_falcon
 from lullm.models.family.layer_norm.gpt_neox import build_codegen, build_gpt_neox, build_gptj, build_phi
+from lullm.models.family.layer_norm.modernbert import build_modernbert
 from lullm.models.family.layer_norm.starcoder import (
     build_jais2,
     build_nemotron,
@@ -83,6 +85,7 @@ Builder = Callable[[ModelConfig, torch.dtype, int], Model]
 """(config, dtype, max_model_len) -> the model, its parameters on the meta device; see `build_model`."""
 
 BUILDERS: dict[str, Builder] = {
+    "AXK1ForCausalLM": build_axk1,
     "ArceeForCausalLM": build_arcee,
     "BambaForCausalLM": build_bamba,
     "BioGptForCausalLM": build_biogpt,
@@ -132,12 +135,14 @@ BUILDERS: dict[str, Builder] = {
     "Llama4ForCausalLM": build_llama4,
     "MambaForCausalLM": build_mamba,
     "Mamba2ForCausalLM": build_mamba,
+    "MiniMaxForCausalLM": build_minimax,
     "MiniMaxM2ForCausalLM": build_minimax_m2,
     "MinistralForCausalLM": build_mistral,
     "Ministral3ForCausalLM": build_mistral,
     "MistralForCausalLM": build_mistral,
     "Mistral4ForCausalLM": build_mistral4,
     "MixtralForCausalLM": build_mixtral,
+    "ModernBertDecoderForCausalLM": build_modernbert,
     "MptForCausalLM": build_mpt,
     "NemotronForCausalLM": build_nemotron,
     "NemotronHForCausalLM": build_nemotron_h,
@@ -177,6 +182,8 @@ BUILDERS: dict[str, Builder] = {
     "HunYuanDenseV1ForCausalLM": build_hunyuan,
     "HunYuanMoEV1ForCausalLM": build_hunyuan,
     "HyperCLOVAXForCausalLM": build_hyperclovax,
+    "InternLM3ForCausalLM": build_llama,
+    "IQuestCoderForCausalLM": build_llama,
     "Jais2ForCausalLM": build_jais2,
     "NanoChatForCausalLM": build_nanochat,
     "PhimoeForCausalLM": build_phimoe,

@@ -61,7 +61,7 @@ class Family:
 NULL_IS_NONE = frozenset(
     {
         "sliding_window", "attention_chunk_size", "mamba_d_ssm", "attn_logit_softcapping", "final_logit_softcapping",
-        "q_lora_rank", "scale_depth", "dim_model_base",
+        "q_lora_rank", "scale_depth", "dim_model_base", "num_key_value_heads",
     }
 )  # fmt: skip
 """Keys for which null is a value of its own."""

@@ -7,6 +7,7 @@ from typing import Any
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import (
     DENSE_READS,
+    LLAMA,
     NO_WINDOW,
     UNUSED_WINDOW,
     keeps_length,
@@ -17,7 +18,7 @@ from lullm.config.family.dense import (
     with_rope,
     without_stretch,
 )
-from lullm.config.family.experts.reading import TRAINING, layers_by_name, read_grouped_experts
+from lullm.config.family.experts.reading import TRAINING, behind_dense, read_grouped_experts
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import (
     full_attention,
@@ -30,7 +31,6 @@ from lullm.config.family.layer_kinds import (
 from lullm.config.field import (
     MOST_LAYERS,
     boolean,
-    integer,
     optional_object,
     optional_positive_float,
     positive_int,
@@ -120,8 +120,7 @@ def _read_exaone4(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: 
 
 def _read_exaone_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     """Behind DeepSeek-V3's router."""
-    layers = layers_by_name(data, integer(data, "first_k_dense_replace", 1))
-    return replace(_read_exaone4(data, kinds, head_dim), experts=read_grouped_experts(data, layers))
+    return replace(_read_exaone4(data, kinds, head_dim), experts=read_grouped_experts(data, behind_dense(data, 1)))
 
 
 _LLAMA3_ROPE = {
@@ -148,6 +147,16 @@ def _read_nanochat(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim:
     return replace(config, final_soft_cap=optional_positive_float(data, "final_logit_softcapping"))
 
 
+INTERNLM3 = replace(
+    LLAMA,
+    aliases={"qkv_bias": "attention_bias", "bias": "mlp_bias"},
+    defaults={"rms_norm_eps": 1e-5, "num_key_value_heads": 2, "head_dim": 128},
+)
+IQUEST_CODER = replace(
+    LLAMA,
+    defaults={"rms_norm_eps": 1e-5, "num_key_value_heads": 8, "head_dim": 128},
+    fixed=NO_WINDOW | {"clip_qkv": None},
+)
 PHI3 = Family(
     _read_phi3,
     defaults={"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},

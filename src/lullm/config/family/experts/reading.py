@@ -41,6 +41,11 @@ def layers_by_name(data: dict[str, Any], num_dense: int) -> tuple[bool, ...]:
     return tuple(kind == "sparse" for kind in types)
 
 
+def behind_dense(data: dict[str, Any], default: int, name: str = "first_k_dense_replace") -> tuple[bool, ...]:
+    """As `layers_by_name`, where `name` says how many layers in front have no experts."""
+    return layers_by_name(data, integer(data, name, default))
+
+
 def read_groups(data: dict[str, Any], experts: ExpertsConfig) -> tuple[int, int]:
     """How many groups there are, and how many are used."""
     num_groups, num_used_groups = positive_int(data, "n_group", 1), positive_int(data, "topk_group", 1)

@@ -4,12 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.family.experts.reading import TRAINING, layers_by_name, read_grouped_experts
+from lullm.config.family.experts.reading import TRAINING, behind_dense, read_grouped_experts
 from lullm.config.family.family import Family
 from lullm.config.family.hybrid.layer_types import MOST_KERNEL, only_silu
 from lullm.config.family.latent import as_one_head, read_latent
 from lullm.config.family.layer_kinds import FULL, LINEAR, kinds_by_type, num_layers
-from lullm.config.field import MOST_HEAD_DIM, MOST_HEADS, integer, optional_object, positive_int, shown
+from lullm.config.field import MOST_HEAD_DIM, MOST_HEADS, optional_object, positive_int, shown
 from lullm.config.layer.recurrent import DeltaNetConfig
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind, RecurrentState
@@ -52,7 +52,7 @@ def _kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
 
 def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     only_silu(data, "hidden_act")
-    experts = read_grouped_experts(data, layers_by_name(data, integer(data, "first_k_dense_replace", 1)))
+    experts = read_grouped_experts(data, behind_dense(data, 1))
     config = read_latent(data, kinds, head_dim, experts)
     return replace(config, ropes=(None,) * len(kinds), recurrent=_delta_net(data))
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from lullm.config.decoder import DecoderConfig, OutputGate
 from lullm.config.family.dense import ropes_of
-from lullm.config.family.experts.reading import TRAINING, read_experts
+from lullm.config.family.experts.reading import TRAINING, behind_dense, read_experts
 from lullm.config.family.family import Family
 from lullm.config.family.hybrid.layer_types import MOST_KERNEL
 from lullm.config.family.layer_kinds import FULL, SLIDING, kinds_by_type, num_layers
-from lullm.config.field import MOST_INTERMEDIATE, boolean, integer, positive_float, positive_int, shown
+from lullm.config.field import MOST_INTERMEDIATE, boolean, positive_float, positive_int, shown
 from lullm.config.layer.recurrent import ShortConvolutionConfig
 from lullm.config.rope import ROPE_KEYS, RopeConfig, read_flat_rope, read_ropes_by_kind
 from lullm.errors import ModelLoadError
@@ -94,10 +94,8 @@ def _intermediate_size(data: dict[str, Any]) -> int:
 
 
 def _read_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    first = integer(data, "num_dense_layers", 2)
-    layers = tuple(layer >= first for layer in range(len(kinds)))
     experts = replace(
-        read_experts(data, "num_experts", "moe_intermediate_size", layers),
+        read_experts(data, "num_experts", "moe_intermediate_size", behind_dense(data, 2, "num_dense_layers")),
         scoring="sigmoid",
         scale=positive_float(data, "routed_scaling_factor", 1.0),
         has_correction=boolean(data, "use_expert_bias", True),

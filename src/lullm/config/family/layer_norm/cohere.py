@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, read_dense, ropes_where
-from lullm.config.family.experts.reading import TRAINING, layers_by_name, read_experts
+from lullm.config.family.experts.reading import TRAINING, behind_dense, read_experts
 from lullm.config.family.family import Data, Family
 from lullm.config.family.layer_kinds import FULL, SLIDING, full_where_not_named, num_layers, window_but_every
 from lullm.config.family.layer_norm.families import EPS, READS, Kinds
@@ -49,7 +49,7 @@ def _read_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
         "rms_norm_eps": data.get("layer_norm_eps") if has_mean else data["rms_norm_eps"],
     }
     config = _read(data | dense, kinds, head_dim)
-    layers = layers_by_name(data, integer(data, "first_k_dense_replace", 0))
+    layers = behind_dense(data, 0)
     # Dense layers rotate, too, where their pattern gives none of them a window.
     all_turn = positive_int(data, "prefix_dense_sliding_window_pattern", 1, MOST_LAYERS) == 1
     turns = [isinstance(kind, SlidingWindow) or not own and all_turn for kind, own in zip(kinds, layers, strict=True)]

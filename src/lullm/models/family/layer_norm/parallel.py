@@ -47,9 +47,9 @@ class MLPNormLayer(ParallelLayer):
     has_own_norm = True
 
 
-def layer_norm(config: ModelConfig, dtype: torch.dtype) -> LayerNorm:
-    """With weight and bias."""
-    return LayerNorm(config.hidden_size, config.family.rms_norm_eps, dtype)
+def layer_norm(config: ModelConfig, dtype: torch.dtype, has_weight: bool = True, has_bias: bool = True) -> LayerNorm:
+    """Over a row of hidden states."""
+    return LayerNorm(config.hidden_size, config.family.rms_norm_eps, dtype, has_weight, has_bias)
 
 
 def renames(*pairs: tuple[str, str]) -> tuple[Rename, ...]:

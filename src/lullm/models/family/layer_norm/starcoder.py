@@ -13,7 +13,6 @@ import torch
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, gated_mlp, plain_mlp, rules_of
 from lullm.models.family.layer_norm.parallel import UNGATED_RENAMES, ParallelLayer, layer_norm, renames
-from lullm.nn.norm import LayerNorm
 from lullm.weights.rule import Offset
 
 STARCODER2_RENAMES = renames((r"\.mlp\.c_fc\.", ".mlp.fc1."), (r"\.mlp\.c_proj\.", ".mlp.fc2."))
@@ -51,11 +50,9 @@ def build_jais2(
     return CausalLM(config, style, dtype, max_model_len)
 
 
-def _empty_norm(config: ModelConfig, dtype: torch.dtype) -> LayerNorm:
-    return LayerNorm(config.hidden_size, config.family.rms_norm_eps, dtype, has_weight=False, has_bias=False)
-
-
 def build_olmo1(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     bias = config.family.attention_bias
-    style = DecoderStyle(rules_of(config), qkv_bias=bias, o_bias=bias, make_norm=_empty_norm)
+    style = DecoderStyle(
+        rules_of(config), qkv_bias=bias, o_bias=bias, make_norm=partial(layer_norm, has_weight=False, has_bias=False)
+    )
     return CausalLM(config, style, dtype, max_model_len)
