@@ -1,6 +1,7 @@
 """Backups: what was saved comes back, or an error does; nothing is left behind."""
 
 import resource
+import threading
 
 import pytest
 import torch
@@ -176,3 +177,13 @@ def test_no_room_for_the_file(tmp_path, room):
 def test_no_such_folder(tmp_path):
     with pytest.raises(OSError, match="nowhere"):
         FileStore(tmp_path / "nowhere")
+
+
+def test_a_restore_that_fails_leaves_no_thread_to_garbage_collection(make_store):
+    """An iterator that owned its thread joined it when it was collected: for ever, in a thread that just started."""
+    backup = Backup(make_store(), "x")
+    backup.save(contents())
+    before = set(threading.enumerate())
+    with pytest.raises(WakeUpError, match="holds more") as failed:
+        backup.restore([torch.zeros(5, dtype=torch.uint8)])
+    assert failed.traceback and set(threading.enumerate()) == before, "though the error still holds the frames"

@@ -19,6 +19,10 @@ FIGURE = r"\d+\.\d+"
 # script: its arguments, and a line that holds its figures
 RUNS = {
     "allocator": ("--num-blocks 20000 --repeat 1", rf"\| find, share .* \| {FIGURE} \|"),
+    "beside": (
+        "--streams 1 --steps 2 --rounds 1 --seconds 0.1",
+        rf"(?s)counting on \d+ cores: {FIGURE} .* 1 streams: +{FIGURE} -> +{FIGURE} tok/s, {FIGURE}",
+    ),
     "decode": ("--shape tiny --streams 1 --steps 1", rf"1 streams  recorded +{FIGURE} .* eager +{FIGURE} "),
     "executor sums": ("--sizes 2048 --seconds 0.01", rf"\| 2048 \| {FIGURE} .* \| {FIGURE} .* \| {FIGURE} \|"),
     "executor steps": (

@@ -103,6 +103,17 @@ def test_native_ops_switched_off_or_missing(monkeypatch, tmp_path):
     assert finding.status == "advice" and "C++ compiler" in finding.advice and "not built" in finding.text
 
 
+def test_a_stale_native_library_is_to_be_built_again(monkeypatch):
+    """There is a compiler: it built this library, from other sources."""
+    stale = "liblullm_cpu.so was built from other sources than csrc holds; build it again (pip install -e .)"
+    monkeypatch.setattr(library, "mismatch", lambda: stale)
+    monkeypatch.setattr(library, "absence", lambda: stale)
+    monkeypatch.setattr(library, "load_library", lambda: None)
+    finding = found("native ops")
+    assert finding.status == "advice" and finding.text == stale
+    assert "build the library again" in finding.advice and "compiler" not in finding.advice
+
+
 @pytest.mark.skipif(library.absence() is not None, reason=str(library.absence()))
 def test_an_instruction_set_that_is_not_there_is_a_problem(monkeypatch):
     monkeypatch.setenv("LULLM_CPU_ISA", "sse9")

@@ -45,7 +45,7 @@ class Run:
         """One more sequence of the group."""
         prompt_ids = self.group.request.prompt_token_ids
         index = len(self.group.seqs)
-        self.group.seqs.append(Sequence(index, index, list(prompt_ids), len(prompt_ids), SequenceStatus.RUNNING))
+        self.group.add(Sequence(index, index, list(prompt_ids), len(prompt_ids), SequenceStatus.RUNNING))
         return self.group.seqs[-1]
 
     def take(self, piece, index=0, end=None, logprobs=()):
@@ -56,14 +56,14 @@ class Run:
             seq.token_ids.append(token_id)
             is_last = end is not None and number == len(token_ids) - 1
             if is_last:
-                seq.status = end
+                self.group.end(seq, end)
             drawn = DrawnToken(seq.seq_id, token_id, logprobs)
             found = self.processor.take(SequenceUpdate(self.group, seq, drawn, is_last))
         return found
 
     def end(self, status, index=0):
         """End a sequence without a token."""
-        self.group.seqs[index].status = status
+        self.group.end(self.group.seqs[index], status)
         self.processor.take(SequenceUpdate(self.group, self.group.seqs[index], None, True))
 
     def output(self):
@@ -128,7 +128,7 @@ def test_a_stop_string_ends_the_sequence_and_is_shown_on_demand(tokenizer, inclu
     assert run.take("one EN") is None
     assert run.texts() == ["one EN" if include else "one "], "a possible beginning is held back"
     assert run.take("D") == "END"
-    run.group.seqs[0].status = STOPPED  # as the step loop does
+    run.group.end(run.group.seqs[0], STOPPED)  # as the step loop does
     [completion] = run.output().outputs
     assert (completion.text, completion.finish_reason, completion.stop_reason) == (text, "stop", "END")
 
@@ -217,7 +217,7 @@ def test_beams(tokenizer):
         Hypothesis(tokenizer.encode("yes."), -1.0, -0.3, "stop"),
         Hypothesis(tokenizer.encode("well"), -3.0, -0.7, "length", "kv_cache_full"),
     ]
-    run.group.seqs[0].status = STOPPED
+    run.group.end(run.group.seqs[0], STOPPED)
     found = [(c.index, c.text, c.cumulative_logprob, c.finish_reason, c.stop_reason) for c in run.output().outputs]
     assert found == [(0, "yes", -1.0, "stop", None), (1, "well", -3.0, "length", "kv_cache_full")]
 
@@ -225,7 +225,7 @@ def test_beams(tokenizer):
 def test_an_abort_shows_what_there_is_and_is_forgotten(tokenizer):
     run = Run(tokenizer, stop=["END"])
     run.take("so E")
-    run.group.seqs[0].status = ABORTED
+    run.group.end(run.group.seqs[0], ABORTED)
     output = run.processor.abort(run.group)
     assert output.finished and [(c.text, c.finish_reason) for c in output.outputs] == [("so E", "abort")]
     with pytest.raises(KeyError):

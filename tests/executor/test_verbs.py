@@ -10,7 +10,7 @@ from kit.worker.fakes import FakeWorker
 
 import lullm.engine
 from lullm.executor.workers import WorkerVerb
-from lullm.worker.extension import REMOTE_METHODS
+from lullm.worker.remote_methods import REMOTE_METHODS
 from lullm.worker.worker import Worker
 
 

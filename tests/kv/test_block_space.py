@@ -78,14 +78,14 @@ def test_prompt_logprobs_skip_the_cache():
 def test_a_returning_group_shares_its_prompt_without_a_cache():
     space = BlockSpaceManager(16, 4, enable_prefix_caching=False)
     group = make_group(list(range(10)), 0, n=2)
-    group.seqs.append(Sequence(1, 1, list(range(10)) + [7, 7, 7], 10))
+    group.add(Sequence(1, 1, list(range(10)) + [7, 7, 7], 10))
     assert space.num_required_blocks(group) == 3 + 2
     space.allocate(group)
     leader, other = group.seqs
     assert space.block_ids(leader)[0][:2] == space.block_ids(other)[0][:2]
     assert space.num_used_blocks == 5
     assert other.num_computed_tokens == 8
-    assert space.append_slots(group, leader, 10) == (), "the leader fills the shared blocks for both: nothing to copy"
+    assert space.append_slots(group, leader, 10)[1] == (), "the leader fills the shared blocks for both"
     space.check_conservation()
 
 
@@ -111,7 +111,7 @@ def test_siblings_merge_a_block_that_another_had_first():
     for child in children:
         child.num_computed_tokens = 10
         space.fork(parent, child)
-        second.seqs.append(child)
+        second.add(child)
     assert space.num_used_blocks == 6, "the step that is planned still writes the own blocks"
     space.merge_duplicates()
     assert space.num_used_blocks == 4, "two full blocks of the prompt for all, a last block for each group"
@@ -153,7 +153,7 @@ def test_an_ended_or_preempted_group_has_nothing_to_merge():
         space, first, second = two_equal_blocks()
         let_go(space, second.seqs[0])
         if let_go is BlockSpaceManager.free:
-            second.seqs[0].status = SequenceStatus.FINISHED_STOPPED
+            second.end(second.seqs[0], SequenceStatus.FINISHED_STOPPED)
         space.merge_duplicates()
         assert space.num_used_blocks == 1
         space.check_conservation()

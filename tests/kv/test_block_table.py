@@ -6,6 +6,7 @@ from lullm.kv.cache_group import ONE_GROUP
 from lullm.kv.growth import common_len
 from lullm.kv.hashing import ROOT_HASH, BlockHashes, chain_hash, salted_root
 from lullm.kv.prefix import find_prefix
+from lullm.types.packed import unpack
 
 
 def test_blocks_come_on_demand():
@@ -20,6 +21,16 @@ def test_blocks_come_on_demand():
     assert table.block_ids.tolist() == [0, 1, 2]
     table.free()
     assert allocator.num_free == 8
+
+
+def test_the_ids_of_a_plan_are_packed_once_for_each_block():
+    table = BlockTable(NaiveBlockAllocator(8), BlockHashes(4))
+    table.allocate(5)
+    first = table.packed_ids
+    table.append_slots(5, 8)
+    assert table.packed_ids is first and table.block_ids.tolist() == unpack(first)
+    table.append_slots(8, 9)
+    assert unpack(table.packed_ids) == [0, 1, 2] and unpack(first) == [0, 1], "a plan keeps what it was given"
 
 
 def test_a_fork_copies_only_the_partly_filled_block_and_only_when_shared():
@@ -109,12 +120,12 @@ def test_a_salt_separates_contents():
 
 
 def test_free_blocks_are_shared_out_to_the_shorter_tables():
-    allocator = NaiveBlockAllocator(32)
+    allocator = NaiveBlockAllocator(128)
 
     def tables(*lens):
         made = [BlockTable(allocator, BlockHashes(4)) for _ in lens]
         for table, length in zip(made, lens, strict=True):
-            table.block_ids.extend([0] * length)
+            table.allocate(4 * length)
         return made
 
     assert common_len(tables(3), 5) == 8

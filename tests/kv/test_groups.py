@@ -141,12 +141,12 @@ def test_a_fork_copies_the_partly_filled_block_of_every_group(enable_prefix_cach
     compute(space, group, 30)
     child = Sequence(1, 1, list(range(30)), 30, num_computed_tokens=30)
     space.fork(parent, child)
-    group.seqs.append(child)
+    group.add(child)
     for seq in group.seqs:
         seq.token_ids.append(7)
     assert space.num_used_blocks == space.num_held_blocks(group) == 8 + 2 + 2
-    copies = space.append_slots(group, parent, num_tokens=1)
-    assert len(copies) == 3 and space.append_slots(group, child, num_tokens=1) == ()
+    _, copies = space.append_slots(group, parent, num_tokens=1)
+    assert len(copies) == 3 and space.append_slots(group, child, num_tokens=1)[1] == ()
     assert [source for source, _ in copies] == [ids[7] for ids in space.block_ids(child)]
     assert [own for _, own in copies] == [ids[7] for ids in space.block_ids(parent)]
     space.check_conservation()

@@ -99,12 +99,12 @@ def test_a_fork_shares_what_is_left():
     compute(space, group, 30)
     child = Sequence(1, 1, list(range(30)), 30, num_computed_tokens=30)
     space.fork(parent, child)
-    group.seqs.append(child)
+    group.add(child)
     for seq in group.seqs:
         seq.token_ids.append(7)
     assert space.num_used_blocks == 2 and space.can_append_slots(group.seqs)
-    assert len(space.append_slots(group, parent, num_tokens=1)) == 1
-    assert space.append_slots(group, child, num_tokens=1) == ()
+    assert len(space.append_slots(group, parent, num_tokens=1)[1]) == 1
+    assert space.append_slots(group, child, num_tokens=1)[1] == ()
     assert space.num_held_blocks(group) == 3
     space.check_conservation()
 

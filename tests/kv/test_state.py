@@ -26,7 +26,7 @@ def compute_all(space, group, index=0):
     while seq.num_uncomputed_tokens:
         space.merge_duplicates()
         num_tokens = space.num_until_snapshot(group, seq, seq.num_uncomputed_tokens)
-        copies.append(space.append_slots(group, seq, num_tokens))
+        copies.append(space.append_slots(group, seq, num_tokens)[1])
         space.take_cache_moves()
         space.check_conservation()
     space.merge_duplicates()
@@ -62,15 +62,15 @@ def test_a_fork_gets_its_state_when_one_of_the_two_moves_on():
     compute(space, group, 8)
     child = Sequence(1, 1, list(range(8)), 8, num_computed_tokens=8)
     space.fork(parent, child)
-    group.seqs.append(child)
+    group.add(child)
     for seq in group.seqs:
         seq.token_ids.append(7)
     shared = state_of(space, parent)
     assert state_of(space, child) == shared and space.num_used_blocks == 2 + 3
     assert space._num_touched(group.seqs) == 2 + 3
-    copies = space.append_slots(group, parent, num_tokens=1)
+    _, copies = space.append_slots(group, parent, num_tokens=1)
     assert [source for source, _ in copies] == shared and [own for _, own in copies] == state_of(space, parent)
-    assert space.append_slots(group, child, num_tokens=1) == () and state_of(space, child) == shared
+    assert space.append_slots(group, child, num_tokens=1)[1] == () and state_of(space, child) == shared
     space.check_conservation()
 
 
@@ -88,7 +88,7 @@ def test_a_prompt_is_found_behind_its_last_full_block():
         assert space.allocate(second) == 20
         [seq] = second.seqs
         assert state_of(space, seq) == kept
-        assert [source for source, _ in space.append_slots(second, seq, 2)] == kept, "what is kept stays"
+        assert [source for source, _ in space.append_slots(second, seq, 2)[1]] == kept, "what is kept stays"
         space.take_cache_moves()
         if is_there:
             space.free(first.seqs[0])

@@ -67,6 +67,7 @@ CHANGES = {
     "num_dense_layers": [0, 2],
     "global_attn_every_n_layers": [1, 3],
     "scale_depth": [0.7],
+    "classifier_activation": ["silu"],
     "gating": ["per-element", False],
     "num_attention_heads_per_layer": [[2, 4], [2], [3, 4], None],
     "shared_expert_combination_strategy": ["sum", "max"],

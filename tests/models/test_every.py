@@ -15,5 +15,5 @@ def test_its_tokens_or_a_refusal(tmp_path, architecture):
 
 def test_the_record_names_all_and_leaves_nothing_unexplained():
     assert set(recorded()) == set(architectures())
-    assert sum(word == RUNS for word in recorded().values()) >= 4
+    assert sum(word == RUNS for word in recorded().values()) >= 3
     assert not [word for word in recorded().values() if "unexplained" in word]

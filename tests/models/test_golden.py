@@ -16,6 +16,7 @@ from kit.model.golden import (
 from safetensors.torch import load_file, save_file
 
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
+from lullm.weights.loader import load_weights
 
 VARIANTS = {
     f"{family} {name}": (family, options) for family, cases in CASES.items() for name, options in cases.variants.items()
@@ -131,6 +132,24 @@ def test_layers_that_draft_are_not_loaded(tmp_path):
     save_file(tensors | drafts | {"model.layers.3.eh_proj.weight": torch.zeros(48, 96)}, file)
     run = PagedRun(load_model(tmp_path), TORCH_CPU_OPS, 1)
     assert_close(run.step([(0, prompt(1))]), golden_logits(theirs, prompt(1)))
+
+
+def test_a_router_without_its_correction(tmp_path):
+    """A.X K1's released files have none: it is zero, whatever the memory held before."""
+    theirs = save_model(tmp_path, "AXK1", CASES["AXK1"].variants["plain"])
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    corrections = [name for name in tensors if name.endswith("e_score_correction_bias")]
+    for name in corrections:
+        del tensors[name]
+        theirs.get_buffer(name).zero_()
+    assert corrections
+    save_file(tensors, file)
+    model = load_model(tmp_path)
+    for name, parameter in model.named_parameters():
+        parameter.fill_(9.0 if name in corrections else 0.0)
+    load_weights(model, tmp_path, TORCH_CPU_OPS)
+    assert_close(PagedRun(model, TORCH_CPU_OPS, 1).step([(0, prompt(1))]), golden_logits(theirs, prompt(1)))
 
 
 @pytest.mark.parametrize("family", ["GPT2", "GptOss", "Phi3", "Qwen3Moe"])

@@ -48,7 +48,7 @@ def check(folder, family):
 @pytest.mark.parametrize("family", [family for family in CASES if family != "Zamba2"])
 def test_another_head_than_the_embedding(tmp_path, family):
     save_model(tmp_path, family, options_of(family))
-    assert {"lm_head.weight", "embed_out.weight", "output_projection.weight"} & load_file(
+    assert {"lm_head.weight", "embed_out.weight", "output_projection.weight", "decoder.weight"} & load_file(
         tmp_path / "model.safetensors"
     ).keys()
     for said in (True, ...):

@@ -141,7 +141,7 @@ def test_a_token_that_comes_first_makes_drafts_void():
     plan = sim.scheduler.plan()
     seq.draft_token_ids = [1, 1]
     take(sim, plan, [5], None)
-    assert seq.draft_token_ids == []
+    assert not seq.draft_token_ids
 
 
 @pytest.mark.parametrize("kind", [{"beam_width": 2}, {"n": 2}])

@@ -55,6 +55,16 @@ def test_a_client_that_leaves_and_an_engine_that_fails(start, scripted, told):
     assert failed.endswith("failed: engine_failed")
 
 
+def test_tokens_of_a_whole_answer_that_never_came_are_unknown(start, scripted, told):
+    """The engine gives the outputs of a whole answer at its end, so their number is not 0 but unknown."""
+    server = start(scripted())
+    with server.http() as http:
+        http.post("/v1/completions", json={"prompt": "crash"})
+    server.stop()
+    (failed,) = told()
+    assert re.search(r" 500: \d+ \+ \? tokens, ", failed), failed
+
+
 def test_queries_of_the_state_are_told_at_debug(start, scripted, caplog):
     caplog.set_level(logging.DEBUG, LOGGER)
     server = start(scripted())

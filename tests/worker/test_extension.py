@@ -3,7 +3,8 @@
 import pytest
 
 from lullm.errors import ConfigError
-from lullm.worker.extension import REMOTE_METHODS, remote_methods, worker_class
+from lullm.worker.extension import worker_class
+from lullm.worker.remote_methods import REMOTE_METHODS, remote_methods
 from lullm.worker.worker import Worker
 
 

@@ -83,9 +83,13 @@ class Backup:
             WakeUpError: a checksum or the size differs; some places are filled.
             LullmError: a driver fails.
         """
-        with ThreadPoolExecutor(self._num_threads) as pool, Transfer(self._backend) as transfer:
+        with (
+            ThreadPoolExecutor(self._num_threads) as pool,
+            ThreadPoolExecutor(1) as reader,  # not the iterator's: garbage collection would end that, in any thread
+            Transfer(self._backend) as transfer,
+        ):
             jobs: list[Future[int]] = []
-            chunks = self._opened(transfer, pool, jobs)
+            chunks = self._opened(transfer, pool, reader, jobs)
             chunk: ChunkCopies | None = None
             for place in places:
                 data = bytes_of(place)
@@ -175,21 +179,22 @@ class Backup:
             chunk.run()
         wait(jobs)
 
-    def _opened(self, transfer: Transfer, pool: ThreadPoolExecutor, jobs: list[Future[int]]) -> Iterator[ChunkCopies]:
+    def _opened(
+        self, transfer: Transfer, pool: ThreadPoolExecutor, reader: ThreadPoolExecutor, jobs: list[Future[int]]
+    ) -> Iterator[ChunkCopies]:
         """The chunks, to be emptied; the next is read meanwhile. Raises WakeUpError at the end: a checksum differs."""
-        with ThreadPoolExecutor(1) as reader:
-            ahead = deque(reader.submit(self.store.get, number, size) for number, size in enumerate(self._lens[:1]))
-            for number in range(len(self._lens)):
-                chunk = ChunkCopies(ahead.popleft().result(), transfer, self._new_digest)
-                if number + 1 < len(self._lens):
-                    ahead.append(reader.submit(self.store.get, number + 1, self._lens[number + 1]))
-                yield chunk
-                jobs.append(pool.submit(chunk.digest))
-                if not self.store.keeps_chunks:  # the chunk after the next is read into its buffer
-                    self._check(number, jobs[-1].result())
-                    transfer.wait()
-            for number, job in enumerate(jobs):
-                self._check(number, job.result())
+        ahead = deque(reader.submit(self.store.get, number, size) for number, size in enumerate(self._lens[:1]))
+        for number in range(len(self._lens)):
+            chunk = ChunkCopies(ahead.popleft().result(), transfer, self._new_digest)
+            if number + 1 < len(self._lens):
+                ahead.append(reader.submit(self.store.get, number + 1, self._lens[number + 1]))
+            yield chunk
+            jobs.append(pool.submit(chunk.digest))
+            if not self.store.keeps_chunks:  # the chunk after the next is read into its buffer
+                self._check(number, jobs[-1].result())
+                transfer.wait()
+        for number, job in enumerate(jobs):
+            self._check(number, job.result())
 
     def _verified(self) -> Iterator[torch.Tensor]:
         """The chunks in the store, each verified."""

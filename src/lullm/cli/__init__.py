@@ -1,9 +1,9 @@
-"""The command line: `lullm`. `main` has a row per command, whose module is loaded with its flags; `parser` is
-argparse that knows what was meant.
+"""The command line: `lullm`. `main` has a row per command and loads a command's module with its flags. `parser` is
+argparse with suggestions.
 
 - `flag/`: flags made of options, settings from files and variables.
-- `talk/`: run and chat, with an engine or a server. `remote/`: commands that call a running server.
-- `model/`: the hub's cache, and quantized copies. `plan/`: what a model takes of a machine, or of several devices.
+- `talk/`: run and chat, with an engine or a server. `remote/`: commands for a running server.
+- `model/`: the hub's cache, and quantized copies. `plan/`: a model's needs on a machine, or on several devices.
 - `serve`, `run_batch`, `memory`, `doctor`, `completion`: a command each.
 - `bench/`: load for any server; latency, throughput and start of an engine.
 """

@@ -13,7 +13,7 @@ examples:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What `lullm completion` is, and its flags."""
+    """Add the description and flags of `lullm completion`."""
     parser.description = "Print a script that completes commands and flags in a shell."
     parser.epilog = EXAMPLES
     parser.add_argument("shell", choices=SHELLS, help="which shell")
@@ -21,7 +21,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _print(args: argparse.Namespace) -> int:
-    from lullm.cli.main import build_parser  # which knows this command by its name only
+    from lullm.cli.main import build_parser  # it has only this command's name
 
     words = {name: _words(parser) for name, parser in sub_parsers(build_parser()).items()}
     print(_fish(words) if args.shell == "fish" else _bash(words, args.shell))
@@ -29,7 +29,7 @@ def _print(args: argparse.Namespace) -> int:
 
 
 def _words(parser: CommandParser) -> list[str]:
-    """The long flags, and the choices of flags and arguments; with those of the commands below it."""
+    """The long flags, and the choices of flags and arguments; of this command and its sub-commands."""
     parsers = list(with_sub_parsers(parser))
     flags = [name for each in parsers for name in each.shown_flags if name.startswith("--")]
     choices = [str(choice) for each in parsers for action in each._actions for choice in action.choices or ()]
@@ -39,7 +39,7 @@ def _words(parser: CommandParser) -> list[str]:
 def _bash(words: dict[str, list[str]], shell: str) -> str:
     cases = "\n".join(f"    {name}) words={' '.join(each)!r} ;;" for name, each in sorted(words.items()))
     start = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
-    # A word without a match falls back to files, since most arguments are folders.
+    # A word without a match completes as a file, since most arguments are folders.
     return f"""{start}_lullm() {{
   local words={" ".join(sorted(words))!r}
   if [ "$COMP_CWORD" -gt 1 ]; then

@@ -1,4 +1,4 @@
-"""`lullm doctor`: what this machine has, what lullm will use, and what to do where something is missing."""
+"""`lullm doctor`: the machine's parts, the ones that lullm will use, and advice for missing ones."""
 
 import argparse
 import dataclasses
@@ -44,7 +44,7 @@ REQUIRED = {
 """Distribution -> (module, oldest version that works)."""
 
 _ROOT = Path("/")
-_LEVELS = {  # level of `ops.cpu.library` -> the processor flags that tell it apart
+_LEVELS = {  # level of `ops.cpu.library` -> the processor flags that it needs
     "avx2": ("avx2", "fma"),
     "avx512": ("avx512f", "avx512bw"),
     "avx512_bf16": ("avx512_bf16",),
@@ -57,7 +57,7 @@ _LITTLE_MEMORY = 2 * GIB
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line. 'advice': it works and could work better. 'problem': lullm cannot be used."""
+    """One line. 'advice': it works, but could work better. 'problem': lullm cannot be used."""
 
     topic: str
     text: str
@@ -66,7 +66,7 @@ class Finding:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What `lullm doctor` is, and its flags."""
+    """Add the description and flags of `lullm doctor`."""
     parser.description = (
         "Say what this machine has, what lullm will use of it, and what to do about what is missing. "
         f"Exit code 0 unless lullm cannot be used here ({UNUSABLE}). Loads no model and no torch."
@@ -139,10 +139,14 @@ def _native_ops() -> Iterator[Finding]:
         yield Finding("native ops", str(error), "problem", f"unset {library.ISA_VARIABLE} or correct it")
         return
     if found is None:
-        hint = "torch's kernels serve, at about half the speed; install a C++ compiler and lullm again"
         if library.ISA_VARIABLE in os.environ:
-            hint = f"torch's kernels serve, at about half the speed; unset {library.ISA_VARIABLE}"
-        yield Finding("native ops", library.absence() or "absent", "advice", hint)
+            hint = f"unset {library.ISA_VARIABLE}"
+        elif library.mismatch():
+            hint = "build the library again, as said"
+        else:
+            hint = "install a C++ compiler and lullm again"
+        text = library.absence() or "absent"
+        yield Finding("native ops", text, "advice", f"torch's kernels serve, at about half the speed; {hint}")
         return
     best = found.available_isas[-1]
     text = f"{found.isa} (available: {', '.join(found.available_isas)})"

@@ -1,4 +1,6 @@
-"""The command `lullm`: parses the flags. A sub-command is imported with its flags, and imports heavy modules to run."""
+"""The command `lullm`: parses the flags. A sub-command's module is imported for its flags, and imports heavy modules
+only to run.
+"""
 
 import os
 import sys
@@ -51,7 +53,7 @@ COMMANDS = (
 
 
 def build_parser() -> CommandParser:
-    """The parser with all sub-commands, which get their flags when they are parsed."""
+    """The parser with all sub-commands. Each gets its flags when it is parsed."""
     parser = CommandParser(
         prog="lullm", description="An LLM inference engine with a paged KV cache that can sleep.", epilog=EXAMPLES
     )
@@ -61,19 +63,19 @@ def build_parser() -> CommandParser:
 
 
 def all_flags() -> set[str]:
-    """Of all commands."""
+    """The flags of all commands."""
     return {name for each in with_sub_parsers(build_parser()) for name in each._option_string_actions}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code: 0, 2 for a user's mistake, 130 after Ctrl-C."""
+    """Run the command line. Returns the exit code: 0, 2 for a user's mistake, 130 after Ctrl-C."""
     _open_streams()
     argv = sys.argv[1:] if argv is None else list(argv)
     parser = build_parser()
     if not argv:
         parser.print_help()
         return 0
-    # OpenMP reads it when torch is loaded, later. Spinning threads starve each other beside other programs: next to one
+    # OpenMP reads it later, when torch is loaded. Spinning threads starve each other beside other programs: next to one
     # busy process a 0.6B model decoded 1.1 tok/s with spinning threads and 2.4 tok/s with parked ones.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
@@ -97,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_streams() -> None:
-    """Make the standard streams take all that is written, and read bytes that are no text, which are refused later."""
+    """Make the standard streams accept all characters, and read bytes that are no text; these are refused later."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # The parent process has closed it: `lullm run ... 2>&-`.
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))

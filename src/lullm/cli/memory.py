@@ -1,4 +1,4 @@
-"""`lullm memory`: run a small mixed workload and draw which request held which KV block at which step."""
+"""`lullm memory`: runs a small mixed workload and draws the request that held each KV block at each step."""
 
 import argparse
 import random
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lullm.engine.llm_engine import LLMEngine
 
 NOT_ENGINE = CLIENT_OPTIONS | REPLY_OPTIONS
-# The pool is too small for the workload, so that the picture shows preemption.
+# The pool is too small for the workload, to show preemption.
 DEFAULTS = {"num_gpu_blocks_override": 64, "max_num_seqs": 16, "max_num_batched_tokens": 128, "preemption_mode": "swap"}
 
 
@@ -50,7 +50,7 @@ WORKLOAD = (
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What `lullm memory` is, and its flags."""
+    """Add the description and flags of `lullm memory`."""
     parser.description = (
         "Run a mixed workload (chats with a common prefix, a long prompt, n=3, a beam search) in a pool "
         "that is too small for it, and draw the blocks of both pools over time. Prompts are random tokens. Unless "

@@ -1,4 +1,4 @@
-"""CommandParser: argparse with suggestions for what is misspelt."""
+"""CommandParser: argparse with suggestions for misspelt words."""
 
 import argparse
 import difflib
@@ -20,7 +20,7 @@ _ALL_HELP = "--help=all"
 """vLLM's; the help names all flags anyway."""
 
 WORDS = "words"
-"""Name of an argument that may stand before, between and behind flags."""
+"""Name of an argument whose words may come before, between and after flags."""
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -33,7 +33,7 @@ class _Formatter(argparse.HelpFormatter):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A sub-command. `function` of `module` gives its parser a description and flags."""
+    """A sub-command. `function` of `module` adds the description and flags to its parser."""
 
     name: str
     help: str
@@ -42,9 +42,9 @@ class Command:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose errors name what was probably meant. Sub-commands' parsers are of this class, too."""
+    """A parser whose errors suggest the intended word. Sub-commands' parsers are of this class, too."""
 
-    _command: Command | None = None  # whose flags are still to be added
+    _command: Command | None = None  # its flags are still to be added
     _source: str | None = None  # what `check` reads
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -53,7 +53,7 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)
 
     def add_commands(self, dest: str, commands: Iterable[Command]) -> None:
-        """Add sub-commands. The module of one is loaded with its flags: all of them take 0.1 s."""
+        """Add sub-commands. A command's module is loaded with its flags: loading all takes 0.1 s."""
         parsers = self.add_subparsers(metavar="COMMAND", dest=dest, required=True)
         for command in commands:
             parsers.add_parser(command.name, help=command.help)._command = command
@@ -66,7 +66,7 @@ class CommandParser(argparse.ArgumentParser):
         return self
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
-        """As argparse does, but what is left over is an error here, where the flags of the sub-command are known."""
+        """As argparse, but leftover words are an error here, where the flags of the sub-command are known."""
         self.with_flags()
         args = ["--help" if each == _ALL_HELP else each for each in (sys.argv[1:] if args is None else args)]
         has_commands = bool(sub_parsers(self))
@@ -89,18 +89,18 @@ class CommandParser(argparse.ArgumentParser):
         return [name for name, action in self._option_string_actions.items() if action.help != argparse.SUPPRESS]
 
     def _get_option_tuples(self, option_string):  # type: ignore[no-untyped-def]
-        """Without abbreviations, which argparse takes of `-tp` and its like whatever `allow_abbrev` says."""
+        """No abbreviations: argparse accepts them for `-tp` and similar flags whatever `allow_abbrev` is."""
         found = super()._get_option_tuples(option_string)
         return [each for each in found if each[1] == option_string or not each[1].startswith(option_string)]
 
     def check(self, args: list[str], source: str) -> None:
-        """End the program if `args`, which come from `source` instead of the command line, are wrong; name `source`."""
+        """End the program if `args`, from `source` instead of the command line, are wrong; name `source`."""
         self._source = source
         self.parse_args(args)
         self._source = None
 
     def error(self, message: str) -> NoReturn:
-        """End the program with the usage, the message, and the name that was probably meant."""
+        """End the program with the usage, the message, and a suggestion."""
         wrong = _WRONG_CHOICE.match(message)
         if wrong:
             known = re.findall(r"'([^']*)'", wrong["known"])
@@ -119,7 +119,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def sub_parsers(parser: argparse.ArgumentParser) -> dict[str, CommandParser]:
-    """The parser of each sub-command, perhaps without its flags; empty: there are none."""
+    """The parser of each sub-command, perhaps without its flags; empty: no sub-commands."""
     found = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     return dict(found[0]) if found else {}
 
@@ -132,13 +132,13 @@ def with_sub_parsers(parser: CommandParser) -> Iterator[CommandParser]:
 
 
 def chosen(parser: CommandParser, argv: Sequence[str]) -> tuple[CommandParser, Sequence[str]]:
-    """The parser of the command that a command line begins with, and what stands behind the command."""
+    """The parser of a command line's command, and the words after the command."""
     commands = sub_parsers(parser.with_flags())
     return chosen(commands[argv[0]], argv[1:]) if argv and argv[0] in commands else (parser, argv)
 
 
 def closest(given: str, known: Iterable[str]) -> str | None:
-    """The one of `known` that `given` is the beginning, or probably a misspelling, of."""
+    """The one of `known` that `given` begins or probably misspells."""
     names = sorted(known, key=len)
     found = [name for name in names if name.startswith(given)] or difflib.get_close_matches(given, names, n=1)
     return found[0] if found else None
@@ -149,7 +149,7 @@ def _is_flag(word: str) -> bool:
 
 
 def _names(args: Iterable[str]) -> Iterator[str]:
-    """The flags of a command line without their values: `-O` of `-O.level=3`. What stands behind `--` is none."""
+    """The flags of a command line without their values: `-O` of `-O.level=3`. Words after `--` are no flags."""
     for each in args:
         if each == "--":
             return

@@ -1,4 +1,4 @@
-"""`lullm run-batch`: answer a file of requests, in OpenAI's batch form."""
+"""`lullm run-batch`: answers a file of requests, in OpenAI's batch form."""
 
 import argparse
 import contextlib
@@ -28,7 +28,7 @@ examples:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What `lullm run-batch` is, and its flags."""
+    """Add the description and flags of `lullm run-batch`."""
     parser.description = (
         "Answer every line of a file, in OpenAI's batch form: chats, completions, embeddings, scores. "
         "All lines share the engine's batches, and any model name is taken. The exit code is 1 if a line failed; its "
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _opened(requests: str, answers: str) -> Iterator[tuple[BinaryIO, TextIO]]:
-    """Both files, until the block ends. Raises ConfigError: they cannot be opened, or are the same."""
+    """Both files, open until the block ends. Raises ConfigError: they cannot be opened, or are the same."""
     with contextlib.ExitStack() as stack:
         try:
             lines = sys.stdin.buffer if requests == STDIO else stack.enter_context(open(requests, "rb"))
@@ -72,7 +72,7 @@ def _opened(requests: str, answers: str) -> Iterator[tuple[BinaryIO, TextIO]]:
 
 
 async def _answer_all(config: "EngineConfig", lines: Iterable[bytes], out: TextIO) -> tuple[int, int]:
-    """(number of requests, how many failed)."""
+    """(number of requests, number of failed ones)."""
     from lullm.engine.async_llm_engine import AsyncLLMEngine
     from lullm.server.app import build_app
     from lullm.server.batch.batch_file import answers

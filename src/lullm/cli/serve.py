@@ -15,7 +15,7 @@ from lullm.errors import EngineDeadError
 from lullm.server.options import ServerOptions
 
 ENGINE_DEAD = 1
-"""Exit code, on which a supervisor starts the server again. A stop by a signal gives 0, a user's mistake 2."""
+"""Exit code that makes a supervisor restart the server. A stop by a signal gives 0, a user's mistake 2."""
 
 
 class _Names(argparse.Action):
@@ -26,7 +26,7 @@ class _Names(argparse.Action):
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What `lullm serve` is, and its flags."""
+    """Add the description and flags of `lullm serve`."""
     parser.usage = "lullm serve [MODEL] [FLAGS]"
     parser.description = (
         "Serve a model over HTTP: a web page at /, the APIs of OpenAI and Anthropic at /v1, Ollama's at /api, "
@@ -50,7 +50,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="names that requests may call the model by; the first stands in answers (default: the model as given)",
     )
-    groups["watching"].add_argument(
+    groups["monitoring"].add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="(default: %(default)s)"
     )
     add_engine_flags(parser, without=frozenset({"served_model_name"}))
@@ -89,11 +89,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _server_options(args: argparse.Namespace, can_sleep: bool) -> ServerOptions:
-    """The options of the flags that were given, and all keys. Raises ConfigError."""
+    """The options of the given flags, and all keys. Raises ConfigError."""
     names = {each.name for each in options_of(ServerOptions)}
     given = {name: value for name, value in vars(args).items() if name in names}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    # The variable may be there for `lullm sleep`: it is no error for a server that cannot sleep.
+    # The variable may be set for `lullm sleep`, so it is no error for a server that cannot sleep.
     admin_variable = ADMIN_KEY_VARIABLE if can_sleep else ""
     keys = {
         "api_keys": gather_keys(given.get("api_keys", ()), args.api_key_file, API_KEY_VARIABLE),

@@ -121,6 +121,20 @@ class SharedBlocksConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class NormedStream:
+    """Of MiniMax, whose residual stream is what a norm gives: what of it is kept, and of what follows added, by what
+    follows: attention, lightning attention, or the experts. The latter factors are folded into weights.
+    """
+
+    full_kept: float
+    linear_kept: float
+    mlp_kept: float
+    full_added: float
+    linear_added: float
+    mlp_added: float
+
+
+@dataclass(frozen=True, slots=True)
 class DecoderConfig:
     """What the shared decoder needs beside the common part of `ModelConfig`.
 
@@ -161,6 +175,7 @@ class DecoderConfig:
         recurrent: in place of attention, or beside it, in layers that keep a recurrent state.
         kinds_per_layer: entries of `layer_kinds` that a layer has.
         factors: of a family with attention and state spaces side by side.
+        normed_stream: of a family whose norms begin the residual stream anew.
         shared_blocks: of a family whose attention and MLPs are the same in several layers.
         attention_soft_cap, final_soft_cap: `cap * tanh(x / cap)` of scores, and of logits; None: as they are.
     """
@@ -202,6 +217,7 @@ class DecoderConfig:
     recurrent: RecurrentConfig | None = None
     kinds_per_layer: int = 1
     factors: ParallelFactors | None = None
+    normed_stream: NormedStream | None = None
     shared_blocks: SharedBlocksConfig | None = None
 
     @property

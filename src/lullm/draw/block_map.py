@@ -41,7 +41,7 @@ class BlockMap:
         """Lines of at most `width` characters: a letter per request, capital where all slots hold tokens.
 
         '#': several requests hold the block; ':': cached; '.': free. If there are more blocks than columns, a column
-        shows the commonest sign of several neighbours. Of more steps than `max_rows` some are left out.
+        shows the commonest sign of several neighbours. With more steps than `max_rows`, some are left out.
         """
         if not self._rows:
             return ""
@@ -88,7 +88,7 @@ class BlockMap:
         self.canvas(title).write(path)
 
     def canvas(self, title: str) -> Canvas:
-        """All rows, without leaving any out; at least one pixel per block."""
+        """All rows; at least one pixel per block."""
         first = self._rows[0][1]
         pools = [(name, len(pool.blocks)) for name, pool in _pools(first) if pool.blocks]
         cell_width = max(1, min(12, _MAP_WIDTH // sum(num for _, num in pools)))
@@ -181,7 +181,7 @@ def _pale(color: Color) -> Color:
 
 
 def _flow(widths: list[int], line_width: int) -> list[list[tuple[int, int]]]:
-    """Break items of these widths into lines: (number, width) of each item."""
+    """Break items of these widths into lines, each a list of (number, width)."""
     lines: list[list[tuple[int, int]]] = [[]]
     used = 0
     for number, width in enumerate(widths):

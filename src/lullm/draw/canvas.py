@@ -1,7 +1,7 @@
 """Canvas: rectangles and short texts, written as a PNG.
 
-A block map is a grid of rectangles, for which a plotting library would be a dependency of 30 MB, and would resample the
-grid. The format needs a header, one zlib stream and checksums (PNG specification, 3rd ed.).
+A block map is a grid of rectangles. A plotting library would be a dependency of 30 MB, and would resample the grid. The
+format needs only a header, one zlib stream and checksums (PNG specification, 3rd ed.).
 """
 
 import struct
@@ -14,7 +14,7 @@ Color = tuple[int, int, int]
 BLACK: Color = (0, 0, 0)
 WHITE: Color = (255, 255, 255)
 
-# Five rows of three pixels for each character; a digit is a row, its bits are the pixels from left to right.
+# Five rows of three pixels for each character. A digit is a row; its bits are the pixels from left to right.
 _GLYPHS = {
     "A": "25755", "B": "65656", "C": "34443", "D": "65556", "E": "74647", "F": "74644", "G": "34553", "H": "55755",
     "I": "72227", "J": "11152", "K": "55655", "L": "44447", "M": "57755", "N": "65555", "O": "25552", "P": "65644",
@@ -29,7 +29,7 @@ TEXT_HEIGHT = 5 * _SCALE
 
 
 def text_width(text: str) -> int:
-    """Pixels that one line of text is wide."""
+    """The width of one line of text, in pixels."""
     return 4 * _SCALE * len(text)
 
 

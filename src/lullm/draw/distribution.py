@@ -1,4 +1,4 @@
-"""Cumulative distributions as a PNG: for each quantity, which share of its values lies below how much."""
+"""Cumulative distributions as a PNG: for each quantity, the share of its values below each value."""
 
 import bisect
 from collections.abc import Mapping, Sequence

@@ -1,18 +1,17 @@
 """LLMEngine: the synchronous engine. Calls of `step` drive it; it starts no thread."""
 
 import time
-from collections.abc import Iterable, Sequence
-from typing import Unpack
+from collections.abc import Iterable
 
 from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.engine.assembly import check_options, num_blocks_ahead, open_scheduler
+from lullm.engine.engine_calls import EngineCalls
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.lifecycle import Lifecycle
 from lullm.engine.restarts import Restarts
 from lullm.engine.start.model import open_model
 from lullm.engine.step_loop import StepLoop
 from lullm.engine.stream_pace import StreamPace
-from lullm.engine.worker_calls import WorkerCalls
 from lullm.errors import WorkerLostError
 from lullm.executor.factory import open_executor
 from lullm.kv.snapshot import MemorySnapshot
@@ -27,20 +26,11 @@ from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import GenerateRequest, Input
 from lullm.types.sampling_params import SamplingParams
-from lullm.types.sleep import (
-    ForecastArguments,
-    SleepArguments,
-    SleepForecast,
-    SleepOptions,
-    SleepReport,
-    SleepState,
-    WakeReport,
-)
 
 logger = get_logger(__name__)
 
 
-class LLMEngine(WorkerCalls):
+class LLMEngine(EngineCalls):
     """Loads a model and serves requests, one `step` at a time. Not safe to share between threads.
 
     Args:
@@ -182,70 +172,6 @@ class LLMEngine(WorkerCalls):
     def unfinished_request_ids(self) -> list[str]:
         """Ids of the requests that have not ended, in the order in which they came."""
         return self._scheduler.unfinished_ids
-
-    def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
-        """Release memory; returns once it is released. Idempotent. The arguments are those of `SleepOptions`.
-
-        With mode 'wait' the outputs of the requests that end first come with the next `step`.
-
-        Raises:
-            ConfigError: sleep mode is off.
-            InvalidRequestError: unknown level, mode, tag or target.
-            OSError: a backup failed; the engine is awake.
-            EngineAsleepError: mode 'wait', but the engine sleeps already, and the requests that it keeps cannot end.
-        """
-        options = SleepOptions(level, **arguments)
-        self.check_health()
-        self.lifecycle.check(options)
-        while options.mode == "wait" and self._scheduler.has_unfinished:
-            self._loop.keep(self.step())
-        self._loop.drain()
-        if options.mode == "abort":
-            for request_id in self._scheduler.unfinished_ids:
-                self.abort_request(request_id)
-        return self.lifecycle.sleep(options)
-
-    def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
-        """Predict memory and time of a `sleep` with these arguments. Changes nothing; raises as `sleep` does."""
-        options = SleepOptions(level, mode="keep", **arguments)
-        self.check_health()
-        self.lifecycle.check(options)
-        return self.lifecycle.forecast(options)
-
-    def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
-        """Restore the memory that `sleep` released (`tags` None: all), at the same addresses. Idempotent.
-
-        Raises:
-            WakeUpError: the contents differ from those before the sleep; the engine is still asleep.
-        """
-        self.check_health()
-        return self.lifecycle.wake_up(tags)
-
-    def is_sleeping(self) -> bool:
-        """Whether memory is released, or the engine is paused (level 0)."""
-        return self.lifecycle.is_sleeping
-
-    @property
-    def sleeping_tags(self) -> tuple[str, ...]:
-        """Tags of the memory that is released now."""
-        return self.lifecycle.sleeping_tags
-
-    @property
-    def sleep_state(self) -> SleepState:
-        """Whether the engine is awake and, if not, how deep it sleeps."""
-        return self.lifecycle.state
-
-    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget all cached prefixes. Always True: running requests do not prevent it.
-
-        Running requests keep their KV. With `reset_running_requests` they lose it, and their tokens are computed again.
-        """
-        if reset_running_requests:
-            self.check_health()
-            self._loop.drain()
-            self._scheduler.evict_all()
-        self._block_space.reset_prefix_cache()
-        return True
 
     def stats(self) -> EngineStats:
         """A snapshot; may be called from another thread."""

@@ -1,7 +1,6 @@
 """BlockSpaceManager: the KV blocks of sequence groups, from admission through growth, sharing and swaps to release."""
 
 import itertools
-from array import array
 from collections.abc import Collection
 from collections.abc import Sequence as Seq
 
@@ -18,6 +17,9 @@ from lullm.types.packed import PackedInts
 from lullm.types.sequence import Sequence, SequenceGroup
 from lullm.types.sleep import UsedBlocks
 from lullm.types.step import BlockPair
+
+Slots = tuple[tuple[PackedInts, ...], tuple[BlockPair, ...]]
+"""A sequence's blocks in order, by cache group; and (source, destination) pairs to copy before a step writes them."""
 
 
 class BlockSpaceManager:
@@ -88,22 +90,21 @@ class BlockSpaceManager:
 
     # -- growth --------------------------------------------------------------------------------------------------
 
-    def append_slots(self, group: SequenceGroup, seq: Sequence, num_tokens: int) -> tuple[BlockPair, ...]:
-        """Make the slots of the next `num_tokens` tokens writable, and count them as computed, drafts included.
-
-        Returns the copy-on-write pairs (source, destination) that must be copied before.
-        """
+    def append_slots(self, group: SequenceGroup, seq: Sequence, num_tokens: int) -> Slots:
+        """Make the slots of the next `num_tokens` tokens writable, and count them as computed, drafts included."""
         start, tables = seq.num_computed_tokens, self._tables[seq.seq_id]
         end = seq.num_computed_tokens = start + num_tokens
+        block_ids: tuple[PackedInts, ...] = ()
         copies: tuple[BlockPair, ...] = ()
         if self.has_states:
             self._state_snapshots.pass_by(group, seq, tables)
         for table in tables:
             copies += table.append_slots(start, end)
+            block_ids += (table.packed_ids,)
         # All tables of a sequence are promoted together. Most tokens fill no block.
         if self.enable_prefix_caching and end // self.block_size > tables[0].num_promoted:
             self.promote(group, seq)
-        return copies
+        return block_ids, copies
 
     def slide(self, seq: Sequence) -> None:
         """Free the blocks that have left a window. After the step that computed the tokens, since it reads them."""
@@ -182,14 +183,9 @@ class BlockSpaceManager:
         for table in self._tables.pop(seq.seq_id, ()):
             table.free()
 
-    def block_ids(self, seq: Sequence) -> "tuple[array[int], ...]":
-        """The sequence's blocks in order, by cache group; NULL_BLOCK where they left the window. Do not change them."""
+    def block_ids(self, seq: Sequence) -> "tuple[memoryview[int], ...]":
+        """The sequence's blocks in order, by cache group; NULL_BLOCK where they left the window."""
         return tuple([table.block_ids for table in self._tables[seq.seq_id]])
-
-    def packed_block_ids(self, seq: Sequence) -> tuple[PackedInts, ...]:
-        """`block_ids` in the packed form of plans."""
-        tables = self._tables[seq.seq_id]
-        return tuple([t.block_ids.tobytes() for t in tables]) if len(tables) > 1 else (tables[0].block_ids.tobytes(),)
 
     def reset_prefix_cache(self, salt: bytes | None = None) -> None:
         """Forget all cached contents, in both pools; blocks in use stay with their sequences.

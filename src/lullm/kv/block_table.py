@@ -1,10 +1,10 @@
 """BlockTable: the blocks of one sequence. Token i is in slot i % block_size of block i // block_size."""
 
-from array import array
 from collections.abc import Iterable, Sequence
 
 from lullm.kv.allocator import BlockAllocator
 from lullm.kv.hashing import BlockHashes, group_suffix
+from lullm.types.packed import INT_BYTES, PackedInts, pack, view
 from lullm.types.step import BlockPair
 from lullm.units import cdiv
 
@@ -17,6 +17,8 @@ class BlockTable:
 
     With a sliding window, `drop` frees the blocks that have left it and puts NULL_BLOCK in their place.
 
+    The ids stand in `packed_ids`, as plans send them at every step: it is replaced when a block changes.
+
     All blocks of a table belong to one pool, that of `allocator`; `move` exchanges them for blocks of the other. All
     tables of a sequence share one object `hashes`.
     """
@@ -25,14 +27,14 @@ class BlockTable:
     """Blocks to copy when `block_to_copy` returns one."""
 
     __slots__ = (
-        "_block_size", "_forked_tail", "_group", "_num_dropped", "_suffix", "allocator", "block_ids", "hashes",
-        "num_promoted",
+        "_block_size", "_forked_tail", "_group", "_num_dropped", "_suffix", "allocator", "hashes", "num_promoted",
+        "packed_ids",
     )  # fmt: skip
 
     def __init__(self, allocator: BlockAllocator, hashes: BlockHashes, group: int = 0):
         self.allocator = allocator
         self.hashes = hashes
-        self.block_ids = array("i")
+        self.packed_ids: PackedInts = b""
         self._block_size = hashes.block_size
         self._group = group
         self._suffix = group_suffix(group)
@@ -41,9 +43,9 @@ class BlockTable:
         self._forked_tail = -1
 
     @property
-    def num_slots(self) -> int:
-        """Tokens the table has room for."""
-        return len(self.block_ids) * self._block_size
+    def block_ids(self) -> "memoryview[int]":
+        """The blocks in order; NULL_BLOCK where they left the window."""
+        return view(self.packed_ids)
 
     @property
     def held_ids(self) -> list[int]:
@@ -64,7 +66,7 @@ class BlockTable:
         The caller has taken a reference to each of `shared_ids` except NULL_BLOCK for this table; `num_promoted` of
         them (None: all) are immutable already.
         """
-        self.block_ids = array("i", shared_ids)
+        self.packed_ids = pack(shared_ids)
         self._num_dropped = 0
         self.num_promoted = len(self.block_ids) if num_promoted is None else num_promoted
         self._forked_tail = -1
@@ -89,11 +91,12 @@ class BlockTable:
         A partly filled block that other sequences also hold is replaced by a copy.
         """
         shared = self.block_to_copy(first_slot) if first_slot // self._block_size == self._forked_tail else None
-        if num_tokens > len(self.block_ids) * self._block_size:
+        if num_tokens * INT_BYTES > len(self.packed_ids) * self._block_size:
             self._grow(num_tokens)
         if shared is None:
             return ()
-        own = self.block_ids[self._forked_tail] = self.allocator.allocate()
+        own = self.allocator.allocate()
+        self._put(self._forked_tail, [own])
         self.allocator.release((shared,))
         return ((shared, own),)
 
@@ -116,14 +119,14 @@ class BlockTable:
         """Replace the block at this index by `block_id`, which has the same content and becomes shared."""
         self.allocator.share(block_id)
         self.allocator.release((self.block_ids[index],))
-        self.block_ids[index] = block_id
+        self._put(index, [block_id])
 
     def drop(self, num_blocks: int) -> None:
         """Free the first `num_blocks` blocks; their content can be found until they are reused."""
         if num_blocks > self._num_dropped:
-            leaving = slice(self._num_dropped, num_blocks)
-            self.allocator.release([b for b in self.block_ids[leaving] if b != NULL_BLOCK])
-            self.block_ids[leaving] = array("i", [NULL_BLOCK]) * (num_blocks - self._num_dropped)
+            leaving = self.block_ids[self._num_dropped : num_blocks]
+            self.allocator.release([b for b in leaving if b != NULL_BLOCK])
+            self._put(self._num_dropped, [NULL_BLOCK] * len(leaving))
             self._num_dropped = num_blocks
 
     def shrink(self, num_tokens: int) -> None:
@@ -131,14 +134,16 @@ class BlockTable:
         num_blocks = cdiv(num_tokens, self._block_size)
         if num_blocks < len(self.block_ids):
             self.allocator.release(reversed(self.block_ids[num_blocks:]))
-            del self.block_ids[num_blocks:]
+            self.packed_ids = self.packed_ids[: num_blocks * INT_BYTES]
 
     def borrow(self, other: "BlockTable", first: int, end: int) -> None:
         """Share blocks `first`..`end` - 1 of `other`, where this table has NULL_BLOCK."""
-        for index in range(first, end):
-            if self.block_ids[index] == NULL_BLOCK:
-                self.allocator.share(other.block_ids[index])
-                self.block_ids[index] = other.block_ids[index]
+        block_ids = self.block_ids[first:end].tolist()
+        for index, (own, theirs) in enumerate(zip(block_ids, other.block_ids[first:end], strict=True)):
+            if own == NULL_BLOCK:
+                self.allocator.share(theirs)
+                block_ids[index] = theirs
+        self._put(first, block_ids)
 
     def fork(self, hashes: BlockHashes) -> "BlockTable":
         """A table with its own `hashes` for a sequence with the same tokens; it shares all blocks."""
@@ -156,16 +161,21 @@ class BlockTable:
         The step that is being planned moves the contents. The same sequences share the blocks afterwards.
         """
         held = self.held_ids
-        self.block_ids, self.allocator = array("i", block_ids), pool
+        self.packed_ids, self.allocator = pack(block_ids), pool
         return held
 
     def free(self) -> None:
         """Free all blocks, the last one first: a prompt's beginning is the part most likely to be found again."""
         self.allocator.release(reversed(self.held_ids))
-        self.block_ids = array("i")
+        self.packed_ids = b""
         self._num_dropped = 0
         self.num_promoted = 0
 
     def _grow(self, num_tokens: int) -> None:
-        for _ in range(cdiv(num_tokens, self._block_size) - len(self.block_ids)):
-            self.block_ids.append(self.allocator.allocate())
+        allocate = self.allocator.allocate
+        self.packed_ids += pack(allocate() for _ in range(self.num_fresh_blocks(num_tokens)))
+
+    def _put(self, index: int, block_ids: Sequence[int]) -> None:
+        """Replace the blocks from `index` on by these."""
+        start, end = index * INT_BYTES, (index + len(block_ids)) * INT_BYTES
+        self.packed_ids = self.packed_ids[:start] + pack(block_ids) + self.packed_ids[end:]

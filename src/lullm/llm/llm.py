@@ -9,7 +9,7 @@ from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.engine.start.client import start_engine
 from lullm.errors import InvalidRequestError
 from lullm.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search_output, checked_width
-from lullm.llm.engine_calls import EngineCalls
+from lullm.llm.exclusive import ExclusiveCalls
 from lullm.llm.offline import run_all
 from lullm.llm.pooling import PoolingCalls
 from lullm.llm.prompt import UseTqdm, as_prompts, conversations, one_each, turn_options
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lullm.text.chat_template import Message
 
 
-class LLM(PoolingCalls, EngineCalls):
+class LLM(PoolingCalls, ExclusiveCalls):
     """A model, ready to generate. `LLM()` is the bundled demo model.
 
     Calls from several threads take turns. Ctrl-C takes effect at the end of a step and leaves the object usable. Blocks

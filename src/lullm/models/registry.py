@@ -1,4 +1,4 @@
-"""The registry: which family file builds which architecture of a `config.json`."""
+"""The registry: the family file of each architecture of a `config.json`."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from lullm.config.family.family import Family
 from lullm.config.family.table import OUTSIDE
 from lullm.config.model import ModelConfig, Share
 from lullm.errors import ConfigError, UnsupportedError
-from lullm.models.family.experts.deepseek import build_deepseek, build_mistral4
+from lullm.models.family.experts.deepseek import build_axk1, build_deepseek, build_mistral4
 from lullm.models.family.experts.gpt_oss import build_gpt_oss
 from lullm.models.family.experts.laguna import build_laguna
 from lullm.models.family.experts.llama4 import build_llama4
@@ -46,6 +46,7 @@ from lullm.models.family.granite import build_hyperclovax
 from lullm.models.family.hunyuan import build_hunyuan
 from lullm.models.family.hybrid.kimi_linear import build_kimi_linear
 from lullm.models.family.hybrid.lfm2 import build_lfm2, build_lfm3
+from lullm.models.family.hybrid.minimax import build_minimax
 from lullm.models.family.hybrid.olmo_hybrid import build_olmo_hybrid
 from lullm.models.family.hybrid.qwen_next import build_qwen3_5, build_qwen3_next
 from lullm.models.family.hybrid.recurrent_gemma import build_recurrent_gemma
@@ -62,6 +63,7 @@ from lullm.models.family.layer_norm.bloom import build_bloom, build_mpt
 from lullm.models.family.layer_norm.cohere import build_cohere, build_cohere2_moe
 from lullm.models.family.layer_norm.falcon import build_falcon
 from lullm.models.family.layer_norm.gpt_neox import build_codegen, build_gpt_neox, build_gptj, build_phi
+from lullm.models.family.layer_norm.modernbert import build_modernbert
 from lullm.models.family.layer_norm.starcoder import (
     build_jais2,
     build_nemotron,
@@ -83,6 +85,7 @@ Builder = Callable[[ModelConfig, torch.dtype, int], Model]
 """(config, dtype, max_model_len) -> the model, its parameters on the meta device; see `build_model`."""
 
 BUILDERS: dict[str, Builder] = {
+    "AXK1ForCausalLM": build_axk1,
     "ArceeForCausalLM": build_arcee,
     "BambaForCausalLM": build_bamba,
     "BioGptForCausalLM": build_biogpt,
@@ -132,12 +135,14 @@ BUILDERS: dict[str, Builder] = {
     "Llama4ForCausalLM": build_llama4,
     "MambaForCausalLM": build_mamba,
     "Mamba2ForCausalLM": build_mamba,
+    "MiniMaxForCausalLM": build_minimax,
     "MiniMaxM2ForCausalLM": build_minimax_m2,
     "MinistralForCausalLM": build_mistral,
     "Ministral3ForCausalLM": build_mistral,
     "MistralForCausalLM": build_mistral,
     "Mistral4ForCausalLM": build_mistral4,
     "MixtralForCausalLM": build_mixtral,
+    "ModernBertDecoderForCausalLM": build_modernbert,
     "MptForCausalLM": build_mpt,
     "NemotronForCausalLM": build_nemotron,
     "NemotronHForCausalLM": build_nemotron_h,
@@ -177,6 +182,8 @@ BUILDERS: dict[str, Builder] = {
     "HunYuanDenseV1ForCausalLM": build_hunyuan,
     "HunYuanMoEV1ForCausalLM": build_hunyuan,
     "HyperCLOVAXForCausalLM": build_hyperclovax,
+    "InternLM3ForCausalLM": build_llama,
+    "IQuestCoderForCausalLM": build_llama,
     "Jais2ForCausalLM": build_jais2,
     "NanoChatForCausalLM": build_nanochat,
     "PhimoeForCausalLM": build_phimoe,
@@ -189,14 +196,14 @@ _OUTSIDE_BUILDERS: dict[str, Builder] = {}
 
 
 def register_model(architecture: str, builder: Builder, family: Family = LLAMA) -> None:
-    """Have lullm run an architecture of another package. A second call for it replaces the first.
+    """Register an architecture of another package. A second call for it replaces the first.
 
     An entry point of the group "lullm.models" calls this when a `config.json` first names its architecture.
 
     Args:
-        architecture: as `architectures` in `config.json` names it.
+        architecture: its name in `architectures` of `config.json`.
         builder: (config, dtype, max_model_len) -> the model.
-        family: how the `config.json` is read; default: with Llama's keys.
+        family: reads the `config.json`; default: with Llama's keys.
 
     Raises:
         ConfigError: the architecture is one of lullm's own.
@@ -210,12 +217,12 @@ def register_model(architecture: str, builder: Builder, family: Family = LLAMA) 
 def build_model(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> Model:
     """The model of a config, its parameters of `dtype` on the meta device (see `weights.materialize`).
 
-    `max_model_len` is the number of positions, in tokens, that the rotary table covers. Of a worker's share, `rules`
-    are those of the whole model, and `cuts` say what the worker has of it.
+    `max_model_len` is the number of positions, in tokens, that the rotary table covers. For a worker's share, `rules`
+    are those of the whole model, and `cuts` are the worker's parts.
 
     Raises:
         ModelLoadError: a family cannot be built with these sizes, or there is no memory for its tables.
-        UnsupportedError: a model of another package is to be shared.
+            UnsupportedError: workers cannot share a model of another package.
     """
     if config.foreign is not None:
         from lullm.models.fallback.model import build_foreign  # loads transformers
@@ -231,7 +238,7 @@ def build_model(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Rounds of the garbage collector over all modules so far take two thirds of the time of 12,032 experts."""
+    """Without garbage collection, whose rounds over all modules take two thirds of the time of 12,032 experts."""
     is_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -242,7 +249,7 @@ def _without_collections() -> Iterator[None]:
 
 
 def _cut(model: Model, config: ModelConfig, share: Share, build: Callable[[ModelConfig], Model]) -> None:
-    """Tell a worker's model which part of the whole it has."""
+    """Set the cuts of a worker's model."""
     if config.architecture in _OUTSIDE_BUILDERS:
         raise UnsupportedError(
             f"{config.architecture} is computed by another package, whose layers know nothing of workers that "
@@ -256,7 +263,7 @@ def _cut(model: Model, config: ModelConfig, share: Share, build: Callable[[Model
 
 
 def _with_one_expert(whole: ModelConfig) -> ModelConfig:
-    """The same with one expert of each layer, as `cuts_of` wants it: 12,032 experts take 3 seconds to build."""
+    """The same with one expert of each layer, for `cuts_of`: 12,032 experts take 3 seconds to build."""
     experts = whole.family.experts
     if experts is None:
         return whole

@@ -1,10 +1,11 @@
-"""Attention with linear biases (ALiBi, https://arxiv.org/abs/2108.12409): a score loses with a key's distance, by head.
+"""Attention with linear biases (ALiBi, https://arxiv.org/abs/2108.12409): a score falls with the key's distance, by a
+slope per head.
 
-A softmax does not change if a row of scores is shifted, so a head may add its slope times the key's position instead of
-taking off its slope times the distance. That is a product, too: of two elements behind each key, the high and the low
-part of its position, with two behind each query, the slope. So every attention kernel computes it, over heads that are
-up to 16 elements wider in the cache. Two numbers of bfloat16 hold positions up to 65,536 exactly. A small
-matrix makes what is added to all heads of a row from its position: the ops that other layers use are all it takes.
+A softmax does not change if a row of scores is shifted. So a head may add its slope times the key's position instead of
+subtracting its slope times the distance. That sum is a product, too: two elements after each key (the high and the low
+part of its position) times two after each query (the slope). So every attention kernel computes it, over heads that are
+up to 16 elements wider in the cache. Two numbers of bfloat16 hold positions up to 65,536 exactly. A small matrix
+computes these elements for all heads of a row from its position, so no other ops are needed.
 """
 
 import functools

@@ -1,9 +1,8 @@
 """Ops: the table of functions that do a model's arithmetic. A model calls the table and never knows which version.
 
 Sizes: T tokens (rows) of this step, H hidden size, Hq query heads, Hkv key/value heads (Hq is a multiple of it),
-D head size, V vocabulary. Activations have the model's dtype; every function works on the device of its arguments,
-none keeps state, and all are called under `torch.inference_mode()`. No function takes more than six arguments. The
-versions are in `selection`.
+D head size, V vocabulary. Activations have the model's dtype; functions run on the device of their arguments, without
+state, under `torch.inference_mode()`. No function takes more than six arguments. The versions are in `selection`.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,7 +45,7 @@ def _never(dtype: str, cache_dtype: str, head_size: int) -> bool:
 
 
 def _keep_weight(weight: Tensor) -> None:
-    """For versions that read weights as the checkpoint has them."""
+    """For versions that read weights in the checkpoint's order."""
 
 
 ATTENTION_FEATURES: frozenset[AttentionFeature] = frozenset(get_args(AttentionFeature))
@@ -54,10 +53,10 @@ ATTENTION_FEATURES: frozenset[AttentionFeature] = frozenset(get_args(AttentionFe
 
 @dataclass(frozen=True, slots=True)
 class Ops:
-    """The functions. The words below each say its arguments, in their order, and its result."""
+    """The functions. The text after each gives its arguments, in their order, and its result."""
 
     name: str
-    """Of the version, for logs and tests."""
+    """The version's name, for logs and tests."""
 
     embedding: Callable[[Tensor, Tensor], Tensor]
     """token_ids `[T]` int64, weight `[V, H]` -> `[T, H]`."""
@@ -75,7 +74,7 @@ class Ops:
     """
 
     activate: Callable[[Tensor, Activation], Tensor]
-    """x, activation -> like x. Each element by itself, in float32."""
+    """x, activation -> like x. By element, in float32."""
 
     layer_norm: Callable[[Tensor, Tensor, _Maybe, float], Tensor]
     """x `[T, N]`, weight `[N]`, bias `[N]` or None, eps -> like x (https://arxiv.org/abs/1607.06450).
@@ -86,7 +85,7 @@ class Ops:
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     """x `[..., N]`, weight `[N]`, eps -> like x (https://arxiv.org/abs/1910.07467).
 
-    The mean square is taken in float32. The quotient is rounded to x's dtype before the weight is applied.
+    The mean square is computed in float32. The quotient is rounded to x's dtype before the weight is applied.
     """
 
     rms_norm_: Callable[[Tensor, Tensor, float], None]
@@ -101,9 +100,9 @@ class Ops:
     experts: _Experts
     """x `[T, H]`, routes, weights, shared `[T, H]` or None, shared_gate `[T, 1]` or None -> `[T, H]`.
 
-    The sum of the results of a row's experts, each times its share, and of the shared result, times the sigmoid of its
-    gate if there is one. It is taken in float32, by ascending expert and the shared one last, and rounded once. Experts
-    that no row has chosen are not read. Those that other workers have (`ExpertWeights.first`) are left out.
+    The sum of a row's experts, each times its share, and of the shared result, times the sigmoid of its gate if there
+    is one. It is added in float32, by ascending expert and the shared one last, and rounded once. Experts that no row
+    chose are not read. Those of other workers (`ExpertWeights.first`) are left out.
     """
 
     rope_and_cache: Callable[[Tensor, HeadNorm | None, Tensor, Tensor, LayerCache, Tensor], Tensor]
@@ -111,26 +110,26 @@ class Ops:
     then D/2 sines), cache, slot_mapping `[T]` int64 -> q `[T, Hq, D]`.
 
     Norms query and key heads, if there is a norm. Rotates both in pairs (i, i + D/2)
-    (https://arxiv.org/abs/2104.09864). Writes keys and values into the cache in place, quantizing where it is int8
-    (`int8_cache`) or fp8 (`float8_cache`). A row of slot -1 is written nowhere.
+    (https://arxiv.org/abs/2104.09864). Writes keys and values into the cache in place, quantized for an int8
+    (`int8_cache`) or fp8 (`float8_cache`) cache. A row with slot -1 is not written.
     """
 
     write_cache: Callable[[Tensor, LayerCache, Tensor], None]
     """kv `[T, 2 * Hkv, D]`: keys, then values; cache, slot_mapping `[T]` int64 -> None.
 
-    Writes both as they are, neither normed nor rotated; otherwise as `rope_and_cache`.
+    Writes both without norm and rotation; otherwise as `rope_and_cache`.
     """
 
     prepare_attention: Callable[[DeviceLayout], Any]
-    """layout -> what `attention` of the same table wants; once per step and KV cache group."""
+    """layout -> the `prepared` of the same table's `attention`; once per step and KV cache group."""
 
     attention: Attention
     """q `[T, Hq, D]`, cache, prepared, scale, soft_cap, sinks `[Hq]` float32 or None -> `[T, Hq, D]`.
 
-    Causal: the row at position p sees the positions 0..p of its own sequence (with a window: the last so many of them).
-    All are read from the cache, so `rope_and_cache` comes first. A score is `q . k * scale`; with a soft cap
-    `cap * tanh(score / cap)` (https://arxiv.org/abs/2408.00118). `exp(sink)` of the head is added to the sum that
-    the softmax divides by (https://arxiv.org/abs/2309.17453).
+    Causal: the row at position p sees the positions 0..p of its own sequence (with a window: those within it). All are
+    read from the cache, so `rope_and_cache` comes first. A score is `q . k * scale`; with a soft cap
+    `cap * tanh(score / cap)` (https://arxiv.org/abs/2408.00118). `exp(sink)` of the head is added to the sum that the
+    softmax divides by (https://arxiv.org/abs/2309.17453).
     """
 
     copy_blocks: Callable[[list[LayerCache], BlockPairs], None]
@@ -142,13 +141,13 @@ class Ops:
     swap_blocks: Callable[[list[LayerCache], list[LayerCache], BlockPairs], None]
     """sources, destinations: the caches of all layers in two pools; pairs of (source, destination) block ids -> None.
 
-    Copies whole blocks between the pools. No destination stands in two pairs.
+    Copies whole blocks between the pools. No destination occurs in two pairs.
     """
 
     pack_weight_: Callable[[Tensor], None] = _keep_weight
-    """weight `[out, in]` -> None. Rearranges in place what `linear` and `embedding` of this table are given.
+    """weight `[out, in]` -> None. Rearranges a weight in place for `linear` and `embedding` of this table.
 
-    Called once, when the weight is complete. Shape and dtype stay, but rows are no longer rows.
+    Called once, when the weight is complete. Shape and dtype stay, but the order of elements is the version's own.
     """
 
     unpack_weight_: Callable[[Tensor], None] = _keep_weight
@@ -158,7 +157,7 @@ class Ops:
     """products `[T, E]`, correction `[E]` float32 or None, config, factors `[E]` float32 or None (by default) -> the
     experts of every row, and their shares, each times the factor of its expert.
 
-    Scores are float32. Of equal ones the first is chosen.
+    Scores are float32. Of equal scores the first is chosen.
     """
 
     add_: Callable[[Tensor, Tensor], None] = in_place.add_
@@ -174,16 +173,16 @@ class Ops:
     """x -> None. The sum over the workers that share a layer, in place (`Collective.all_reduce_`)."""
 
     all_gather: Callable[[Tensor], Tensor] = Alone().all_gather
-    """x `[N, C]` -> `[N, workers * C]`: the columns of all of them, in rank order (`Collective.all_gather`)."""
+    """x `[N, C]` -> `[N, workers * C]`: the columns of all workers, in rank order (`Collective.all_gather`)."""
 
     scale_: Callable[[Tensor, float], None] = in_place.scale_
-    """x, factor -> None. In place; the product is taken in float32 and rounded once."""
+    """x, factor -> None. In place; the product is computed in float32 and rounded once."""
 
     multiply_heads: Callable[[Tensor, Tensor, int], Tensor] = head_products.multiply_heads
     """x `[T, H, N]`, weight `[H, out, in]`, num_kept -> `[T, H, out + num_kept]`.
 
-    The first `in` elements of every head times the matrix of the head, and behind them the next `num_kept` as they are.
-    The weight may be a transposed view.
+    The first `in` elements of every head times the matrix of the head, then the next `num_kept` elements unchanged. The
+    weight may be a transposed view.
     """
 
     attend_latents: head_products.AttendLatents | None = None
@@ -191,15 +190,15 @@ class Ops:
     latent vectors (`nn.latent_attention`). None: `absorbed_over` the table's own functions."""
 
     norm_shares_: Callable[[_Parts, int, float, Callable[[Tensor], None]], None] = in_place.norm_shares_
-    """parts `[T, N]` of rows that so many workers share, with weights `[N]`; num_shares, eps, `all_reduce_` -> None."""
+    """parts `[T, N]` of rows that workers share, with weights `[N]`; num_shares, eps, `all_reduce_` -> None."""
 
     scale_by_: Callable[[Tensor, Tensor], None] = in_place.scale_by_
-    """x, factor `[1]` of its type -> None. As `scale_`, by a number that stands in memory."""
+    """x, factor `[1]` of its type -> None. As `scale_`, by a number in memory."""
 
     rotate_: Callable[[Tensor, HeadNorm | None, Tensor, Tensor], None] = in_place.rotate_
     """x `[T, heads, D]`, parts of longer heads or not, norm, positions `[T]`, cos_sin_cache `[max_len, D]` -> None.
 
-    As `rope_and_cache` changes queries, in place.
+    Norms and rotates as `rope_and_cache` does, in place.
     """
 
     soft_cap_: Callable[[Tensor, float], None] = in_place.soft_cap_
@@ -237,14 +236,14 @@ class Ops:
     multiply_: Callable[[Tensor, Tensor, Gating | None], None] = in_place.multiply_
     """y `[T, N]`, x `[T, M]`, a part of longer rows or not, gating -> None. `y * gating(x)` in place.
 
-    What the gating gives is rounded to y's dtype; None: x as it is. An element of x counts for N / M of y.
+    The gating's result is rounded to y's dtype; None: x itself. An element of x multiplies N / M elements of y.
     """
 
     gated_rms_norm: Callable[[Tensor, Tensor, Tensor, float, bool], Tensor] = mixing.gated_rms_norm
     """x `[T, G, N]`, gate `[T, G * N]`, weight `[N]` or `[G * N]`, eps, gates_first -> `[T, G * N]`.
 
-    RMSNorm of the last dimension, and x times silu of the gate before it (`gates_first`) or behind it. In float32; the
-    quotient is rounded before the weight is applied.
+    RMSNorm of the last dimension; x is multiplied by silu of the gate before (`gates_first`) or after it. In float32;
+    the quotient is rounded before the weight is applied.
     """
 
     causal_convolution: Callable[[Tensor, Tensor, _Maybe, bool, LayerState], Tensor] = mixing.causal_convolution_over(
@@ -252,19 +251,19 @@ class Ops:
     )
     """x `[T, C]`, a part of longer rows or not, weight `[C, K]`, bias `[C]` or None, activates, state -> like x.
 
-    The sum over a row and the K - 1 rows of its sequence before it, channel by channel; silu of it, if it activates.
-    Tensor 0 of the state, `[K - 1, C]`, holds the rows before the step, and those before the next one afterwards. In
-    float32, rounded once.
+    The weighted sum over a row and the K - 1 rows of its sequence before it, by channel; then silu, if `activates`.
+    Tensor 0 of the state, `[K - 1, C]`, holds the rows before the step, and is updated for the next step. In float32,
+    rounded once.
     """
 
     gated_delta_rule: _Scan = mixing.gated_delta_rule_over(recurrence.scan)
     """qk `[T, 2 * Hk, Dk]`: queries, then keys; v `[T, Hv, Dv]`, sizes `[T, 2 * Hv]`: products b, then a; weights,
-    state -> like v. Of a, and of `dt_bias`, there may be Dk a head: elements of keys then decay apart.
+    state -> like v. a and `dt_bias` may have Dk numbers a head: then each element of a key has its own decay.
 
-    Gated Delta Networks, https://arxiv.org/abs/2412.06464 (`ops.state.recurrence`). Queries and keys are brought to
-    length 1, queries divided by the root of Dk; a key head serves Hv / Hk value heads. beta is `most_beta` times the
-    sigmoid of b, the decay's logarithm `-exp(a_log) * softplus(a + dt_bias)`. Tensor 1 of the state, `[Hv, Dk, Dv]`,
-    moves on in place. In float32, rounded once.
+    Gated Delta Networks, https://arxiv.org/abs/2412.06464 (`ops.state.recurrence`). Queries and keys are scaled to
+    length 1, then queries divided by the root of Dk; a key head serves Hv / Hk value heads. beta is `most_beta` times
+    the sigmoid of b, the decay's logarithm `-exp(a_log) * softplus(a + dt_bias)`. Tensor 1 of the state,
+    `[Hv, Dk, Dv]`, is updated in place. In float32, rounded once.
     """
 
     state_space: _Scan = mixing.state_space_over(recurrence.scan)
@@ -272,7 +271,7 @@ class Ops:
 
     Mamba 2, https://arxiv.org/abs/2405.21060 (`ops.state.recurrence`: keys are B, queries C, values x times its step
     size). A group of B and C serves H / G heads. The step size is softplus of `dt + dt_bias` within its bounds, the
-    decay's logarithm `-exp(a_log)` times it. `skip * x` is added. Tensor 1 of the state, `[H, N, P]`, moves on in
+    decay's logarithm `-exp(a_log)` times it. `skip * x` is added. Tensor 1 of the state, `[H, N, P]`, is updated in
     place. In float32, rounded once.
     """
 
@@ -280,50 +279,49 @@ class Ops:
     """x `[T, I]`, bc `[T, 2 * N]`: B, then C; dt `[T, I]`, all parts of longer rows or not, weights, state -> like x.
 
     Mamba 1 (`ops.state.recurrence.select`). The step size of a channel is softplus of `dt + dt_bias`. `skip * x` is
-    added. Tensor 1 of the state, `[N, I]`, moves on in place. In float32, rounded once.
+    added. Tensor 1 of the state, `[N, I]`, is updated in place. In float32, rounded once.
     """
 
     rg_lru: Callable[[Tensor, Tensor, Tensor, UnitWeights, LayerState], Tensor] = mixing.rg_lru_over(recurrence.unite)
     """x `[T, I]`, inputs `[T, I]`, decays `[T, I]`, all parts of longer rows or not, weights, state -> like x.
 
-    Griffin's RG-LRU (`ops.state.recurrence.unite`). Sigmoids of inputs and decays, each with its bias, are gates: x
-    times the former is written, the logarithm of a channel's decay is -8 times the latter times softplus of its rate.
-    Tensor 1 of the state, `[I]`, moves on in place. In float32, rounded once.
+    Griffin's RG-LRU (`ops.state.recurrence.unite`). The gates are sigmoids of inputs and of decays, each with its bias.
+    x times the first gate is written. The logarithm of a channel's decay is -8 times the second gate times softplus of
+    its rate. Tensor 1 of the state, `[I]`, is updated in place. In float32, rounded once.
     """
 
     forbid_: Callable[[Tensor, Tensor, Tensor], None] = in_place.forbid_
     """logits `[N, V]`, rows `[R]` int64 and allowed `[R, W]` int32, both on the host; 32 * W >= V.
 
-    In these rows the tokens whose bits are not set become -inf, in place: bit b of word w is that of the token
-    32 * w + b. Does not synchronise.
+    In these rows, sets tokens without a bit to -inf, in place: bit b of word w is for the token 32 * w + b. Does not
+    synchronise.
     """
 
     draw_tokens: Callable[[Tensor, DrawTable, bool], Tensor] | None = None
-    """logits `[N, V]` float32, draw table, whether to leave in the logits what was drawn from -> `[N]` int64.
+    """logits `[N, V]` float32, draw table, whether to leave the logits of the draw in place -> `[N]` int64.
 
-    NO_TOKEN where there is none; see `DrawTable`. Does not synchronise. None: the sampler's own way.
+    NO_TOKEN for a row without a token; see `DrawTable`. Does not synchronise. None: the sampler draws by itself.
     """
 
     draw_allowed: Callable[[Tensor, Tensor, Tensor, DrawTable], Tensor] | None = None
     """logits `[N, V]` float32, rows `[R]` int64, allowed `[R, W]` int32, draw table of R rows -> `[R]` int64.
 
-    What `forbid_` and then `draw_tokens` of these rows would give; the logits stay. None: no back end of this device
-    has it.
+    The result of `forbid_`, then `draw_tokens` of these rows; the logits stay. None: no back end of this device has it.
     """
 
     compile_attention: Attention | None = None
-    """As `attention`, by every kernel that it may choose for such a cache, one after the other. None: there is nothing
-    to compile, in the whole table."""
+    """As `attention`, by each kernel that it may choose for such a cache. None: nothing in the table is compiled."""
 
     compile_experts: _Experts | None = None
-    """As `experts`, likewise. None: what the warm-up's own steps compile is all."""
+    """The same for `experts`. None: the warm-up's own steps compile all kernels."""
 
     compiling_ahead: Callable[[], AbstractContextManager[None]] = nullcontext
-    """Inside its `with`, on the calling thread, functions compile their kernels on several threads at a time and run
-    none: what they return is undefined, and must be no index of anything. At the end all are compiled."""
+    """Inside its `with`, functions of the calling thread compile their kernels on several threads at a time and run
+    none. Their results are undefined, and must not be used as indices. At the end all are compiled.
+    """
 
     new_digest: NewDigest = Xxh3Digest
-    """-> a checksum of bytes in host memory, without any yet. Versions agree on its guarantees, not on its values."""
+    """-> a new checksum of bytes in host memory. Versions agree on its guarantees, not on its values."""
 
     is_recordable: bool = False
     """Whether a graph may record decodes: no function waits for the device, and launches follow from bounds.
@@ -332,19 +330,19 @@ class Ops:
     """
 
     has_state_kernels: bool = False
-    """Whether the ops of recurrent layers are kernels, whose bits follow no chunks."""
+    """Whether the ops of recurrent layers are kernels, whose results do not depend on chunks."""
 
     is_batch_invariant: Callable[[str, str, int], bool] = _never
-    """Names of the types of activations and of the KV cache, head size -> whether a row's bits follow no batch.
+    """Names of the types of activations and of the KV cache, head size -> whether a row's bits ignore the batch.
 
-    They depend on its own sequence alone: not on the rows beside it, on chunks or on threads.
+    They depend on its own sequence only: not on other rows, on chunks or on threads.
     """
 
     attention_features: frozenset[AttentionFeature] = ATTENTION_FEATURES
-    """What `attention` can do beside plain scores; see `selection.with_features`."""
+    """Features of `attention` beside plain scores; see `selection.with_features`."""
 
     index_dtype: torch.dtype = torch.int64
-    """Of the integers in a `DeviceLayout`."""
+    """The type of the integers in a `DeviceLayout`."""
 
     semaphores_per_span: int = 0
-    """Those that attention needs in a `DeviceLayout`."""
+    """Semaphores that attention needs in a `DeviceLayout`."""

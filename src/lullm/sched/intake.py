@@ -79,7 +79,7 @@ class Intake:
                 offers.setdefault(group.request_id, []).append(drawn)
             else:
                 self._append(group, seq, drawn.token_id)
-                updates.append(SequenceUpdate(group, seq, drawn, seq.is_finished))
+                updates.append(SequenceUpdate(group, seq, drawn, seq.status.is_finished))
         self._stats.gaps.add(num_by_last_s, now)
         for beams in offers.values():
             group, leader = self._roster.member(beams[0].seq_id)

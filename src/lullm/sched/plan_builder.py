@@ -12,6 +12,7 @@ can need. Each draft's row draws the token that verifies the next draft.
 """
 
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from lullm.kv.block_space import BlockSpaceManager
@@ -85,29 +86,29 @@ class PlanBuilder:
         """Add spans for the group's sequences within the budget, of which `reserved` tokens belong to later groups."""
         if self.share is not None and self.passes_over(seqs):
             return
-        leader = seqs[0]
+        space, leader = self._block_space, seqs[0]
         may_draw = True
         if group.request.params.beam_width is not None:
             may_draw = self._can_draw_together(seqs, reserved)
             self.reads_draws = self.reads_draws or may_draw
         for index, seq in enumerate(seqs):
             # After a preemption the others share the leader's prompt blocks, so they wait until it has computed them.
-            # The same step is
-            # early enough: within a layer all KV is written before any attention reads it.
+            # The same step is early enough: within a layer all KV is written before any attention reads it.
             if seq is not leader:
-                shared_len = leader.prompt_len - leader.prompt_len % self._block_space.block_size
+                shared_len = leader.prompt_len - leader.prompt_len % space.block_size
                 if leader.num_computed_tokens < min(shared_len, seq.num_computed_tokens):
                     continue
-                self._block_space.share_prompt(leader, seq)
+                space.share_prompt(leader, seq)
             num_tokens = len(seq.token_ids) - seq.num_computed_tokens - (not may_draw)
-            if self._block_space.has_windows:  # without windows all slots were taken at admission
-                num_tokens = self._block_space.num_appendable(seq, num_tokens)
-            num_tokens = min(num_tokens, self.budget - reserved)
+            if space.has_windows:  # without windows all slots were taken at admission
+                num_tokens = space.num_appendable(seq, num_tokens)
+            if num_tokens > self.budget - reserved:
+                num_tokens = self.budget - reserved
             if num_tokens <= 0:
                 continue
-            if self._block_space.has_states:
-                num_tokens = self._block_space.num_until_snapshot(group, seq, num_tokens)
-            drafts: list[int] = []
+            if space.has_states:
+                num_tokens = space.num_until_snapshot(group, seq, num_tokens)
+            drafts: Seq[int] = ()
             if seq.draft_token_ids:
                 drafts = self._take_drafts(group, seq, num_tokens, reserved + len(seqs) - 1 - index)
             self.spans.append(self._span(group, seq, num_tokens, drafts))
@@ -123,17 +124,17 @@ class PlanBuilder:
         fits = self._block_space.can_append_slots(seqs, num_tokens=num_uncomputed)
         return fits and num_uncomputed <= self.budget - reserved
 
-    def _take_drafts(self, group: SequenceGroup, seq: Sequence, num_tokens: int, num_others: int) -> list[int]:
+    def _take_drafts(self, group: SequenceGroup, seq: Sequence, num_tokens: int, num_others: int) -> Seq[int]:
         """The drafts of the sequence that fit into the step after its own next `num_tokens` tokens.
 
         Room for one token stays for each of the `num_others` later sequences of the plan. No drafts while more of its
         own tokens are left, or while its last token is pending, since drafts continue known tokens.
         """
         if num_tokens < seq.num_uncomputed_tokens or seq.num_pending or group.num_unborn:
-            return []
+            return ()
         if self._spare_draws is None:
             self._spare_draws = self._num_spare_draws()
-        drafts, seq.draft_token_ids = seq.draft_token_ids, []
+        drafts, seq.draft_token_ids = seq.draft_token_ids, ()
         max_tokens = group.request.params.max_tokens
         num_drafts = min(
             len(drafts),
@@ -145,27 +146,32 @@ class PlanBuilder:
             self._block_space.num_draft_slots(seq, num_others),
         )
         if num_drafts <= 0 or self._roster.beam(group) is not None:
-            return []
+            return ()
         self._spare_draws -= num_drafts
         self.reads_draws = True
         return drafts[:num_drafts]
 
-    def _span(self, group: SequenceGroup, seq: Sequence, num_tokens: int, drafts: list[int]) -> Span:
-        params, token_ids = group.request.params, seq.token_ids
-        start, end = seq.num_computed_tokens, seq.num_computed_tokens + num_tokens
+    def _span(self, group: SequenceGroup, seq: Sequence, num_tokens: int, drafts: Seq[int]) -> Span:
+        params, token_ids, start = group.request.params, seq.token_ids, seq.num_computed_tokens
+        end, is_last = start + num_tokens, start + num_tokens == len(token_ids)
         num_tokens += len(drafts)
         self.budget -= num_tokens
-        self._num_ends += end == len(token_ids)
-        pooled = group.pooled
-        copies = self._block_space.append_slots(group, seq, num_tokens)
+        self._num_ends += is_last
+        block_ids, copies = self._block_space.append_slots(group, seq, num_tokens)
         if copies:
             self._copies.extend(copies)
+        pooled, own_params = group.pooled, seq.draw_params
+        draws: tuple[Draw, ...] = ()
+        if is_last and own_params is not None and own_params.edits is None and not drafts:  # most draws; saves calls
+            draws = (Draw(seq.seq_id, end - start - 1, own_params, end - seq.prompt_len),)
+        elif is_last and pooled is None:
+            draws = self._draws(group, seq, end - start - 1, drafts)
         return Span(
             seq.seq_id,
             start,
-            pack_one(token_ids[start]) if num_tokens == 1 else pack(token_ids[start:end] + drafts),
-            self._block_space.packed_block_ids(seq),
-            self._draws(group, seq, end - start - 1, drafts) if end == len(token_ids) and pooled is None else (),
+            pack_one(token_ids[start]) if num_tokens == 1 else pack([*token_ids[start:end], *drafts]),
+            block_ids,
+            draws,
             b"" if params.prompt_logprobs is None else self._prompt_targets(group, seq, start, end),
             params.prompt_logprobs or 0,
             None if pooled is None else pooled.wanted(start, end),
@@ -176,20 +182,18 @@ class PlanBuilder:
         is_wanted = len(group.prompt_logprobs) < seq.prompt_len - 1
         return pack(seq.token_ids[start + 1 : min(end + 1, seq.prompt_len)]) if is_wanted else b""
 
-    def _draws(self, group: SequenceGroup, seq: Sequence, row: int, drafts: list[int]) -> tuple[Draw, ...]:
+    def _draws(self, group: SequenceGroup, seq: Sequence, row: int, drafts: Seq[int]) -> tuple[Draw, ...]:
         """The draws of a span that reaches the sequence's end in `row`: its own, those of forks and of drafts."""
-        params = seq.draw_params
-        if params is not None and params.edits is None and not drafts:  # most draws; saves a call
-            return (Draw(seq.seq_id, row, params, len(seq.token_ids) - seq.prompt_len),)
-        first = self._draw(group, seq, row, [])
+        is_first = seq.draw_params is None
+        first = self._draw(group, seq, row)
         if drafts:
             return first, *(self._draw(group, seq, row + i, drafts[:i]) for i in range(1, len(drafts) + 1))
-        if params is None and self._roster.beam(group) is None:
+        if is_first and self._roster.beam(group) is None:
             forks = [self._roster.fork(group, seq) for _ in range(group.num_unborn)]
-            return first, *(self._draw(group, fork, row, []) for fork in forks)
+            return first, *(self._draw(group, fork, row) for fork in forks)
         return (first,)
 
-    def _draw(self, group: SequenceGroup, seq: Sequence, row: int, drafts: list[int]) -> Draw:
+    def _draw(self, group: SequenceGroup, seq: Sequence, row: int, drafts: Seq[int] = ()) -> Draw:
         """The draw after the sequence's tokens and these drafts."""
         params = seq.draw_params
         if params is None:
@@ -201,5 +205,5 @@ class PlanBuilder:
             self.reads_draws = self.reads_draws or params.reads_tokens or params.edits.min_tokens > 0
             if params.reads_tokens:
                 start = 0 if params.edits.reads_prompt else seq.prompt_len
-                token_ids = pack(seq.token_ids[start:] + drafts)
+                token_ids = pack([*seq.token_ids[start:], *drafts])
         return Draw(seq.seq_id, row, params, len(seq.token_ids) - seq.prompt_len + len(drafts), token_ids)

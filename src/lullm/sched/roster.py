@@ -100,9 +100,7 @@ class Roster:
 
     def end(self, seq: Sequence, status: SequenceStatus, stop_reason: int | str | None = None) -> None:
         """End the sequence; its blocks are free at once."""
-        seq.status = status
-        seq.stop_reason = stop_reason
-        seq.drop_pending()
+        self._members[seq.seq_id][0].end(seq, status, stop_reason)
         self._block_space.free(seq)
 
     def forget(self, group: SequenceGroup) -> None:
@@ -145,7 +143,7 @@ class Roster:
             if index not in used:
                 self._block_space.free(seq)
                 del self._members[seq.seq_id]
-        group.seqs[:] = heirs
+        group.seqs, group.unfinished = heirs, heirs.copy()
 
     def end_outgrown(self, group: SequenceGroup) -> None:
         """End the whole group now, with the finish reason 'length', because the pool has no room for more."""
@@ -163,5 +161,5 @@ class Roster:
         seq = Sequence(self._num_seqs_made, len(group.seqs), token_ids, len(request.prompt_token_ids))
         seq.cache_salt = request.cache_salt
         self._num_seqs_made += 1
-        group.seqs.append(seq)
+        group.add(seq)
         return seq

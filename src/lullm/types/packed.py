@@ -23,8 +23,13 @@ pack_one: Callable[[int], PackedInts] = _INT.pack
 """`pack([number])`, in a seventh of the time. Raises struct.error: the number is beyond 32 bits."""
 
 
+def view(packed: PackedInts) -> "memoryview[int]":
+    """The numbers, without a copy."""
+    return memoryview(packed).cast("i")
+
+
 def unpack(packed: PackedInts) -> list[int]:
-    return memoryview(packed).cast("i").tolist()
+    return view(packed).tolist()
 
 
 def num_packed(packed: PackedInts) -> int:

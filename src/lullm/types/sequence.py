@@ -5,6 +5,7 @@ and recompute after preemption are all this counter catching up with the tokens.
 """
 
 import enum
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -64,9 +65,8 @@ class Sequence:
     # Made once, since it is the same at every step.
     draw_params: DrawParams | None = None
     # Guesses of the next tokens. The next span verifies as many as fit, and the rest are dropped; a token that is
-    # appended
-    # before makes them void.
-    draft_token_ids: list[int] = field(default_factory=list)
+    # appended before makes them void.
+    draft_token_ids: Seq[int] = ()
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -103,7 +103,7 @@ class Sequence:
         else:
             self.token_ids.append(token_id)
         if self.draft_token_ids:
-            self.draft_token_ids = []
+            self.draft_token_ids = ()
 
     def drop_pending(self) -> None:
         """Remove the pending tokens."""
@@ -140,6 +140,23 @@ class SequenceGroup:
     pooled: PooledRows | None = None
     # The answer of a beam search, best first, once it is done. The live beams are `seqs`.
     hypotheses: list[Hypothesis] = field(default_factory=list)
+    # The sequences that have not ended, the leader first. Asked at every step, so it is kept, and replaced on a change.
+    unfinished: list[Sequence] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.unfinished = [seq for seq in self.seqs if not seq.is_finished]
+
+    def add(self, seq: Sequence) -> None:
+        """One more sequence."""
+        self.seqs.append(seq)
+        self.unfinished = [*self.unfinished, seq]
+
+    def end(self, seq: Sequence, status: SequenceStatus, stop_reason: int | str | None = None) -> None:
+        """The sequence ends with this status."""
+        seq.status = status
+        seq.stop_reason = stop_reason
+        seq.drop_pending()
+        self.unfinished = [other for other in self.unfinished if other is not seq]
 
     @property
     def request_id(self) -> str:
@@ -159,14 +176,6 @@ class SequenceGroup:
             self.prompt_logprobs.clear()
         if self.pooled is not None:
             self.pooled.clear()
-
-    @property
-    def unfinished(self) -> list[Sequence]:
-        """The sequences that have not ended, the leader first."""
-        if len(self.seqs) == 1:  # the usual case, asked at every step
-            seq = self.seqs[0]
-            return [] if seq.status.is_finished else [seq]
-        return [s for s in self.seqs if not s.status.is_finished]
 
     @property
     def is_finished(self) -> bool:

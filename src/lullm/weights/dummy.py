@@ -1,4 +1,4 @@
-"""Dummy weights: random and the same in every process, to try shapes and speed without a checkpoint."""
+"""Dummy weights: random, but equal in every process. For tests of shapes and speed without a checkpoint."""
 
 import math
 import zlib
@@ -18,9 +18,9 @@ _SLAB_LEN = 1 << 22  # weights of a quantized matrix that exist at once
 def fill_dummy_weights(model: Loadable, ops: Ops, seed: int = 0) -> None:
     """Fill the materialised parameters: ones for norms, else normal with mean 0 and deviation 0.02.
 
-    The values are a function of `seed` and a parameter's name; a quantized model quantizes the same values, and workers
-    that share a model have their parts of them. To draw a number takes much longer than to copy one: one tile of noise
-    is drawn, and every parameter repeats it from a start of its own.
+    The values are a function of `seed` and a parameter's name. A quantized model quantizes the same values, and workers
+    that share a model have parts of them. Drawing a number takes much longer than copying one. So one tile of noise is
+    drawn, and every parameter repeats it from its own start.
     """
     tile = torch.randn(_TILE_LEN, generator=torch.Generator().manual_seed(seed)) * _STD
     tiles: dict[torch.dtype, torch.Tensor] = {}

@@ -1,4 +1,4 @@
-"""Finding the folder or the GGUF file of a model: bundled, local, or from the hub."""
+"""Finds the folder or the GGUF file of a model: bundled, local, or from the hub."""
 
 import re
 from pathlib import Path
@@ -18,16 +18,15 @@ _QUANTIZATION = re.compile(r"[A-Za-z0-9][\w.-]*")
 def resolve_model(name: str, revision: str | None = None, needs_weights: bool = True) -> Path:
     """The folder of `name`: 'demo' (bundled), a local folder, or a hub id ('Qwen/Qwen3-0.6B').
 
-    Or its GGUF file, the first one of several shards: a local one, the only one of a folder without a config.json, or
-    one of the hub by its quantization ('Qwen/Qwen3-0.6B-GGUF:Q4_K_M').
+    Or its GGUF file (of several shards the first): a local one, the only one of a folder without a config.json, or one
+    of the hub by its quantization ('Qwen/Qwen3-0.6B-GGUF:Q4_K_M').
 
-    A hub id is taken from the local hub cache if it is complete there; otherwise it is downloaded, which blocks for
-    as long as that takes; without `needs_weights` config.json alone. A name that can only be a path ('./x', '/x',
-    'a/b/c') is never looked up in the hub.
+    A hub id is taken from the local hub cache if it is complete there. Otherwise it is downloaded, which blocks;
+    without `needs_weights` only config.json is. A name that can only be a path ('./x', '/x', 'a/b/c') is never looked
+    up in the hub.
 
     Raises:
-        ModelLoadError: there is no such model, or more than one, the hub cannot be reached, or a revision is given for
-            a folder.
+        ModelLoadError: no such model, or more than one; the hub cannot be reached; or a revision is given for a folder.
     """
     folder = given_path(name)
     if revision is not None and (name == "demo" or folder.exists()):
@@ -73,7 +72,7 @@ def _gguf_file(path: Path) -> Path:
 
 
 def _gguf_in(folder: Path) -> Path | None:
-    """The GGUF file of a folder that holds nothing else of a model; None: there is a config.json, or no such file."""
+    """The GGUF file of a folder without a config.json; None: there is a config.json, or no such file."""
     if (folder / "config.json").exists():
         return None
     found = first_shards(list(folder.glob(f"*{SUFFIX}")))

@@ -1,7 +1,7 @@
 """Compares the headers of the weight files with the `config.json`, before a model is built from it.
 
-A wrong size in a config would otherwise take its memory first. The headers hold the shapes of all tensors; nothing else
-of the files is read here.
+Otherwise a wrong size in a config would first take its memory. The headers hold the shapes of all tensors; only they
+are read here.
 """
 
 import math
@@ -23,10 +23,10 @@ _LAYER = re.compile(r"(?:(?:^|\.)(?:layers|h)|^(?:transformer\.)?blocks)\.(\d{1,
 def check_headers(config: ModelConfig, folder: Path) -> None:
     """Compare number of layers and shapes of the large matrices. Milliseconds per file.
 
-    A tensor that is not in the files is the loader's to name, as is one that no model of this family has.
+    The loader reports missing tensors, and tensors that no model of this family has.
 
     Raises:
-        ModelLoadError: a file is missing or damaged, or a size of the config is not that of the tensors; the message
+        ModelLoadError: a file is missing or damaged, or a size of the config differs from the tensors; the message
             names the keys of the config, each with one tensor.
     """
     shapes = open_source(folder).shapes()
@@ -37,7 +37,7 @@ def check_headers(config: ModelConfig, folder: Path) -> None:
 
 
 def check_num_weights(model: nn.Module, folder: Path) -> None:
-    """The same for a model whose sizes have other names: its parameters must not be more than the files hold.
+    """The same for a model whose sizes have other names: it must not have more parameters than the files.
 
     Raises:
         ModelLoadError: as `check_headers`; the message has both numbers.
@@ -55,18 +55,18 @@ def _wrong_layers(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str
     stored = {int(match[1]) for name in shapes if (match := _LAYER.search(name))}
     num_stored = len(stored.intersection(range(config.num_hidden_layers)))
     if num_stored == config.num_hidden_layers:
-        return []  # the loader names layers that are left over
+        return []  # the loader reports extra layers
     return [f"num_hidden_layers is {config.num_hidden_layers}, and the files hold {num_stored} of these layers"]
 
 
 _Sizes = dict[str, tuple[tuple[str, int], ...]]
-"""Of matrices, by the names of their layers: which keys of a config say their rows and columns, and what they say."""
+"""Sizes of matrices by the names of their layers: the config's keys of their rows and columns, with the values."""
 
 
 def _stated_sizes(config: ModelConfig, layer: int) -> _Sizes:
-    """Of the matrices of a layer, and of those outside of all."""
+    """The sizes of a layer's matrices, and of those outside all layers."""
     family, heads = config.family, config.kv_heads(layer)
-    head_dim = config.head_dim if family.alibi_slopes else heads.head_dim  # cached keys hold their places, too
+    head_dim = config.head_dim if family.alibi_slopes else heads.head_dim  # cached keys hold their positions, too
     hidden = ("hidden_size", config.hidden_size)
     size = family.embedding_size
     embedding = hidden if size is None else ("word_embed_proj_dim", size)
@@ -97,7 +97,7 @@ def _stated_sizes(config: ModelConfig, layer: int) -> _Sizes:
         width = ("num_hidden_layers x hidden_size_per_layer_input", config.num_hidden_layers * inputs.size)
         stated["embed_tokens_per_layer"] = (("vocab_size_per_layer_input", inputs.vocab_size), width)
         stated["per_layer_model_projection"] = (width, hidden)
-    if not config.tie_word_embeddings:  # else a stored head is not read
+    if not config.tie_word_embeddings:  # a tied head is not read
         stated["lm_head"] = (vocab, embedding)
     return stated
 
@@ -105,12 +105,12 @@ def _stated_sizes(config: ModelConfig, layer: int) -> _Sizes:
 _OF_OWN_SIZES = (
     ".experts.", ".linear_attn.", ".shared_expert", ".shared_mlp.", ".shared_transformer.", ".self_attn.gate_proj.",
 )  # fmt: skip
-"""Parts of names: such matrices have sizes of their own, which the loader compares."""
+"""Parts of names of matrices with other sizes, which the loader compares."""
 
 
 def _wrong_sizes(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]:
     stated: dict[int, _Sizes] = {}
-    faults: dict[str, str] = {}  # by what is wrong: a wrong hidden_size is in every matrix
+    faults: dict[str, str] = {}  # by fault: a wrong hidden_size is in every matrix
     for name, shape in sorted(shapes.items()):
         *_, layer, last = ("", *name.split("."))
         match = _LAYER.search(name)

@@ -1,8 +1,8 @@
 """The loader: streams a folder of safetensors, or a GGUF file, into a model, and accounts for every name.
 
 The files are mapped, not read into buffers, so loading needs memory for the parameters and the page cache only. Several
-threads copy pieces of tensors, because one thread spends as much time on page faults as on copying. The files do not
-wait for each other: while the last pieces of one are copied, the next one's are.
+threads copy pieces of tensors, because one thread spends as much time on page faults as on copying. Files overlap: the
+next file's pieces are copied beside the last pieces of the one before.
 """
 
 from collections.abc import Iterator
@@ -33,17 +33,20 @@ _PIECE_BYTES = 16 * MIB
 
 
 def load_weights(model: Loadable, folder: Path, ops: Ops, num_threads: int = 1) -> None:
-    """Fill the materialised parameters of `model` from `folder`. Blocking; a terminal shows how far it is.
+    """Fill the materialised parameters of `model` from `folder`. Blocking; a terminal shows the progress.
 
-    A gigabyte from the page cache takes 0.2 s with two threads; from a disk it takes as long as the disk needs.
+    A gigabyte from the page cache takes 0.2 s with two threads; from a disk, the disk's time.
 
     Raises:
         ModelLoadError: no weights, a file is missing or damaged, or tensors are missing, unexpected or of the
             wrong shape; the message names every one of them. The parameters are then partly filled.
     """
     clear_gaps(model.named_parameters(), model.cuts)
+    for name, parameter in model.named_parameters():
+        if model.rules.is_zero(name):
+            parameter.zero_()
     reading = _Reading(model, folder, ops)
-    # With several threads here, torch must not split each copy over threads once more.
+    # With several threads here, torch must not split each copy over threads again.
     with torch_threads(1), ThreadPoolExecutor(num_threads) as pool, Progress("weights", reading.num_bytes) as progress:
         written: list[Future[int]] = []
         try:
@@ -59,7 +62,7 @@ def load_weights(model: Loadable, folder: Path, ops: Ops, num_threads: int = 1) 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Rows `values` that go to `rows` from `first_row` on; `num_bytes` of the files hold them."""
+    """Rows `values` for `rows` from `first_row` on. They take `num_bytes` in the files."""
 
     rows: Rows
     first_row: int
@@ -67,7 +70,7 @@ class _Piece:
     num_bytes: int
 
     def write(self) -> int:
-        """The thread that writes is the first to touch the pages. Returns the bytes of the files."""
+        """Write the rows; this thread is the first to touch their pages. Returns the bytes in the files."""
         values = self.values
         with torch.inference_mode():  # a mode belongs to one thread
             if isinstance(values, Tensor):
@@ -79,7 +82,7 @@ class _Piece:
 
 
 class _Reading:
-    """The tensors of a folder, and what is missing or wrong among them."""
+    """The tensors of a folder, and those that are missing or wrong."""
 
     def __init__(self, model: Loadable, folder: Path, ops: Ops):
         self._source = open_source(folder)
@@ -88,18 +91,18 @@ class _Reading:
         self._joins = rules.joins
         self._canonical_name = rules.canonical_name
         self._targets = WeightTargets(model, ops, rules)
-        self._missing = set(self._targets.names)
+        self._missing = {name for name in self._targets.names if not rules.is_zero(name)}
         self._joining = Joining(self._joins, self._source.names() if self._joins else ())
         self._faults: list[str] = []
         self._num_decoded = self._num_decoded_bytes = 0
 
     @property
     def num_bytes(self) -> int:
-        """Of all files."""
+        """Bytes of all files."""
         return self._source.num_bytes
 
     def pieces(self) -> Iterator[_Piece]:
-        """All files' pieces. A tensor that is wrong is a fault of its own. Raises ModelLoadError: a damaged file."""
+        """The pieces of all files. Wrong tensors are collected for `finish`. Raises ModelLoadError: a damaged file."""
         for name, tensor, num_bytes in self._source.tensors():
             yield from self._pieces_of(name, tensor, num_bytes)
 
@@ -140,7 +143,7 @@ class _Reading:
 
 
 def _cut(rows: Rows, values: Tensor | EncodedTensor, num_bytes: int) -> Iterator[_Piece]:
-    """Runs of rows, so that at the end no thread has a whole vocabulary to itself; none that goes nowhere."""
+    """Runs of rows, so that no thread writes a whole vocabulary alone at the end. Leaves out runs of other workers."""
     if isinstance(values, Tensor):
         values = torch.atleast_1d(values)
     if isinstance(rows, TransposedRows):

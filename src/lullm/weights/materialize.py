@@ -12,7 +12,7 @@ def weights_bytes(model: nn.Module) -> int:
 
 
 def materialize(model: nn.Module, arena: Arena) -> None:
-    """Replace every meta parameter by one in the arena, of the same name, shape and dtype; contents are undefined.
+    """Replace every meta parameter by one in the arena, with the same name, shape and dtype; contents are undefined.
 
     A parameter under two names (tied weights) stays one.
 

@@ -1,4 +1,4 @@
-"""Packing: rearranges the matrices of a loaded model into the order in which the ops read them."""
+"""Packing: rearranges the matrices of a loaded model into the ops' order."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from lullm.weights.target import Loadable
 
 
 def packed_parameters(model: Loadable) -> Iterator[nn.Parameter]:
-    """The matrices that `pack_weights` rearranges; quantized ones are written in their order from the start."""
+    """The matrices that `pack_weights` rearranges; quantized ones are written in the ops' order from the start."""
     for module in model.modules():
         if isinstance(module, Matrix) and module.weight is not None and module.layout is None:
             yield module.weight

@@ -1,10 +1,10 @@
-"""Which matrices of a model are quantized, and to how many bits.
+"""The choice of the matrices to quantize, and of their bits.
 
-Linear layers take the chosen format. The embedding and the head, often one matrix, always take 8 bits: all logits
-depend on it, and 4 bits there cost more accuracy than 4 bits in all layers. Norms, biases and the gates of experts
+Linear layers take the chosen format. The embedding and the head, often one matrix, always take 8 bits. All logits
+depend on them, and 4 bits there cost more accuracy than 4 bits in all layers. Norms, biases and the gates of experts
 are not quantized.
 
-A checkpoint that is quantized already keeps its own numbers, in those matrices whose numbers a native format holds.
+A quantized checkpoint keeps its own numbers in matrices that a native format holds exactly.
 """
 
 import re
@@ -24,7 +24,7 @@ from lullm.weights.rule import WeightRules
 from lullm.weights.target import Loadable
 
 BITS: dict[str, Literal[8, 4]] = {"int8": 8, "int4": 4}
-"""By the values of `EngineConfig.quantization`."""
+"""Bits by the values of `EngineConfig.quantization`."""
 GRIDS = {grid.number: grid for grid in ALL_GRIDS}
 
 
@@ -35,12 +35,13 @@ def quantize_model(model: Loadable, quantization: str) -> None:
 
 
 def keep_formats(model: Loadable, rules: WeightRules, formats: Mapping[str, tuple[int, ...]]) -> int:
-    """Give matrices of a meta model the storage that holds exactly what all tensors hold which fill them.
+    """Give matrices of a meta model a storage that holds all tensors which fill them exactly.
 
-    Returns the number of those that got one; the others are decoded.
+    Returns the number of matrices with such a storage; the others are decoded.
 
     Args:
-        rules: of the checkpoint. formats: that hold a tensor (`Layout.format`), the smallest first, by canonical names.
+        rules: of the checkpoint. formats: the formats that hold a tensor (`Layout.format`), the smallest first, by
+            canonical names.
     """
     num_quantized = 0
     for name, module in matrices(model):
@@ -65,7 +66,7 @@ def tensors_of(rules: WeightRules, name: str, module: Matrix) -> list[str]:
 
 
 def _formats_of(whole: str, formats: Mapping[str, tuple[int, ...]], rules: WeightRules) -> tuple[int, ...]:
-    """Of the tensor of this name, or of the one that holds it beside those of other modules."""
+    """The formats of this tensor, or of the one that holds it with those of other modules."""
     for stack in rules.stacks:
         match = re.fullmatch(rf"(.+\.{stack.modules})\.\d+\.(.+)", whole)
         if match and match[2] in stack.parts and f"{match[1]}.{stack.name}" in formats:
@@ -74,7 +75,7 @@ def _formats_of(whole: str, formats: Mapping[str, tuple[int, ...]], rules: Weigh
 
 
 def whole_blocks(number: int, num_outputs: int, num_inputs: int, cut: Cut | None = None) -> Layout | None:
-    """The layout of a matrix in the format of this number; None: a worker's share of it has no whole blocks."""
+    """The layout of a matrix in the format of this number; None: a worker's share is not in whole blocks."""
     if number in GRIDS:
         return GridLayout(GRIDS[number], num_outputs, num_inputs)
     layout = narrow_layout(number, num_outputs, num_inputs)
@@ -88,7 +89,7 @@ def whole_blocks(number: int, num_outputs: int, num_inputs: int, cut: Cut | None
 
 
 def matrices(model: Loadable) -> Iterator[tuple[str, Matrix]]:
-    """All that may be quantized, with their names."""
+    """All matrices that may be quantized, with their names."""
     for name, module in model.named_modules():
         if isinstance(module, Matrix) and module.weight is not None and not isinstance(module, Gate):
             yield name, module

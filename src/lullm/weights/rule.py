@@ -1,4 +1,4 @@
-"""Rules: how the tensor names of a family's checkpoints become parameters. Data; `weights.target` applies it."""
+"""Rules: the map from tensor names of a family's checkpoints to parameters. Data; `weights.target` applies it."""
 
 import math
 import re
@@ -20,7 +20,7 @@ class Rename:
 class Fusion:
     """Layers named `parts` in a checkpoint are the parts, in this order, of the FusedLinear named `into`.
 
-    A layer that is named twice is both of these parts.
+    A layer that is named twice fills both parts.
     """
 
     parts: tuple[str, ...]
@@ -45,7 +45,9 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class PartScales:
-    """Tensors whose canonical names match `pattern` have parts of so many rows, each read times its factor."""
+    """Tensors whose canonical names match `pattern` have parts of these numbers of rows. Each part is read times its
+    factor.
+    """
 
     pattern: re.Pattern[str]
     sizes: tuple[int, ...]
@@ -54,15 +56,15 @@ class PartScales:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """One tensor holds something of all modules of a list: its slice i belongs to module i.
+    """One tensor stacks tensors of all modules of a list: its slice i belongs to module i.
 
     The tensor `PREFIX.modules.name` fills the tensors `PREFIX.modules.i.part` of all i and `parts`.
 
     Args:
-        is_transposed: a slice is a matrix `[in, out]`; its rows are columns here. or_plain: or it is `[out, in]`.
-        takes_turns: whether rows of several parts do; else they come one part after the other.
-        or_apart: a checkpoint may hold the tensors of the modules by themselves instead.
-        num_modules: of the list, of which a worker may have some; None: it has all.
+        is_transposed: a slice is a matrix `[in, out]`; its rows are columns here. or_plain: it may be `[out, in]`, too.
+        takes_turns: rows of several parts are interleaved; if False, one part comes after the other.
+        or_apart: a checkpoint may hold the modules' tensors separately instead.
+        num_modules: of the whole list, if a worker has some of it; None: it has all.
     """
 
     modules: str
@@ -79,10 +81,10 @@ class Stack:
 class HeadOrder:
     """Rows of tensors whose canonical names match `pattern` are read in another order within each head.
 
-    Row `order[i]` of a head in the checkpoint is row i of the parameter's. A table may be one head as a whole.
+    Row `order[i]` of a head in the checkpoint is row i of the parameter's head. A whole table may count as one head.
 
     Args:
-        num_heads: the leading heads that are read so; None: all of the tensor.
+        num_heads: the leading heads with this order; None: all of the tensor.
     """
 
     pattern: re.Pattern[str]
@@ -91,12 +93,11 @@ class HeadOrder:
 
 
 def rotated_first(head_dim: int, rotary_dim: int, has_neighbours: bool = False) -> tuple[int, ...]:
-    """The order of a head whose first `rotary_dim` elements turn, in pairs (i, i + rotary_dim / 2).
+    """The order of a head whose first `rotary_dim` elements are rotated, in pairs (i, i + rotary_dim / 2).
 
-    `has_neighbours`: in pairs (2 i, 2 i + 1).
-
-    The ops turn pairs (i, i + head_dim / 2). So the two halves of what turns become the starts of a head's two halves.
-    Scores are sums over the elements: with queries and keys in one order they stay what they are.
+    `has_neighbours`: in pairs (2 i, 2 i + 1). The ops rotate pairs (i, i + head_dim / 2). So the two halves of the
+    rotated elements become the starts of a head's two halves. Scores are sums over the elements, so the same order of
+    queries and keys leaves them unchanged.
     """
     half, rest = rotary_dim // 2, (head_dim - rotary_dim) // 2
     first, second = range(half), range(half, rotary_dim)
@@ -110,10 +111,11 @@ class WeightRules:
     """All rules of a family.
 
     Args:
-        drops: tensors that a checkpoint may hold and the model has no use for.
+        drops: tensors that a checkpoint may hold and the model does not use.
         transposes: canonical names of matrices that a checkpoint holds as `[in, out]`.
         flattens: canonical names of vectors that a checkpoint holds as `[1, size]`.
         elsewhere: canonical names of tensors that other workers have.
+        zeros: canonical names of tensors that are zero where a checkpoint lacks them.
     """
 
     renames: tuple[Rename, ...] = ()
@@ -128,6 +130,7 @@ class WeightRules:
     stacks: tuple[Stack, ...] = ()
     joins: tuple[Join, ...] = ()
     elsewhere: tuple[re.Pattern[str], ...] = ()
+    zeros: tuple[re.Pattern[str], ...] = ()
 
     def canonical_name(self, name: str) -> str:
         """The name after all renames, in order."""
@@ -139,15 +142,19 @@ class WeightRules:
         return any(pattern.search(name) for pattern in self.drops)
 
     def is_elsewhere(self, name: str) -> bool:
-        """Whether other workers have the tensor of this canonical name, and this one need not."""
+        """Whether other workers have the tensor of this canonical name, and this one does not need it."""
         return any(pattern.search(name) for pattern in self.elsewhere)
 
+    def is_zero(self, name: str) -> bool:
+        """Whether the tensor of this canonical name is zero where a checkpoint lacks it."""
+        return any(pattern.search(name) for pattern in self.zeros)
+
     def offset_of(self, name: str) -> float:
-        """What is added to the tensor of this canonical name."""
+        """The number added to the tensor of this canonical name."""
         return sum(offset.value for offset in self.offsets if offset.pattern.search(name))
 
     def scale_of(self, name: str) -> float:
-        """What the tensor of this canonical name is multiplied by."""
+        """The factor on the tensor of this canonical name."""
         return math.prod(scale.factor for scale in self.scales if scale.pattern.search(name))
 
     def part_scales_of(self, name: str) -> PartScales | None:
@@ -171,7 +178,7 @@ class WeightRules:
 
 
 def without_experts(rules: WeightRules, num_experts: int) -> WeightRules:
-    """The rules of a worker that has some of so many experts."""
+    """The rules of a worker that has some of `num_experts` experts."""
     return replace(rules, stacks=tuple(replace(stack, num_modules=num_experts) for stack in rules.stacks))
 
 
@@ -185,7 +192,7 @@ TRAINER_RENAMES = tuple(
         r"(?<![^.])modules_to_save\.default\.",  # ... a layer trained whole
     )
 )
-"""What trainers wrap around a model and leave in its parameters' names."""
+"""Trainers' wrappers around a model, which stay in its parameters' names."""
 
 
 def trainer_name(name: str) -> str:
@@ -199,23 +206,23 @@ KV_SCALE_RENAMES = (
     Rename(re.compile(r"(?<=\.self_attn)\.(?:attn|qkv_proj|[qkv]_proj)\.(?=(q|k|v|kv|prob)_scale$)"), "."),
     Rename(re.compile(r"(?<=\.self_attn\.)([qkv])_proj\.output_scale$"), r"\1_scale"),
 )
-"""The scales of an fp8 KV cache, as ModelOpt, vLLM and older compressed-tensors checkpoints name them."""
+"""Names of the scales of an fp8 KV cache in ModelOpt, vLLM and older compressed-tensors checkpoints."""
 
 
 TOWER = re.compile(
     r"^(model\.)?(vision_tower|vision_model|audio_tower|visual|multi_modal_projector|connector|image_newline|"
     r"embed_vision|embed_audio|vision_embedder)(\.|$)"
 )
-"""What reads pictures and sounds, in checkpoints of more than text."""
+"""Modules for pictures and sounds, in checkpoints of more than text."""
 LANGUAGE_MODEL_RENAMES = (
     Rename(re.compile(r"^(model\.)?language_model\.lm_head\."), "lm_head."),
     Rename(re.compile(r"^(model\.)?(language_model|text_model)\.(model\.)?"), "model."),
 )
-"""The names of the language model in them, newer and older."""
+"""Newer and older names of the language model in them."""
 
 
 def without_tower(rules: WeightRules) -> WeightRules:
-    """The same for checkpoints that also hold what reads pictures, which is passed over."""
+    """The rules for checkpoints that also hold modules for pictures, which are skipped."""
     return replace(rules, renames=(*LANGUAGE_MODEL_RENAMES, *rules.renames), drops=(*rules.drops, TOWER))
 
 
@@ -223,12 +230,14 @@ IN_FRONT = re.compile(
     r"^model\.(embed_tokens|embed_norm|embed_positions|project_in|embed_tokens_per_layer|per_layer_model_projection|"
     r"per_layer_projection_norm|altup_projections)\."
 )
-BEHIND = re.compile(r"^(model\.(norm|project_out|altup_unembed_projections)|lm_head|logit_bias|score)\.")
-"""Canonical names of what stands in front of all layers, and behind them."""
+BEHIND = re.compile(
+    r"^(model\.(norm|project_out|altup_unembed_projections)|lm_head|head_(dense|norm)|logit_bias|score)\."
+)
+"""Canonical names of tensors before all layers, and after them."""
 
 
 def on_stage(rules: WeightRules, stage: PipelineStage) -> WeightRules:
-    """The same for a stage of a pipeline, which passes over what the others read."""
+    """The rules of a stage of a pipeline, which skips the other stages' tensors."""
     if not stage.num_layers:
         return rules
     elsewhere = [
@@ -243,7 +252,7 @@ def on_stage(rules: WeightRules, stage: PipelineStage) -> WeightRules:
 
 
 def decoder_rules(tied: bool, head_dim: int = 0, rotary_dim: int = 0) -> WeightRules:
-    """The rules of Llama and the families that kept its names. Heads that turn in part are put in order."""
+    """The rules of Llama and of families with its names. Heads that are rotated in part are reordered."""
     drops = [
         re.compile(r"\.rotary_emb\.inv_freq$"),  # computed, yet saved by older checkpoints
         re.compile(r"\.self_attn\.(q|k|v|kv|prob)_scale$"),  # queries are not quantized, nor all KV caches fp8

@@ -1,4 +1,4 @@
-"""How the matrices of a model lie in memory: as an engine decides it, and as a `config.json` alone foretells it."""
+"""The storage of a model's matrices in memory: chosen by an engine, or predicted from a `config.json` alone."""
 
 from pathlib import Path
 
@@ -25,11 +25,11 @@ from lullm.weights.target import Loadable
 def choose_storage(
     model: Loadable, encoding: CheckpointEncoding | None, quantization: str | None, files: Path | None
 ) -> int:
-    """Choose how the matrices of a meta model are stored. Returns how many keep what the checkpoint holds.
+    """Choose the storage of a meta model's matrices. Returns the number of those that keep the checkpoint's numbers.
 
     Args:
-        quantization: 'int8' or 'int4'; None: matrices keep what `files` hold.
-        files: the checkpoint, a folder or a GGUF file; None: all are of the model's type.
+        quantization: 'int8' or 'int4'; None: matrices keep the numbers of `files`.
+        files: the checkpoint, a folder or a GGUF file; None: all matrices have the model's type.
     """
     if encoding is not None:
         model.rules = with_encoding(model.rules, encoding)
@@ -44,10 +44,10 @@ def choose_storage(
 
 
 def foretell_storage(model: Loadable, encoding: CheckpointEncoding | None, own_encoding: str | None) -> int:
-    """As `choose_storage` for files that are not here, if their scales are what such files mostly have.
+    """As `choose_storage` for files that are not here, if they have the usual scales.
 
     Args:
-        own_encoding: the family's own method, by which only the experts are quantized.
+        own_encoding: the family's own method, which quantizes only the experts.
     """
     formats: dict[str, tuple[int, ...]] = {}
     for name, module in matrices(model):
@@ -63,14 +63,14 @@ def foretell_storage(model: Loadable, encoding: CheckpointEncoding | None, own_e
 
 
 def _scheme_of(encoding: CheckpointEncoding, module: str, is_outer: bool) -> Scheme | None:
-    """Methods that name no modules leave embedding and head as they are."""
+    """The scheme of a module. Methods that name no modules do not quantize embedding and head."""
     scheme = encoding.scheme_of(module)
     of_all = any(targets is EVERYTHING and scheme is own for targets, own in encoding.groups)
     return None if is_outer and of_all and not isinstance(scheme, NativeScheme) else scheme
 
 
 def _formats(scheme: Scheme | None, num_inputs: int) -> tuple[int, ...]:
-    """That hold a matrix of this scheme exactly, the smallest first."""
+    """Formats that hold a matrix of this scheme exactly, the smallest first."""
     if scheme is None or isinstance(scheme, TableScheme):
         return ()
     if isinstance(scheme, Float4Scheme):

@@ -1,8 +1,8 @@
-"""WeightStore: loads and changes the parameters of one model, and knows what has changed since they were loaded.
+"""WeightStore: loads and changes the parameters of one model, and tracks changes since the load.
 
 Weights come from a checkpoint, which is their backup until an update changes them. An update replaces single tensors
-under the checkpoint's names; their parameters are `modified` from then on. Every change makes a new `version`, which
-tells others that results of the old weights (the KV cache) are stale.
+under the checkpoint's names; their parameters are `modified` from then on. Every change makes a new `version`: results
+of the old weights (the KV cache) are stale.
 """
 
 import time
@@ -23,18 +23,18 @@ from lullm.weights.target import Loadable, WeightTarget, WeightTargets
 
 
 class WeightStore:
-    """The weights of a materialised model. It sees only those changes that are made through it.
+    """The weights of a materialised model. It tracks only changes made through it.
 
     Args:
         fill: reads all weights from their source into the parameters, and packs them.
-        verify: keep checksums of what was read, and compare them in `restore`.
+        verify: keep checksums of the read weights, and compare them in `restore`.
 
     Attributes:
         version: 0 after the first `load`; increases with every change. A level-1 sleep is no change.
-        modified: names of parameters that differ from what `load` read.
+        modified: names of parameters that differ from those that `load` read.
         is_resident: whether the parameters have memory; set by the code that releases and maps it.
         has_news: there were changes since the weights were loaded or restored.
-        fill_s: seconds that the last reading and verifying took.
+        fill_s: seconds of the last reading and verifying.
     """
 
     def __init__(self, model: Loadable, ops: Ops, fill: Callable[[], None], verify: bool):
@@ -53,7 +53,7 @@ class WeightStore:
         """Read all weights: a new version without modified parameters. Blocking.
 
         Raises:
-            ModelLoadError, OSError: old and new weights are mixed now, and useless until a `load` succeeds.
+            ModelLoadError, OSError: old and new weights are mixed, and unusable until a `load` succeeds.
         """
         started = time.perf_counter()
         self._fill()
@@ -71,11 +71,11 @@ class WeightStore:
         settle: Callable[[], None],
         awaited: Callable[[torch.Tensor], torch.Tensor],
     ) -> None:
-        """Bring back the weights after their memory was released: `saved` from `backup`, all others read again.
+        """Restore the weights after their memory was released: `saved` from `backup`; all others are read again.
 
         Args:
-            settle: waits until the weights that were read are in place. The backup is copied on another stream, over
-                what the checkpoint has put into the same places.
+            settle: waits until the read weights are in place. The backup is copied on another stream, over the
+                checkpoint's weights in the same places.
             awaited: gives a parameter back once memory stands behind it.
 
         Raises:
@@ -136,11 +136,11 @@ class WeightStore:
             raise EngineAsleepError("the weights are asleep; call wake_up(tags=['weights']) before changing them")
 
     def facts_of(self, names: Iterable[str]) -> dict[str, tuple[int | None, bool]]:
-        """What is known of parameters: the checksum of what was read, and whether it was changed since."""
+        """The facts of parameters: the checksum when read, and whether they changed since."""
         return {name: (self._checksums.get(name), name in self.modified) for name in names}
 
     def rename(self, gone: Collection[str], come: Mapping[str, tuple[int | None, bool]]) -> None:
-        """Parameters have other names from now on, and contents of which these facts are known."""
+        """Replace the facts of parameters `gone` by those of `come`."""
         for name in gone:
             self._checksums.pop(name, None)
             self.modified.discard(name)
@@ -167,7 +167,7 @@ class WeightStore:
 
     @cached_property
     def targets(self) -> WeightTargets:
-        """Where tensors of a checkpoint go."""
+        """The places of a checkpoint's tensors."""
         return WeightTargets(self._model, self._ops)
 
     def open_packed(self, target: WeightTarget) -> None:
@@ -178,7 +178,7 @@ class WeightStore:
                 self._ops.unpack_weight_(parameter)
 
     def close_packed(self, target: WeightTarget) -> None:
-        """Make the target's parameters lie as the ops want them."""
+        """Pack the target's parameters into the ops' order."""
         for name, parameter in target.parameters.items():
             if name in self._packed_names:
                 self._ops.pack_weight_(parameter)
@@ -210,7 +210,7 @@ class WeightUpdate:
     A matrix whose parts come one after the other is unpacked and packed once.
 
     Attributes:
-        applied: the checkpoint's names of what was replaced so far.
+        applied: the checkpoint's names of the tensors replaced so far.
     """
 
     def __init__(self, store: WeightStore):
@@ -231,12 +231,12 @@ class WeightUpdate:
             self._close_opened()
             self._store.open_packed(target)
             self._opened = target
-        with torch.no_grad():  # the caller may be computing in a mode of its own
+        with torch.no_grad():  # the caller may be in another mode
             target.rows.write(tensor)
         self.applied.append(target.name)
 
     def close(self) -> None:
-        """The new version is complete. Once."""
+        """Complete the new version. Call once."""
         self._close_opened()
         if self.applied:
             self._store.version += 1
@@ -249,7 +249,7 @@ class WeightUpdate:
 
 
 def explain_applied(names: list[str]) -> str:
-    """Which tensors an update had replaced when it failed."""
+    """The tensors that a failed update has replaced, in words."""
     if not names:
         return "No weight was replaced"
     shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

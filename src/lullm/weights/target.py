@@ -1,6 +1,6 @@
-"""WeightTargets: for every tensor name of a checkpoint, the rows of a parameter that the tensor fills.
+"""WeightTargets: the rows of a parameter for every tensor name of a checkpoint.
 
-The map is built from the model and its rules, so it knows what a complete checkpoint holds. The loader and an update of
+The map is built from the model and its rules, so it has all names of a complete checkpoint. The loader and an update of
 single tensors both find their rows here and write through them.
 """
 
@@ -41,7 +41,7 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 class Loadable(Protocol):
-    """What loading needs of a model."""
+    """The interface of a model for loading."""
 
     rules: WeightRules
     cuts: Mapping[str, Cut]
@@ -57,9 +57,9 @@ class Loadable(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightTarget:
-    """Where one tensor of a checkpoint goes: `rows` of some `parameters` (or a buffer), by their names.
+    """The place of one tensor of a checkpoint: `rows` of some `parameters` (or a buffer), by their names.
 
-    `stands_for`: tensors that a checkpoint which has this one lacks.
+    `stands_for`: tensors that this one replaces in a checkpoint.
     """
 
     name: str
@@ -75,7 +75,7 @@ class WeightTargets:
     KV cache, which a checkpoint may lack.
 
     Args:
-        rules: of the checkpoint, where they are not the model's.
+        rules: of the checkpoint, if they differ from the model's.
     """
 
     def __init__(self, model: Loadable, ops: Ops, rules: WeightRules | None = None):
@@ -92,7 +92,7 @@ class WeightTargets:
                     scales = ScaleRows(f"{prefix}.{name}", layer.given[sides], *heads)
                     scale_targets[f"{prefix}.{name}"] = WeightTarget(f"{prefix}.{name}", {owner: layer.given}, scales)
             for name, parameter in layer.named_parameters(recurse=False):
-                if parameter in seen:  # tied: the first of its names has it
+                if parameter in seen:  # tied: listed under its first name
                     continue
                 seen.add(parameter)
                 owner, data = f"{layer_name}.{name}", parameter.data
@@ -118,7 +118,7 @@ class WeightTargets:
         self._targets |= scale_targets
 
     def _ruled(self, name: str, rows: PlainRows | QuantizedRows | CutRows) -> Rows:
-        """The rows for the tensor of this canonical name, as the rules read it."""
+        """The rows for the tensor of this canonical name, by the rules."""
         if (scale := self._rules.scale_of(name)) != 1.0:
             rows = rows.scaled(scale)
         if offset := self._rules.offset_of(name):
@@ -137,7 +137,7 @@ class WeightTargets:
         return rows if order is None else in_order(rows, order)
 
     def _stack(self, modules: str) -> None:
-        """Put the tensors of the modules' lists of this name in place of those of their modules, or beside them."""
+        """Add the stacked tensors of the module lists of this name, in place of the modules' tensors or beside them."""
         pattern = re.compile(rf"^(.+\.{modules})\.(\d+)\.(.+)$")
         lists: dict[str, dict[int, dict[str, WeightTarget]]] = {}
         for match in filter(None, map(pattern.match, list(self._targets))):
@@ -152,22 +152,22 @@ class WeightTargets:
                 del self._targets[target.name]
 
     def _is_elsewhere(self, name: str) -> bool:
-        """Whether other workers have the tensor of this canonical name, and this one need not."""
+        """Whether other workers have the tensor of this canonical name, and this one does not need it."""
         modules = itertools.accumulate(name.split("."), lambda path, part: f"{path}.{part}")
         return self._rules.is_elsewhere(name) or not self._elsewhere.isdisjoint(modules)
 
     def shape_of(self, name: str) -> torch.Size | None:
-        """Of the tensor of this name in a checkpoint of the whole model; None: there is none."""
+        """The shape of the tensor of this name in a checkpoint of the whole model; None: no such tensor."""
         target = self._targets.get(self._rules.canonical_name(name))
         return None if target is None else target.rows.shape
 
     def is_stacked(self, name: str) -> bool:
-        """Whether the tensor of this name holds something of several modules."""
+        """Whether the tensor of this name stacks tensors of several modules."""
         target = self._targets.get(self._rules.canonical_name(name))
         return target is not None and isinstance(target.rows, StackedRows)
 
     def find(self, name: str, tensor: torch.Tensor | EncodedTensor) -> WeightTarget | None:
-        """Where a checkpoint tensor goes; None if the rules drop it.
+        """The place of a checkpoint's tensor; None if the rules drop it.
 
         Raises:
             ModelLoadError: the model has no such tensor, or it has another shape, or it is not floating point.
@@ -192,7 +192,7 @@ class WeightTargets:
 
 
 def _stacked(name: str, slices: Sequence[Sequence[WeightTarget]], stack: Stack, numbers: Sequence[int]) -> WeightTarget:
-    """The target of a tensor whose slices of these numbers hold the rows of these targets."""
+    """The target of a tensor that stacks these targets in the slices of these numbers."""
     parameters: dict[str, torch.Tensor] = {}
     places: list[Rows] = []
     for targets in slices:

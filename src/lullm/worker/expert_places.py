@@ -1,4 +1,4 @@
-"""Experts of a worker that change places with those of its neighbours."""
+"""Swaps of a worker's experts with those of other workers."""
 
 import json
 import re
@@ -18,9 +18,9 @@ _LAYER = re.compile(r"\blayers\.(\d+)\b")
 
 
 def layer_experts(model: Model) -> list[LayerExperts]:
-    """Of every layer that has experts."""
+    """The experts of every layer that has any."""
     library = load_library()
-    isa = "" if library is None else library.isa  # each has an order of its own for what its kernels read
+    isa = "" if library is None else library.isa  # each has its own order of packed weights
     return [
         LayerExperts(
             layer,
@@ -34,7 +34,7 @@ def layer_experts(model: Model) -> list[LayerExperts]:
 
 
 def clear_expert_load(model: Model) -> None:
-    """From now on tokens are counted anew."""
+    """Set all counts of tokens to 0."""
     for _, _, mixture in _mixtures(model):
         mixture.load.zero_()
 
@@ -42,13 +42,13 @@ def clear_expert_load(model: Model) -> None:
 def swap_experts(
     model: Model, store: WeightStore, group: Collective, swaps: Mapping[int, Sequence[tuple[int, int]]]
 ) -> None:
-    """Have the experts of pairs of slots change places, by layer. All workers of a stage call it with the same swaps.
+    """Swap the experts of pairs of slots, by layer. All workers of a stage call it with the same swaps.
 
-    Memory stays where it is, and its contents change: recorded steps stay valid. What the store knows of a parameter
-    goes with it. Not to be broken off.
+    Addresses stay and contents change, so recorded steps stay valid. The store's facts of a parameter move with it.
+    Must not be interrupted.
 
     Raises:
-        EngineAsleepError: the weights are asleep; nothing has moved. WorkerLostError: the weights are mixed.
+        EngineAsleepError: the weights are asleep; nothing was moved. WorkerLostError: the weights are mixed.
     """
     store.check_resident()
     before = _names(model, swaps)
@@ -65,7 +65,7 @@ def swap_experts(
 
 
 def _exchange(expert: Expert, group: Collective, peer: int) -> None:
-    """The contents of an expert here and of the peer's. The lower rank sends first."""
+    """Exchange the contents of an expert here with the peer's. The lower rank sends first."""
     for parameter in expert.parameters():
         theirs = torch.empty_like(parameter.data)
         if group.rank < peer:
@@ -87,7 +87,7 @@ def _mixtures(model: Model) -> Iterator[tuple[int, str, MixtureOfExperts]]:
 
 
 def _names(model: Model, swaps: Mapping[int, Sequence[tuple[int, int]]]) -> list[str]:
-    """Of the parameters of this worker's experts in the layers of these swaps."""
+    """The names of the parameters of this worker's experts in the layers of these swaps."""
     return [
         f"{name}.experts.{number}.{last}"
         for layer, name, mixture in _mixtures(model)

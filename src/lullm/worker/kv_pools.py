@@ -20,9 +20,10 @@ logger = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KVPools:
-    """Both pools by the layer-slots of a block, and the workspace of a CPU's recorded decodes, which sleeps with them.
+    """Both pools by the layer-slots of a block, and the workspace of a CPU's recorded decodes. All of it sleeps
+    together.
 
-    `arenas`: all memory behind these, with the tags 'kv_cache', 'kv_swap' and 'graphs'.
+    `arenas`: all of this memory, with the tags 'kv_cache', 'kv_swap' and 'graphs'.
     """
 
     device: list[LayerCache]
@@ -36,13 +37,13 @@ class KVPools:
         return sum(side[0].nbytes for cache in self.device for side in cache.tensors)
 
     def close(self) -> None:
-        """Give the memory back. Idempotent."""
+        """Release the memory. Idempotent."""
         for arena in self.arenas:
             arena.close()
 
 
 def map_pools(setup: WorkerSetup, num_blocks: int, num_host_blocks: int) -> KVPools:
-    """Pools of so many blocks; a CPU takes memory as blocks are first written. Blocking. Raises CacheSizeError."""
+    """Map pools of these sizes. A CPU takes memory when blocks are first written. Blocking. Raises CacheSizeError."""
     config, model = setup.config, setup.model_config
     arenas: list[Arena] = []
     with ExitStack() as undo:
@@ -73,7 +74,7 @@ def block_shape(setup: WorkerSetup) -> tuple[tuple[int, int, int], torch.dtype]:
 
 
 def loose_blocks(setup: WorkerSetup, num_blocks: int) -> list[LayerCache]:
-    """Blocks on the device outside of any pool, for steps before there is one."""
+    """Blocks on the device outside any pool, for steps before the pools exist."""
     shape, dtype = block_shape(setup)
     return [
         LayerCache(*torch.zeros((2, num_blocks, *shape), dtype=dtype, device=setup.device.torch_device))

@@ -1,4 +1,4 @@
-"""LoadedModel: a model, the arena of its weights, and the store that knows their versions."""
+"""LoadedModel: a model, the arena of its weights, and the store with their versions."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -55,7 +55,7 @@ def load_model(setup: WorkerSetup, folder: Path) -> LoadedModel:
     try:
         materialize(model, arena)
         for module in model.modules():
-            for name, buffer in module.named_buffers(recurse=False):  # small and computed; they do not sleep
+            for name, buffer in module.named_buffers(recurse=False):  # small and computed, so they do not sleep
                 setattr(module, name, buffer.to(setup.device.torch_device))
         fill = partial(fill_weights, setup, model, folder)
         store = WeightStore(model, setup.ops, fill, config.enable_sleep_mode and config.verify_wake)

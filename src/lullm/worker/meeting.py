@@ -1,4 +1,4 @@
-"""Meeting: the driver's end of how workers find each other, and `open_seat`, the worker's."""
+"""Meeting: the driver's part of the workers' rendezvous; `open_seat`: a worker's part."""
 
 import os
 from datetime import timedelta
@@ -16,11 +16,11 @@ from lullm.types.parallel.rendezvous import DEFAULT_TIMEOUT, LocalFile, Rendezvo
 
 
 class Meeting:
-    """A place where the workers of one engine meet; to be kept open while they live.
+    """The place where the workers of one engine meet. It stays open while they live.
 
     Attributes:
         rendezvous: for each worker's `open_seat`.
-        descriptors: what a worker's process on this host has to inherit, under the same numbers.
+        descriptors: a worker's process on this host inherits them, under the same numbers.
     """
 
     def __init__(self, rendezvous: Rendezvous, descriptors: tuple[int, ...] = (), store: TCPStore | None = None):
@@ -30,12 +30,12 @@ class Meeting:
 
     @classmethod
     def on_this_host(cls, timeout: float = DEFAULT_TIMEOUT, transport: Transport | None = None) -> "Meeting":
-        """Without a port, and without a name that could stay behind.
+        """A meeting without a port, and without a name that could be left over.
 
-        Not over loopback: a TCPStore asks DNS for a name of each client, and a lost answer costs 5 seconds.
+        Not over loopback: a TCPStore asks DNS for the name of each client, and a lost answer costs 5 seconds.
 
         Args:
-            transport: None: for tensors of CPUs, the fastest that there is.
+            transport: None: the fastest available one for tensors of CPUs.
         """
         transport = transport or ("memory" if load_library() is not None else "gloo")
         descriptor = os.memfd_create("lullm-meeting")
@@ -43,7 +43,9 @@ class Meeting:
 
     @classmethod
     def at(cls, host: str, timeout: float = DEFAULT_TIMEOUT, transport: Transport = "gloo") -> "Meeting":
-        """For workers on several hosts, on a port that the system chooses. `host`: this one, as they reach it."""
+        """A meeting for workers on several hosts, on a port that the system chooses. `host`: this host's address for
+        them.
+        """
         store = TCPStore(host, 0, is_master=True, timeout=timedelta(seconds=timeout), wait_for_workers=False)
         return cls(StoreAddress(host, store.port, transport, timeout), store=store)
 
@@ -63,10 +65,10 @@ class Meeting:
 
 
 def open_seat(placement: Placement, rendezvous: Rendezvous) -> Seat:
-    """Join the groups of a place. Blocking, until all workers have called it.
+    """Join the groups of a place. Blocks until all workers have called it.
 
     Raises:
-        WorkerLostError: some have not come in time. UnsupportedError: what carries tensors is missing here.
+        WorkerLostError: some did not come in time. UnsupportedError: the transport of tensors is missing here.
     """
     if isinstance(rendezvous, LocalFile) and rendezvous.transport == "memory":
         of_stage, of_column = open_groups(rendezvous.descriptor, placement, rendezvous.timeout)

@@ -1,6 +1,6 @@
-"""Touches the memory of KV blocks before they are used. A host's arena has none behind blocks that were never written.
+"""Touches the memory of KV blocks before their use. A host's arena has no memory for blocks that were never written.
 
-A block is a small piece in each of many tensors (two per layer), and its first byte takes a whole huge page there:
+A block is a small piece in each of many tensors (two per layer), and its first byte takes a whole huge page in each:
 1,024 tokens of a 0.6B model touch 56 pages, which a virtual machine gets from its host in 5 ms each.
 """
 
@@ -13,15 +13,15 @@ from lullm.machine.pages import HUGE_PAGE, populate
 from lullm.worker.kv_pools import KVPools
 
 _PAGES_AT_ONCE = 2
-"""Huge pages in one call: a request that comes meanwhile waits for 10 ms at most."""
+"""Huge pages in one call: a request that comes meanwhile waits at most 10 ms."""
 _SHARE = 8
-"""Only so small a part of the available memory is taken ahead of a need."""
+"""At most one part in `_SHARE` of the available memory is taken ahead."""
 
 
 def touch_blocks(pools: KVPools, block_ids: Sequence[int]) -> bool:
-    """Take two of the huge pages that lack memory behind these blocks, in the blocks' order; whether more lack it.
+    """Take memory for two of these blocks' huge pages that lack it, in the blocks' order; whether more lack it.
 
-    What the pages hold stays. Nothing happens (False) where memory is scarce, or the system cannot take it ahead.
+    The pages' contents stay. Does nothing (False) if memory is scarce, or the system cannot take it ahead.
     """
     lacking = [page for page in _pages_of(pools, block_ids) if resident_bytes_within(*page) < page[1]]
     if _SHARE * len(lacking) * HUGE_PAGE > available_memory_bytes():
@@ -31,7 +31,7 @@ def touch_blocks(pools: KVPools, block_ids: Sequence[int]) -> bool:
 
 
 def _pages_of(pools: KVPools, block_ids: Sequence[int]) -> list[tuple[int, int]]:
-    """(address, bytes) of the huge pages of these blocks' arena, in the order in which a sequence would fill them."""
+    """(address, bytes) of the huge pages of these blocks' arena, in the order in which a sequence fills them."""
     [arena] = (arena for arena in pools.arenas if arena.tag == "kv_cache")
     tensors = [side for cache in pools.device for side in cache.tensors]  # [num_blocks, ...] each
     sizes = np.array([side[0].nbytes for side in tensors])

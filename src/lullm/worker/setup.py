@@ -1,4 +1,4 @@
-"""WorkerSetup: configuration, device, ops and threads, which all parts of a worker use."""
+"""WorkerSetup: the configuration, device, ops and threads of all parts of a worker."""
 
 from dataclasses import dataclass, replace
 
@@ -35,9 +35,9 @@ from lullm.weights.folder import resolve_model
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """Both configurations are resolved. `seat`: where the worker stands among those that share the model.
+    """Both configurations are resolved. `seat`: the worker's place among those that share the model.
 
-    `model_config` has the sizes of its share.
+    `model_config` has the sizes of the worker's share.
     """
 
     config: ResolvedConfig
@@ -49,12 +49,12 @@ class WorkerSetup:
 
     @property
     def whole_config(self) -> ModelConfig:
-        """Of the model that the worker has a share of."""
+        """The configuration of the whole model."""
         share = self.model_config.share
         return self.model_config if share is None else share.whole
 
     def fitted(self, max_model_len: int) -> "WorkerSetup":
-        """The same for sequences of at most `max_model_len` tokens."""
+        """The same setup for sequences of at most `max_model_len` tokens."""
         return replace(self, config=replace(self.config, max_model_len=max_model_len))
 
     @property
@@ -64,7 +64,7 @@ class WorkerSetup:
 
     @property
     def records_graphs(self) -> bool:
-        """Whether decodes are recorded once and replayed. A model that only pools has none."""
+        """Whether decodes are recorded once and replayed. A model that only pools has no decodes."""
         model = self.model_config
         is_recordable = self.ops.is_recordable and model.generates and model.foreign is None
         return is_recordable and not self.config.enforce_eager
@@ -76,7 +76,7 @@ class WorkerSetup:
         host_kv_caches: list[LayerCache],
         workspace: Workspace | None = None,
     ) -> ModelRunner:
-        """A runner of steps over these pools, which are by the layer-slots of a block."""
+        """A runner of steps over these pools, given by the layer-slots of a block."""
         config, model_config = self.config, self.model_config
         layout = cache_layout_of(model_config, config.block_size, config.kv_dtype)
         of_layers = [
@@ -119,14 +119,14 @@ class WorkerSetup:
         )
 
     def _tokenizer_json(self) -> str:
-        """The text of the tokenizer, for grammars: a worker needs none before a request brings one."""
+        """The text of the tokenizer, for grammars. It is read at the first request with a grammar."""
         config = self.config
         folder = resolve_model(config.tokenizer) if config.tokenizer else resolve_model(config.model, config.revision)
         return Tokenizer.from_folder(folder).backend.to_str()
 
 
 def _share_of(kv_caches: list[LayerCache], layout: CacheLayout, place: LayerPlace, heads: KVHeads) -> LayerCache:
-    """The cache of the layer at a place."""
+    """The cache of the layer at `place`."""
     num_shares = layout.groups[place.group].num_shares
     return kv_caches[place.slot].share(place.share, num_shares, heads.num_heads)
 

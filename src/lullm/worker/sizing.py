@@ -22,25 +22,25 @@ from lullm.worker.setup import WorkerSetup
 logger = get_logger(__name__)
 
 _GRAPH_BYTES = 4 * MIB
-"""Memory that the driver keeps for a recorded graph, roughly: a node for every kernel of every layer."""
+"""Rough memory of the driver for a recorded graph: a node for every kernel of every layer."""
 
 _NUM_MEASURED_SLOTS = 1
-"""Layer-slots that are copied to measure the speed. Each of them keeps a huge page or two in host memory for good."""
+"""Layer-slots that are copied to measure the speed. Each keeps a huge page or two in host memory."""
 
 
 def kv_memory_bytes(setup: WorkerSetup, model: Model) -> int:
     """Memory for the KV cache. Blocking.
 
-    On a CPU: what is available, also of addresses (`ulimit -v`).
+    On a CPU: the available memory, within `ulimit -v`.
     On a GPU: `gpu_memory_utilization` of all memory, less the memory in use after a run of the largest batch (torch's
     allocator keeps its activations), less an estimate for the graphs. Raises CacheSizeError: nothing is left.
     """
     config, device = setup.config, setup.device
     if not device.is_accelerator:
         free, room = device.memory_info().free_bytes, address_room_bytes()
-        # Both pools are reserved, and the host's is at most as large as the other.
+        # Both pools are reserved; the host's is at most as large as the other.
         return free if room is None else min(free, max(room - int(config.swap_space * GIB), room // 2))
-    gc.collect()  # an engine that was dropped without `shutdown` holds its graphs until then
+    gc.collect()  # until then an engine that was dropped without `shutdown` holds its graphs
     device.trim()
     info = device.memory_info()
     if config.num_gpu_blocks_override is not None or config.kv_cache_memory_bytes is not None:
@@ -70,7 +70,7 @@ def kv_memory_bytes(setup: WorkerSetup, model: Model) -> int:
 def _profile(setup: WorkerSetup, model: Model, query_len: int) -> int:
     """Peak memory, beside weights and KV cache, of a step with `max_num_seqs` spans of `query_len` tokens.
 
-    All spans write over each other in one block. That is harmless, because the tokens are thrown away.
+    All spans overwrite each other in one block. This is harmless, since the tokens are dropped.
     """
     config = setup.config
     runner = setup.new_model_runner(model, loose_blocks(setup, 1), [])
@@ -87,8 +87,8 @@ def _profile(setup: WorkerSetup, model: Model, query_len: int) -> int:
 def measure_speeds(setup: WorkerSetup, runner: ModelRunner, pools: KVPools) -> tuple[float, float]:
     """(bytes per second between the pools, tokens per second of prefill), from one short run of each. Blocking.
 
-    Writes into the first blocks of both pools, which must be free. A prompt of 64 tokens and a few blocks are enough
-    to start with: the scheduler corrects both figures by later steps.
+    Writes into the first blocks of both pools, which must be free. A prompt of 64 tokens and a few blocks are enough at
+    first: the scheduler corrects both figures with later steps.
     """
     config, num_slots = setup.config, min(_NUM_MEASURED_SLOTS, len(pools.device))
     capacity = pools.device[0].num_blocks * config.block_size  # with a window perhaps fewer than max_model_len
@@ -106,7 +106,7 @@ def measure_speeds(setup: WorkerSetup, runner: ModelRunner, pools: KVPools) -> t
 
 
 def _tables(setup: WorkerSetup, block_ids: Sequence[int]) -> tuple[PackedInts, ...]:
-    """The same blocks for all groups, and one for a whole recurrent state: what they hold is dropped."""
+    """The same blocks for all groups, and one for a whole recurrent state; their contents are dropped."""
     config = setup.config
     groups = cache_layout_of(setup.model_config, config.block_size, config.kv_dtype).groups
     return tuple(pack(block_ids if group.keeps_tokens else [0] * group.num_state_blocks) for group in groups)

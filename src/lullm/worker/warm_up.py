@@ -1,7 +1,7 @@
-"""Warm-up: compiles every kernel that a request can reach, before there is a request.
+"""Warm-up: compiles every kernel that a request can reach, before the first request.
 
-Triton compiles a kernel when it is first launched, 1 to 3 seconds each, and keeps it on disk for the next start. The
-first prefix that is found, or the first fork, would hold up all requests for so long.
+Triton compiles a kernel at its first launch, in 1 to 3 seconds, and keeps it on disk for the next start. Without a
+warm-up the first found prefix or the first fork would delay all requests.
 """
 
 import time
@@ -23,10 +23,10 @@ logger = get_logger(__name__)
 
 
 def compile_ahead(setup: WorkerSetup, model: Model) -> None:
-    """Compile nearly all of that on several threads at a time, before anything is launched or measured. Blocking.
+    """Compile nearly all kernels on several threads at a time, before any launch or measurement. Blocking.
 
-    The same steps run, over blocks of their own and without kernels, so what they compute is undefined. The one that
-    ranks log-probabilities is left out: it takes drawn tokens for indices.
+    The same steps run, over their own blocks and without kernels, so their results are undefined. The step that ranks
+    log-probabilities is left out: it uses drawn tokens as indices.
     """
     if setup.ops.compile_attention is not None:
         started = time.perf_counter()
@@ -35,10 +35,10 @@ def compile_ahead(setup: WorkerSetup, model: Model) -> None:
 
 
 def compile_kernels(setup: WorkerSetup, model: Model, pools: KVPools) -> None:
-    """Launch them in some tiny steps over the first two blocks, which must be free. Blocking.
+    """Launch all kernels in tiny steps over the first two blocks, which must be free. Blocking.
 
     Every layer runs, so every shape of a norm, a product, a window occurs. `Ops.compile_attention` and
-    `compile_experts` launch what would be chosen for other lengths. Nothing, if no ops are compiled.
+    `compile_experts` launch the kernels for other lengths. Does nothing if no ops are compiled.
     """
     if setup.ops.compile_attention is not None:
         started = time.perf_counter()
@@ -55,7 +55,7 @@ def _run(
     plans: Sequence[StepPlan],
     scope: AbstractContextManager[None],
 ) -> None:
-    """Steps, each to its end, whose attention and experts go through all their kernels."""
+    """Run each step to its end; attention and experts run all their kernels."""
     ops = setup.ops
     assert ops.compile_attention is not None
     ops = replace(ops, attention=ops.compile_attention, experts=ops.compile_experts or ops.experts)
@@ -67,7 +67,7 @@ def _run(
 
 
 def _plans(setup: WorkerSetup, has_copy: bool) -> list[StepPlan]:
-    """A prompt, a decode, and what is drawn otherwise. A block is copied as it is swapped: by one kernel."""
+    """A prompt, a decode, and the other ways to draw. One kernel copies and swaps blocks."""
     config = setup.config
     prompt_len = min(2, config.max_num_batched_tokens, config.max_model_len, config.block_size)
     if not setup.model_config.generates:
@@ -77,13 +77,13 @@ def _plans(setup: WorkerSetup, has_copy: bool) -> list[StepPlan]:
         StepPlan([_span(setup, prompt_len, params)], blocks_to_copy=[(0, 1)] if has_copy else []),
         StepPlan([_span(setup, 1, params)]),
     ]
-    if config.logprobs_mode == "processed_logprobs":  # the kernel leaves in the logits what it has drawn from
+    if config.logprobs_mode == "processed_logprobs":  # the kernel leaves the processed logits in place
         plans.append(StepPlan([_span(setup, prompt_len, DrawParams(num_logprobs=0))]))
     return plans
 
 
 def _span(setup: WorkerSetup, num_tokens: int, params: DrawParams | None) -> Span:
-    """In the first block of every group. `params` None: for a vector."""
+    """A span in the first block of every group. `params` None: for a vector."""
     config, last = setup.config, num_tokens - 1
     groups = cache_layout_of(setup.model_config, config.block_size, config.kv_dtype).groups
     tables = tuple(pack([0] if group.keeps_tokens else [0] * group.num_state_blocks) for group in groups)

@@ -1,4 +1,4 @@
-"""Worker: one device's share of the model, behind the calls an executor makes."""
+"""Worker: one device's share of the model, behind an executor's calls."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -33,16 +33,16 @@ logger = get_logger(__name__)
 
 
 class Worker:
-    """Runs plans on one device: the constructor loads the model, `initialize_cache` makes it ready for plans.
+    """Runs plans on one device. The constructor loads the model; after `initialize_cache` it takes plans.
 
-    Every method but `launch_model` blocks until it is done.
+    Every method except `launch_model` blocks until it is done.
 
     Args:
-        seat: its place among the workers that share the model; it is closed with the worker. None: it is alone.
+        seat: its place among the workers that share the model, closed with the worker. None: the only worker.
 
     Attributes:
         loaded: the model and its weights. arenas: all memory of the worker.
-        pools, model_runner: from `initialize_cache` on. The runner's `model` is the one that trainers write into.
+        pools, model_runner: from `initialize_cache` on. Trainers write into the runner's `model`.
 
     Raises:
         ModelLoadError, CacheSizeError, UnsupportedError: from the constructor.
@@ -77,17 +77,17 @@ class Worker:
 
     @property
     def rank(self) -> int:
-        """Among all workers of the engine."""
+        """Its number among all workers of the engine."""
         return self.setup.seat.placement.rank
 
     @property
     def device(self) -> torch.device:
-        """Where its tensors are."""
+        """The device of its tensors."""
         return self.setup.device.torch_device
 
     @property
     def is_accelerator(self) -> bool:
-        """Whether steps run beside the host, so that the next can be launched while one runs."""
+        """Whether steps run asynchronously to the host, so that the next can be launched while one runs."""
         return self.setup.device.is_accelerator
 
     def available_memory_bytes(self) -> int:
@@ -95,7 +95,7 @@ class Worker:
         return self.setup.device.memory_info().free_bytes
 
     def num_available_blocks(self) -> tuple[int, int]:
-        """(device, host) KV blocks that fit here; before `initialize_cache`. Raises CacheSizeError: none does."""
+        """(device, host) KV blocks that fit here; before `initialize_cache`. Raises CacheSizeError: none fits."""
         setup = self.setup
         compile_ahead(setup, self.loaded.model)
         available = kv_memory_bytes(setup, self.loaded.model)
@@ -103,9 +103,9 @@ class Worker:
         return num_blocks, num_host_blocks_within(setup.config, setup.model_config, num_blocks)
 
     def initialize_cache(self, num_blocks: int, num_host_blocks: int, max_model_len: int) -> None:
-        """Map both pools of the KV cache, and get ready for steps: a GPU records its graphs. Raises CacheSizeError.
+        """Map both pools of the KV cache and prepare steps: a GPU records its graphs. Raises CacheSizeError.
 
-        `max_model_len`: what the engine admits, at most the configured length; the buffers of a step are as long.
+        `max_model_len`: the length that the engine admits, at most the configured one. It sizes the buffers of a step.
         """
         self.setup = self.setup.fitted(max_model_len)
         setup, model = self.setup, self.loaded.model
@@ -124,9 +124,10 @@ class Worker:
             self._sleeper.pin_ahead()
 
     def reset_kv_scales(self) -> None:
-        """Start over with the scales of an fp8 cache; no block may hold anything. Any other cache has none.
+        """Reset the scales of an fp8 cache; no block may be in use. Other caches have no scales.
 
-        The checkpoint's are back. The others are 1 or, with `calculate_kv_scales`, those of the next step's tokens.
+        Scales of the checkpoint get their values again. The others are 1 or, with `calculate_kv_scales`, computed from
+        the next step's tokens.
         """
         is_open = [scales.reset() for scales in self.loaded.kv_scales]
         self.model_runner.calibrates = self.setup.config.calculate_kv_scales and any(is_open)
@@ -134,20 +135,20 @@ class Worker:
     def measure_speeds(self) -> tuple[float, float]:
         """(bytes per second between the pools, tokens per second of prefill). See `sizing.measure_speeds`."""
         speeds = measure_speeds(self.setup, self.model_runner, self.pools)
-        self.reset_kv_scales()  # those found belong to a prompt of the measurement
+        self.reset_kv_scales()  # the scales belong to a prompt of the measurement
         self.clear_expert_load()
         return speeds
 
     def touch_blocks(self, block_ids: Sequence[int]) -> bool:
-        """See `pages_ahead.touch_blocks`. A device's memory is there from the start."""
+        """See `pages_ahead.touch_blocks`. A device has its memory from the start."""
         return not self.setup.device.is_accelerator and touch_blocks(self.pools, block_ids)
 
     def launch_model(self, plan: StepPlan) -> Running[StepResult]:
-        """Start a step; results are to be asked for in order. Does not block for it."""
+        """Start a step without waiting for it. Take the results in order."""
         return self.model_runner.launch(plan)
 
     def prepare_sleep(self, command: SleepCommand) -> None:
-        """See `Sleeper`, for this and the five that follow."""
+        """See `Sleeper`, for this method and the next five."""
         self._sleeper.prepare_sleep(command)
 
     def commit_sleep(self) -> Released:
@@ -173,24 +174,24 @@ class Worker:
         return self._sleeper.forecast(command)
 
     def begin_update(self) -> None:
-        """Weights come one by one now. Raises EngineAsleepError: the weights are asleep."""
+        """Begin an update; weights come one by one. Raises EngineAsleepError: the weights are asleep."""
         self._update = self.loaded.store.begin_update()
 
     def write_weight(self, name: str, tensor: torch.Tensor) -> None:
-        """Replace one. See `WeightUpdate.write`."""
+        """Replace one weight. See `WeightUpdate.write`."""
         self._update.write(name, tensor)
 
     def end_update(self) -> list[str]:
-        """The update is complete; the checkpoint's names of what was replaced."""
+        """End the update. Returns the checkpoint's names of the replaced tensors."""
         self._update.close()
         return self._update.applied
 
     def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
-        """A whole update, for functions that `collective_rpc` runs here; the number of tensors."""
+        """A whole update, for functions that `collective_rpc` runs here. Returns the number of tensors."""
         return len(self.loaded.store.update(weights))
 
     def weight_shape(self, name: str) -> torch.Size | None:
-        """Of the whole model's tensor, under the checkpoint's name or a trainer's; None: there is none."""
+        """The shape of the whole model's tensor of this name, a checkpoint's or a trainer's; None: no such tensor."""
         return self.loaded.store.targets.shape_of(trainer_name(name))
 
     def reload_weights(self) -> None:
@@ -199,7 +200,7 @@ class Worker:
         self.loaded.store.load()
 
     def layer_experts(self) -> list[LayerExperts]:
-        """See `expert_places`, for this and the two that follow."""
+        """See `expert_places`, for this method and the next two."""
         return expert_places.layer_experts(self.loaded.model)
 
     def clear_expert_load(self) -> None:
@@ -233,14 +234,14 @@ class Worker:
         return self._profiler.stop()
 
     def shutdown(self) -> None:
-        """Give all memory back, on a device that has failed, too. Idempotent."""
+        """Release all memory, even on a device that has failed. Idempotent."""
         self._unless_broken(self.setup.device.synchronize)
         self._undo.close()
         if self.is_accelerator:
             self._unless_broken(self.setup.device.trim)
 
     def _unless_broken(self, call: Callable[[], None]) -> None:
-        """After an illegal access every call to a GPU fails: that must not hide the first error, nor keep memory."""
+        """After an illegal access every call to a GPU fails. This must not hide the first error or keep memory."""
         try:
             call()
         except RuntimeError as error:

@@ -29,7 +29,7 @@ from lullm.errors import (
     WorkerLostError,
 )
 from lullm.types.sampling_params import OutputKind
-from lullm.worker.extension import call_with_model
+from lullm.worker.remote_methods import call_with_model
 
 OPTIONS = {"dtype": "float32", "max_model_len": 128, "enable_sleep_mode": True, "num_gpu_blocks_override": 24}
 MP = {**OPTIONS, "distributed_executor_backend": "mp"}

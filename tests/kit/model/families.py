@@ -190,10 +190,25 @@ MPT = HEADLESS | {
     "hidden_size": ..., "num_hidden_layers": ..., "d_model": 48, "n_layers": 3, "n_heads": 4, "max_seq_len": 128,
 }  # fmt: skip
 UNGIVEN = {"head_dim": ...}  # it follows from other sizes
+MODERNBERT = UNGIVEN | {"num_key_value_heads": ..., "local_attention": 40}
 FALCON_GROUPS = UNGIVEN | {"new_decoder_architecture": True, "num_kv_heads": 2}
 PARALLEL = {"use_parallel_residual": True}
 
 CASES = {
+    "AXK1": Cases(
+        "A.X K1",
+        {
+            "plain": LATENT | GROUPS,
+            "yarn, dense layers, biases, tied": LATENT
+            | TIED
+            | YARN_ON_ALL
+            | {"n_group": 1, "topk_group": 1, "mlp_layer_types": ["sparse", "dense", "sparse"], "attention_bias": True},
+        },
+        LATENT | GROUPS,
+        LATENT | GROUPS,
+        "as DeepSeek-V3, with a norm behind the experts",
+        is_rare=True,
+    ),
     "Arcee": Cases(
         "AFM-4.5B",
         {"plain": {}, "biases, tied": TIED | {"attention_bias": True, "mlp_bias": True}},
@@ -402,6 +417,23 @@ CASES = {
         loss=0.1,
         is_rare=True,
     ),
+    "MiniMax": Cases(
+        "MiniMax-Text-01, MiniMax-M1",
+        {
+            "plain": OSS,
+            "factors, other layers, tied": TIED
+            | OSS
+            | {"layer_types": ["linear_attention", "full_attention", "linear_attention"], "mlp_beta_factor": 0.7}
+            | {"full_attn_alpha_factor": 3.5, "linear_attn_alpha_factor": 2.5, "mlp_alpha_factor": 1.5}
+            | {"full_attn_beta_factor": 0.8, "linear_attn_beta_factor": 1.3},
+        },
+        OSS | {"head_dim": 8},
+        OSS
+        | {"linear_attn_alpha_factor": 2.5, "layer_types": ["linear_attention", "full_attention", "linear_attention"]},
+        "lightning attention, whose heads forget at fixed rates, in every second layer; experts; a residual stream "
+        "of what norms give",
+        is_rare=True,
+    ),
     "MiniMaxM2": Cases(
         "MiniMax-M2",
         {
@@ -561,6 +593,20 @@ CASES = {
         BLOOM | {"n_layer": 2, "intermediate_size": ..., "num_key_value_heads": ...},
         UNGIVEN | BLOOM | {"tie_word_embeddings": False},
         "scores that fall with distance, a norm behind the embedding",
+    ),
+    "ModernBertDecoder": Cases(
+        "Ettin decoders (17M to 1B)",
+        {
+            "windows in two of three layers": MODERNBERT | {"num_hidden_layers": 5},
+            "other layers, biases, untied": MODERNBERT
+            | IN_SOME_LAYERS
+            | {"attention_bias": True, "mlp_bias": True, "decoder_bias": False, "tie_word_embeddings": False}
+            | {"hidden_activation": "silu"},
+        },
+        {"num_key_value_heads": ..., "head_dim": ..., "local_attention": 10},
+        MODERNBERT | {"local_attention": 64, "num_hidden_layers": 4, "tie_word_embeddings": False},
+        "norms of mean and variance, one behind the embedding; windows in two of three layers; a layer before the head",
+        is_rare=True,
     ),
     "Mpt": Cases(
         "MPT 7B, 30B, Replit Code",
@@ -1228,6 +1274,22 @@ CASES = {
         "as Granite, with norms on both sides",
         is_rare=True,
     ),
+    "InternLM3": Cases(
+        "InternLM3 8B",
+        {
+            "plain": {},
+            "biases, tied, dynamic": TIED
+            | {"attention_bias": True, "mlp_bias": True, "rope_parameters": ROPE["dynamic"]},
+        },
+        features="as Llama",
+        is_rare=True,
+    ),
+    "IQuestCoder": Cases(
+        "IQuest-Coder V1 40B",
+        {"plain": {}, "biases, tied": TIED | {"attention_bias": True, "mlp_bias": True}},
+        features="as Llama",
+        is_rare=True,
+    ),
     "Jais2": Cases(
         "Jais 2 8B, 70B",
         {"plain": UNGIVEN, "no biases, tied": TIED | {"attention_bias": False, "mlp_bias": False}},
@@ -1379,7 +1441,7 @@ CASES = {
             | {"mlp_layer_types": ["sparse", "dense", "sparse"], "num_hidden_layers": 3},
         },
         KIMI | {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]},
-        KIMI | {"num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention", "full_attention"]},
+        KIMI | {"num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention", "linear_attention"]},
         "delta nets that forget by the element of a key in three of four layers, latent vectors without positions in "
         "the others; sigmoid router with correction and groups, shared experts",
         loss=0.2,

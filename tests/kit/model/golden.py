@@ -39,7 +39,12 @@ def model_class(family):
     """transformers' class of a family's causal models."""
     import transformers
 
-    return getattr(transformers, architecture_of(family))
+    name = architecture_of(family)
+    if found := getattr(transformers, name, None):
+        return found
+    # A config of Llama's class: `config.json` names the architecture, and transformers computes another one's.
+    config_class = getattr(transformers, f"{family}Config")
+    return type(name, (transformers.LlamaForCausalLM,), {"config_class": config_class})
 
 
 def architecture_of(family):

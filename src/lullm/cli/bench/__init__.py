@@ -1,1 +1,1 @@
-"""`lullm bench`: how fast a server answers, and how fast an engine generates and starts here."""
+"""`lullm bench`: the speed of a server's answers, and of an engine's generation and start on this machine."""

@@ -1,8 +1,8 @@
-"""The process that `lullm bench startup` starts: builds an engine, generates a token, prints when each was done.
+"""The process that `lullm bench startup` starts: builds an engine, generates a token, prints the times.
 
     python -m lullm.cli.bench.birth TIME OPTIONS
 
-TIME: of `time.monotonic()`, one clock for all processes, before the process was born. OPTIONS: of `LLM`, as JSON.
+TIME: `time.monotonic()` before the process started, one clock for all processes. OPTIONS: of `LLM`, as JSON.
 """
 
 import json
@@ -16,7 +16,7 @@ _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 def main(born: float, options: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of each part and since the birth; the most memory that was resident, in bytes."""
+    """Seconds of each part and since the start of the process; peak resident memory in bytes."""
     times = [born, time.monotonic()]
     from lullm.llm.llm import LLM
     from lullm.types.sampling_params import SamplingParams

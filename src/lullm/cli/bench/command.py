@@ -1,4 +1,4 @@
-"""`lullm bench`: one command for what is measured, each with flags of its own."""
+"""`lullm bench`: one command per measurement, each with its own flags."""
 
 from lullm.cli.parser import Command, CommandParser
 
@@ -18,7 +18,7 @@ COMMANDS = (
 
 
 def add_flags(parser: CommandParser) -> None:
-    """What `lullm bench` is, and its flags."""
+    """Add the description and flags of `lullm bench`."""
     parser.description = (
         "Measure how long one batch takes (latency), how much a list of prompts gives (throughput), how "
         "long a start takes (startup), or how a server answers under load (serve)."

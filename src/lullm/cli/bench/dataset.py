@@ -17,7 +17,7 @@ DEFAULT_OUTPUT_LEN = 64
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One prompt, and how many tokens are to be generated behind it."""
+    """One prompt, and the number of tokens to generate."""
 
     prompt: Prompt
     output_len: int
@@ -56,7 +56,7 @@ def add_dataset_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def check_dataset(args: argparse.Namespace) -> None:
-    """Return if the flags go together; fills in the defaults of random prompts. Raises ConfigError."""
+    """Check that the flags fit together; fill in the defaults of random prompts. Raises ConfigError."""
     is_random = args.dataset_name == "random"
     if is_random != (args.dataset_path is None):
         raise ConfigError(
@@ -76,7 +76,7 @@ def check_dataset(args: argparse.Namespace) -> None:
 
 
 def read_jobs(args: argparse.Namespace, vocab_size: int, seed: int, count: Callable[[str], int]) -> list[Job]:
-    """The jobs that checked flags ask for. `count`: how many tokens a text has. Raises ConfigError: a file is wrong."""
+    """The jobs of checked flags. `count`: counts the tokens of a text. Raises ConfigError: a file is wrong."""
     if args.dataset_name == "random":
         lengths = args.input_len, args.output_len or DEFAULT_OUTPUT_LEN
         return random_jobs(args.num_prompts, vocab_size, *lengths, seed, args.shared_len, args.random_range_ratio)
@@ -94,7 +94,7 @@ def read_jobs(args: argparse.Namespace, vocab_size: int, seed: int, count: Calla
 def random_jobs(
     num: int, vocab_size: int, input_len: int, output_len: int, seed: int, num_shared: int = 0, spread: float = 0.0
 ) -> list[Job]:
-    """Prompts of random tokens; the first `num_shared` are the same in all. Lengths vary by a share of `spread`."""
+    """Prompts of random tokens; the first `num_shared` are equal in all. Lengths vary by a share of `spread`."""
     rng = random.Random(seed)
     shared = [rng.randrange(vocab_size) for _ in range(num_shared)]
 

@@ -1,4 +1,4 @@
-"""`lullm bench latency`: how long one batch of prompts takes, again and again."""
+"""`lullm bench latency`: the time of one batch of prompts, repeated."""
 
 import argparse
 import dataclasses
@@ -21,7 +21,7 @@ PERCENTILES = (10, 25, 50, 75, 90, 99)  # vLLM's
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What `lullm bench latency` is, and its flags."""
+    """Add the description and flags of `lullm bench latency`."""
     parser.usage = "lullm bench latency [MODEL] [FLAGS]"
     parser.description = (
         "Generate for one batch of random prompts again and again, and print how long it takes. The "
@@ -95,7 +95,7 @@ def _measure(args: argparse.Namespace, llm: "LLM", seed: int) -> tuple[list[floa
 
 
 def _numbers(args: argparse.Namespace, seconds: Sequence[float], first_s: Sequence[float]) -> dict[str, Any]:
-    """Under vLLM's names where it has them. Seconds."""
+    """The numbers, in seconds, under vLLM's names if it has them."""
     found = summary(seconds, PERCENTILES)
     assert found is not None  # num_iters is at least 1
     return {

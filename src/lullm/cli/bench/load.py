@@ -1,4 +1,4 @@
-"""Sends requests to a server: as a Poisson process, with a bound on how many run at a time, or both."""
+"""Sends requests to a server: as a Poisson process, with a bound on concurrent requests, or both."""
 
 import asyncio
 import random
@@ -14,7 +14,7 @@ _WORDS = (
 
 
 def prompts_of(num: int, num_words: int, seed: int, num_shared: int = 0) -> list[str]:
-    """Prompts of random words, about a token each; the first `num_shared` words are the same in all."""
+    """Prompts of random words, about a token each; the first `num_shared` words are equal in all."""
     rng = random.Random(seed)
     shared = rng.choices(_WORDS, k=num_shared)
     return [" ".join([*shared, *rng.choices(_WORDS, k=max(num_words - num_shared, 0))]) for _ in range(num)]
@@ -37,7 +37,7 @@ async def send_all(
     times: Sequence[float],
     concurrency: int | None,
 ) -> list[Sample]:
-    """Send each body at its time, but no more than `concurrency` at once: a late one counts from when it is sent."""
+    """Send each body at its time, but at most `concurrency` at once. A late one counts from its sending."""
     gate = asyncio.Semaphore(concurrency or len(bodies) or 1)
     loop = asyncio.get_running_loop()
     started = loop.time()

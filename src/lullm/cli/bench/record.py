@@ -1,4 +1,4 @@
-"""What a measurement leaves behind: its options and its machine beside its numbers, as JSON."""
+"""The record of a measurement: its options, its machine and its numbers, as JSON."""
 
 import argparse
 import json
@@ -23,14 +23,14 @@ def add_record_flags(parser: argparse.ArgumentParser, has_picture: bool) -> None
 
 
 def check_record(args: argparse.Namespace) -> None:
-    """Return if the files can be made: before a long measurement, not behind it. Raises ConfigError."""
+    """Check before a long measurement that the files can be written. Raises ConfigError."""
     for path in (args.json, getattr(args, "png", None)):
         if path is not None and not path.absolute().parent.is_dir():
             raise ConfigError(f"the folder {path.parent} does not exist")
 
 
 def check_at_least(args: argparse.Namespace, least: int, *names: str) -> None:
-    """Raises ConfigError: a number is below `least`."""
+    """Check numbers. Raises ConfigError: one is below `least`."""
     for name in names:
         value = getattr(args, name)
         if value is not None and value < least:
@@ -38,7 +38,7 @@ def check_at_least(args: argparse.Namespace, least: int, *names: str) -> None:
 
 
 def write_record(args: argparse.Namespace, numbers: Mapping[str, Any]) -> None:
-    """Write --json, if it was given: options, machine, numbers. A key stays out of it."""
+    """Write --json, if given: options, machine, numbers. Keys are left out."""
     if args.json is None:
         return
     told = {name: _plain(value) for name, value in vars(args).items() if name not in _NOT_OPTIONS}
@@ -61,7 +61,7 @@ def summary(values: Sequence[float], percentiles: Sequence[int]) -> dict[str, fl
 
 
 def _plain(value: Any) -> Any:
-    """As JSON can say it."""
+    """The value in JSON's types."""
     if value == float("inf"):
         return None
     return str(value) if isinstance(value, Path) else value

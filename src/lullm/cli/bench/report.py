@@ -1,4 +1,4 @@
-"""What a load run found: throughput, percentiles, and the goodput, which counts the requests that met their bounds."""
+"""The results of a load run: throughput, percentiles, and goodput: the requests within their bounds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class Report:
         return [sample for sample in self.samples if sample.error is None]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: milliseconds, tokens, and things per second."""
+        """For JSON: milliseconds, tokens, and rates per second."""
         good = self.good
         prompt, output = (sum(getattr(each, name) for each in good) for name in ("num_prompt", "num_output"))
         return {
@@ -80,12 +80,12 @@ class Report:
         return {"bounds_ms": dict(self.bounds_ms), "requests_per_s": num / self.seconds, "share": share}
 
     def _meets(self, sample: Sample) -> bool:
-        per_token_s = sample.per_token_s or 0.0  # an answer of one token has no second one to wait for
+        per_token_s = sample.per_token_s or 0.0  # an answer of one token has none
         found = {"ttft": sample.first_s, "tpot": per_token_s, "e2e": sample.e2e_s}
         return all(1000 * found[name] <= bound for name, bound in self.bounds_ms.items())
 
     def text(self) -> str:
-        """The table that people read."""
+        """The table for the terminal."""
         found = self.as_dict()
         lines = [
             f"{found['completed']} requests in {self.seconds:.2f} s, {found['failed']} failed; "

@@ -1,4 +1,4 @@
-"""`lullm bench serve`: loads any OpenAI server, and prints how long its users wait."""
+"""`lullm bench serve`: puts any OpenAI server under load, and prints its users' waiting times."""
 
 import argparse
 import time
@@ -14,7 +14,7 @@ ENDPOINTS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What `lullm bench serve` is, and its flags."""
+    """Add the description and flags of `lullm bench serve`."""
     parser.description = (
         "Send streamed requests to an OpenAI server (lullm, vLLM, llama.cpp, ...) as a Poisson process or "
         "with a fixed concurrency; print throughput, the times to first token (TTFT), per output token (TPOT), between "
@@ -61,7 +61,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Load the server and report; 1 if a request failed. Raises LullmError."""
+    """Put the server under load and report; 1 if a request failed. Raises LullmError."""
     import asyncio
 
     from lullm.cli.bench.load import arrivals, send_all

@@ -1,4 +1,4 @@
-"""`lullm bench startup`: how long a fresh process needs to a ready engine and to its first token."""
+"""`lullm bench startup`: the time of a fresh process to a ready engine and to its first token."""
 
 import argparse
 import dataclasses
@@ -26,7 +26,7 @@ _BLOCK_BYTES = 1 << 24
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What `lullm bench startup` is, and its flags."""
+    """Add the description and flags of `lullm bench startup`."""
     parser.usage = "lullm bench startup [MODEL] [FLAGS]"
     parser.description = (
         "Start a fresh process again and again, and print how long it takes from its birth to a ready "
@@ -94,7 +94,7 @@ def _read(files: Sequence[Path]) -> None:
 
 
 def _start(config: EngineConfig) -> dict[str, Any]:
-    """What one fresh process says of its start. Raises ModelLoadError: it failed."""
+    """The figures of one fresh process. Raises ModelLoadError: it failed."""
     command = [
         sys.executable,
         "-m",

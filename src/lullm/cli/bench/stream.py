@@ -1,4 +1,4 @@
-"""One streamed request to an OpenAI server, and when its pieces came; over asyncio's own streams, which cost little."""
+"""One streamed request to an OpenAI server, and its times; over asyncio's own streams, which cost little."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ _MAX_ERROR_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where requests go. `path`: of the endpoint, such as /v1/chat/completions."""
+    """The address for requests. `path`: of the endpoint, such as /v1/chat/completions."""
 
     host: str
     port: int
@@ -45,7 +45,7 @@ class Target:
         return cls(parts.hostname, port or (443 if is_tls else 80), prefix + endpoint, context, key)
 
     def head(self, num_bytes: int) -> bytes:
-        """The head of a request with a body of so many bytes."""
+        """The head of a request with a body of `num_bytes`."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         lines = [
             f"POST {self.path} HTTP/1.1",
@@ -61,10 +61,10 @@ class Target:
 
 @dataclass(slots=True)
 class Sample:
-    """How one request went. Times in seconds of one clock.
+    """The measurements of one request. Times in seconds of one clock.
 
-    `piece_times`: when each event with something new came; a server may put several tokens into one. `num_output`: as
-    the server counts, else the number of pieces. `error`: why it failed; then the rest counts for nothing.
+    `piece_times`: of each event with new content; a server may put several tokens into one. `num_output`: the server's
+    count, or the number of pieces. `error`: why it failed; then the rest is meaningless.
     """
 
     sent: float = 0.0
@@ -86,7 +86,7 @@ class Sample:
 
     @property
     def per_token_s(self) -> float | None:
-        """Mean time per output token behind the first (TPOT); None: there is one token only."""
+        """Mean time per output token after the first (TPOT); None: only one token."""
         if self.num_output < 2:
             return None
         return (self.piece_times[-1] - self.piece_times[0]) / (self.num_output - 1)
@@ -142,7 +142,7 @@ async def _read(reader: asyncio.StreamReader, sample: Sample) -> None:
 
 
 def _take(line: bytes, now: float, sample: Sample) -> bool:
-    """Take in one line of the stream; whether it is the end. Raises ValueError: it is an error, or no JSON."""
+    """Read one line of the stream; whether it is the end. Raises ValueError: it is an error, or no JSON."""
     if not line.startswith(b"data:"):
         return False
     data = line[5:].strip()
@@ -169,6 +169,6 @@ async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def _rest(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """The parts of a body that the connection's end ends."""
+    """The parts of a body that ends with the connection."""
     while part := await reader.read(1 << 16):
         yield part

@@ -1,4 +1,4 @@
-"""`lullm bench throughput`: how many requests and tokens a second one engine gives, for a list of prompts."""
+"""`lullm bench throughput`: requests and tokens per second of one engine, for a list of prompts."""
 
 import argparse
 import dataclasses
@@ -19,7 +19,7 @@ NOT_ENGINE = CLIENT_OPTIONS | REPLY_OPTIONS
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What `lullm bench throughput` is, and its flags."""
+    """Add the description and flags of `lullm bench throughput`."""
     parser.usage = "lullm bench throughput [MODEL] [FLAGS]"
     parser.description = (
         "Generate for a list of prompts, all at once, and print requests and tokens a second. Each prompt "
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(args: argparse.Namespace, llm: "LLM", seed: int) -> dict[str, Any]:
-    """Under vLLM's names where it has them."""
+    """The numbers, under vLLM's names if it has them."""
     from lullm.types.sampling_params import SamplingParams
 
     tokenizer = llm.get_tokenizer()

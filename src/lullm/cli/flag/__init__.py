@@ -1,1 +1,1 @@
-"""Flags that several commands share."""
+"""Flags of several commands."""

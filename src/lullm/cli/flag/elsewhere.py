@@ -1,4 +1,4 @@
-"""What flags and commands of llama.cpp, Ollama and vLLM are called here, for those who type them out of habit."""
+"""lullm's names for flags and commands of llama.cpp, Ollama and vLLM, for errors."""
 
 _CACHE = "the KV cache's type is --kv-cache-dtype int8, for keys and values"
 _DRAFT = "speculative decoding is not there yet"
@@ -68,7 +68,7 @@ FLAGS: dict[str, str] = {
     "--modelfile": "Modelfiles are not read",
     **dict.fromkeys(("-dcp", "-pcp"), "workers share layers, heads and experts, not contexts"),
 }
-"""Flag -> what to do instead. A command that has a flag of the name takes it."""
+"""Flag -> advice. A command with a flag of this name takes it."""
 
 _ONE_MODEL = "a server holds the model that it was started with; end it, or let it sleep (`lullm sleep`)"
 
@@ -91,7 +91,7 @@ COMMANDS: dict[str, str] = {
     "help": "it is `lullm --help`, and `lullm COMMAND --help`",
     "version": "it is `lullm --version`",
 }
-"""Command -> what to do instead."""
+"""Command -> advice."""
 
 VARIABLES: dict[str, str] = {
     "VLLM_API_KEY": "LULLM_API_KEY",
@@ -103,4 +103,4 @@ VARIABLES: dict[str, str] = {
     "VLLM_PP_LAYER_PARTITION": "--pipeline-layers",
     "VLLM_SERVER_DEV_MODE": "--enable-sleep-mode",
 }
-"""vLLM's variable -> what does it here. The others set nothing."""
+"""vLLM's variable -> the option here. The others set nothing."""

@@ -11,15 +11,16 @@ from lullm.config.option.vllm import VLLM_OPTIONS
 from lullm.units import GIB, KIB, MIB
 
 SLEEP_OPTIONS = frozenset(each.name for each in options_of(EngineConfig) if each.group in ("sleep", "idle"))
-"""Of no use to commands whose engine never sleeps."""
+"""Options for commands whose engine can sleep."""
 CLIENT_OPTIONS = SLEEP_OPTIONS | {
     *("served_model_name", "worker_extension_cls", "scheduling_policy"),
     *("max_logprobs", "logprobs_mode", "tool_call_parser"),
 }
-"""Of no use to commands that make their own requests: none names the model, calls workers, has a rank or tools, or asks
-for log-probabilities."""
+"""Options that commands with their own requests do not need: they name no model, call no workers, have no rank or
+tools, and use no log-probabilities.
+"""
 REPLY_OPTIONS = frozenset(each.name for each in options_of(EngineConfig) if each.group == "replies")
-"""Of no use to commands without conversations."""
+"""Options for commands with conversations."""
 
 _SHORT = {
     "model": ("-m",),
@@ -70,7 +71,7 @@ def add_engine_flags(parser: argparse.ArgumentParser, without: Collection[str] =
 def add_option_flags(
     parser: argparse.ArgumentParser, declaring: type, without: Collection[str] = ()
 ) -> "dict[str, argparse._ArgumentGroup]":
-    """A flag for each option that a dataclass declares; the groups by their titles.
+    """Add a flag for each option of a dataclass. Returns the groups by title.
 
     A flag that is not given leaves no attribute: the option's default holds.
     """
@@ -105,7 +106,7 @@ def _add_flag(group: argparse._ArgumentGroup, option: Option) -> None:
 
 
 def _reader(option: Option) -> tuple[Callable[[str], Any], str]:
-    """(what reads the flag's value, what stands for the value in the help)."""
+    """(the function that reads the flag's value, the value's name in the help)."""
     if option.unit == "bytes":
         return byte_count, "SIZE"
     if option.unit == "tokens":

@@ -1,4 +1,4 @@
-"""EngineArgs: an engine's options as vLLM's scripts gather them: mutable, as flags, with vLLM's other names."""
+"""EngineArgs: an engine's options for vLLM's scripts: mutable, as flags, with vLLM's other names."""
 
 import argparse
 import dataclasses
@@ -16,7 +16,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 class _Gathered:
-    """What `EngineArgs` does with its fields."""
+    """The methods of `EngineArgs`."""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -49,4 +49,4 @@ EngineArgs = dataclasses.make_dataclass(
     namespace={"__doc__": "The options of `EngineConfig`, and vLLM's others, unchecked until they are used."},
 )
 AsyncEngineArgs = EngineArgs
-"""vLLM's name of the same for `AsyncLLMEngine`."""
+"""The same under vLLM's name for `AsyncLLMEngine`."""

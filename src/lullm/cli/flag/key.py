@@ -1,4 +1,4 @@
-"""Keys that `ps` does not show: from files and the environment, beside the flags."""
+"""Keys from flags, files and the environment. `ps` shows flags only."""
 
 import os
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ MAX_FILE_BYTES = 65536
 
 
 def gather_keys(flags: Sequence[str], files: Sequence[str], variable: str) -> tuple[str, ...]:
-    """All keys: of the flags, of the files (one a line), of the environment variable (one, also if it is empty).
+    """All keys: of the flags, the files (one a line), and the environment variable (one, even if empty).
 
-    An empty variable is a key that `ServerOptions` refuses: a secret that is missing must not open the server.
+    `ServerOptions` refuses an empty key: a missing secret must not open the server.
 
     Raises:
-        ConfigError: a file cannot be read or has no key; or a key stands only where other servers look for theirs.
+        ConfigError: a file cannot be read or has no key; or the only key is in another server's variable.
     """
     keys = [*flags, *(key for path in files for key in read_keys(path))]
     if variable in os.environ:

@@ -1,4 +1,4 @@
-"""Which model a command is for: MODEL as its first word, else --model, else the settings', else the demo model."""
+"""The model of a command: MODEL as its first word, or --model, or the settings', or the demo model."""
 
 import argparse
 import os
@@ -21,7 +21,7 @@ def add_model_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def take_model(args: argparse.Namespace, name: str | None) -> None:
-    """Make `args.model` of a name on the command line, or of the settings.
+    """Set `args.model` from a name on the command line, or from the settings.
 
     Raises:
         ConfigError: --model names another one.
@@ -35,9 +35,9 @@ def take_model(args: argparse.Namespace, name: str | None) -> None:
 
 
 def split_model(args: argparse.Namespace) -> list[str]:
-    """The prompts among `args.words`; the first word is the model's name, unless --model has given it.
+    """The prompts among `args.words`. The first word is the model's name, unless --model is given.
 
-    A sentence cannot name a model: then all words are prompts, and the settings' or the default model answers them.
+    A sentence is no model's name: then all words are prompts, for the settings' or the default model.
     """
     words: list[str] = args.words
     has_name = bool(words) and not hasattr(args, "model") and is_model_name(words[0])
@@ -46,6 +46,6 @@ def split_model(args: argparse.Namespace) -> list[str]:
 
 
 def is_model_name(word: str) -> bool:
-    """Whether a word can name a model: it is a path that exists, or has the form of a path or a hub id."""
-    # os.path, since `Path.exists` raises where a prompt is longer than a file's name, or the folder may not be read.
+    """Whether a word can name a model: an existing path, or the form of a path or a hub id."""
+    # os.path, since `Path.exists` raises if a prompt is longer than a file's name, or the folder is not readable.
     return word != "-" and bool(word) and (bool(_NAME.fullmatch(word)) or os.path.exists(os.path.expanduser(word)))

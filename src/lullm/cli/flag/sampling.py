@@ -1,4 +1,4 @@
-"""Sampling flags of `run` and `chat`. A flag that is not given leaves the model's default, or llama.cpp's."""
+"""Sampling flags of `run` and `chat`. Without a flag the model's default holds, or llama.cpp's."""
 
 import argparse
 from typing import Any
@@ -8,7 +8,7 @@ from lullm.types.sampling_params import SamplingParams
 
 NAMES = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "stop")
 MAX_RAW_TOKENS = 256
-"""Of a text that is continued: it need not come to an end by itself, as an answer does."""
+"""For a text that is continued: unlike an answer, it may not end by itself."""
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def sampling_changes(args: argparse.Namespace) -> dict[str, Any]:
-    """What the flags say, under the names of `SamplingParams`. Raises InvalidRequestError: a value is out of range."""
+    """The flags' values, under the names of `SamplingParams`. Raises InvalidRequestError: a value is out of range."""
     changes = {name: getattr(args, name) for name in NAMES if getattr(args, name) is not None}
     SamplingParams(**changes)
     return changes

@@ -1,7 +1,7 @@
-"""Settings: what a file (`--config`) and `LULLM_...` variables say, under the names of a command's flags.
+"""Settings: values from a file (`--config`) and `LULLM_...` variables, under the names of a command's flags.
 
-The command line wins over the environment, and the environment over the file. All three are read by the command's own
-parser, so that a value has one meaning and one error wherever it stands.
+The command line wins over the environment, and the environment over the file. The command's own parser reads all three,
+so a value has one meaning and one error everywhere.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from lullm.errors import ConfigError
 
 PREFIX = "LULLM_"
 READ_ELSEWHERE = frozenset({API_KEY_VARIABLE, ADMIN_KEY_VARIABLE, "LULLM_CPU_ISA", "LULLM_CPU_LIBRARY"})
-"""Variables that other rooms read."""
+"""Variables of other rooms."""
 MAX_FILE_BYTES = 1 << 20
 _NOT_SETTINGS = frozenset({"--help", "--config"})
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
@@ -46,12 +46,12 @@ def apply_settings(
     """Make the settings the defaults of a command's parser.
 
     Args:
-        argv: the command line behind the command. all_flags: gives those of all commands; asked for a variable that
-            this command does not have.
+        argv: the command line after the command. all_flags: returns the flags of all commands; called for a variable
+            that this command lacks.
 
     Raises:
-        ConfigError: the file cannot be read, or has a name that is no flag. A wrong value ends the program as one on
-            the command line does, and its source is named.
+        ConfigError: the file cannot be read, or has a name that is no flag. A wrong value ends the program with the
+            command line's error, which names the source.
     """
     if not parser.get_default("takes_settings"):
         return
@@ -59,7 +59,7 @@ def apply_settings(
     finder.add_argument("--config")
     path = finder.parse_known_args(list(argv))[0].config
     actions = {name: action for name, action in parser._option_string_actions.items() if name not in _NOT_SETTINGS}
-    said: list[tuple[str, list[str]]] = []  # (source, what the command line would say)
+    said: list[tuple[str, list[str]]] = []  # (source, words of a command line)
     if path is not None:
         said += [(path, _tokens(name, value, actions, path)) for name, value in _read_file(path).items()]
     for variable, text in sorted(environment.items()):
@@ -74,7 +74,7 @@ def apply_settings(
     if others := sorted(variable for variable in environment if variable.startswith("VLLM_")):
         named = (f"{each} ({VARIABLES[each]} does)" if each in VARIABLES else each for each in others)
         print(f"lullm: variables of vLLM set nothing here: {', '.join(named)}", file=sys.stderr)
-    # A setting is a default: it is known before the command line is read, and gives way to it.
+    # A setting is a default: it is set before the command line is read, which overrides it.
     for source, tokens in said:
         parser.check(tokens, source)
     bare = vars(parser.parse_args([]))
@@ -112,7 +112,7 @@ def _read_file(path: str) -> dict[str, Any]:
 
 
 def _listed(text: str) -> Any:
-    """The list that a variable holds as JSON (`["a", "b"]`), else its text. A text like `[END]` is no such list."""
+    """The list in a variable as JSON (`["a", "b"]`), or its text. A text like `[END]` is no such list."""
     if not text.startswith("["):
         return text
     try:
@@ -123,7 +123,7 @@ def _listed(text: str) -> Any:
 
 
 def _tokens(flag: str, value: Any, actions: Mapping[str, argparse.Action], source: str) -> list[str]:
-    """What the command line would say. Raises ConfigError."""
+    """The words of a command line. Raises ConfigError."""
     action = actions.get(flag)
     if isinstance(value, (dict, list)) and (isinstance(action, VllmFlag) or getattr(action, "metavar", "") == "JSON"):
         value = json.dumps(value)

@@ -1,4 +1,4 @@
-"""Errors of the command line name flags as the user wrote them: `--max-model-len`, not `max_model_len`."""
+"""Errors of the command line name flags: `--max-model-len`, not `max_model_len`."""
 
 import re
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ def spelled_as_flags(message: str, flags: Iterable[str]) -> str:
     names = {flag.removeprefix("--").replace("-", "_") for flag in flags if flag.startswith("--")}
     long = "|".join(sorted((name for name in names if "_" in name), key=len, reverse=True))
     words = "|".join(sorted(name for name in names if "_" not in name))
-    # A name of one word is a name only where a message begins with it: 'model', 'seed' and 'stop' are words, too.
+    # A single word is a name only at the start of a message: 'model', 'seed' and 'stop' are plain words, too.
     pattern = rf"(?<![\w./-])(?P<name>{long})(?P<value>=True|=False)?(?![\w/])|^(?P<word>{words})(?= must)"
     return re.sub(pattern, _flag, message)
 

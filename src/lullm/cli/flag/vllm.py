@@ -1,4 +1,4 @@
-"""vLLM's flags that lullm lacks: they pass with what asks for nothing, and are refused with what to do instead."""
+"""vLLM's flags that lullm lacks: values that ask for nothing pass, others are refused with advice."""
 
 import argparse
 import json
@@ -9,7 +9,7 @@ from lullm.types.vllm_argument import VllmArgument
 
 
 class VllmFlag(argparse.Action):
-    """A flag without an entry in the help. It leaves nothing behind."""
+    """A flag without an entry in the help and without an attribute."""
 
     def __init__(self, option_strings: list[str], dest: str, argument: VllmArgument, nargs: Any):
         hidden = argparse.SUPPRESS
@@ -25,7 +25,7 @@ class VllmFlag(argparse.Action):
 
 
 def add_vllm_flags(parser: argparse.ArgumentParser, known: Mapping[str, VllmArgument]) -> None:
-    """Add a flag for each of vLLM's arguments that the parser has no flag for."""
+    """Add a flag for each of vLLM's arguments that the parser lacks."""
     for name, argument in known.items():
         flag = f"--{name.replace('_', '-')}"
         if flag in parser._option_string_actions:
@@ -38,7 +38,7 @@ def add_vllm_flags(parser: argparse.ArgumentParser, known: Mapping[str, VllmArgu
 
 
 def _said(text: Any) -> Any:
-    """The number, list or dict that a text is as JSON, else the text."""
+    """The number, list or dict in a text of JSON; other texts unchanged."""
     try:
         value = json.loads(text)
     except (TypeError, ValueError):

@@ -1,1 +1,1 @@
-"""Sub-commands about model folders and the hub's cache."""
+"""Sub-commands for model folders and the hub's cache."""

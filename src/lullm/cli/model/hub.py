@@ -1,4 +1,4 @@
-"""`lullm pull`, `list`, `show` and `rm`: the models that the hub's cache holds."""
+"""`lullm pull`, `list`, `show` and `rm`: the models in the hub's cache."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ _LARGEST_DAYS = 99
 
 
 def add_pull_flags(parser: argparse.ArgumentParser) -> None:
-    """What `lullm pull` is, and its flags."""
+    """Add the description and flags of `lullm pull`."""
     parser.description = (
         "Fetch a model from the hub into its cache, as far as the cache lacks it. Prints its folder. "
         "HF_TOKEN names the account for private and gated models."
@@ -29,14 +29,14 @@ def add_pull_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_list_flags(parser: argparse.ArgumentParser) -> None:
-    """What `lullm list` is, and its flags."""
+    """Add the description and flags of `lullm list`."""
     parser.description = "List the models in the hub's cache."
     _add_json_flag(parser)
     parser.set_defaults(run=_list)
 
 
 def add_show_flags(parser: argparse.ArgumentParser) -> None:
-    """What `lullm show` is, and its flags."""
+    """Add the description and flags of `lullm show`."""
     parser.description = (
         "Say what a model of the hub's cache, or in a folder, is: its architecture, sizes and files, and "
         "whether lullm can run it. Loads no torch, and fetches nothing."
@@ -47,7 +47,7 @@ def add_show_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_remove_flags(parser: argparse.ArgumentParser) -> None:
-    """What `lullm rm` is, and its flags."""
+    """Add the description and flags of `lullm rm`."""
     parser.description = "Remove a model, all its revisions, from the cache."
     parser.add_argument("name", metavar="NAME", help="its hub id")
     parser.set_defaults(run=_remove)
@@ -107,7 +107,7 @@ def _remove(args: argparse.Namespace) -> int:
 
 
 def _local_model(name: str) -> Path:
-    """The folder or GGUF file of a model that is here. Raises ModelLoadError."""
+    """The folder or GGUF file of a local model. Raises ModelLoadError."""
     from lullm.weights.folder import hub_id, resolve_model
     from lullm.weights.gguf.hub import choose
     from lullm.weights.hub.cache import cached_models
@@ -127,7 +127,7 @@ def _local_model(name: str) -> Path:
 
 
 def _facts(model: Path) -> dict[str, Any]:
-    """What a folder or a GGUF file holds; 'runs': whether lullm can run it, or why not."""
+    """The facts of a folder or a GGUF file. 'runs': whether lullm can run it, or why not."""
     place = "file" if model.is_file() else "folder"
     facts: dict[str, Any] = {place: str(model), "weights_bytes": _weights_bytes(model)}
     try:
@@ -155,7 +155,7 @@ def _heads(config: ModelConfig) -> str:
 
 
 def _quantized(config: ModelConfig, model: Path) -> str:
-    """How the matrices are stored; 'no': in floating point."""
+    """The format of the stored matrices; 'no': floating point."""
     if not model.is_file():
         return config.encoding.method if config.encoding is not None else config.own_encoding or "no"
     formats = {place.format for place in read_gguf(model).tensors.values()}

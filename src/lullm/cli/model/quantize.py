@@ -1,4 +1,4 @@
-"""`lullm quantize`: writes a quantized copy of a model folder, which a start reads as it is."""
+"""`lullm quantize`: writes a quantized copy of a model folder, which a start reads unchanged."""
 
 import argparse
 import json
@@ -15,11 +15,11 @@ from lullm.units import MIB, format_bytes
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".index.json")
 _LARGEST_COPY = 256 * MIB
 _COPIED = ("*", "*/config.json", "additional_chat_templates/*")
-"""Sub-folders hold the modules that sentence-transformers' modules.json names, such as 1_Pooling, and templates."""
+"""Files to copy. Sub-folders hold templates, and modules of sentence-transformers' modules.json such as 1_Pooling."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What `lullm quantize` is, and its flags."""
+    """Add the description and flags of `lullm quantize`."""
     parser.description = (
         "Write a copy of a model whose matrices are quantized, with its tokenizer. Starting the copy gives "
         "the same bytes in memory as starting the original with --quantization, sooner and from a smaller file."

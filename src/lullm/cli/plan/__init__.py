@@ -1,1 +1,1 @@
-"""`lullm plan`: what a model takes of a machine's memory and time, before anything is loaded."""
+"""`lullm plan`: the memory and time of a model on a machine, without loading it."""

@@ -30,7 +30,7 @@ DEFAULT_UTILIZATION = 0.9
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What `lullm plan` is, and its flags."""
+    """Add the description and flags of `lullm plan`."""
     parser.description = (
         "Say, for each way to hold the weights, or to lay workers out on devices, what memory a model "
         "takes, how much KV cache is left, and how fast it can be at most: by the bytes that a step must read, and the "
@@ -130,7 +130,7 @@ def _run_layouts(args: argparse.Namespace, model: PlannedModel) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Raises ConfigError: a number divides something and is 0, or a flag has no meaning here."""
+    """Check the flags. Raises ConfigError: a divisor is 0, or a flag has no meaning here."""
     numbers = ("len", "concurrency", "bandwidth", "tflops", "gpus", "link", "gpu_memory_utilization")
     for name in (*numbers, *(name for name in _OF_SEVERAL if name.endswith("_size"))):
         value = getattr(args, name)
@@ -156,7 +156,7 @@ def _machine(args: argparse.Namespace) -> Machine:
 
 
 def _devices(args: argparse.Namespace) -> Devices:
-    """Raises ConfigError: what a GPU has is not said."""
+    """The devices of the flags. Raises ConfigError: the facts of a GPU are missing."""
     if args.cpu:
         return processes(args.gpus, _machine(args))
     gpu = None if args.gpu is None else known_gpu(args.gpu)

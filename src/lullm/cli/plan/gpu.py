@@ -1,4 +1,4 @@
-"""Known GPUs, as their vendors' data sheets have them: memory, bandwidth, dense products in bfloat16, and links."""
+"""Known GPUs, from their vendors' data sheets: memory, bandwidth, dense products in bfloat16, and links."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,9 @@ class GPU:
     """One device.
 
     Attributes:
-        memory_gib: of it all. gb_per_s: that its memory gives. tflops: 10^12 operations a second in bfloat16, without
-            sparsity. link_gb_per_s: to the other devices of a node, in one direction: NVLink, Infinity Fabric, PCIe.
+        memory_gib: all memory. gb_per_s: bandwidth of the memory. tflops: 10^12 operations a second in bfloat16,
+            without sparsity. link_gb_per_s: to the other devices of a node, in one direction: NVLink, Infinity Fabric,
+            PCIe.
     """
 
     memory_gib: float
@@ -38,7 +39,7 @@ GPUS = {
 
 
 def known_gpu(name: str) -> GPU:
-    """The GPU of a name, whatever its case. Raises ConfigError: it is none of `GPUS`."""
+    """The GPU of a name, in any case. Raises ConfigError: it is not in `GPUS`."""
     for known, gpu in GPUS.items():
         if known.lower() == name.lower():
             return gpu

@@ -1,4 +1,4 @@
-"""What a model takes of several devices, for each way to lay its workers out on them."""
+"""The needs of a model on several devices, for each layout of its workers."""
 
 from dataclasses import dataclass, replace
 
@@ -14,12 +14,12 @@ from lullm.types.parallel.stage import PipelineStage
 from lullm.units import GIB, cdiv, format_bytes
 
 GPU_BYTES = GIB
-"""What a GPU's driver, the activations of a step and recorded graphs take, roughly."""
+"""Rough memory of a GPU's driver, a step's activations and recorded graphs."""
 GPU_LATENCY_S = 20e-6
 HOST_LATENCY_S = 20e-6
-"""Of one sum over all workers, beside the time for its bytes; estimates."""
+"""Latency of one sum over all workers, beside the time for its bytes; an estimate."""
 CHUNK_TOKENS = 2048
-"""Tokens of a prompt in a step, so that the stages of a pipeline work at once: the default of an engine."""
+"""Tokens of a prompt in a step, so that the stages of a pipeline work in parallel: an engine's default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Devices:
     """Equal devices, one for each worker.
 
     Attributes:
-        each: what one has; its memory is for weights and KV cache alone. link_bytes_per_s: from one to another.
-        latency_s: of a sum over them.
+        each: one device; its memory is for weights and KV cache only. link_bytes_per_s: between two devices. latency_s:
+            of a sum over all.
     """
 
     count: int
@@ -39,7 +39,7 @@ class Devices:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How many workers share each layer (`tensor`), how many stages there are, and how many replicas."""
+    """The workers that share each layer (`tensor`), the stages, and the replicas."""
 
     tensor: int
     pipeline: int
@@ -54,7 +54,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class LayoutPlan:
-    """What a layout takes and gives. Sizes in bytes, of the fullest device; speeds in tokens per second.
+    """The needs and speeds of a layout. Sizes in bytes, of the fullest device; speeds in tokens per second.
 
     Attributes:
         num_blocks: of the KV cache of a replica. num_sequences: of the planned length, in all replicas.
@@ -73,21 +73,21 @@ class LayoutPlan:
 
 
 def gpus(count: int, gpu: GPU, utilization: float) -> Devices:
-    """So many GPUs, of whose memory an engine takes this share."""
+    """`count` GPUs; an engine takes the share `utilization` of their memory."""
     room = max(int(gpu.memory_gib * GIB * utilization) - GPU_BYTES, 0)
     each = Machine(room, gpu.gb_per_s * 1e9, gpu.tflops * 1e12)
     return Devices(count, each, gpu.link_gb_per_s * 1e9, GPU_LATENCY_S)
 
 
 def processes(count: int, machine: Machine) -> Devices:
-    """So many worker processes of one machine, among which its memory and its cores are divided."""
+    """`count` worker processes of one machine, which divide its memory and cores."""
     room = max(machine.memory_bytes // count - PROCESS_BYTES, 0)
     each = Machine(room, machine.bytes_per_s / count, machine.operations_per_s / count)
     return Devices(count, each, each.bytes_per_s, HOST_LATENCY_S)
 
 
 def layouts(count: int, tensor: int | None, pipeline: int | None, data: int | None) -> list[Layout]:
-    """All that use `count` workers, with the sizes that are given. Raises ConfigError: there is none."""
+    """All layouts of `count` workers with the given sizes. Raises ConfigError: there is none."""
     found = [
         Layout(by_tensor, by_pipeline, count // (by_tensor * by_pipeline))
         for by_tensor in range(1, count + 1)
@@ -107,7 +107,7 @@ def layouts(count: int, tensor: int | None, pipeline: int | None, data: int | No
 
 
 class Planner:
-    """Plans layouts of one model. Parts that several layouts have are built once."""
+    """Plans layouts of one model. Parts of several layouts are built once."""
 
     def __init__(self, model: PlannedModel, quantization: str | None, kv_cache_dtype: str):
         self._model = model
@@ -117,7 +117,7 @@ class Planner:
         self._layer_bytes: list[int] | None = None
 
     def plan(self, layout: Layout, devices: Devices, length: int, concurrency: int) -> LayoutPlan:
-        """One layout. `length`: tokens of a sequence. Raises ConfigError: the model cannot be divided so."""
+        """Plan one layout. `length`: tokens of a sequence. Raises ConfigError: the model cannot be divided so."""
         stages = self._parts(layout.tensor, layout.pipeline)
         pipe = _Pipe(stages, layout.tensor, devices, self._model.config)
         blocks = stages[0].num_blocks(length)
@@ -142,7 +142,7 @@ class Planner:
         )
 
     def _parts(self, tensor: int, pipeline: int) -> list[Part]:
-        """The stages, as the first of the workers that share each has them."""
+        """The stages, each as its first worker has it."""
         if (tensor, pipeline) not in self._stages:
             cut = self._cut(pipeline)
             stages = [replace(self._model.config, stage=PipelineStage(stage, cut)) for stage in range(pipeline)]
@@ -176,10 +176,12 @@ class _Pipe:
     model: ModelConfig
 
     def seconds(self, num_rows: int, num_logits: int, num_blocks: int) -> list[float]:
-        """Of a step on each stage: memory or products, two sums over the workers in each layer, and the way on."""
+        """Seconds of a step on each stage: memory or products, two sums over the workers in each layer, and the
+        transfer to the next.
+        """
         devices = self.devices
         hidden_bytes = num_rows * self.model.hidden_size * 2
-        # All get what every other has, and add it in the same order: (tensor - 1) parts come to each.
+        # All receive every other's part, and add in the same order: (tensor - 1) parts come to each.
         sums = 2 * ((self.tensor - 1) * hidden_bytes / devices.link_bytes_per_s + devices.latency_s)
         way_on = hidden_bytes / devices.link_bytes_per_s + devices.latency_s
         found = [part.least_s(devices.each, num_rows, num_logits, num_blocks) for part in self.stages]
@@ -189,7 +191,7 @@ class _Pipe:
 
 
 def layout_advice(plans: list[LayoutPlan], length: int, concurrency: int) -> str:
-    """Which layout to take, and why: of those with room for what is asked, the one that decodes it fastest."""
+    """The recommended layout, and why: of those with enough room, the one that decodes fastest."""
     roomy = [each for each in plans if each.num_sequences >= concurrency]
     if not roomy:
         most = max(plans, key=lambda each: each.num_sequences)

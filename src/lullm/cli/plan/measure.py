@@ -1,11 +1,11 @@
-"""What memory and processor of this machine give, measured in half a second."""
+"""Speeds of this machine's memory and processor, measured in half a second."""
 
 import time
 from collections.abc import Callable
 
 
 def measure() -> tuple[float, float]:
-    """Bytes that a sum reads, and operations that torch's bfloat16 product computes, in a second; takes 0.5 s."""
+    """(bytes per second that a sum reads, operations per second of torch's bfloat16 product); takes 0.5 s."""
     import torch
 
     memory = torch.ones(1 << 25, dtype=torch.float64)  # 256 MiB, beyond the caches

@@ -1,4 +1,4 @@
-"""PlannedModel: a model's config, and its files if they are here, built without memory as an engine would build it."""
+"""PlannedModel: a model's config, and its files if local, built without memory in an engine's way."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +19,12 @@ CONFIG_FILE = "config.json"
 
 @dataclass(frozen=True, slots=True)
 class PlannedModel:
-    """What is planned.
+    """The model of a plan.
 
     Args:
         config: of the model, or of a worker's part of it.
-        files: its folder or GGUF file; None: the config alone is here.
-        on_gpu: matrices are decoded, as no GPU kernel reads them quantized.
+        files: its folder or GGUF file; None: only the config is local.
+        on_gpu: matrices are decoded, since no GPU kernel reads them quantized.
     """
 
     config: ModelConfig
@@ -33,18 +33,18 @@ class PlannedModel:
 
     @property
     def ways(self) -> tuple[str | None, ...]:
-        """How the weights can be held on a CPU; None: as they are stored."""
+        """The possible formats of the weights on a CPU; None: the stored one."""
         if self.config.foreign is not None:
             return (None,)
         return None, *(each for each in _QUANTIZATIONS if each != self.config.quantization)
 
     def held(self, quantization: str | None) -> str:
-        """A word for what the matrices are in memory."""
+        """A word for the format of the matrices in memory."""
         return quantization or ("" if self.on_gpu else self._stored) or self.config.dtype
 
     @property
     def _stored(self) -> str:
-        """How the checkpoint's matrices are quantized; empty: in floating point."""
+        """The quantization of the checkpoint's matrices; empty: floating point."""
         config = self.config
         if self.files is not None and is_gguf(self.files):
             formats = {place.format for place in read_gguf(self.files).tensors.values()}
@@ -54,7 +54,7 @@ class PlannedModel:
         return config.own_encoding or ""
 
     def built(self, quantization: str | None) -> "Model":
-        """On the meta device: shapes without memory. Raises ModelLoadError: the files are damaged."""
+        """The model on the meta device: shapes without memory. Raises ModelLoadError: the files are damaged."""
         from lullm.weights.storage import choose_storage, foretell_storage
 
         model, encoding = self.plain(), self.config.encoding
@@ -67,7 +67,7 @@ class PlannedModel:
         return model
 
     def plain(self) -> "Model":
-        """The same with all matrices in floating point."""
+        """The same model with all matrices in floating point."""
         import torch
 
         from lullm.models.registry import build_model
@@ -76,7 +76,7 @@ class PlannedModel:
         return build_model(config, getattr(torch, config.dtype), min(config.max_position_embeddings, _LONGEST_LEN))
 
     def where_it_runs(self, device: str, num_workers: int) -> "PlannedModel":
-        """With states as an engine on this device has them."""
+        """The model with the states of an engine on this device."""
         from lullm.ops.state.chunks import with_chunks_of_use
 
         return self.part(with_chunks_of_use(self.config, device, self.config.dtype, num_workers))
@@ -87,10 +87,10 @@ class PlannedModel:
 
 
 def read_model(name: str) -> PlannedModel:
-    """Of a model's name, of a folder that holds only a config.json, or of that file. Fetches no weights of a folder.
+    """Read the model of a name, of a folder with only a config.json, or of that file. Fetches no weights of a folder.
 
     Raises:
-        ModelLoadError: there is no such model, or the hub does not give its config.json.
+        ModelLoadError: no such model, or the hub refuses its config.json.
     """
     from lullm.weights.folder import resolve_model
     from lullm.weights.reading.files import missing_files

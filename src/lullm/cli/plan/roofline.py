@@ -1,4 +1,4 @@
-"""What a model takes of one machine: sizes of weights and KV cache, and speeds by the bytes and products of a step."""
+"""The needs of a model on one machine: sizes of weights and KV cache, and speeds from the work of a step."""
 
 from dataclasses import dataclass
 
@@ -7,17 +7,17 @@ from lullm.errors import CacheSizeError
 from lullm.units import MIB, format_bytes
 
 PROCESS_BYTES = 450 * MIB
-"""What Python, torch and the activations of a step take beside weights and KV cache: 0.35 to 0.45 GiB measured."""
+"""Memory of Python, torch and a step's activations, beside weights and KV cache: 0.35 to 0.45 GiB measured."""
 BLOCK_SIZE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One way to hold a model. Sizes in bytes, speeds in tokens per second.
+    """One format of a model in memory. Sizes in bytes, speeds in tokens per second.
 
     Attributes:
-        weights: how they are held. kv_bytes_per_token: of a sequence of the planned length, on average.
-        num_tokens: that the cache holds in what memory is left. num_sequences: of the planned length.
+        weights: their format. kv_bytes_per_token: of a sequence of the planned length, on average. num_tokens: the
+            cache's capacity in the remaining memory. num_sequences: of the planned length.
         decode: of one sequence. batch_decode: of `concurrency` sequences together. prefill: of a prompt of that length.
     """
 
@@ -33,7 +33,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What there is: bytes of memory, bytes read and operations computed in a second."""
+    """A machine: bytes of memory, bytes read and operations computed per second."""
 
     memory_bytes: int
     bytes_per_s: float
@@ -41,10 +41,10 @@ class Machine:
 
 
 class Part:
-    """A model, or one worker's part of it, built without memory: what it takes, and what a step of it must do.
+    """A model, or one worker's part of it, built without memory: its needs, and the work of a step.
 
     Attributes:
-        weights_bytes: of its weights. block_bytes: of a block of its KV cache. num_layers: that it has.
+        weights_bytes: of its weights. block_bytes: of a block of its KV cache. num_layers: of its layers.
     """
 
     def __init__(self, model: PlannedModel, quantization: str | None, kv_cache_dtype: str):
@@ -60,13 +60,13 @@ class Part:
         self.num_layers = len(config.layers)
 
     def num_blocks(self, length: int) -> int:
-        """Blocks of a sequence of so many tokens."""
+        """Blocks of a sequence of `length` tokens."""
         from lullm.kv.layout import num_blocks_for_len
 
         return num_blocks_for_len(self._config, BLOCK_SIZE, self._kv_dtype, length)
 
     def least_s(self, machine: Machine, num_rows: int, num_logits: int, num_blocks: int) -> float:
-        """Seconds of a step with so many tokens and rows of logits that reads so many blocks."""
+        """Seconds of a step with these numbers of tokens, rows of logits, and read blocks."""
         from lullm.models.work import bytes_read, operations
 
         reading = bytes_read(self._held, self._config, num_rows) + num_blocks * self.block_bytes
@@ -77,7 +77,7 @@ class Part:
 def plan(
     model: PlannedModel, machine: Machine, length: int, concurrency: int, kv_cache_dtype: str, quantization: str | None
 ) -> Plan:
-    """One way to hold the model's weights. `length`: tokens of a sequence."""
+    """The plan for one format of the weights. `length`: tokens of a sequence."""
     part = Part(model, quantization, kv_cache_dtype)
     blocks = part.num_blocks(length)
     per_sequence = blocks * part.block_bytes
@@ -95,7 +95,7 @@ def plan(
 
 
 def advice(plans: list[Plan], length: int, concurrency: int) -> str:
-    """Which plan to take, and why: the most exact one that has room for what is asked."""
+    """The recommended plan, and why: the most exact one with enough room."""
     for each in plans:
         if each.num_sequences >= concurrency:
             flag = "" if each is plans[0] else f" (--quantization {each.weights})"

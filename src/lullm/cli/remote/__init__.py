@@ -1,1 +1,1 @@
-"""Commands that call a running server."""
+"""Commands for a running server."""

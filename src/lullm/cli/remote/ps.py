@@ -14,7 +14,7 @@ TIMEOUT_S = 10.0
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What `lullm ps` is, and its flags."""
+    """Add the description and flags of `lullm ps`."""
     parser.description = (
         "Show a running server's model, whether it sleeps, its requests, its use of the KV cache, how long "
         "it has been idle, and when it goes to sleep by itself, or deeper."
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _row(text: str) -> tuple[str, ...]:
-    """The cells of one server's line. Raises ValueError, KeyError if `text` is not what a lullm server exposes."""
+    """The cells of one server's line. Raises ValueError, KeyError: `text` has no metrics of a lullm server."""
     # Only this command parses metrics.
     from prometheus_client.parser import text_string_to_metric_families
 

@@ -1,4 +1,4 @@
-"""RemoteServer: the commands' client of a running `lullm serve`. Each of its errors is one line."""
+"""RemoteServer: the commands' client for a running `lullm serve`. Each of its errors is one line."""
 
 import argparse
 import http
@@ -21,7 +21,7 @@ _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")  # of OpenSSL, by it
 
 
 def add_server_flags(parser: argparse.ArgumentParser, key_flag: str, key_help: str, *variables: str) -> None:
-    """Add `--url`, and `key_flag` for the key that the command needs; else the first of the environment variables."""
+    """Add `--url`, and `key_flag` for the command's key; its default is the first of the environment variables."""
     parser.add_argument(
         "--url", default=DEFAULT_URL, help="where the server listens, or unix:PATH for its --uds (default: %(default)s)"
     )
@@ -31,12 +31,12 @@ def add_server_flags(parser: argparse.ArgumentParser, key_flag: str, key_help: s
 
 
 def key_of_environment(*variables: str) -> str | None:
-    """The first key that the environment has under one of the names."""
+    """The first key in these environment variables."""
     return next((os.environ[name] for name in variables if os.environ.get(name)), None)
 
 
 def _is_server_url(url: str) -> bool:
-    """Whether it names a server: by http, https or a unix socket's path."""
+    """Whether a URL names a server: http, https or a unix socket's path."""
     if url.startswith(_UNIX_SCHEME):
         return url != _UNIX_SCHEME
     try:
@@ -54,7 +54,7 @@ class RemoteServer:
 
     Raises:
         ConfigError: `url` is not a server's URL, or the key does not fit into a header.
-        InvalidRequestError: from the calls: the server cannot take this body (400).
+        InvalidRequestError: from the calls: the server refuses the body (400).
         LullmError: from the calls: nothing listens, the answer is not a lullm server's, or it reports an error.
     """
 
@@ -65,7 +65,7 @@ class RemoteServer:
             raise ConfigError("a key consists of printable ASCII characters")
         self.url = url.rstrip("/").removesuffix("/v1")  # as OpenAI's clients name a server
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        # No proxy: they are for the web, and the server of these commands is a local one.
+        # No proxy: proxies are for the web, and these commands' server is local.
         handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
         self._base = self.url
         if self.url.startswith(_UNIX_SCHEME):
@@ -74,11 +74,11 @@ class RemoteServer:
         self._opener = urllib.request.build_opener(*handlers)
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The JSON answer to a JSON body. Takes as long as the server does."""
+        """The JSON answer to a JSON body. Blocks until the server answers."""
         return self._parse(self._send(path, json.dumps(body).encode(), None))
 
     def get_json(self, path: str) -> dict[str, Any]:
-        """The JSON answer to a query. Takes as long as the server does."""
+        """The JSON answer to a query. Blocks until the server answers."""
         return self._parse(self._send(path, None, None))
 
     def get(self, path: str, timeout_s: float) -> str:

@@ -14,7 +14,7 @@ ADMIN_KEY_HELP = "the server's --admin-key; its --api-key if it has no admin key
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What `lullm sleep` is, and its flags."""
+    """Add the description and flags of `lullm sleep`."""
     parser.description = (
         "Make a server that was started with --enable-sleep-mode release its memory until `lullm wake`. "
         "Returns once the memory is released."

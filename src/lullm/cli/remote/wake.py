@@ -1,4 +1,4 @@
-"""`lullm wake`: bring back what a sleeping server has released."""
+"""`lullm wake`: make a sleeping server restore its memory."""
 
 import argparse
 
@@ -9,7 +9,7 @@ from lullm.types.sleep import TAGS
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What `lullm wake` is, and its flags."""
+    """Add the description and flags of `lullm wake`."""
     parser.description = (
         "Bring back what a sleeping server has released; kept requests go on. Returns once all is there."
     )

@@ -12,7 +12,7 @@ from lullm.cli.talk.conversation import COMMANDS, Conversation
 from lullm.cli.talk.partner import add_url_flags, open_terminal
 from lullm.errors import ConfigError
 
-# Here --seed is the answer's; and one request at a time is neither preempted nor delayed for others.
+# Here --seed is for the answer. A single request is neither preempted nor delayed for others.
 NOT_ENGINE = CLIENT_OPTIONS | {"seed", "preemption_mode", "delay_factor"}
 GREETING = "Talk to {model}. /help lists the commands; /exit or Ctrl-D ends, Ctrl-C stops an answer."
 MULTILINE = '"""'
@@ -25,7 +25,7 @@ examples:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What `lullm chat` is, and its flags."""
+    """Add the description and flags of `lullm chat`."""
     parser.usage = "lullm chat [MODEL] [FLAGS]"
     parser.description = "A conversation with a model that has a chat template. Commands in it:\n" + "\n".join(
         f"  {name:<18}{meaning}" for name, meaning in COMMANDS.items()
@@ -63,7 +63,7 @@ def talk(args: argparse.Namespace) -> int:
 
 
 def _read_text() -> str | None:
-    """The next line without its blanks, or the lines between two lines of quotes; None at the end of the input."""
+    """The next line, stripped, or the lines between two lines of quotes; None at the end of the input."""
     line = _read_line("> ")
     if line is None or not line.startswith(MULTILINE):
         return line
@@ -77,7 +77,7 @@ def _read_text() -> str | None:
 
 
 def _read_line(mark: str) -> str | None:
-    """The next line without its blanks. Ctrl-C here drops the line, not the program."""
+    """The next line, stripped. Ctrl-C here drops the line and does not end the program."""
     while True:
         try:
             return input(mark if sys.stdin.isatty() else "").strip()

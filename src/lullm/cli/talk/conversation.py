@@ -19,14 +19,14 @@ COMMANDS = {
     "/exit": "end; Ctrl-D, too",
     '"""': "begins and ends a message of several lines",
 }
-"""Command -> what it does."""
+"""Command -> its description."""
 
 
 _OLLAMAS = {"num_predict": "max_tokens", "repeat_penalty": "repetition_penalty"}
 
 
 class Conversation:
-    """What was said so far, and how the next answer is drawn.
+    """The turns so far, and the sampling parameters of the next answer.
 
     Args:
         args: of the command line: the system message, the sampling flags and --verbose.
@@ -41,11 +41,13 @@ class Conversation:
         self._messages = list(self._opening)
 
     def check(self) -> None:
-        """Return if the model can hold it. Raises LullmError: it only pools, has no template, refuses the opening."""
+        """Check that the model can hold a conversation. Raises LullmError: it only pools, has no template, or refuses
+        the opening.
+        """
         self._terminal.partner.check_chat([*self._opening, {"role": "user", "content": "hello"}])
 
     def take(self, text: str) -> None:
-        """Obey a command, or answer; nothing is done about an empty text."""
+        """Run a command, or answer a text; ignore an empty text."""
         if not text.startswith("/"):
             if text:
                 self._answer(text)
@@ -68,7 +70,7 @@ class Conversation:
             _tell(f"no command {command}; there are {', '.join(dict.fromkeys(known))}")
 
     def _answer(self, text: str) -> None:
-        """Both turns join the history. A stopped answer counts as far as it came."""
+        """Answer; both turns join the history. A stopped answer counts up to its stop."""
         self._messages.append({"role": "user", "content": text})
         try:
             self._terminal.print_answer(self._messages, self._changes)
@@ -93,7 +95,7 @@ class Conversation:
             shown |= {turn["role"]: turn["content"] for turn in self._opening}
             _tell("\n".join(f"  {key} {value}" for key, value in shown.items()))
         elif name == "system":
-            # The history stays: only what stands before it changes.
+            # The history stays: only the opening before it changes.
             self._messages = self._messages[len(self._opening) :]
             self._opening = [{"role": "system", "content": text}] if text else []
             self._messages = [*self._opening, *self._messages]

@@ -1,4 +1,4 @@
-"""Who answers on the terminal: an engine in this process, or with --url a running server."""
+"""The source of answers on the terminal: an engine in this process, or with --url a running server."""
 
 import argparse
 import contextlib
@@ -39,7 +39,7 @@ def add_url_flags(parser: argparse.ArgumentParser) -> None:
 
 @contextlib.contextmanager
 def open_terminal(args: argparse.Namespace) -> Iterator[Terminal]:
-    """A terminal over the engine or the server that the flags ask for, until the block ends. Raises LullmError."""
+    """A terminal over the engine or server of the flags, until the block ends. Raises LullmError."""
     sampling_changes(args)
     if args.url is not None:
         yield Terminal(_server(args))
@@ -49,7 +49,7 @@ def open_terminal(args: argparse.Namespace) -> Iterator[Terminal]:
     config = dataclasses.replace(engine_config(args), seed=None)
     log_to_stderr("INFO" if args.verbose else "WARNING")
     with head_start(config) as ahead:
-        # Torch is loaded here: after the flags are known to be good.
+        # Torch is loaded here, after the flags are checked.
         from lullm.engine.llm_engine import LLMEngine
 
         engine = LLMEngine(config, ahead=ahead)
@@ -69,7 +69,7 @@ def _server(args: argparse.Namespace) -> "ServerPartner":
 
 
 class EnginePartner:
-    """An engine, stepped here."""
+    """An engine in this process, which this object steps."""
 
     def __init__(self, engine: "LLMEngine"):
         self.name = str(engine.config.served_model_name)
@@ -79,7 +79,7 @@ class EnginePartner:
         self._num_requests = 0
 
     def close(self) -> None:
-        """Give the engine's memory back."""
+        """Release the engine's memory."""
         self._engine.shutdown()
 
     @property
@@ -106,7 +106,7 @@ class EnginePartner:
                 if interrupt.is_set():
                     self._engine.abort_request(request_id, wants_output=False)
                     break
-                for output in cast(list[RequestOutput], self._engine.step()):  # it asks for text only
+                for output in cast(list[RequestOutput], self._engine.step()):  # the requests are for text only
                     summary.add(output)
                     for completion in output.outputs:
                         yield from _shown(completion, reader)
@@ -129,7 +129,9 @@ class ServerPartner:
         return str(models[0].get("id"))
 
     def _open_defaults(self) -> dict[str, Any]:
-        """What a lullm or llama.cpp server draws by; its OpenAI endpoints need not. Other servers have no such page."""
+        """The sampling defaults of a lullm or llama.cpp server. Its OpenAI endpoints may differ. Other servers have no
+        such page.
+        """
         try:
             params = self._server.get_json("/props")["default_generation_settings"]["params"]
             return {name: params[name] for name in LLAMA_CPP}
@@ -137,7 +139,7 @@ class ServerPartner:
             return {}
 
     def check_chat(self, messages: Messages) -> None:
-        """The server says with the first answer what it cannot do."""
+        """Check nothing: the server reports with the first answer what it lacks."""
 
     def pieces(self, prompt: Prompt, changes: dict[str, Any], summary: Summary) -> Iterator[Text | Thinking]:
         body = {"model": self.name, "stream": True, "stream_options": {"include_usage": True}}
@@ -162,7 +164,7 @@ def _limit(prompt: Prompt) -> dict[str, Any]:
 
 
 def _shown(completion: CompletionOutput, reader: ReplyReader) -> Iterator[Text | Thinking]:
-    """What a person reads of a step's completion. Raises LullmError: it was aborted."""
+    """The text and thoughts of a step's completion. Raises LullmError: it was aborted."""
     events = reader.feed(completion.text, completion.token_ids)
     events += reader.finish() if completion.finish_reason is not None else []
     yield from (event for event in events if isinstance(event, (Text, Thinking)))
@@ -171,7 +173,7 @@ def _shown(completion: CompletionOutput, reader: ReplyReader) -> Iterator[Text |
 
 
 def _said(delta: dict[str, Any]) -> Iterator[Text | Thinking]:
-    """The thoughts and the text of a server's delta; servers name thoughts in two ways."""
+    """The thoughts and the text of a server's delta. Servers have two names for thoughts."""
     for kind, names in ((Thinking, ("reasoning", "reasoning_content")), (Text, ("content",))):
         if text := next(filter(None, map(delta.get, names)), None):
             yield kind(text)

@@ -1,4 +1,4 @@
-"""`lullm run`: answer prompts on the terminal."""
+"""`lullm run`: answers prompts on the terminal."""
 
 import argparse
 import sys
@@ -24,7 +24,7 @@ examples:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What `lullm run` is, and its flags."""
+    """Add the description and flags of `lullm run`."""
     parser.usage = "lullm run [MODEL] PROMPT ... [FLAGS]"
     parser.description = (
         "Answer each prompt, printed as it is generated. A model with a chat template answers; "
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         if args.raw:
             raise ConfigError("--raw needs a prompt")
         return chat.talk(args)
-    sampling_changes(args)  # a wrong flag is said before anything is read
+    sampling_changes(args)  # report a wrong flag before reading
     prompts = [_stdin(args) if prompt == STDIN else prompt for prompt in prompts or [STDIN]]
     with open_terminal(args) as terminal:
         _answer_all(args, terminal, prompts)
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _refuse_with_raw(args: argparse.Namespace) -> None:
-    """Raises ConfigError: a flag is given that only conversations obey."""
+    """Raises ConfigError: a flag is only for conversations."""
     given = [name for name in ("system", *sorted(REPLY_OPTIONS)) if getattr(args, name, None) is not None]
     if given:
         flags = ", ".join("--" + name.replace("_", "-") for name in given)
@@ -75,7 +75,7 @@ def _stdin(args: argparse.Namespace) -> str:
     text = "" if sys.stdin is None else sys.stdin.read().strip("\n")
     if text:
         return text
-    if args.words:  # `lullm run Hello`: a word alone may well be meant as the prompt
+    if args.words:  # `lullm run Hello`: a single word is probably the prompt
         model = args.words[0]
         raise ConfigError(
             f"{model!r} is the model, there is no prompt, and stdin holds none; try: lullm run demo {model}"

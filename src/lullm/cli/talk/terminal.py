@@ -17,7 +17,7 @@ Prompt = str | Messages
 
 @dataclass(slots=True)
 class Summary:
-    """What `--verbose` tells of one answer. `start_s` and the others are times of `time.monotonic()`."""
+    """The figures of one answer for `--verbose`. `start_s` and the others are times of `time.monotonic()`."""
 
     num_prompt_tokens: int = 0
     num_tokens: int = 0
@@ -37,7 +37,7 @@ class Summary:
         return line + (f", then {(self.num_tokens - 1) / spent:.1f} tokens/s" if spent > 0 else "")
 
     def add(self, output: RequestOutput) -> None:
-        """A step's output has come."""
+        """Count a step's output."""
         num_new = sum(len(completion.token_ids) for completion in output.outputs)
         self.num_prompt_tokens = len(output.prompt_token_ids)
         self.num_tokens += num_new
@@ -45,35 +45,35 @@ class Summary:
         self.tick(num_new > 0)
 
     def tick(self, has_news: bool) -> None:
-        """Something of the answer has just come."""
+        """Note the time of a new piece of the answer."""
         self.last_s = time.monotonic()
         if has_news and self.first_s is None:
             self.first_s = self.last_s
 
 
 class Partner(Protocol):
-    """Who answers: an engine in this process, or a server. `defaults`: how it draws where nothing else is said."""
+    """The source of answers: an engine in this process, or a server. `defaults`: its default sampling parameters."""
 
     name: str
     defaults: dict[str, Any]
 
     @property
     def has_template(self) -> bool:
-        """Whether it answers conversations; without, it continues texts only."""
+        """Whether it answers conversations; without a template it only continues texts."""
         ...
 
     def check_chat(self, messages: Messages) -> None:
-        """Return if a conversation can begin with `messages`. Raises LullmError."""
+        """Check that a conversation can begin with `messages`. Raises LullmError."""
         ...
 
     def pieces(self, prompt: Prompt, changes: dict[str, Any], summary: Summary) -> Iterator[Text | Thinking]:
-        """The answer and what was thought before, piece by piece. Closing the iterator aborts it.
+        """The answer with its thoughts, piece by piece. Closing the iterator aborts it.
 
         Args:
             changes: of the default sampling parameters. summary: filled on the way.
 
         Raises:
-            InvalidRequestError: the prompt can never be served. LullmError: there is no (more) answer.
+            InvalidRequestError: the prompt can never be served. LullmError: the answer failed.
             KeyboardInterrupt: Ctrl-C; the request has been aborted.
         """
         ...
@@ -88,10 +88,11 @@ class Terminal:
         self.text_so_far = ""
 
     def print_answer(self, prompt: Prompt, changes: dict[str, Any]) -> None:
-        """Print the answer piece by piece and end its line; it is `text_so_far` then. Blocks; `summary` has numbers.
+        """Print the answer piece by piece and end its line. Afterwards `text_so_far` is the answer, `summary` its
+        figures. Blocks.
 
-        Thoughts go to stderr, pale on a terminal, so that a pipe gets the answer alone, and so does a word about a
-        limit that ended it and that nobody set. Raises as `Partner.pieces` does; `text_so_far` holds what was printed.
+        Thoughts go to stderr, pale on a terminal, so that a pipe gets only the answer. A note about a default limit
+        that ended the answer goes there, too. Raises as `Partner.pieces` does; `text_so_far` holds what was printed.
         """
         self.text_so_far = ""
         self.summary = Summary(start_s=time.monotonic())

@@ -8,6 +8,7 @@ from lullm.config.decoder import DecoderConfig, LatentConfig
 from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense, without_stretch
 from lullm.config.family.experts.reading import (
     TRAINING,
+    behind_dense,
     layers_by_name,
     read_experts,
     read_grouped_experts,
@@ -19,7 +20,6 @@ from lullm.config.field import (
     MOST_HEAD_DIM,
     MOST_HEADS,
     boolean,
-    integer,
     optional_object,
     positive_float,
     positive_int,
@@ -53,7 +53,7 @@ def _sizes(data: dict[str, Any]) -> LatentConfig:
 
 
 def as_one_head(data: dict[str, Any]) -> dict[str, Any]:
-    """What the cache sees: one head per token. Raises ModelLoadError: keys are shared in another way."""
+    """The cache's view: one head per token. Raises ModelLoadError: keys are shared in another way."""
     heads, kv_heads = data.get("num_attention_heads"), data.get("num_key_value_heads")
     if kv_heads is not None and kv_heads != heads:
         raise ModelLoadError(
@@ -79,19 +79,14 @@ def read_latent(
 
 
 def _stretch(rope: RopeConfig) -> float:
-    """The factor on scores of a rope that is stretched: what YaRN puts on all elements of queries and keys."""
+    """The factor on scores of a stretched rope: YaRN's factor on all elements of queries and keys."""
     if rope.rope_type == "default" or not rope.mscale_all_dim or rope.factor <= 1:
         return 1.0
     return (0.1 * rope.mscale_all_dim * math.log(rope.factor) + 1.0) ** 2
 
 
-def _behind_first(data: dict[str, Any], num_kinds: int, default: int) -> tuple[bool, ...]:
-    first = integer(data, "first_k_dense_replace", default)
-    return tuple(layer >= first for layer in range(num_kinds))
-
-
 def _read_second(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    experts = read_experts(data, "n_routed_experts", "moe_intermediate_size", _behind_first(data, len(kinds), 0))
+    experts = read_experts(data, "n_routed_experts", "moe_intermediate_size", behind_dense(data, 0))
     method = data.get("topk_method")
     if method not in ("greedy", "group_limited_greedy"):
         raise ModelLoadError(
@@ -111,7 +106,12 @@ def _read_second(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: i
 
 
 def _read_third(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    return read_latent(data, kinds, head_dim, read_grouped_experts(data, _behind_first(data, len(kinds), 3)))
+    return read_latent(data, kinds, head_dim, read_grouped_experts(data, behind_dense(data, 3)))
+
+
+def _read_axk1(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    experts = read_grouped_experts(data, behind_dense(data, 1))
+    return replace(read_latent(data, kinds, head_dim, experts), has_post_norms=True)
 
 
 _MISTRAL4_ROPE = {
@@ -122,8 +122,8 @@ _MISTRAL4_ROPE = {
 
 
 def _read_mistral4(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    """A softmax over groups, ranked as DeepSeek-V3's; queries grow with their position."""
-    experts = read_grouped_experts(data, _behind_first(data, len(kinds), 0))
+    """A softmax over groups, ranked as in DeepSeek-V3; queries grow with their position."""
+    experts = read_grouped_experts(data, behind_dense(data, 0))
     experts = replace(experts, scoring="softmax", has_correction=False)
     data, stretch = without_stretch(data, _MISTRAL4_ROPE)
     sizes, name = _sizes(data), "partial_rotary_factor"
@@ -138,7 +138,7 @@ def _read_mistral4(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim:
 
 
 def _mistral4_heads(data: dict[str, Any]) -> dict[str, Any]:
-    """`head_dim` is that of a query."""
+    """`head_dim` is the size of a query."""
     is_stated = data.get("head_dim") not in (None, _sizes(data).query_size)
     return as_one_head(data if is_stated else {**data, "head_dim": None})
 
@@ -148,7 +148,7 @@ def _read_glm4_lite(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim
 
 
 def _read_minicpm3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    """Halves turn. Factors as of Granite, in other words; null is none."""
+    """Halves are rotated. Granite's factors under other names; null means none."""
     hidden_size = positive_int(data, "hidden_size")
     base, depth = data.get("dim_model_base"), data.get("scale_depth")
     config = read_latent({**data, "rope_interleave": False}, kinds, head_dim)
@@ -161,7 +161,7 @@ def _read_minicpm3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim:
 
 
 def _minicpm3_heads(data: dict[str, Any]) -> dict[str, Any]:
-    """Values have a head's part of a row, where nothing is said."""
+    """By default values have a head's part of a row."""
     heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
     size = positive_int(data, "v_head_dim", positive_int(data, "hidden_size") // heads, MOST_HEAD_DIM)
     return as_one_head({**data, "v_head_dim": size, "rope_interleave": False})
@@ -200,6 +200,18 @@ DEEPSEEK_V3 = Family(
     },
     reads=_READS | {"norm_topk_prob", "first_k_dense_replace", "rope_interleave"},
     fixed=NO_WINDOW | _SIGMOID,
+    ignores=_IGNORES,
+    derive=as_one_head,
+)  # fmt: skip
+AXK1 = Family(
+    _read_axk1,
+    aliases={"num_local_experts": "n_routed_experts"},
+    defaults={
+        "q_lora_rank": 1536, "qk_nope_head_dim": 128, "v_head_dim": 128, "n_group": 8, "topk_group": 4,
+        "n_routed_experts": 192, "moe_intermediate_size": 2048, "num_experts_per_tok": 8, "routed_scaling_factor": 2.5,
+    },
+    reads=DEEPSEEK_V3.reads | {"mlp_layer_types"},
+    fixed=DEEPSEEK_V3.fixed,
     ignores=_IGNORES,
     derive=as_one_head,
 )  # fmt: skip

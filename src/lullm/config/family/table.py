@@ -27,13 +27,14 @@ from lullm.config.family.hunyuan import HUNYUAN, HUNYUAN_MOE
 from lullm.config.family.hybrid.kimi_linear import KIMI_LINEAR
 from lullm.config.family.hybrid.lfm2 import LFM2, LFM2_MOE, LFM3
 from lullm.config.family.hybrid.mamba import FALCON_MAMBA, JAMBA, MAMBA, MAMBA2
+from lullm.config.family.hybrid.minimax import MINIMAX
 from lullm.config.family.hybrid.nemotron_h import NEMOTRON_H
 from lullm.config.family.hybrid.olmo_hybrid import OLMO_HYBRID
 from lullm.config.family.hybrid.qwen_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from lullm.config.family.hybrid.recurrent_gemma import RECURRENT_GEMMA
 from lullm.config.family.hybrid.state_space import BAMBA, FALCON_H1, GRANITE_HYBRID
 from lullm.config.family.hybrid.zamba2 import ZAMBA2
-from lullm.config.family.latent import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, MINICPM3, MISTRAL4, YOUTU
+from lullm.config.family.latent import AXK1, DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, MINICPM3, MISTRAL4, YOUTU
 from lullm.config.family.layer_norm.alibi import BLOOM, MPT
 from lullm.config.family.layer_norm.cohere import COHERE, COHERE2, COHERE2_MOE
 from lullm.config.family.layer_norm.falcon import FALCON
@@ -48,6 +49,7 @@ from lullm.config.family.layer_norm.families import (
     STABLELM,
     STARCODER2,
 )
+from lullm.config.family.layer_norm.modernbert import MODERNBERT_DECODER
 from lullm.config.family.llama_like import (
     APERTUS,
     ARCEE,
@@ -57,6 +59,8 @@ from lullm.config.family.llama_like import (
     EXAONE_MOE,
     GLM4,
     HELIUM,
+    INTERNLM3,
+    IQUEST_CODER,
     MINISTRAL,
     MINISTRAL3,
     NANOCHAT,
@@ -70,6 +74,7 @@ from lullm.config.family.text_model import TEXT_MODELS
 from lullm.errors import ModelLoadError
 
 FAMILIES: dict[str, Family] = {
+    "AXK1ForCausalLM": AXK1,
     "ArceeForCausalLM": ARCEE,
     "BambaForCausalLM": BAMBA,
     "BioGptForCausalLM": BIOGPT,
@@ -119,12 +124,14 @@ FAMILIES: dict[str, Family] = {
     "Llama4ForCausalLM": LLAMA4,
     "MambaForCausalLM": MAMBA,
     "Mamba2ForCausalLM": MAMBA2,
+    "MiniMaxForCausalLM": MINIMAX,
     "MiniMaxM2ForCausalLM": MINIMAX_M2,
     "MinistralForCausalLM": MINISTRAL,
     "Ministral3ForCausalLM": MINISTRAL3,
     "MistralForCausalLM": MISTRAL,
     "Mistral4ForCausalLM": MISTRAL4,
     "MixtralForCausalLM": MIXTRAL,
+    "ModernBertDecoderForCausalLM": MODERNBERT_DECODER,
     "MptForCausalLM": MPT,
     "NemotronForCausalLM": NEMOTRON,
     "NemotronHForCausalLM": NEMOTRON_H,
@@ -164,6 +171,8 @@ FAMILIES: dict[str, Family] = {
     "HunYuanDenseV1ForCausalLM": HUNYUAN,
     "HunYuanMoEV1ForCausalLM": HUNYUAN_MOE,
     "HyperCLOVAXForCausalLM": HYPERCLOVAX,
+    "InternLM3ForCausalLM": INTERNLM3,
+    "IQuestCoderForCausalLM": IQUEST_CODER,
     "Jais2ForCausalLM": JAIS2,
     "NanoChatForCausalLM": NANOCHAT,
     "PhimoeForCausalLM": PHIMOE,

@@ -1,1 +1,1 @@
-"""GGUF files (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): their header, and the config that it says."""
+"""GGUF files (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): their header, and the config made from it."""

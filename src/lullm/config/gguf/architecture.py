@@ -1,7 +1,7 @@
-"""What a GGUF file says, as the `config.json` that the same model's folder would have: then all goes the usual way.
+"""The contents of a GGUF file as the `config.json` of the same model's folder, for the usual readers.
 
 Keys are named in gguf's `constants.py`. Some of a config's values are not in a file but in the programs that run it:
-where Gemma's layers have windows, and what its scores are divided by.
+which of Gemma's layers have windows, and the divisor of its scores.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from lullm.errors import ModelLoadError
 
 
 def config_data(file: GGUFFile) -> Data:
-    """As a parsed `config.json`. Raises ModelLoadError: an architecture or a key that is not supported."""
+    """The file as a parsed `config.json`. Raises ModelLoadError: an architecture or a key is not supported."""
     keys = Keys(file)
     architecture = _ARCHITECTURES.get(file.architecture)
     if architecture is None:
@@ -43,13 +43,13 @@ _SAMPLING = {
 
 
 def sampling_data(file: GGUFFile) -> Data:
-    """What a file recommends for sampling, as a parsed `generation_config.json`."""
+    """The file's recommendations for sampling, as a parsed `generation_config.json`."""
     stated = {name: file.metadata.get(f"general.sampling.{key}") for name, key in _SAMPLING.items()}
     return {name: short(value) if isinstance(value, float) else value for name, value in stated.items()}
 
 
 def _refuse_arithmetic(keys: Keys, architecture: Architecture) -> None:
-    """Raises ModelLoadError: a key changes the result, and the architecture here does not implement it."""
+    """Raises ModelLoadError: a key changes the result, and this architecture does not implement it."""
     found = {key: keys.get(key) for key in _CHANGE_ARITHMETIC if key not in architecture.implements}
     wrong = [f"{key} {value!r:.40}" for key, value in found.items() if not _says_none(key, value)]
     if wrong:
@@ -60,7 +60,7 @@ def _refuse_arithmetic(keys: Keys, architecture: Architecture) -> None:
 
 
 def _says_none(key: str, value: Any) -> bool:
-    """No such thing, or a factor of 1."""
+    """Whether the value means none, or a factor of 1."""
     return value is None or value == 0 or value == 1.0 and key.endswith("_scale")
 
 
@@ -82,7 +82,7 @@ def _common(keys: Keys, architecture: Architecture) -> Data:
         heads = keys.need("attention.head_count")
     if architecture.has_heads and not architecture.reads_layers:
         num_kv_heads = heads if keys.get(kv_heads) is None else keys.need(kv_heads, by_layer=architecture.is_hybrid)
-        read = keys.number if keys.get("expert_count") else keys.need  # where all are experts it may be missing
+        read = keys.number if keys.get("expert_count") else keys.need  # a model with experts in all layers may lack it
         inner_size = read("feed_forward_length", architecture.is_hybrid)
     tokens = ("eos_token_id", "eot_token_id", "eom_token_id")
     ends = [keys.file.metadata.get(f"tokenizer.ggml.{name}") for name in tokens]
@@ -105,7 +105,7 @@ def _common(keys: Keys, architecture: Architecture) -> Data:
 
 
 def _dtype(file: GGUFFile) -> str:
-    """What most of the file is held in; for quantized blocks bfloat16."""
+    """The type of most of the file; bfloat16 for quantized blocks."""
     sizes: dict[str, int] = {}
     for place in file.tensors.values():
         sizes[place.format.name] = sizes.get(place.format.name, 0) + place.num_bytes

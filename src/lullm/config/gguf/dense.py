@@ -1,4 +1,4 @@
-"""Dense architectures of GGUF files: what each says beside the common keys."""
+"""Dense architectures of GGUF files: the keys of each beside the common ones."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ GRANITE_SCALES = frozenset(_GRANITE.values())
 
 
 def plain(architecture: str) -> Callable[[Keys], Data]:
-    """Heads turn as a whole, and nothing else is said."""
+    """Whole heads are rotated; no other keys."""
 
     def read(keys: Keys) -> Data:
         whole_heads(keys)
@@ -32,7 +32,7 @@ def plain(architecture: str) -> Callable[[Keys], Data]:
 
 
 def with_biases(architecture: str, **names: str) -> Callable[[Keys], Data]:
-    """As `plain`. names: of keys of the config, each true where the file has that tensor."""
+    """As `plain`. names: keys of the config, each with a tensor; the key is true if the file has it."""
 
     def read(keys: Keys) -> Data:
         stated = {name: True for name, tensor in names.items() if keys.has(tensor)}
@@ -53,7 +53,7 @@ def _granite(keys: Keys) -> Data:
 
 
 def _partial_heads(architecture: str, eps: str | None = None, **names: str) -> Callable[[Keys], Data]:
-    """Heads turn in part. eps: the key of norms by mean and variance. names: as in `with_biases`."""
+    """A part of each head is rotated. eps: the key of norms by mean and variance. names: as in `with_biases`."""
 
     def read(keys: Keys) -> Data:
         biases = {name: keys.has(tensor) for name, tensor in names.items()}
@@ -73,7 +73,7 @@ def _cohere(keys: Keys) -> Data:
 
 
 def _cohere2(keys: Keys) -> Data:
-    """The programs that run a file know where its windows are: in three of four layers."""
+    """The programs that run a file know its window layers: three of four."""
     windows = {"sliding_window": keys.need("attention.sliding_window"), "layer_types": layer_types(keys, 4)}
     base = {**plain("Cohere2ForCausalLM")(keys), **_eps(keys, "layer_norm_eps")}
     return {**base, "logit_scale": keys.need("logit_scale"), **windows}
@@ -85,7 +85,7 @@ def _olmo(keys: Keys) -> Data:
 
 
 def _olmo2(keys: Keys) -> Data:
-    """OLMo 3 has windows, and stretches the rope of the other layers only."""
+    """OLMo 3 has windows, and stretches only the rope of the other layers."""
     window = keys.number("attention.sliding_window")
     if window is None:
         return plain("Olmo2ForCausalLM")(keys)
@@ -120,7 +120,7 @@ def _stablelm(keys: Keys) -> Data:
 
 
 def _mistral3(keys: Keys) -> Data:
-    """Its yarn has the same factor on queries and keys as others have; queries grow behind the trained length."""
+    """Its YaRN has the usual factor on queries and keys; queries grow after the trained length."""
     whole_heads(keys)
     scale, beta = keys.number("rope.scaling.yarn_log_multiplier"), keys.number("attention.temperature_scale")
     rope = rope_scaling(keys) or {"rope_type": "default"}
@@ -158,7 +158,7 @@ def _gpt_neox(keys: Keys) -> Data:
 
 
 def _falcon(keys: Keys) -> Data:
-    """Attention and MLP are side by side in all files; groups of heads came with the second norm (40B)."""
+    """Attention and MLP are parallel in all files; groups of heads came with the second norm (40B)."""
     whole_heads(keys)
     if keys.has("blk.0.attn_qkv.bias"):
         raise keys.fault("falcon with biases is not supported in GGUF; take the model's safetensors")
@@ -183,18 +183,18 @@ def _mpt(keys: Keys) -> Data:
 
 
 def _bloom(keys: Keys) -> Data:
-    """That its scores fall with distance is in the programs that run a file."""
+    """The programs that run a file know that its scores fall with distance."""
     return {"architectures": ["BloomForCausalLM"], **_eps(keys, "layer_norm_epsilon")}
 
 
 def _apertus(keys: Keys) -> Data:
-    """A plain rope is said, since a missing one means the released models'."""
+    """A plain rope is stated, since a missing one means that of the released models."""
     data = with_biases("ApertusForCausalLM", attention_bias=_QUERY_BIAS)(keys)
     return {**data, "rope_parameters": data.pop("rope_scaling") or {"rope_type": "default"}}
 
 
 def _minicpm(keys: Keys) -> Data:
-    """As Granite, with the usual factor on scores."""
+    """Like Granite, with the usual factor on scores."""
     if keys.has("rope_factors_long.weight"):
         raise keys.fault("minicpm with factors for every frequency (rope_factors_long) is not supported")
     for key in ("embedding_scale", "residual_scale", "logit_scale"):

@@ -13,7 +13,7 @@ _QUERY_BIAS = "blk.0.attn_q.bias"
 
 
 def _check_router(keys: Keys, scoring: int = _SOFTMAX, normalizes: bool = True) -> None:
-    """Raises ModelLoadError: the file says another router than the architecture has. Most files say nothing."""
+    """Raises ModelLoadError: the file names another router than the architecture's. Most files name none."""
     stated: dict[str, tuple[Any, Any]] = {
         "expert_gating_func": (keys.get("expert_gating_func", 0) or scoring, scoring),
         "expert_weights_norm": (keys.get("expert_weights_norm", normalizes), normalizes),
@@ -33,7 +33,7 @@ def _base(keys: Keys, architecture: str) -> Data:
 
 
 def _llama(keys: Keys) -> Data:
-    """Mixtral, where there are experts."""
+    """Mixtral, if there are experts."""
     if not keys.get("expert_count"):
         bias = {"attention_bias": True} if keys.has(_QUERY_BIAS) else {}
         return {**plain("LlamaForCausalLM")(keys), **bias}
@@ -42,7 +42,7 @@ def _llama(keys: Keys) -> Data:
 
 
 def _qwen2_moe(keys: Keys) -> Data:
-    """Older files do not say the experts' sizes, which are all of the dense one's together."""
+    """Older files have no size of an expert; all experts together have the size of the dense MLP."""
     _check_router(keys, normalizes=False)
     dense, num_used = keys.need("feed_forward_length"), keys.need("expert_used_count")
     return {
@@ -152,13 +152,13 @@ def _gpt_oss(keys: Keys) -> Data:
         "num_local_experts": keys.need("expert_count"),
         "num_experts_per_tok": keys.need("expert_used_count"),
         "sliding_window": keys.need("attention.sliding_window"),
-        # A plain rope is said, since a missing one means the released models'.
+        # A plain rope is stated, since a missing one means that of the released models.
         "rope_parameters": rope_scaling(keys, truncate=False) or {"rope_type": "default"},
     }
 
 
 def _hunyuan_moe(keys: Keys) -> Data:
-    """A stretched base frequency is stored as it is. The shared expert is as wide as the others."""
+    """The stretched base frequency is stored. The shared expert is as wide as the others."""
     _check_router(keys)
     return {
         **_base(keys, "HunYuanMoEV1ForCausalLM"),
@@ -171,7 +171,7 @@ def _hunyuan_moe(keys: Keys) -> Data:
 
 
 def _llama4(keys: Keys) -> Data:
-    """Chunks, and how queries grow, are in the programs that run a file; so is that Maverick's heads have no norms."""
+    """The programs that run a file know the chunks, the growth of queries, and that Maverick's heads have no norms."""
     whole_heads(keys)
     _check_router(keys, _SIGMOID, normalizes=False)
     if keys.get("attention.sliding_window") == 0:

@@ -15,9 +15,9 @@ _MOST_SHARDS = 4096
 
 
 def is_gguf(path: Path) -> bool:
-    """By its name, that is there or not, or by its first bytes, since Ollama's files have none of these names.
+    """Whether a path is a GGUF file: by its name, even if it does not exist, or by its first bytes.
 
-    A folder may have such a name, too.
+    Ollama's files have other names. A folder may have such a name, too.
     """
     return not path.is_dir() and (path.suffix.lower() == SUFFIX or _begins_as_one(path))
 
@@ -33,13 +33,13 @@ def _begins_as_one(path: Path) -> bool:
 
 
 def first_shards(paths: Sequence[Path]) -> list[Path]:
-    """One path per model: the first shard of those that come in several."""
+    """One path per model; the first shard of a model in several."""
     shards = ((path, _SHARD.match(path.name)) for path in sorted(paths))
     return [path for path, match in shards if match is None or int(match["number"]) == 1]
 
 
 def shard_paths(path: Path) -> list[Path]:
-    """All files of the model that `path` belongs to; it alone, unless its name says that it is a shard."""
+    """All files of the model that `path` belongs to; `path` alone if its name is not that of a shard."""
     match = _SHARD.match(path.name)
     if match is None:
         return [path]
@@ -51,10 +51,10 @@ def shard_paths(path: Path) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class GGUFFile:
-    """What all shards say together.
+    """The header of a model, from all its shards.
 
     Args:
-        metadata: of the first shard; the others repeat or lack it.
+        metadata: of the first shard; other shards repeat or lack it.
     """
 
     path: Path
@@ -67,7 +67,7 @@ class GGUFFile:
         return self.text("general.architecture")
 
     def text(self, key: str) -> str:
-        """Raises ModelLoadError: there is no such key, or no string."""
+        """The string of a key. Raises ModelLoadError: no such key, or its value is no string."""
         value = self.metadata.get(key)
         if not isinstance(value, str) or not value:
             raise ModelLoadError(f"{self.path} has no {key}, or it is no string: {value!r:.80}")
@@ -75,7 +75,7 @@ class GGUFFile:
 
 
 def read_gguf(path: Path) -> GGUFFile:
-    """The headers of a model's files. Blocks on the disk.
+    """Read the headers of a model's files. Blocks on the disk.
 
     Raises:
         ModelLoadError: a file is missing or damaged, or two shards hold one tensor.

@@ -1,4 +1,4 @@
-"""The number formats of a GGUF file's tensors: how many values a block holds, and in how many bytes."""
+"""The number formats of a GGUF file's tensors: values and bytes of a block."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ class BlockFormat:
     """Rows of a tensor are blocks of `num_values` values in `num_bytes` bytes.
 
     Args:
-        by_library: the optional gguf library decodes it, whose code books are large.
+        by_library: the optional gguf library decodes it. Its code books are large.
     """
 
     name: str
@@ -23,7 +23,7 @@ class BlockFormat:
         return self.num_values > 1
 
     def row_bytes(self, num_values: int) -> int:
-        """Of a row of so many values, which is whole blocks."""
+        """Bytes of a row of `num_values` values, whole blocks."""
         return num_values // self.num_values * self.num_bytes
 
 
@@ -55,7 +55,7 @@ FORMATS = {
     39: BlockFormat("MXFP4", 32, 17),
     40: BlockFormat("NVFP4", 64, 36, by_library=True),
 }
-"""By the numbers in a file."""
+"""The formats by their numbers in a file."""
 
 _OTHERS = {
     9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 41: "Q1_0",
@@ -63,7 +63,7 @@ _OTHERS = {
 
 
 def format_of(number: int, tensor: str) -> BlockFormat:
-    """Raises ModelLoadError: there is no such format, or lullm cannot read it."""
+    """The format of a number. Raises ModelLoadError: no such format, or lullm cannot read it."""
     found = FORMATS.get(number)
     if found is None:
         name = _OTHERS.get(number, f"number {number}")

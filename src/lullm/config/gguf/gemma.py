@@ -1,4 +1,4 @@
-"""Gemma 2, 3, 3n and 4. Where they have windows, and what divides their scores, is in the programs that run a file."""
+"""Gemma 2, 3, 3n and 4. The programs that run a file know its window layers and the divisor of its scores."""
 
 from array import array
 from statistics import NormalDist
@@ -9,7 +9,7 @@ from lullm.config.gguf.rope import rope_scaling, theta, whole_heads
 from lullm.config.gguf.window import FULL, layer_types
 
 _SECOND_LARGEST, _THIRD_LARGEST = 46, 62
-"""Layers of Gemma 2 27B and of Gemma 3 27B, which divide scores by the root of hidden_size / heads."""
+"""Layers of Gemma 2 27B and of Gemma 3 27B. They divide scores by the root of hidden_size / heads."""
 
 
 def _gemma(keys: Keys, architecture: str, layers_of_largest: int) -> Data:
@@ -26,7 +26,7 @@ def _gemma(keys: Keys, architecture: str, layers_of_largest: int) -> Data:
 
 
 def _gemma2(keys: Keys) -> Data:
-    """A file that does not say the caps means the released models'."""
+    """A file without the caps means those of the released models."""
     caps = {name: keys.number(name) for name in ("attn_logit_softcapping", "final_logit_softcapping")}
     stated = {name: cap for name, cap in caps.items() if cap is not None}
     return _gemma(keys, "Gemma2ForCausalLM", _SECOND_LARGEST) | stated
@@ -43,7 +43,7 @@ def _gemma3(keys: Keys) -> Data:
 
 
 def _gemma3n(keys: Keys) -> Data:
-    """A file says how many deviations above the mean gates are cut, a config which share of them: 0 is -infinity."""
+    """A file cuts gates at a number of deviations above the mean, a config cuts a share of them: 0 is -infinity."""
     whole_heads(keys)
     cutoffs, embedding = keys.get("activation_sparsity_scale"), keys.file.tensors.get("per_layer_token_embd.weight")
     if not isinstance(cutoffs, array) or not all(cutoff < _MOST_DEVIATIONS for cutoff in cutoffs):
@@ -72,12 +72,12 @@ def _gemma3n(keys: Keys) -> Data:
 
 
 _MOST_DEVIATIONS = 8.0
-"""No normal number lies above them, which is none that cuts all."""
+"""A larger number would cut all gates."""
 _LEARNED = "blk.0.laurel_l.weight"
 
 
 def _gemma4(keys: Keys) -> Data:
-    """Layers with full attention have wider heads, perhaps fewer of them, whose values may be their keys."""
+    """Layers with full attention have wider heads, perhaps fewer of them. Their values may be their keys."""
     types = layer_types(keys, 6)
     narrow, wide = keys.need("attention.key_length_swa"), keys.need("attention.key_length")
     full = [layer for layer, kind in enumerate(types) if kind == FULL]
@@ -122,7 +122,7 @@ def _gemma4_experts(keys: Keys) -> Data:
 
 
 def _gemma4_ropes(keys: Keys, narrow: int) -> Data:
-    """Pairs of wide heads that do not turn have a factor that stops them, behind those that do."""
+    """Pairs of wide heads that are not rotated come last, with a factor that stops them."""
     factors = keys.floats("rope_freqs.weight")
     turning = [factor for factor in factors or () if factor < _STOPPED]
     is_known = factors is not None and factors[: len(turning)] == [1.0] * len(turning) and turning
@@ -147,7 +147,7 @@ _STOPPED = 1e29
 
 
 def _by_layer(keys: Keys, key: str) -> list[Any]:
-    """Of all layers, where the file has a list or one number for all. Raises ModelLoadError."""
+    """The values of all layers; the file has a list or one number for all. Raises ModelLoadError."""
     stated = keys.get(key)
     if not isinstance(stated, array):
         return [keys.need(key)] * keys.num_layers

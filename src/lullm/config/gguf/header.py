@@ -1,7 +1,7 @@
-"""The header of one GGUF file: metadata, and where each tensor lies.
+"""The header of one GGUF file: metadata, and the place of each tensor.
 
-A file comes from anywhere. Every count, length and offset is compared with the size of the file before it is used, so
-that a header can ask for no memory that the file itself does not have. Strings of an array are decoded on demand.
+A file may come from anywhere. Every count, length and offset is compared with the size of the file before use, so a
+header cannot ask for more memory than the file has. Strings of an array are decoded on demand.
 """
 
 import math
@@ -26,19 +26,19 @@ _STRING, _ARRAY = 8, 9
 _MOST_KEYS = 1 << 16
 _MOST_TENSORS = 1 << 20
 _MOST_ITEMS = 1 << 23
-"""Of an array. The largest known vocabulary has 262,144 tokens, and 514,906 merges."""
+"""Largest length of an array. The largest known vocabulary has 262,144 tokens, and 514,906 merges."""
 _MOST_DIMENSIONS = 4
 _LARGEST_STRING = 16 * MIB
 _LARGEST_ALIGNMENT = 1 << 20
 _LENGTH = struct.Struct("<Q")
 _LARGEST_HEADER = 512 * MIB
 ALIGNMENT = 32
-"""Of the tensors, where a file says nothing."""
+"""Alignment of the tensors, unless the file has another."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """A tensor in its file. `shape` is in the order of numpy and torch: the last dimension is that of a row."""
+    """A tensor in its file. `shape` has the order of numpy and torch: the last dimension is a row's."""
 
     name: str
     shape: tuple[int, ...]
@@ -65,10 +65,10 @@ class Header:
 
 
 class StringArray(Sequence[str]):
-    """Strings of a header, decoded one by one as they are asked for.
+    """Strings of a header, each decoded on demand.
 
     Args:
-        buffer: the strings as they are stored, each behind its length. ends: where each ends.
+        buffer: the stored strings, each after its length. ends: the end of each.
     """
 
     def __init__(self, buffer: bytes, ends: "array[int]", key: str):
@@ -90,11 +90,11 @@ class StringArray(Sequence[str]):
 
 
 def read_header(path: Path) -> Header:
-    """The header of one file. Blocks on the disk; tenths of a second for a large vocabulary.
+    """Read the header of one file. Blocks on the disk; tenths of a second for a large vocabulary.
 
     Raises:
-        ModelLoadError: no GGUF, damaged, cut off, or something in it is not supported. The message names the key or
-            tensor.
+        ModelLoadError: the file is no GGUF, damaged or cut off, or a part is not supported. The message names the key
+            or tensor.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # the open of a FIFO would wait
@@ -158,7 +158,7 @@ class _Reader:
         return items
 
     def _strings(self, key: str, count: int) -> StringArray:
-        """One pass over the lengths. The characters are kept as they are stored."""
+        """One pass over the lengths. The characters stay as stored."""
         start, at, ends = self._at, self._at, array("Q")
         unpack, content, last = _LENGTH.unpack_from, self._content, self._size - _LENGTH.size
         for _ in range(count):
@@ -228,7 +228,7 @@ class _Reader:
 
 
 def read_floats(place: TensorPlace) -> list[float]:
-    """The values of a small tensor. Raises ModelLoadError: it is large, or not of F32."""
+    """The values of a small tensor. Raises ModelLoadError: it is large, or not F32."""
     if place.format.name != "F32" or place.num_values > 1 << 16:
         raise ModelLoadError(f"{place.path}: tensor {place.name} must be at most 65,536 numbers of F32")
     values = array("f")

@@ -9,7 +9,7 @@ from lullm.config.gguf.rope import rope_scaling, turned_share, whole_heads
 
 
 def _attends(keys: Keys) -> list[bool]:
-    """By layer, whether it has attention: the others have no heads of keys."""
+    """By layer, whether it has attention; other layers have no key heads."""
     heads = keys.get("attention.head_count_kv")
     if not isinstance(heads, array) or len(heads) < keys.num_layers:
         raise keys.fault("attention.head_count_kv must be a list of the heads of each layer")
@@ -52,7 +52,7 @@ def _lfm2_moe(keys: Keys) -> Data:
 
 
 def _granite_hybrid(keys: Keys) -> Data:
-    """State spaces and attention; experts beside a shared one, or that alone. 'finetuned' says whether heads turn."""
+    """State spaces and attention; experts and a shared one, or the shared one alone. 'finetuned': heads are rotated."""
     num_heads, inner_size = keys.need("ssm.time_step_rank"), keys.need("ssm.inner_size")
     attends = _attends(keys)
     space = attends.index(False) if False in attends else 0
@@ -78,7 +78,7 @@ def _granite_hybrid(keys: Keys) -> Data:
 
 
 def _expansion(keys: Keys) -> int:
-    """How many times as wide as hidden states the channels are. Raises ModelLoadError: no whole number."""
+    """The width of the channels as a multiple of the hidden size. Raises ModelLoadError: no whole number."""
     expansion, rest = divmod(keys.need("ssm.inner_size"), keys.need("embedding_length"))
     if rest or not expansion:
         raise keys.fault("ssm.inner_size must be a multiple of embedding_length")
@@ -86,7 +86,7 @@ def _expansion(keys: Keys) -> int:
 
 
 def _alone(keys: Keys, architecture: str, **sizes: str) -> Data:
-    """Layers of a state space and no more. sizes: keys of numbers, by names of the config."""
+    """Layers with a state space only. sizes: keys of numbers, by names of the config."""
     return {
         "architectures": [architecture],
         "rms_norm_eps": None,
@@ -109,7 +109,7 @@ def _mamba2(keys: Keys) -> Data:
 
 
 def _falcon_h1(keys: Keys) -> Data:
-    """Its factors are in the weights of a file. Gates come in front of the norm, where there is one."""
+    """The weights of a file include its factors. Gates come before the norm, if there is one."""
     whole_heads(keys)
     sizes = keys.numbers(
         mamba_d_ssm="ssm.inner_size", mamba_n_heads="ssm.time_step_rank", mamba_n_groups="ssm.group_count",
@@ -127,7 +127,7 @@ def _falcon_h1(keys: Keys) -> Data:
 
 
 def _jamba(keys: Keys) -> Data:
-    """Which layers attend, and which have experts, is said by layer in a file, and by a period in a config."""
+    """A file lists the layers with attention and with experts; a config has a period for each."""
     attends = _attends(keys)
     space = attends.index(False) if False in attends else 0
     period, offset = _period(keys, attends)
@@ -152,7 +152,7 @@ def _jamba(keys: Keys) -> Data:
 
 
 def _period(keys: Keys, layers: list[bool]) -> tuple[int, int]:
-    """(every so many layers, from this one on) of those that are marked. Raises ModelLoadError: they have no period."""
+    """(period, first) of the marked layers. Raises ModelLoadError: they have no period."""
     offset, count = [*layers, True].index(True), len(layers)
     for period in range(offset + 1, count + 1):
         if all((layer % period == offset) == is_one for layer, is_one in enumerate(layers)):
@@ -161,7 +161,7 @@ def _period(keys: Keys, layers: list[bool]) -> tuple[int, int]:
 
 
 def _nemotron_h(keys: Keys) -> Data:
-    """Each layer is one thing: an MLP where it has inner elements, attention where it has heads."""
+    """Each layer has one kind: an MLP if it has inner elements, attention if it has heads."""
     attends, inner = _attends(keys), keys.get("feed_forward_length")
     if not isinstance(inner, array) or len(inner) < keys.num_layers:
         raise keys.fault("feed_forward_length must be a list of the inner sizes of each layer")
@@ -190,7 +190,7 @@ def _nemotron_h(keys: Keys) -> Data:
 
 
 def _nemotron_h_moe(keys: Keys) -> Data:
-    """Nemotron 3: experts in layers of their own."""
+    """Nemotron 3: separate layers of experts."""
     data = _nemotron_h(keys)
     kinds = [
         "moe" if kind == "mlp" and keys.has(f"blk.{layer}.ffn_gate_inp.weight") else kind
@@ -212,7 +212,7 @@ def _nemotron_h_moe(keys: Keys) -> Data:
 
 
 def _qwen3_5(keys: Keys) -> Data:
-    """Which pairs turn by a picture's height and width (rope.dimension_sections) changes nothing in text."""
+    """The pairs for a picture's height and width (rope.dimension_sections) change nothing in text."""
     num_heads = keys.need("ssm.time_step_rank")
     return {
         "architectures": ["Qwen3_5ForCausalLM"],

@@ -1,4 +1,4 @@
-"""Keys: the metadata of a GGUF file under its architecture's name, checked as it is read."""
+"""Keys: the metadata of a GGUF file under its architecture's name, checked on reading."""
 
 from array import array
 from collections.abc import Callable, Set
@@ -11,11 +11,11 @@ from lullm.errors import ModelLoadError
 
 Data = dict[str, Any]
 _LARGEST = 1 << 53
-"""Of a number: all up to it are whole in a float."""
+"""Largest number: all integers up to it are exact in a float."""
 
 
 class Keys:
-    """The metadata of one architecture: keys are said without its name in front."""
+    """The metadata of one architecture. Keys are given without its name."""
 
     def __init__(self, file: GGUFFile):
         self.file, self._prefix = file, file.architecture
@@ -29,7 +29,7 @@ class Keys:
 
     @property
     def num_layers(self) -> int:
-        """Without those at the end that only draft tokens."""
+        """The number of layers, without those at the end that only draft tokens."""
         num_drafting = self.get("nextn_predict_layers") or 0
         is_count = isinstance(num_drafting, int) and 0 <= num_drafting < self.need("block_count")
         if not is_count:
@@ -37,18 +37,18 @@ class Keys:
         return int(self.need("block_count")) - int(num_drafting)
 
     def need(self, key: str, by_layer: bool = False) -> Any:
-        """One positive number for all layers, even where the file has an array of them."""
+        """One positive number for all layers, even if the file has an array of them."""
         value = self.number(key, by_layer)
         if value is None:
             raise ModelLoadError(f"{self.file.path}: {self._prefix}.{key} is missing")
         return value
 
     def numbers(self, **keys: str) -> Data:
-        """Positive numbers, by names of a config: of each the key of the file that says it."""
+        """Positive numbers by names of a config; `keys` has the file's key for each."""
         return {name: self.need(key) for name, key in keys.items()}
 
     def number(self, key: str, by_layer: bool = False) -> Any:
-        """The same, or None. by_layer: 0 in an array is of layers that have none of it. Raises ModelLoadError."""
+        """The same, or None. by_layer: 0 in an array means none in that layer. Raises ModelLoadError."""
         value = self.get(key)
         if isinstance(value, array) and len(different := set(value) - ({0} if by_layer else set())) == 1:
             value = different.pop()
@@ -70,20 +70,20 @@ class Keys:
 
 
 def short(value: float) -> float:
-    """A float of 32 bits as people wrote it: 0.1 rather than 0.10000000149."""
+    """A float32 in its shortest decimal form: 0.1, not 0.10000000149."""
     return float(f"{value:.7g}")
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """How one value of `general.architecture` is read.
+    """The rules for one value of `general.architecture`.
 
     Args:
-        read: what its config says beside the common keys. Raises ModelLoadError.
-        implements: keys that change the arithmetic, and that it reads.
-        is_hybrid: layers of several kinds, of which some have no heads of keys (an array with zeros).
-        reads_layers: whether it reads itself what differs from layer to layer (heads of keys, sizes of MLPs).
-        has_heads: whether there is attention, and an MLP behind it.
+        read: makes the config's keys beside the common ones. Raises ModelLoadError.
+        implements: keys that change the arithmetic and that `read` reads.
+        is_hybrid: layers are of several kinds; some have no key heads (an array with zeros).
+        reads_layers: `read` reads the keys that differ between layers (key heads, sizes of MLPs).
+        has_heads: whether there is attention, and an MLP after it.
     """
 
     read: Callable[[Keys], Data]

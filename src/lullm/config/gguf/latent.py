@@ -1,4 +1,4 @@
-"""DeepSeek 2 and 3, and those of their shape: latent vectors in the cache."""
+"""DeepSeek 2 and 3, and models of their shape: latent vectors in the cache."""
 
 from lullm.config.gguf.experts import GROUPED, grouped
 from lullm.config.gguf.keys import Architecture, Data, Keys
@@ -6,11 +6,11 @@ from lullm.config.gguf.rope import rope_scaling
 
 _SIGMOID = 2
 _LOG_STEP = 0.1
-"""In files of this architecture the multiplier of a stretched rope holds YaRN's factor of 0.1, too."""
+"""In files of this architecture the multiplier of a stretched rope includes YaRN's factor of 0.1."""
 
 
 def _deepseek2(keys: Keys) -> Data:
-    """Routers by sigmoids are DeepSeek 3's, others DeepSeek 2's. Files without sizes of heads are of another layout."""
+    """A sigmoid router means DeepSeek 3, another DeepSeek 2. Files without sizes of heads have another layout."""
     is_third = keys.get("expert_gating_func") == _SIGMOID
     rotated = keys.need("rope.dimension_count")
     scale = keys.number("rope.scaling.yarn_log_multiplier")

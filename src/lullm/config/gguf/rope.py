@@ -1,4 +1,4 @@
-"""The rotary embedding that a GGUF file says: its stretch, and how much of a head turns."""
+"""The rotary embedding of a GGUF file: its stretch, and the rotated share of a head."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from lullm.errors import ModelLoadError
 
 
 def rope_scaling(keys: Keys, **more: Any) -> Data | None:
-    """The stretch of the rope. The factors of a tensor `rope_freqs` are what 'llama3' would compute."""
+    """The stretch of the rope. The tensor `rope_freqs` holds the factors that 'llama3' computes."""
     factors = keys.floats("rope_freqs.weight")
     if factors is not None:
         return {"rope_type": "longrope", "short_factor": factors, "long_factor": factors, "attention_factor": 1.0}
@@ -31,20 +31,20 @@ def rope_scaling(keys: Keys, **more: Any) -> Data | None:
 
 
 def head_dim(keys: Keys) -> int:
-    """Of queries and keys."""
+    """The head size of queries and keys."""
     stated = keys.number("attention.key_length")
     return int(stated or keys.need("embedding_length") // keys.need("attention.head_count"))
 
 
 def whole_heads(keys: Keys) -> None:
-    """Raises ModelLoadError: heads are rotated in part."""
+    """Raises ModelLoadError: only a part of a head is rotated."""
     turned, size = keys.number("rope.dimension_count"), head_dim(keys)
     if turned not in (None, size):
         raise ModelLoadError(f"{keys.file.path}: rope.dimension_count {turned} is not supported, only {size}")
 
 
 def turned_share(keys: Keys) -> float:
-    """Of a head."""
+    """The rotated share of a head."""
     size = head_dim(keys)
     return float((keys.number("rope.dimension_count") or size) / size)
 

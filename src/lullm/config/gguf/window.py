@@ -1,4 +1,4 @@
-"""Where the layers of a GGUF file have windows."""
+"""The window layers of a GGUF file."""
 
 from array import array
 
@@ -8,7 +8,7 @@ FULL, _WINDOW = "full_attention", "sliding_attention"
 
 
 def layer_types(keys: Keys, interval: int) -> list[str]:
-    """Of each layer: as the file says, else a window in all but every so many."""
+    """The type of each layer: as in the file, or a window in all layers but each `interval`-th."""
     stated, count = keys.get("attention.sliding_window_pattern"), keys.num_layers
     if isinstance(stated, array) and len(stated) >= count:
         return [_WINDOW if has_window else FULL for has_window in stated[:count]]

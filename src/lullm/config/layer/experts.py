@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Scoring = Literal["softmax", "sigmoid", "sparsemixer"]
-"""How a router's products become scores: over all experts together, each by itself, or among those near the best."""
+"""The function from a router's products to scores: over all experts together, each by itself, or among those near the
+best.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,30 +19,30 @@ class ClampedGate:
 
 @dataclass(frozen=True, slots=True)
 class ExpertsConfig:
-    """The experts, and how the router chooses among them.
+    """The experts, and the rules of the router's choice.
 
     Args:
         num_experts: of a layer. num_used: experts per token.
         intermediate_size: of one expert.
         layers: by layer, whether it has experts; the others have an MLP.
-        scoring: what the router's products become.
+        scoring: see `Scoring`.
         normalizes: the scores of the chosen experts are divided by their sum.
         scale: factor on the scores.
-        num_groups, num_used_groups: experts stand in groups of equal size, and are chosen from the best groups.
-        num_group_scores: a group's rank is the sum of so many of its best scores.
+        num_groups, num_used_groups: experts form groups of equal size, and are chosen from the best groups.
+        num_group_scores: a group's rank is the sum of this many of its best scores.
         has_correction: a bias per expert is added to its score for the choice, not for the result
             (https://arxiv.org/abs/2408.15664).
         has_factors: the shares of each expert are multiplied by a learned factor of its own.
-        shared_intermediate_size: of an expert that every token uses; None: there is none.
-        shared_scale: factor on what that one gives, which is folded into its weights.
+        shared_intermediate_size: of an expert that every token uses; None: no such expert.
+        shared_scale: factor on the shared expert's result; it is folded into its weights.
         shared_is_gated: the shared expert's result is multiplied by the sigmoid of a product of its own.
         has_biases: the router and the matrices of the experts have a bias.
-        is_gated: experts, and the shared one, are gated MLPs; else MLPs of one activation.
-        latent_size: of what experts read and give, between two projections; None: they do hidden states.
+        is_gated: experts, and the shared one, are gated MLPs; if False, MLPs of one activation.
+        latent_size: of the experts' inputs and results, between two projections; None: these are hidden states.
         has_shared_biases: the shared expert has biases.
-        nearness: with "sparsemixer", how far below the best a product may lie to count, as a share of its size.
-        scales_inputs: the shares multiply what experts read, not what they give.
-        clamped_gate: in place of the family's activation in the experts.
+        nearness: with "sparsemixer", a product counts if it is at most this share of its size below the best.
+        scales_inputs: the shares multiply the experts' inputs, not their results.
+        clamped_gate: replaces the family's activation in the experts.
         own: the numbers of the experts that this worker has; None: all.
     """
 

@@ -1,4 +1,4 @@
-"""The recurrent layers of hybrids: what of them a `config.json` says, and what a sequence keeps of each."""
+"""The recurrent layers of hybrids: their facts in `config.json`, and the state of a sequence in each."""
 
 import math
 from dataclasses import dataclass
@@ -7,24 +7,24 @@ from typing import Literal
 from lullm.units import cdiv
 
 FACTOR_COLUMNS = 64
-"""Of a head's matrix, that native code moves on at a time (`kStateColumns`)."""
+"""Columns of a head's matrix that native code updates at a time (`kStateColumns`)."""
 
 
 def head_states(num_heads: int, key_dim: int, value_dim: int) -> tuple[tuple[int, ...], ...]:
-    """A matrix per head; and what native code has still to multiply its columns by, so many at a time."""
+    """A matrix per head, and the pending factors of its columns, `FACTOR_COLUMNS` at a time."""
     return (num_heads, key_dim, value_dim), (num_heads, cdiv(value_dim, FACTOR_COLUMNS))
 
 
 CHUNK_TOKENS = 32
-"""That native code computes together where there are tiles (`kChunkTokens`)."""
+"""Tokens that native code computes together with tiles (`kChunkTokens`)."""
 
 
 def chunk_tokens(
     num_heads: int, key_dim: int, value_dim: int, num_groups: int, floats_per_head: int
 ) -> tuple[tuple[int, ...], ...]:
-    """What the tokens of a chunk have written, until its last one is there: their keys in bfloat16, and these numbers.
+    """The writes of a chunk's tokens until the chunk is complete: their keys in bfloat16, and these numbers.
 
-    Nothing for sizes that are no tiles.
+    Empty for sizes that do not fit tiles.
     """
     if key_dim % 32 or value_dim % 16:
         return ()
@@ -36,11 +36,12 @@ class DeltaNetConfig:
     """The recurrent layers of a hybrid: gated delta nets (https://arxiv.org/abs/2412.06464).
 
     Args:
-        num_key_heads, num_value_heads: a key head, which queries have as many of, serves several value heads.
+        num_key_heads, num_value_heads: there are as many query heads as key heads. A key head serves several value
+            heads.
         kernel_size: tokens that the convolution before the heads sees, the last one included.
-        forgets_by_key: every element of a key has a decay of its own, not every head (Kimi Delta Attention).
-        most_beta: how much of what the state has for a key a token replaces at most; at 2 it turns round.
-        keeps_chunks: a state has room for the tokens of an unfinished chunk, which tiles need (`ops.state.chunks`).
+        forgets_by_key: decays are per element of a key, not per head (Kimi Delta Attention).
+        most_beta: the largest share of the state's value for a key that a token replaces; 2 changes its sign.
+        keeps_chunks: a state has room for the tokens of an unfinished chunk. Tiles need it (`ops.state.chunks`).
     """
 
     num_key_heads: int
@@ -74,7 +75,7 @@ class DeltaNetConfig:
 
     @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """What a sequence keeps: the rows that the convolution sees, a matrix per value head, and a chunk's tokens."""
+        """A sequence's state: the rows that the convolution sees, a matrix per value head, and a chunk's tokens."""
         sizes = (self.num_value_heads, self.key_head_dim, self.value_head_dim)
         if self.forgets_by_key:
             return (self.kernel_size - 1, self.num_channels), sizes
@@ -90,12 +91,12 @@ class StateSpaceConfig:
     """The recurrent layers of a hybrid: state spaces (Mamba 2, https://arxiv.org/abs/2405.21060).
 
     Args:
-        num_heads, head_dim: of what is written into the states, and read.
-        num_groups: heads of a group share what they write by and read by, vectors of `state_size`.
+        num_heads, head_dim: of the values that are written into the states and read.
+        num_groups: heads of a group share B and C, vectors of `state_size`.
         kernel_size: tokens that the convolution before the heads sees, the last one included.
         convolution_bias, projection_bias, output_bias: these have a bias.
         least_step, most_step: bounds of a token's step size.
-        gate: whether the gates come before the norm or behind it, or there is no norm.
+        gate: the gates come before or after the norm, or there is no norm.
         keeps_chunks: as of `DeltaNetConfig`.
     """
 
@@ -124,7 +125,7 @@ class StateSpaceConfig:
 
     @property
     def num_channels(self) -> int:
-        """Of the convolution: heads, and what groups write by and read by."""
+        """Channels of the convolution: heads, and B and C of the groups."""
         return self.inner_size + 2 * self.group_size
 
     @property
@@ -134,7 +135,7 @@ class StateSpaceConfig:
 
     @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """What a sequence keeps: the rows that the convolution still sees, a matrix per head, and a chunk's tokens."""
+        """A sequence's state: the rows that the convolution still sees, a matrix per head, and a chunk's tokens."""
         sizes = (self.num_heads, self.state_size, self.head_dim)
         states = (self.kernel_size - 1, self.num_channels), *head_states(*sizes)
         if not self.keeps_chunks:
@@ -150,9 +151,9 @@ class SelectiveConfig:
     Args:
         num_channels: of the convolution and of the states.
         kernel_size: tokens that the convolution sees, the last one included.
-        step_rank: of the matrix that the step sizes of all channels follow from.
+        step_rank: rank of the matrix that computes the step sizes of all channels.
         convolution_bias, projection_bias: these have a bias.
-        norm_eps: of norms on what step sizes follow from, and on what channels write by and read by; None: no norms.
+        norm_eps: of norms on the inputs of the step sizes, and on B and C; None: no norms.
         has_norm_weights: these norms scale by learned vectors.
     """
 
@@ -172,7 +173,7 @@ class SelectiveConfig:
 
     @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """What a sequence keeps: the rows that the convolution still sees, and the states of all channels."""
+        """A sequence's state: the rows that the convolution still sees, and the states of all channels."""
         return (self.kernel_size - 1, self.num_channels), (self.state_size, self.num_channels)
 
 
@@ -191,7 +192,7 @@ class ShortConvolutionConfig:
 
     @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """What a sequence keeps: the rows that the convolution still sees."""
+        """A sequence's state: the rows that the convolution still sees."""
         return ((self.kernel_size - 1, self.num_channels),)
 
 
@@ -200,7 +201,7 @@ class GatedUnitConfig:
     """The recurrent layers of Griffin (RG-LRU, https://arxiv.org/abs/2402.19427): a number per channel.
 
     Args:
-        num_heads, head_dim: of the channels; a head has matrices of its own, from which its gates follow.
+        num_heads, head_dim: of the channels; a head has its own matrices, which compute its gates.
         kernel_size: tokens that the convolution sees, the last one included.
     """
 
@@ -220,7 +221,7 @@ class GatedUnitConfig:
 
     @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """What a sequence keeps: the rows that the convolution still sees, and the states of all channels."""
+        """A sequence's state: the rows that the convolution still sees, and the states of all channels."""
         return (self.kernel_size - 1, self.num_channels), (self.num_channels,)
 
 

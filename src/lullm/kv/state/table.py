@@ -5,12 +5,12 @@ share its blocks until one of them moves on, and the prefix cache. A *snapshot* 
 tokens; it is findable by the hash of all tokens up to there.
 """
 
-from array import array
 from collections.abc import Callable, Iterable, Sequence
 
 from lullm.kv.allocator import BlockAllocator
 from lullm.kv.block_table import BlockTable
 from lullm.kv.hashing import BlockHashes, state_suffix
+from lullm.types.packed import pack
 from lullm.types.step import BlockPair
 
 
@@ -42,9 +42,8 @@ class StateTable(BlockTable):
 
     def allocate(self, num_tokens: int, shared_ids: Iterable[int] = (), num_promoted: int | None = None) -> None:
         """Take the blocks of a snapshot or a fork, which the caller has references to; otherwise fresh ones."""
-        self.block_ids = array("i", shared_ids)
-        if not self.block_ids:
-            self.block_ids.extend(self.allocator.allocate() for _ in range(self.num_to_copy))
+        fresh = (self.allocator.allocate() for _ in range(self.num_to_copy))
+        self.packed_ids = pack(shared_ids) or pack(fresh)
 
     def num_fresh_blocks(self, num_tokens: int) -> int:
         """0: a state does not grow."""
@@ -67,7 +66,7 @@ class StateTable(BlockTable):
             if allocator.num_free < 2 * self.num_to_copy:
                 self.give_up_snapshot()
                 return ()
-        self.block_ids = array("i", [allocator.allocate() for _ in old])
+        self.packed_ids = pack(allocator.allocate() for _ in old)
         if is_shared:
             allocator.release(old)
         else:  # only the snapshot holds them until the copies are made

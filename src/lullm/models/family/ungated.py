@@ -5,12 +5,10 @@ import re
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, Decoder, DecoderStyle, plain_mlp, rules_of
+from lullm.models.decoder import CausalLM, DecoderStyle, plain_mlp, rules_of
 from lullm.models.family.layer_norm.parallel import UNGATED_RENAMES, renames
-from lullm.nn.context import StepContext
 from lullm.nn.mlp import XieluMLP
 from lullm.nn.norm import RMSNorm
 from lullm.weights.rule import HeadOrder
@@ -40,20 +38,8 @@ def _empty_norm(config: ModelConfig, dtype: torch.dtype) -> RMSNorm:
     return RMSNorm(config.hidden_size, config.family.rms_norm_eps, dtype, has_weight=False)
 
 
-class NanochatDecoder(Decoder):
-    """With a norm behind the embedding."""
-
-    def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
-        super().__init__(config, style, dtype, max_model_len)
-        self.embed_norm = _empty_norm(config, dtype)
-
-    def embed(self, token_ids: Tensor, context: StepContext) -> Tensor:
-        hidden = super().embed(token_ids, context)
-        return self.embed_norm(hidden, context.ops) if self.stage.is_first else hidden
-
-
 def build_nanochat(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    """Heads turn the other way round: as in a head whose halves are exchanged."""
+    """Heads rotate in the other direction, as if their halves were exchanged."""
     rules, bias, half = rules_of(config), config.family.attention_bias, config.head_dim // 2
     order = (*range(half, 2 * half), *range(half))
     style = DecoderStyle(
@@ -64,6 +50,6 @@ def build_nanochat(config: ModelConfig, dtype: torch.dtype, max_model_len: int) 
         o_bias=bias,
         make_norm=_empty_norm,
         make_mlp=plain_mlp,
-        make_decoder=NanochatDecoder,
+        norms_embedding=True,
     )
     return CausalLM(config, style, dtype, max_model_len)

@@ -1,4 +1,4 @@
-"""Convolutions along the tokens, and the mixer of LFM2 that is little else (https://arxiv.org/abs/2511.23404)."""
+"""Convolutions along the tokens, and the mixer of LFM2, a gated convolution (https://arxiv.org/abs/2511.23404)."""
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from lullm.ops.table import Ops
 
 
 def state_of(config: RecurrentConfig, layer: int, place: LayerPlace, context: StepContext) -> LayerState:
-    """Where the step's sequences keep the state of a layer."""
+    """The states of a layer, for the sequences of the step."""
     layout = context.attention[place.group]
     assert isinstance(layout, StateLayout), "the group of a recurrent layer"
     return LayerState(context.caches[layer], layout, place.part, config.state_shapes)
@@ -21,8 +21,8 @@ def state_of(config: RecurrentConfig, layer: int, place: LayerPlace, context: St
 class Convolution(nn.Module):
     """A filter per channel, of weight `[C, 1, K]`.
 
-    `shared_sizes`: channels in parts of which workers that share the layer have a part each. A checkpoint may hold the
-    filters of each part by themselves (`Fusion`).
+    `shared_sizes`: the channels in parts. Workers that share the layer divide each part. A checkpoint may hold the
+    filters of each part separately (`Fusion`).
     """
 
     def __init__(self, shared_sizes: tuple[int, ...], kernel_size: int, bias: bool, dtype: torch.dtype):
@@ -40,7 +40,7 @@ class ShortConvolution(nn.Module):
     """`out(c * convolution(b * x))` of three projections b, c, x.
 
     Args:
-        layer: the number of its entry in `layer_kinds`. place: of its state.
+        layer: the number of its entry in `layer_kinds`. place: the place of its state.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ShortConvolution(nn.Module):
         self.out_proj = Linear(size, hidden_size, bias, dtype)
 
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """The rotary table is for attention."""
+        """The rotary table is not used."""
         ops, state = context.ops, state_of(self.config, self.layer, self.place, context)
         b, c, mixed = self.in_proj(x, ops).split(self.in_proj.part_sizes, dim=-1)  # [T, C] each
         ops.multiply_(mixed, b, None)

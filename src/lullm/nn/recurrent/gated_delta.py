@@ -14,7 +14,7 @@ from lullm.ops.state.weights import DecayWeights
 
 
 class StepSizes(FusedLinear, Gate):
-    """Two numbers per value head: how much a token writes, and how much is forgotten first. Never quantized."""
+    """Two numbers per value head: how much a token writes, and how much the state decays before. Never quantized."""
 
     def __init__(self, hidden_size: int, num_heads: int, dtype: torch.dtype):
         Linear.__init__(self, hidden_size, 2 * num_heads, False, dtype)
@@ -22,11 +22,11 @@ class StepSizes(FusedLinear, Gate):
 
 
 class GatedDeltaNet(nn.Module):
-    """Project, convolve, move the state on and read it, norm, gate, project back.
+    """Project, convolve, update the state and read it, norm, gate, project back.
 
     Args:
-        layer: the number of its entry in `layer_kinds`. place: of its state.
-        is_apart: queries, keys and values have matrices of their own in a checkpoint.
+        layer: the number of its entry in `layer_kinds`. place: the place of its state.
+        is_apart: a checkpoint has separate matrices for queries, keys and values.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class GatedDeltaNet(nn.Module):
         self.out_proj = Linear(config.value_size, hidden_size, False, dtype)
 
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """The rotary table is for attention."""
+        """The rotary table is not used."""
         config, ops, state = self.config, context.ops, state_of(self.config, self.layer, self.place, context)
         mixed, z = self.in_proj_qkvz(x, ops).split(
             (config.num_channels, config.value_size), dim=-1

@@ -1,4 +1,4 @@
-"""Griffin's recurrent block (RG-LRU, https://arxiv.org/abs/2402.19427): a mixer whose channels keep a number each."""
+"""Griffin's recurrent block (RG-LRU, https://arxiv.org/abs/2402.19427): a mixer with one number per channel."""
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,10 @@ from lullm.types.arithmetic import Activation
 
 
 class GatedUnit(nn.Module):
-    """Project, convolve, find the gates head by head, move the states on, multiply by the other branch, project back.
+    """Project, convolve, compute the gates by head, update the states, multiply by the other branch, project back.
 
     Args:
-        layer: the number of its entry in `layer_kinds`. place: of its state.
+        layer: the number of its entry in `layer_kinds`. place: the place of its state.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class GatedUnit(nn.Module):
         self.out_proj = Linear(size, hidden_size, True, dtype)
 
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """The rotary table is for attention."""
+        """The rotary table is not used."""
         ops, state = context.ops, state_of(self.config, self.layer, self.place, context)
         other, mixed = self.in_proj(x, ops).split(self.in_proj.part_sizes, dim=-1)  # [T, I] each
         mixed = self.conv1d(mixed, False, state, ops)

@@ -1,4 +1,4 @@
-"""Kimi Delta Attention (https://arxiv.org/abs/2510.26692): a gated delta net that forgets by the element of a key."""
+"""Kimi Delta Attention (https://arxiv.org/abs/2510.26692): a gated delta net with a decay per element of a key."""
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +14,12 @@ from lullm.ops.state.weights import DecayWeights
 
 
 class KimiDelta(nn.Module):
-    """Project, convolve, move the state on and read it, norm, gate, project back.
+    """Project, convolve, update the state and read it, norm, gate, project back.
 
-    Decays and gates follow from vectors of a head's size.
+    Decays and gates are computed from vectors of a head's size.
 
     Args:
-        layer: the number of its entry in `layer_kinds`. place: of its state.
+        layer: the number of its entry in `layer_kinds`. place: the place of its state.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class KimiDelta(nn.Module):
         self.o_proj = Linear(size, hidden_size, False, dtype)
 
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """The rotary table is for attention."""
+        """The rotary table is not used."""
         config, ops, state = self.config, context.ops, state_of(self.config, self.layer, self.place, context)
         mixed = self.conv1d(self.qkv_proj(x, ops), True, state, ops)
         heads = mixed.unflatten(-1, (-1, config.key_head_dim))  # [T, 3 * H, D]

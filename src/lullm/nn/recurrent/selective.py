@@ -1,4 +1,4 @@
-"""Selective scan (Mamba 1, https://arxiv.org/abs/2312.00752): a mixer whose channels each keep a vector of numbers."""
+"""Selective scan (Mamba 1, https://arxiv.org/abs/2312.00752): a mixer with a state vector per channel."""
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +22,10 @@ class PlainNorm(RMSNorm):
 
 
 class SelectiveScan(nn.Module):
-    """Project, convolve, find step sizes and what is written and read by, move the states on, gate, project back.
+    """Project, convolve, compute step sizes, B and C, update the states, gate, project back.
 
     Args:
-        layer: the number of its entry in `layer_kinds`. place: of its state.
+        layer: the number of its entry in `layer_kinds`. place: the place of its state.
     """
 
     def __init__(self, config: SelectiveConfig, hidden_size: int, layer: int, place: LayerPlace, dtype: torch.dtype):
@@ -50,12 +50,12 @@ class SelectiveScan(nn.Module):
         self.out_proj = Linear(size, hidden_size, bias, dtype)
 
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """The rotary table is for attention."""
+        """The rotary table is not used."""
         ops, state = context.ops, state_of(self.config, self.layer, self.place, context)
         mixed, z = self.in_proj(x, ops).split(self.in_proj.part_sizes, dim=-1)  # [T, I] each
         mixed = self.conv1d(mixed, True, state, ops)
         sizes = self.x_proj(mixed, ops)  # [T, R + 2 N]
-        ops.all_reduce_(sizes)  # workers that share the channels have a part of every sum
+        ops.all_reduce_(sizes)  # each worker that shares the channels has a part of every sum
         for part, norm in zip(sizes.split(self.part_sizes, dim=-1), self.norms, strict=False):
             norm.norm_(part, ops)
         low, bc = sizes.split((self.part_sizes[0], 2 * self.config.state_size), dim=-1)

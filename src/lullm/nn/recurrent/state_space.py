@@ -1,4 +1,4 @@
-"""State space (Mamba 2, https://arxiv.org/abs/2405.21060): a mixer that remembers a sequence by a matrix per head."""
+"""State space (Mamba 2, https://arxiv.org/abs/2405.21060): a mixer with a state matrix per head."""
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,10 @@ from lullm.ops.state.weights import DecayWeights
 
 
 class StateSpace(nn.Module):
-    """Project, convolve, move the state on and read it, gate, norm, project back.
+    """Project, convolve, update the state and read it, gate, norm, project back.
 
     Args:
-        layer: the number of its entry in `layer_kinds`. place: of its state.
+        layer: the number of its entry in `layer_kinds`. place: the place of its state.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class StateSpace(nn.Module):
         self.out_proj = Linear(config.inner_size, hidden_size, config.output_bias, dtype)
 
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """The rotary table is for attention."""
+        """The rotary table is not used."""
         config, ops, state = self.config, context.ops, state_of(self.config, self.layer, self.place, context)
         z, mixed, dt = self.in_proj(x, ops).split(self.in_proj.part_sizes, dim=-1)  # [T, I], [T, C], [T, H]
         mixed = self.conv1d(mixed, True, state, ops)

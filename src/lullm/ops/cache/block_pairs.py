@@ -1,10 +1,10 @@
-"""Pairs of (source, destination) block ids, as copies of blocks are given."""
+"""Copies of blocks, as pairs of (source, destination) block ids."""
 
 BlockPairs = list[tuple[int, int]]
 
 
 def independent_batches(pairs: BlockPairs) -> list[BlockPairs]:
-    """Cut the list so that the copies of a batch may run in any order, and the batches one after the other.
+    """Cut the list into batches that run one after the other; the copies of a batch may run in any order.
 
     A batch ends before a pair that reads what the batch writes, or writes what it reads or writes.
     """

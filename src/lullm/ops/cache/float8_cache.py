@@ -2,12 +2,12 @@
 
     value = e4m3 * scale[head]
 
-A cache is one tensor `[num_blocks, block_size, Hkv, D]` of one byte per value. The scales are outside of it, and blocks
-are valid only with the scales they were written with. So scales may change only while no block holds anything.
+A cache is one tensor `[num_blocks, block_size, Hkv, D]` of one byte per value. The scales are outside of it. Blocks are
+valid only with the scales that they were written with, so scales may change only while no block is in use.
 
-Rounded to nearest, ties to even; values beyond 448 scales saturate, NaN stays NaN. e4m3 has steps of 1/16 to 1/8 of
-the value from 2**-6 to 448, and of 2**-9 below, so a scale only moves that range: with scales of 1 nearly all models
-fit (format: https://arxiv.org/abs/2209.05433).
+Rounded to nearest, ties to even; values beyond 448 scales saturate, NaN stays NaN. From 2**-6 to 448, steps of e4m3 are
+1/16 to 1/8 of the value; below, they are 2**-9. A scale moves only this range: nearly all models fit with scales of 1
+(format: https://arxiv.org/abs/2209.05433).
 """
 
 import torch
@@ -22,7 +22,7 @@ def quantize(x: Tensor, scales: Tensor | None) -> Tensor:
     x = x.float()
     if scales is not None:
         x = x / scales[:, None]
-    # Clamped first: a conversion need not saturate.
+    # Clamped first: the conversion may not saturate.
     return x.clamp(-FLOAT8_MAX, FLOAT8_MAX).to(FLOAT8)
 
 
@@ -40,5 +40,5 @@ def dequantize(values: Tensor, scales: Tensor | None, dtype: torch.dtype) -> Ten
 
 
 def as_bytes(cache: Tensor) -> Tensor:
-    """The same memory in a type that all torch functions can copy; few take fp8."""
+    """The same memory as a type that all torch functions copy; few take fp8."""
     return cache.view(torch.uint8) if cache.dtype == FLOAT8 else cache

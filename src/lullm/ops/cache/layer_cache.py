@@ -1,4 +1,4 @@
-"""LayerCache: the KV cache of one layer. HeadNorm: the norm of query and key heads before they are rotated.
+"""LayerCache: the KV cache of one layer. HeadNorm: the norm of query and key heads before the rotation.
 
 The token at position `p` of a sequence lives in the slot `block_table[p // block_size] * block_size + p % block_size`.
 """
@@ -15,7 +15,7 @@ class LayerCache:
     Args:
         key, value: `[num_blocks, block_size, Hkv, D]` each, of the model's dtype or fp8 (`float8_cache`); or int8 with
             rows of D + 2 or more (`int8_cache`).
-            One tensor may be both, where a layer keeps latent vectors.
+            A layer with latent vectors has one tensor as both.
         key_scales, value_scales: `[Hkv]` float32, both or neither; only an fp8 cache has them. None: all are 1.
     """
 
@@ -26,13 +26,13 @@ class LayerCache:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What lies in blocks: keys, values, of the same shape and dtype; or the one tensor that is both."""
+        """The tensors of blocks: keys and values, of the same shape and dtype; or the one tensor that is both."""
         return (self.key,) if self.key is self.value else (self.key, self.value)
 
     def share(self, number: int, num_shares: int, num_heads: int) -> "LayerCache":
-        """The cache of one of `num_shares` layers that have equal parts of every block here.
+        """The cache of one of `num_shares` layers that divide every block equally.
 
-        In it, the layer's part of block b is block `b * num_shares`.
+        In the result, the layer's part of block b is block `b * num_shares`.
         """
         sides = [_share(side, number, num_shares, num_heads) for side in self.tensors]
         return LayerCache(sides[0], sides[-1])
@@ -52,12 +52,12 @@ class LayerCache:
 
     @property
     def row_bytes(self) -> int:
-        """Of one head of one token."""
+        """Bytes of one head of one token."""
         return self.key.shape[3] * self.key.element_size()
 
 
 def _share(side: Tensor, number: int, num_shares: int, num_heads: int) -> Tensor:
-    """Of `[num_blocks, block_size, *]`: a view `[num_blocks * num_shares - number, block_size, num_heads, row]`."""
+    """A view `[num_blocks * num_shares - number, block_size, num_heads, row]` of `[num_blocks, block_size, *]`."""
     num_blocks, block_size = side.shape[:2]
     row_len = side[0, 0].numel() // (num_shares * num_heads)
     blocks = side.view(num_blocks * num_shares, block_size, num_heads, row_len)

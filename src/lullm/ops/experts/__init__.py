@@ -1,1 +1,1 @@
-"""A mixture of experts: which experts a token uses, their matrices, and the sum of what they give."""
+"""A mixture of experts: the experts of a token, their matrices, and the sum of their results."""

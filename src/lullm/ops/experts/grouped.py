@@ -1,6 +1,6 @@
-"""The mixture of experts in torch, on any device: the rows of one expert after those of another.
+"""The mixture of experts in torch, on any device: expert by expert, over the rows that chose it.
 
-Only experts that have rows are read. A device waits here for the numbers of rows, so that no graph can record it.
+Reads only experts that have rows. A device waits here for the numbers of rows, so no graph can record it.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Experts = Callable[[Tensor, Routes, ExpertWeights, Tensor | None, Tensor | None]
 
 
 def experts_over(linear: Linear, quantized_linear: QuantizedLinear = expansion.quantized_linear) -> Experts:
-    """`Ops.experts` over the linear ops of the same table, so that it has what those promise."""
+    """`Ops.experts` over the linear ops of the same table, with the same guarantees."""
 
     def multiply(x: Tensor, matrices: Matrices, expert: int) -> Tensor:
         weight, bias, layout = matrices.weights[expert], matrices.bias_of(expert), matrices.layouts[expert]

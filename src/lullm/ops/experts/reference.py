@@ -1,4 +1,4 @@
-"""The golden mixture of experts: one token after the other, one expert after the other."""
+"""The golden mixture of experts: token by token, expert by expert."""
 
 import torch
 from torch import Tensor

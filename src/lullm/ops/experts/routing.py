@@ -1,4 +1,4 @@
-"""Routing (https://arxiv.org/abs/2101.03961): which experts a token uses, and how much of each. In torch."""
+"""Routing (https://arxiv.org/abs/2101.03961): the experts of each token, and their shares. In torch."""
 
 from typing import NamedTuple, Protocol
 
@@ -9,7 +9,7 @@ from lullm.config.layer.experts import ExpertsConfig
 
 
 class Routes(NamedTuple):
-    """Of every token the experts that it uses `[T, K]` int64, ascending, and their shares `[T, K]` float32."""
+    """The experts of every token `[T, K]` int64, ascending, and their shares `[T, K]` float32."""
 
     experts: Tensor
     shares: Tensor
@@ -53,7 +53,7 @@ def _mixed_sparsely(products: Tensor, config: ExpertsConfig) -> Routes:
 
 
 def _in_best_groups(ranked: Tensor, config: ExpertsConfig) -> Tensor:
-    """Minus infinity outside the groups whose best experts have the largest sum."""
+    """Set products to minus infinity outside the groups whose best experts have the largest sum."""
     if config.num_used_groups == config.num_groups:
         return ranked
     groups = ranked.unflatten(-1, (config.num_groups, -1))  # [T, G, E / G]

@@ -1,4 +1,4 @@
-"""ExpertWeights: the matrices of a layer's experts, and how gates and ups are joined between them."""
+"""ExpertWeights: the matrices of a layer's experts, and the function that joins gates and ups."""
 
 import ctypes
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from lullm.types.arithmetic import Activation
 
 @dataclass(frozen=True, eq=False)
 class Matrices:
-    """One matrix per expert, all of one shape, at addresses that stay.
+    """One matrix per expert, all of one shape, at fixed addresses.
 
     Args:
         weights: `[out, in]`, or the storage of a quantized weight.
-        biases: `[out]`; None: there are none.
-        layouts: of quantized weights; None: it is not quantized.
+        biases: `[out]`; None: no biases.
+        layouts: of quantized weights; None: the weight is not quantized.
     """
 
     weights: Sequence[Tensor]
@@ -39,7 +39,7 @@ class Matrices:
 
     @cached_property
     def are_alike(self) -> bool:
-        """Whether all lie in memory in one way. A checkpoint may leave single experts unquantized."""
+        """Whether all have the same layout. A checkpoint may leave single experts unquantized."""
         return all(layout == self.layouts[0] for layout in self.layouts)
 
     def bias_of(self, expert: int) -> Tensor | None:
@@ -61,13 +61,14 @@ def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_uint64]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExpertSlots:
-    """Where the experts of a layer are: each has a slot, and a worker has some that follow each other.
+    """The places of a layer's experts: each has a slot, and a worker has a run of slots.
 
-    Both tensors change in place, at addresses that recorded steps know.
+    Both tensors change in place: recorded steps hold their addresses.
 
     Args:
-        of_experts: `[E]` int64, by expert. load: `[E]` int64, how many tokens have used it since it was last cleared.
-        first: of this worker's.
+        of_experts: `[E]` int64, the slot of each expert. load: `[E]` int64, the tokens of each expert since the last
+            clear.
+        first: the first slot of this worker.
     """
 
     of_experts: Tensor
@@ -84,19 +85,19 @@ class ExpertSlots:
         return len(self.of_experts)
 
     def count(self, experts: Tensor) -> None:
-        """Add tokens to the load. `experts`: of each token, those that it uses; in torch on any device."""
+        """Add tokens to the load. `experts`: those of each token. In torch, on any device."""
         self.load.add_(experts.flatten().bincount(minlength=len(self)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExpertWeights:
-    """`down(gate(gate_up(x)))` of every expert that is here.
+    """`down(gate(gate_up(x)))` of every expert of this worker.
 
     Args:
         gate_up: matrices `[2 * I, H]`, gates first. down: matrices `[H, I]`. Both by slot.
         gate: `activation(gate) * up`, or a `ClampedGate`.
         slots: of all experts.
-        is_gated: else `gate_up` are ups `[I, H]`, and `gate` is their activation.
+        is_gated: if False, `gate_up` are ups `[I, H]`, and `gate` is their activation.
     """
 
     gate_up: Matrices
@@ -107,7 +108,7 @@ class ExpertWeights:
 
     @property
     def own(self) -> slice:
-        """The slots that are here."""
+        """The slots of this worker."""
         return slice(self.slots.first, self.slots.first + len(self.down.weights))
 
     def join(self, gate_up: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The ops over quantized weights in torch, on any device: weights are expanded a slab at a time, to stay small.
+"""The ops over quantized weights in torch, on any device: weights are expanded slab by slab, to bound the memory.
 
 This saves memory, not time: expanding costs more than reading 16 bits would.
 """
@@ -20,7 +20,7 @@ def quantized_embedding(token_ids: Tensor, weight: Tensor, layout: Layout, dtype
 
 
 def quantized_linear(x: Tensor, weight: Tensor, layout: Layout, bias: Tensor | None) -> Tensor:
-    # In float32, whatever x is: a matrix expands to it anyhow, and it is the type of all processors.
+    # In float32, whatever x is: a matrix expands to float32 anyway, and all processors compute in it.
     rows = x.float()
     slab = round_up(max(1, _SLAB_WEIGHTS // layout.in_features), PANEL_ROWS)
     parts = []

@@ -1,9 +1,9 @@
-"""Grids: weights whose scales belong to groups of 16 or 32 inputs, as GGUF, AWQ and GPTQ files hold them.
+"""Grids: weights with a scale per group of 16 or 32 inputs, as in GGUF, AWQ and GPTQ files.
 
-A weight is `digit * scale - minimum`. A group's scale is a float16; or, of grids with codes, a small integer times a
-float16 of the whole span of 256 inputs, as the minimum is. Without codes a minimum is a float16, or a zero point times
-the scale. The storage is uint8 `[num_panels, panel_bytes]`, in panels of 32 rows and blocks of 64 inputs as other
-quantized weights (`weight.py`); `ops/cpu/csrc/grid.h` draws the bytes.
+A weight is `digit * scale - minimum`. A group's scale is a float16. In grids with codes, scale and minimum are each a
+small integer (the code) times a float16 of the whole span of 256 inputs. Without codes a minimum is a float16, or a
+zero point times the scale. The storage is uint8 `[num_panels, panel_bytes]`, in panels of 32 rows and blocks of 64
+inputs as for other quantized weights (`weight.py`); `ops/cpu/csrc/grid.h` draws the bytes.
 """
 
 from dataclasses import dataclass, replace
@@ -21,13 +21,13 @@ _BIAS = 8  # of digits of four bits that have a sign
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GridRows:
-    """Rows of a matrix, taken apart. G groups of a row; S spans that share a float16.
+    """Rows of a matrix, in their parts. A row has G groups, and S spans that share a float16.
 
     Args:
         digits: `[n, in]` int8; or uint8, without a sign.
         factors: `[n, S]` float16. codes: `[n, G]` int8, factors on them; None: a group is a span.
-        min_factors, min_codes: the same of what is subtracted; None: nothing is. Codes are uint8. In grids of zero
-            points, codes on `factors`.
+        min_factors, min_codes: the same for the minimums; None: no minimums. Codes are uint8. In grids of zero points
+            they multiply `factors`.
     """
 
     digits: Tensor
@@ -46,7 +46,7 @@ class GridRows:
         return GridRows(digits, factors, *others)
 
     def columns(self, first: int, num: int) -> "GridRows":
-        """Some of the inputs. Raises ValueError: they cut a group, or a span."""
+        """The rows for some of the inputs. Raises ValueError: the range cuts a group, or a span."""
         num_inputs = self.digits.shape[1]
 
         def part(of: Tensor | None) -> Tensor | None:
@@ -83,8 +83,8 @@ class Grid:
 
     Args:
         number: in the native library (`kGrids` in `grid.h`).
-        digit_bits: 8, signed; or 4, which `has_sign` or not.
-        min_bytes: of a group: 0: nothing is subtracted; 1: a code or a zero point; 2: a float16.
+        digit_bits: 8, signed; or 4, signed if `has_sign`.
+        min_bytes: of a group's minimum. 0: none; 1: a code or a zero point; 2: a float16.
     """
 
     number: int
@@ -96,12 +96,12 @@ class Grid:
 
     @property
     def num_groups(self) -> int:
-        """Of a block."""
+        """Groups of a block."""
         return BLOCK_INPUTS // self.group_inputs
 
     @property
     def digit_bytes(self) -> int:
-        """Of a block, as all that follow."""
+        """Bytes of a block's digits. The properties below are of a block, too."""
         return PANEL_ROWS * BLOCK_INPUTS * self.digit_bits // 8
 
     @property
@@ -114,7 +114,7 @@ class Grid:
 
     @property
     def span_bytes(self) -> int:
-        """Of the float16 of a span of four blocks."""
+        """Bytes of the float16 numbers of a span of four blocks."""
         return PANEL_ROWS * 2 * (2 if self.min_bytes else 1) if self.has_codes else 0
 
 
@@ -124,18 +124,18 @@ Q4_K = Grid(18, 4, 32, has_codes=True, min_bytes=1, has_sign=False)
 Q5_K = Grid(19, 8, 32, has_codes=True, min_bytes=1)
 Q6_K = Grid(20, 8, 16, has_codes=True, min_bytes=0)
 ANY_K = Grid(21, 8, 16, has_codes=True, min_bytes=1)
-"""Holds rows of Q4_K, Q5_K and Q6_K beside each other."""
+"""Holds rows of Q4_K, Q5_K and Q6_K together."""
 ZERO_POINTS = Grid(22, 4, 32, has_codes=False, min_bytes=1, has_sign=False)
-"""Of AWQ and GPTQ: (digit - zero point) * scale."""
+"""For AWQ and GPTQ: (digit - zero point) * scale."""
 Q4_1 = Grid(23, 4, 32, has_codes=False, min_bytes=2, has_sign=False)
 ANY_32 = Grid(24, 8, 32, has_codes=False, min_bytes=2)
-"""Holds rows of Q5_1 and of all other blocks of 32 beside each other."""
+"""Holds rows of Q5_1 and of all other blocks of 32 together."""
 GRIDS = (Q4_0, Q8_0, Q4_K, Q5_K, Q6_K, ANY_K, ZERO_POINTS, Q4_1, ANY_32)
 
 
 @dataclass(frozen=True)
 class GridLayout:
-    """How a matrix `[out_features, in_features]` of a grid lies in its storage. See `weight.Layout`."""
+    """The storage of a matrix `[out_features, in_features]` of a grid. See `weight.Layout`."""
 
     grid: Grid
     out_features: int
@@ -151,7 +151,7 @@ class GridLayout:
 
     @cached_property
     def shape(self) -> tuple[int, int]:
-        """Of the storage, in bytes."""
+        """Shape of the storage, in bytes."""
         num_spans = cdiv(self.num_blocks, _SPAN_BLOCKS)
         panel_bytes = self.num_blocks * self.grid.block_bytes + num_spans * self.grid.span_bytes
         return cdiv(self.out_features, PANEL_ROWS), panel_bytes
@@ -165,7 +165,7 @@ class GridLayout:
         return replace(self, out_features=num_rows)
 
     def rows(self, storage: Tensor, row_ids: Tensor) -> GridRows:
-        """The rows as they are stored, padded to whole blocks."""
+        """The stored rows, padded to whole blocks."""
         grid, parts, at = self.grid, _Parts(storage, self), place(row_ids)
         lines = parts.digits[at].unsqueeze(-1).view(torch.uint8)
         if grid.digit_bits == 4:
@@ -177,7 +177,7 @@ class GridLayout:
                 return GridRows(digits, scales)
             mins = parts.mins[at].flatten(1)
             return GridRows(digits, scales, None, *((mins,) if grid.min_bytes == 2 else (scales, mins)))
-        # A span at the end may have fewer blocks: its codes are filled up.
+        # The last span may have fewer blocks: pad its codes.
         fill = (-self.num_blocks % _SPAN_BLOCKS) * grid.num_groups
         digits = torch.nn.functional.pad(digits, (0, fill * grid.group_inputs))
         codes = torch.nn.functional.pad(parts.scales[at].flatten(1), (0, fill))
@@ -218,7 +218,7 @@ class GridLayout:
 
 
 def mins_without_codes(rows: GridRows, grid: Grid) -> Tensor | None:
-    """What `grid`, which has no codes, stores of the rows' minimums: zero points, or float16."""
+    """The rows' minimums as a `grid` without codes stores them: zero points, or float16."""
     if grid.min_bytes == 1:
         assert rows.min_codes is not None, "of a grid of zero points"
         return rows.min_codes
@@ -261,7 +261,7 @@ def _padded(digits: Tensor, num_blocks: int) -> Tensor:
 
 
 def _grouped(codes: Tensor, layout: GridLayout) -> Tensor:
-    """What belongs to larger groups, of the layout's; padded to whole blocks."""
+    """The codes of larger groups, repeated for the layout's groups; padded to whole blocks."""
     num_groups = layout.in_features // layout.grid.group_inputs
     codes = codes.repeat_interleave(num_groups // codes.shape[1], dim=1) if codes.shape[1] < num_groups else codes
     return torch.nn.functional.pad(codes, (0, layout.num_blocks * layout.grid.num_groups - codes.shape[1]))

@@ -1,4 +1,4 @@
-"""IntegerRows: rows that are integers and scales already, stored in a quantized matrix as they are."""
+"""IntegerRows: rows of integers and scales, which a quantized matrix stores unchanged."""
 
 from dataclasses import dataclass, replace
 
@@ -23,7 +23,7 @@ class IntegerRows:
     """Rows of a matrix: integer x scale of its group of 16 inputs x scale of its row.
 
     Args:
-        integers: int8 `[n, in]`; -8..7 where they go into 4 bits.
+        integers: int8 `[n, in]`; -8..7 for storage in 4 bits.
         row_scales: float32 `[n]`.
         group_scales: int8 `[n, ceil(in / 16)]`, -15..15; None: all are 1.
     """
@@ -40,7 +40,7 @@ class IntegerRows:
         return IntegerRows(self.integers[rows], self.row_scales[rows], groups)
 
     def columns(self, first: int, num: int) -> "IntegerRows":
-        """Some of the inputs. Raises ValueError: they cut a group."""
+        """The rows for some of the inputs. Raises ValueError: the range cuts a group."""
         if self.group_scales is None:
             return replace(self, integers=self.integers[:, first : first + num])
         if (first or num < self.integers.shape[1]) and (first % GROUP_INPUTS or num % GROUP_INPUTS):
@@ -75,7 +75,7 @@ def store_rows_(storage: Tensor, layout: QuantizedLayout, first_row: int, rows: 
 
 
 def rows_of_storage(storage: Tensor, layout: QuantizedLayout) -> IntegerRows:
-    """All rows of a matrix, as they are stored."""
+    """All rows of a matrix, unchanged."""
     at = place(torch.arange(layout.out_features, device=storage.device))
     scales = row_scales_view(storage)[at]
     if layout.bits == 8:

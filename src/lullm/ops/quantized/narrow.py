@@ -1,9 +1,9 @@
-"""Narrow floats: weights of 8 or 4 bits that are floating point numbers, with scales of groups of inputs.
+"""Narrow floats: weights of 8 or 4 bits that are floating point numbers, with a scale per group of inputs.
 
-E4M3 (https://arxiv.org/abs/2209.05433) has a float32 per row and group. MXFP4 (OCP Microscaling Formats 1.0,
+E4M3 (https://arxiv.org/abs/2209.05433) has a float32 scale per row and group. MXFP4 (OCP Microscaling Formats 1.0,
 https://arxiv.org/abs/2310.10537) has numbers of 4 bits (e2m1: 1 bit sign, 2 exponent, 1 mantissa) and a power of two
-for every 32 of them. A weight is number x scale, rounded to the type of the activations: what a checkpoint that is
-decoded while it is read would have in memory.
+for every 32 of them. A weight is number x scale, rounded to the type of the activations. So the weights equal those of
+a checkpoint that is decoded while it is read.
 
 The storage is uint8 `[num_panels, panel_bytes]`; `ops/cpu/csrc/narrow/narrow.h` draws the bytes.
 """
@@ -21,9 +21,11 @@ from lullm.units import cdiv
 
 BLOCK_INPUTS = 32
 MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""Of e2m1, by the low three bits; the fourth is the sign."""
+"""Magnitudes of e2m1 by the low three bits; the fourth bit is the sign."""
 LEAST_EXPONENT, MOST_EXPONENT = 2, 240
-"""Of a stored scale of MXFP4, with 127 added: all products are normal numbers of bfloat16, in float32 by a factor."""
+"""Bounds of a stored scale of MXFP4, with 127 added: within them all products are normal numbers of bfloat16, in
+float32 by a factor.
+"""
 NOT_A_NUMBER = "a weight is NaN and cannot be stored"
 _SCALE_BIAS = 127
 _LARGEST_E4M3 = 448.0
@@ -34,12 +36,12 @@ _LINES = 4  # of a tile of MXFP4, each of four pairs
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NarrowRows:
-    """Rows of a matrix, or of several.
+    """Rows of one or several matrices.
 
     Args:
-        codes: uint8 `[..., n, in]` of e4m3, or `[..., n, in / 2]` of e2m1, the first of two in the low bits.
+        codes: uint8 `[..., n, in]` of e4m3, or `[..., n, in / 2]` of e2m1: two to a byte, the first in the low bits.
         scales: float32 `[..., n, G]` of e4m3, or exponents uint8 `[..., n, in / 32]`, with 127 added.
-        group_inputs: those that share a scale; the last group may have fewer.
+        group_inputs: inputs that share a scale; the last group may have fewer.
     """
 
     codes: Tensor
@@ -57,7 +59,7 @@ class NarrowRows:
         return replace(self, codes=self.codes[rows], scales=self.scales[rows])
 
     def columns(self, first: int, num: int) -> "NarrowRows":
-        """Some of the inputs. Raises ValueError: they cut a block."""
+        """The rows for some of the inputs. Raises ValueError: the range cuts a block."""
         if first % BLOCK_INPUTS or num % BLOCK_INPUTS:
             raise ValueError(f"inputs {first} to {first + num} cut one of its groups of {BLOCK_INPUTS}")
         size = gcd(self.group_inputs, first) if first + num < self.codes.shape[-1] or first else self.group_inputs
@@ -67,7 +69,7 @@ class NarrowRows:
         return NarrowRows(self.codes[..., first // per_byte : (first + num) // per_byte], groups, size)
 
     def in_groups_of(self, size: int) -> "NarrowRows":
-        """The same with a scale for `size` inputs, a divisor of the groups' size."""
+        """The same rows with a scale per `size` inputs, a divisor of the groups' size."""
         if size == self.group_inputs:
             return self
         num_inputs = self.codes.shape[-1] * (2 if self.is_e2m1 else 1)
@@ -75,7 +77,7 @@ class NarrowRows:
         return replace(self, scales=self.scales.index_select(-1, groups), group_inputs=size)
 
     def scaled(self, factor: float) -> "NarrowRows":
-        """The rows times a factor. Raises ValueError: their scales cannot hold it."""
+        """The rows times a factor. Raises ValueError: the product is outside the range of scales."""
         if factor != 1.0 and self.is_e2m1:
             raise ValueError(f"powers of two cannot hold a factor of {factor}")
         return self if factor == 1.0 else replace(self, scales=self.scales * factor)
@@ -94,7 +96,7 @@ class NarrowRows:
 
 
 def unpack_e2m1(codes: Tensor) -> Tensor:
-    """The numbers of bytes `[..., n]`, the first of two in the low bits: float32 `[..., 2 n]`."""
+    """The numbers in bytes `[..., n]`, two to a byte, the first in the low bits: float32 `[..., 2 n]`."""
     pairs = _pairs().to(codes.device).index_select(0, codes.flatten().int())
     return pairs.view(*codes.shape, 2).flatten(-2)
 
@@ -109,10 +111,10 @@ def _pairs() -> Tensor:
 
 @dataclass(frozen=True)
 class NarrowLayout:
-    """How a matrix `[out_features, in_features]` of narrow floats lies in its storage. See `weight.Layout`.
+    """The storage of a matrix `[out_features, in_features]` of narrow floats. See `weight.Layout`.
 
     Args:
-        group_inputs: those that share a scale; a multiple of 32, as `in_features`.
+        group_inputs: inputs that share a scale; a multiple of 32, as `in_features`.
     """
 
     is_e2m1: bool
@@ -142,7 +144,7 @@ class NarrowLayout:
 
     @cached_property
     def shape(self) -> tuple[int, int]:
-        """Of the storage, in bytes."""
+        """Shape of the storage, in bytes."""
         scale_bytes = 0 if self.is_e2m1 else self.num_groups * PANEL_ROWS * 4
         return cdiv(self.out_features, PANEL_ROWS), self.num_blocks * self._block_bytes + scale_bytes
 
@@ -165,7 +167,7 @@ class NarrowLayout:
         return NarrowRows(codes, scales, self.group_inputs).decode()
 
     def store_(self, storage: Tensor, first_row: int, rows: NarrowRows) -> None:
-        """Store the rows from `first_row` on, exactly; their groups may be larger.
+        """Store the rows from `first_row` on, exactly; their groups may be larger than the layout's.
 
         Raises:
             ModelLoadError: a number is NaN.
@@ -186,7 +188,8 @@ class NarrowLayout:
         self._scales_view(storage)[panel, row] = rows.scales
 
     def quantize(self, rows: Tensor) -> NarrowRows:
-        """`rows [n, in]` of any floating point type, rounded to the nearest numbers. Their groups' largest values fit.
+        """`rows [n, in]` of any floating point type, rounded to the nearest numbers. Scales fit the largest value of
+        each group.
 
         Raises:
             ModelLoadError: a value is not finite.
@@ -232,7 +235,7 @@ def narrow_format(is_e2m1: bool, group_inputs: int) -> int:
 
 
 def narrow_layout(number: int, out_features: int, in_features: int) -> NarrowLayout | None:
-    """The layout of a matrix in the format of this number; None: it is of another kind."""
+    """The layout of a matrix in the format of this number; None: the format is of another kind."""
     if number == _MXFP4:
         return NarrowLayout(True, out_features, in_features, BLOCK_INPUTS)
     if number & 255 != _E4M3:

@@ -1,4 +1,4 @@
-"""The golden ops over quantized weights: they dequantize the weights and call the golden ops."""
+"""The golden ops over quantized weights: dequantize the weights and call the golden ops."""
 
 import torch
 from torch import Tensor

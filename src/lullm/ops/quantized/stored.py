@@ -1,4 +1,4 @@
-"""StoredRows: rows that are quantized already, of the kinds that a quantized matrix stores as they are."""
+"""StoredRows: quantized rows of all kinds that a quantized matrix stores unchanged."""
 
 from lullm.ops.quantized.grid import GridRows
 from lullm.ops.quantized.integer_rows import IntegerRows

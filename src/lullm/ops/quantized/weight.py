@@ -1,13 +1,13 @@
-"""Quantized weights: matrices of 8- or 4-bit integers with scales, in the order in which the ops read them.
+"""Quantized weights: matrices of 8- or 4-bit integers with scales, in the order of the ops' reads.
 
 A weight is an integer times the scale of its row (output). With 8 bits the integer is -127..127. With 4 bits it is a
-digit, -8..7, times the scale of its group of 16 inputs, which is itself an integer, -15..15: so 4 bits expand to 8 bits
-exactly, and both formats are multiplied by the same integer arithmetic. They take 8 and 4.5 bits a weight, and 4 bytes
-a row. Of the possible scales of a group, the one with the least squared error is taken.
+digit, -8..7, times the scale of its group of 16 inputs, an integer, -15..15. So 4 bits expand to 8 bits exactly, and
+the same integer arithmetic multiplies both formats. They take 8 and 4.5 bits a weight, and 4 bytes a row. A group gets
+the scale with the least squared error.
 
 The storage is uint8 `[num_panels, panel_bytes]`: 32 rows to a panel, 64 inputs to a block of it; both are padded with
-zeros. `ops/cpu/csrc/quantized.h` draws the bytes. It is the same for all versions of the ops, and rows do not depend
-on each other, so a part of a fused matrix can be replaced alone.
+zeros. `ops/cpu/csrc/quantized.h` draws the bytes. All versions of the ops use the same storage. Rows do not depend on
+each other, so a part of a fused matrix can be replaced alone.
 """
 
 from dataclasses import dataclass, replace
@@ -27,12 +27,12 @@ LARGEST_GROUP_SCALE = 15
 NUM_TRIED_SCALES = 3
 NOT_FINITE = "a weight is not finite (infinite or NaN) and cannot be quantized"
 _TILE_ROWS = 16
-_SMALLEST = 1e-30  # a row whose largest value is smaller is stored as zeros
-_SLAB_INPUTS = 1 << 22  # weights that are handled at once, to bound the memory beside the storage
+_SMALLEST = 1e-30  # a row with a smaller largest value is stored as zeros
+_SLAB_INPUTS = 1 << 22  # weights computed at a time, to bound the memory beside the storage
 
 
 class Layout(Protocol):
-    """How a quantized matrix lies in its storage: with scales of rows (`QuantizedLayout`) or of groups (`grid`)."""
+    """The storage of a quantized matrix: with scales of rows (`QuantizedLayout`) or of groups (`grid`)."""
 
     @property
     def out_features(self) -> int: ...
@@ -47,7 +47,7 @@ class Layout(Protocol):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the storage, in bytes."""
+        """Shape of the storage, in bytes."""
         ...
 
     def decode_rows(self, storage: Tensor, row_ids: Tensor) -> Tensor:
@@ -55,13 +55,13 @@ class Layout(Protocol):
         ...
 
     def with_rows(self, num_rows: int) -> "Layout":
-        """The layout of so many rows of the matrix, those of whole panels."""
+        """The layout of `num_rows` rows of the matrix, in whole panels."""
         ...
 
 
 @dataclass(frozen=True)
 class QuantizedLayout:
-    """How a matrix `[out_features, in_features]` of `bits` (8 or 4) lies in its storage. See `Layout`."""
+    """The storage of a matrix `[out_features, in_features]` of `bits` (8 or 4). See `Layout`."""
 
     bits: Literal[8, 4]
     out_features: int
@@ -92,7 +92,7 @@ class QuantizedLayout:
 
     @cached_property
     def shape(self) -> tuple[int, int]:
-        """Of the storage, in bytes."""
+        """Shape of the storage, in bytes."""
         return self.num_panels, self.num_blocks * self.block_bytes + PANEL_ROWS * 4
 
 
@@ -100,7 +100,7 @@ def quantize_rows_(storage: Tensor, layout: QuantizedLayout, first_row: int, row
     """Quantize `rows [n, in]` of any floating point type into the rows from `first_row` on.
 
     Raises:
-        ModelLoadError: a value is not finite; nothing has been written.
+        ModelLoadError: a value is not finite; nothing was written.
     """
     slabs = rows.split(max(1, _SLAB_INPUTS // layout.in_features))
     if not all(bool(slab.isfinite().all()) for slab in slabs):
@@ -153,7 +153,7 @@ def _quantize_slab(storage: Tensor, layout: QuantizedLayout, first_row: int, row
 def _choose_digits(groups: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
     """(digits like `groups [n, groups, 16]`, their scales `[n, groups]`), with the least squared error of those tried.
 
-    Digits reach from -8 to 7, so the sign of the scale decides which side has the longer range.
+    Digits are -8 to 7, so the sign of the scale decides which side has the longer range.
     """
     reach = groups.abs().amax(dim=-1) / (8 * units)
     widest = reach.nan_to_num_(0.0, 0.0, 0.0).ceil_().clamp_(max=LARGEST_GROUP_SCALE)  # 0: a group of zeros
@@ -174,12 +174,12 @@ def _choose_digits(groups: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def place(row_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """(panel, row of it) of rows."""
+    """(panel, row in the panel) of rows."""
     return row_ids // PANEL_ROWS, row_ids % PANEL_ROWS
 
 
 class ByRow:
-    """A view of storage that is indexed by (panel, row of it), though a panel's rows lie in two tiles."""
+    """A view of storage, indexed by (panel, row in the panel), although a panel's rows lie in two tiles."""
 
     def __init__(self, view: Tensor):  # [panels, 2, 16, ...]
         self._view = view

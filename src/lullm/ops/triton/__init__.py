@@ -1,4 +1,4 @@
-"""Ops as Triton kernels, for a GPU. Nothing here is imported before `ops.selection.select_ops` asks for it.
+"""Ops as Triton kernels, for a GPU. Imported by `ops.selection.select_ops` only on demand.
 
 Triton's interpreter runs the kernels on a CPU, slowly: set TRITON_INTERPRET=1 in the environment before triton is first
 imported. Tests without a GPU do so.

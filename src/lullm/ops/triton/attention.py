@@ -15,7 +15,7 @@ from lullm.ops.triton.tile import decode_tile, invariant_tile, prefill_tile, spl
 
 
 def prepare_attention(layout: DeviceLayout) -> DeviceLayout:
-    """The kernels read it as it is."""
+    """The kernels read the layout itself."""
     return layout
 
 
@@ -65,7 +65,7 @@ def invariant_attention(
     soft_cap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """The same in one launch of one tile, so that a row's bits depend on its own sequence alone."""
+    """The same in one launch of one tile, so that a row's bits depend only on its own sequence."""
     out = _new_result(q, cache)
     tile = invariant_tile(cache.key.dtype, q.shape[2])
     launch_tiles(out, q, cache, prepared, scale, tile, 1, True, soft_cap, sinks)
@@ -82,11 +82,11 @@ def gathered_attention(
 ) -> Tensor:
     """The same in torch: gathers keys and values through the block tables, then calls torch's fused kernels.
 
-    For comparison, and for what the kernels lack. It reads the lengths on the host, so every layer waits for the
-    device, and no graph can record it.
+    For comparison, and for features that the kernels lack. It reads the lengths on the host, so every layer waits for
+    the device, and no graph can record it.
     """
     layout = prepared.on_host()
-    # Rows of padding see one key, any key, and give zeros in the end.
+    # Rows of padding see one arbitrary key; their results are set to zeros.
     starts = prepared.query_starts.tolist()
     padding = [start for start, context_len in zip(starts, layout.context_lens, strict=False) if not context_len]
     layout = replace(

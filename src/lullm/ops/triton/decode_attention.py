@@ -4,11 +4,11 @@ A program computes one key/value head of one sequence for a part of its context.
 the rows of a matrix product (padded to 16, the minimum of the matrix unit), so that keys and values are read once. The
 softmax is the online one (https://arxiv.org/abs/1805.02867), in base 2.
 
-The number of parts follows from the sequence's context length, which the device reads, and from the launch's maximum,
-which depends on the number of sequences only. So a recorded launch stays right for any contexts. A program without a
-part ends at once. A single part is the result. Several parts go to scratch memory, and the program that ends last, as a
-semaphore tells, adds them up, always in the same order
-(flash-decoding, https://crfm.stanford.edu/2023/10/12/flashdecoding.html, without its second launch).
+The number of parts depends on the sequence's context length, which the device reads, and on the launch's maximum, which
+depends on the number of sequences only. So a recorded launch is valid for any contexts. A program without a part ends
+at once. A single part is the result. Several parts go to scratch memory. The last program to end, known by a semaphore,
+adds them up, always in the same order (flash-decoding, https://crfm.stanford.edu/2023/10/12/flashdecoding.html, without
+its second launch).
 """
 
 import torch
@@ -33,11 +33,11 @@ LOG2_OF_E = tl.constexpr(LOG2_E)
 def num_splits(num_seqs: int, num_kv_heads: int, max_context_len: int, tile: DecodeTile) -> int:
     """The most parts of a long context: enough to fill the device, whatever the lengths.
 
-    The number of sequences is rounded up to a power of two, so that a batch has the same parts, and gives the same
-    bits, when it is padded to a graph's size.
+    The number of sequences is rounded up to a power of two. So a batch has the same parts, and the same bits, when it
+    is padded to a graph's size.
     """
     if max_context_len <= tile.min_split_keys:
-        return 1  # as every other number would do, without scratch memory
+        return 1  # any other number has the same result, but needs scratch memory
     num_programs = next_power_of_2(num_seqs) * num_kv_heads
     wanted = cdiv(num_multiprocessors() * PROGRAMS_PER_MULTIPROCESSOR, num_programs)
     return min(next_power_of_2(wanted), MAX_SPLITS)
@@ -53,15 +53,15 @@ def first_seen(positions, WINDOW: tl.constexpr, IS_CHUNKED: tl.constexpr):
 
 @triton.jit
 def cap_softly(scores, cap):
-    """`cap * tanh(score / cap)` of scores in base 2, as all here are; the cap is one of natural scores."""
-    grown = tl.math.exp2(scores * (2.0 / cap))  # infinity, if need be: then tanh is 1
+    """`cap * tanh(score / cap)` of scores in base 2, as everywhere here; the cap is for natural scores."""
+    grown = tl.math.exp2(scores * (2.0 / cap))  # possibly infinity: then tanh is 1
     return (1.0 - 2.0 / (grown + 1.0)) * (cap * LOG2_OF_E)
 
 
 @triton.jit
 def _add_up(partial_ptr, partial_lse_ptr, first, num_parts, columns, column_mask, GROUP: tl.constexpr,
             HEAD_SIZE: tl.constexpr, MAX_SPLITS: tl.constexpr):  # fmt: skip
-    """One query head's result from parts that other programs have just written, read past the first-level cache."""
+    """One query head's result from other programs' new parts, read past the first-level cache."""
     parts = tl.arange(0, MAX_SPLITS)
     mask = parts < num_parts
     places = first + parts * GROUP

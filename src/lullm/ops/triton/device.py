@@ -8,11 +8,11 @@ import triton
 from lullm.errors import UnsupportedError
 
 IS_INTERPRETED: bool = triton.knobs.runtime.interpret
-"""Decided when triton is imported, by TRITON_INTERPRET."""
+"""Set at triton's import, by TRITON_INTERPRET."""
 
 
 def launch_device() -> torch.device:
-    """The device whose tensors the kernels take. Raises UnsupportedError if there is none."""
+    """The device of the kernels' tensors. Raises UnsupportedError: there is none."""
     if IS_INTERPRETED:
         return torch.device("cpu")
     if not torch.cuda.is_available():
@@ -34,5 +34,5 @@ def _num_multiprocessors(index: int) -> int:
 
 @cache
 def converts_float8() -> bool:
-    """Whether the launch device has instructions for e4m3, without which the compiler has none."""
+    """Whether the launch device has instructions for e4m3; the compiler has no substitute."""
     return IS_INTERPRETED or torch.cuda.get_device_capability(launch_device()) >= (8, 9)

@@ -1,6 +1,6 @@
 """Norms, the gated activation, and the ops for which torch is fastest on a GPU: embedding and linear (cuBLAS).
 
-A program holds one row of a norm, so that it is read once and written once.
+A program holds one row of a norm, so each row is read once and written once.
 """
 
 import torch

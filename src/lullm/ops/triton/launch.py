@@ -1,7 +1,7 @@
-"""Launches of kernels past Triton's own launcher, which binds, hashes and looks up every argument anew: 10 to 80 us.
+"""Launches kernels without Triton's own launcher, which binds, hashes and looks up every argument anew: 10 to 80 us.
 
-What a kernel is compiled to follows from its constants and from the kinds of its arguments. These are the key of a
-dictionary here, and what Triton has compiled for them is called at once. `bench/gpu_host.py` counts the difference.
+A kernel's constants and the kinds of its arguments determine the compiled kernel. They are the key of a dictionary
+here, and the compiled kernel is called directly. `bench/gpu_host.py` measures the difference.
 """
 
 import contextlib
@@ -18,24 +18,23 @@ import triton
 from lullm.ops.triton.device import IS_INTERPRETED
 
 _ALIGNMENT = 16
-"""Triton compiles apart for an address, or a number, that is a multiple of this."""
+"""Triton compiles a separate kernel for addresses and numbers that are multiples of this."""
 
 _MAX_THREADS = 16
-"""Of a compilation: an engine has about a dozen kernels."""
+"""Threads of a compilation: an engine has about a dozen kernels."""
 
 _COMPILES_ONLY: ContextVar[bool] = ContextVar("compiles_only", default=False)
-"""Of this thread: another engine of the process may serve meanwhile."""
+"""Set per thread: another engine of the process may serve meanwhile."""
 
 
 @contextlib.contextmanager
 def compiling_ahead() -> Iterator[None]:
-    """Inside, a launch of this thread hands its kernel to threads that compile it, and runs nothing.
+    """Inside, a launch of this thread passes its kernel to threads that compile it, and runs nothing.
 
-    What kernels would have written is undefined there: nothing may take it for an index. At the end all are compiled,
-    and on disk. What does not compile is left to the launch that needs it, which raises the compiler's error.
-
-    Most of a compilation is outside of Python's lock: passes of the compiler, and the assembler, a process. So two
-    cores take 0.6 of the time of one (docs/gpu.md).
+    The kernels' results are undefined there, and must not be used as indices. At the end all kernels are compiled and
+    on disk. If one does not compile, the launch that needs it raises the compiler's error. Most of a compilation runs
+    outside Python's lock: passes of the compiler, and the assembler in its own process. So two cores take 0.6 of the
+    time of one (docs/gpu.md).
     """
     num_threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
     with ThreadPoolExecutor(num_threads) as pool, triton.AsyncCompileMode(pool, ignore_errors=True):
@@ -49,11 +48,11 @@ def compiling_ahead() -> Iterator[None]:
 class Kernel:
     """`kernel[grid](*arguments, **constants)`, as with the function that `triton.jit` gives.
 
-    Its parameters are arguments, by position, and behind them constants, by name and always in the same order. The
-    names of tensors end with `_ptr`.
+    Its parameters are arguments, by position, then constants, by name and always in the same order. The names of
+    tensors end with `_ptr`.
 
     Attributes:
-        variants: the keys of all that was launched so far, of interpreted kernels, too.
+        variants: the keys of all launches so far, also of interpreted kernels.
     """
 
     def __init__(self, jit: Any):
@@ -91,7 +90,7 @@ class Kernel:
         return launch
 
     def _launch_by_triton(self, grid: tuple[int, ...], arguments: Any, constants: dict[str, Any]) -> tuple[Any, ...]:
-        """Compile it if need be. Returns what the next launch needs."""
+        """Launch by Triton, which compiles the kernel if necessary. Returns the arguments of the next launch."""
         compiled = self._jit[grid](*arguments, **constants)
         if IS_INTERPRETED:
             return ()

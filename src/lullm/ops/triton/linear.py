@@ -1,8 +1,8 @@
-"""Products whose bits do not follow the number of rows, which picks cuBLAS's kernel: `batch_invariant`.
+"""Products whose bits do not depend on the number of rows, for `batch_invariant`. cuBLAS picks a kernel by that number.
 
-One tile serves all numbers of rows. A program computes a tile of rows and outputs and adds up all inputs in order, so
-that a row's sums depend on the row and the weight alone (https://thinkingmachines.ai/blog, "Defeating nondeterminism in
-LLM inference", 2025).
+One tile serves all numbers of rows. A program computes a tile of rows and outputs and adds up all inputs in order, so a
+row's sums depend only on the row and the weight (https://thinkingmachines.ai/blog, "Defeating nondeterminism in LLM
+inference", 2025).
 """
 
 import torch

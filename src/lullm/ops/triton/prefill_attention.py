@@ -1,18 +1,18 @@
 """Attention of spans of several tokens over the paged cache: chunks of prompts, with or without a cached prefix.
 
-A program takes one key/value head and a tile of tokens of one span; the tokens' query heads that share the head are
+A program computes one key/value head for a tile of tokens of one span; the tokens' query heads that share the head are
 its rows. It goes over the keys with the online softmax of flash attention (https://arxiv.org/abs/2205.14135), base 2.
-Loop turns in which every row sees every key have no mask. The last tiles of a span come first, since they have the most
+Iterations in which every row sees every key use no mask. The last tiles of a span come first, since they have the most
 keys.
 
-Tiles are counted without a list: span i begins at tile `query_starts[i] // tile_len + i`, which leaves room for all
-of its tiles, and a program finds its span by bisection.
+Tiles are numbered without a list: span i begins at tile `query_starts[i] // tile_len + i`, which leaves room for all of
+its tiles. A program finds its span by bisection.
 
-If the tiles are too few to fill the device (a short chunk on a long prefix), each tile's keys are split among several
-programs, as in `decode_attention`: parts go to scratch memory, and the program that ends last adds them up in order.
+If the tiles are too few to fill the device (a short chunk on a long prefix), several programs divide each tile's keys,
+as in `decode_attention`: parts go to scratch memory, and the last program to end adds them up in order.
 
-`launch_tiles` can serve all spans with one tile and without splits. Then a row's turns begin at multiples of the tile's
-keys, and its bits depend on its own sequence alone: turns in which a row sees nothing change nothing of it.
+`launch_tiles` can serve all spans with one tile and without splits. Then a row's iterations begin at multiples of the
+tile's keys, and its bits depend only on its own sequence: iterations without a visible key do not change a row.
 """
 
 import torch
@@ -81,7 +81,7 @@ def _attend(
             k = tl.load(key_places)
             v = tl.load(value_places)
         scores = tl.dot(q, k.to(q.dtype), input_precision=PRECISION)
-        factor = scale_log2  # on what the softmax sees
+        factor = scale_log2  # on the softmax's input
         if SOFT_CAP > 0.0:
             scores = cap_softly(scores * scale_log2, SOFT_CAP)
             factor = 1.0
@@ -184,7 +184,7 @@ def _prefill_kernel(
     head_places = (kv_head * GROUP + rows % GROUP)[:, None] * HEAD_SIZE + columns[None, :]
     token_rows = (span_row + tokens).to(tl.int64)[:, None]
     q = tl.load(q_ptr + token_rows * q_stride + head_places, mask=out_mask, other=0.0)
-    positions = tl.minimum(start + tokens, last_position)  # rows that fill up see what the last one sees
+    positions = tl.minimum(start + tokens, last_position)  # rows of padding see the last row's keys
     if key_ptr.dtype.element_ty == tl.float8e4nv and q.dtype == tl.bfloat16:
         q = q.to(tl.float16)  # the one type that e4m3 becomes in one instruction
     # The loop above has made a tensor of `span`, which a type checker does not see.
@@ -296,7 +296,9 @@ def launch_tiles(
     soft_cap: float | None = None,
     sinks: Tensor | None = None,
 ) -> None:
-    """With `takes_decodes` and without splits all rows of `out`, whose bits depend on their own sequence alone."""
+    """Fill rows of `out`. With `takes_decodes` and without splits: all rows, and their bits depend only on their own
+    sequence.
+    """
     num_tokens, num_q_heads, head_size = q.shape
     num_kv_heads = cache.num_kv_heads
     group = num_q_heads // num_kv_heads

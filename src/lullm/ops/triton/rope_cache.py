@@ -1,6 +1,6 @@
 """Norm queries and keys, rotate them, write keys and values into the cache: one kernel between two matrix products.
 
-A program takes some heads of one row: query heads, key heads, or value heads. Every value is read once and written
+A program computes some heads of one row: query heads, key heads, or value heads. Every value is read once and written
 once. The halves of a head are in two tiles of registers, so that the rotation needs no shuffle.
 """
 
@@ -21,7 +21,7 @@ from lullm.units import cdiv, next_power_of_2
 def to_float8(x):
     """float32 -> e4m3 of `ops.cache.float8_cache`, to the nearest, ties to even, saturating; NaN stays NaN.
 
-    Rounded by hand, so that the conversion itself is exact: Triton's interpreter loses the carry of a rounding.
+    Rounded before the conversion, which is then exact: Triton's interpreter loses the carry of a rounding.
     """
     is_nan = x != x  # the next line would turn NaN into a number
     x = tl.minimum(tl.maximum(x, -448.0), 448.0)
@@ -66,7 +66,7 @@ def _store_cached(cache_ptr, places, first, second, mask, scales_ptr, heads, hea
         tl.store(cache_ptr + places + HALF, second, mask=mask)
 
 
-# A group's slots begin anywhere among those of all groups, and are read one by one.
+# A group's slots may begin anywhere among those of all groups, and are read one by one.
 @triton.jit(do_not_specialize_on_alignment=["slots_ptr"])
 def _rope_and_cache_kernel(
     q_ptr,  # [T, Hq, D], written
@@ -199,7 +199,7 @@ def write_cache(kv: Tensor, cache: LayerCache, slot_mapping: Tensor) -> None:
 
 
 def check_cache(cache: LayerCache, dtype: torch.dtype, head_size: int) -> None:
-    """Raises UnsupportedError for a KV cache that the kernels do not read: `[num_blocks, block_size, Hkv, D]` only."""
+    """Raises UnsupportedError: the KV cache has another shape than `[num_blocks, block_size, Hkv, D]`."""
     if cache.key.dtype not in (dtype, torch.float8_e4m3fn):
         raise UnsupportedError(
             f"Triton's kernels take a KV cache of {dtype} or torch.float8_e4m3fn, not {cache.key.dtype}; use another "

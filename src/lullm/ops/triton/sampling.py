@@ -1,18 +1,19 @@
 """Drawing a token per row on the device, without a sort: temperature, top_k, top_p, min_p, the race.
 
-The definitions are those of `sampling.truncation` and `sampling.race`: a truncation is a threshold, and the token is
-the one whose noise - distance is the largest, the first of equals. One program does a row:
+The definitions are those of `sampling.truncation` and `sampling.race`: a truncation is a threshold, and the token with
+the largest noise - distance is drawn, the first of equals. One program computes a row:
 
-1. One pass: the best logit and its id (that is all for a greedy row), and the best of every chunk of 512.
+1. One pass: the best logit and its id (enough for a greedy row), and the best of every chunk of 512.
 2. If there is a top_k or top_p: a threshold `distance`, in bits. Distances `(best - logit) / temperature` are not
    negative, so their bit patterns are in order as integers, and 31 bisections find the exact threshold, by counting
-   for top_k, by adding up exp(-distance) for top_p. To count little, the chunks' best are bisected first: they are a
-   part of the row, so their threshold keeps at least all that the row's keeps. The logits that pass (a few hundred,
-   usually) are copied and bisected again. If they do not fit into the scratch memory, the whole row is bisected.
-3. One pass for the race. The noise, in float64, is computed in the turns that have a token which could beat the best so
-   far by its random bits.
+   for top_k, by adding up exp(-distance) for top_p. To count few logits, the chunks' best are bisected first: they are
+   a part of the row, so their threshold keeps at least the logits that the row's keeps. The logits that pass (a few
+   hundred, usually) are copied and bisected again. If they do not fit into the scratch memory, the whole row is
+   bisected.
+3. One pass for the race. The noise, in float64, is computed only in iterations with a token whose random bits could
+   beat the best so far.
 
-A logit of NaN or +inf, or nothing but -inf, gives token -1.
+A logit of NaN or +inf, or a row of only -inf, gives token -1.
 """
 
 import torch
@@ -59,7 +60,7 @@ def _weigh(ptr, size, best, temperature, limit, IS_MASS: tl.constexpr, BLOCK: tl
 
 @triton.jit
 def _find_limit(ptr, size, best, temperature, highest, target, IS_MASS: tl.constexpr, BLOCK: tl.constexpr):
-    """The least bits in 0..`highest` whose weight reaches `target`; `highest` if none before it does."""
+    """The least bits in 0..`highest` whose weight reaches `target`; `highest` if no smaller bits do."""
     low = tl.zeros([], tl.int32)
     high = highest
     while low < high:
@@ -68,7 +69,7 @@ def _find_limit(ptr, size, best, temperature, highest, target, IS_MASS: tl.const
         high = tl.where(weight >= target, middle, high)
         low = tl.where(weight >= target, low, middle + 1)
         if not IS_MASS:
-            low = tl.where(weight == target, high, low)  # whatever lies between two neighbours keeps the same
+            low = tl.where(weight == target, high, low)  # any limit between two neighbours keeps the same
     return low
 
 
@@ -119,7 +120,7 @@ def _score(bits, distances):
 def _reach(score):
     """A token can beat this score if the upper 31 random bits are at most its exp(-distance) times this.
 
-    0.1 % more than 2**31 * exp(-score), since weights and bits are rounded.
+    It is 0.1 % more than 2**31 * exp(-score), since weights and bits are rounded.
     """
     return tl.exp((-score).to(tl.float32)) * 2149631131.648
 
@@ -237,7 +238,7 @@ DRAW = Kernel(_draw_kernel)
 
 
 def draw_tokens(logits: Tensor, table: DrawTable, writes_logits: bool = False) -> Tensor:
-    """Token ids `[N]` int64, -1 where there is none to draw. One launch; does not synchronise.
+    """Token ids `[N]` int64, -1 for a row without a token. One launch; does not synchronise.
 
     Args:
         logits: `[N, V]` float32, after penalties, bias and restrictions.

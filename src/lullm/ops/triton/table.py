@@ -1,4 +1,4 @@
-"""The rows of the ops table for a GPU. Loads Triton: `ops.selection.select_ops` imports it when it is asked for one."""
+"""The rows of the ops table for a GPU. Loads Triton, so `ops.selection.select_ops` imports it on demand."""
 
 import dataclasses
 
@@ -39,7 +39,7 @@ TRITON_OPS = Ops(
     swap_blocks=block_copy.swap_blocks,
     draw_tokens=sampling.draw_tokens,
     is_recordable=True,
-    # A row of latents has 576 elements, which 128 heads read: no tile holds them.
+    # A row of latents has 576 elements, and 128 heads read it: no tile holds them.
     attention_features=ATTENTION_FEATURES - {"latents"},
     index_dtype=torch.int32,
     semaphores_per_span=MAX_NUM_KV_HEADS,
@@ -58,7 +58,7 @@ INVARIANT_OPS = dataclasses.replace(
     compile_attention=attention.invariant_attention,
     is_batch_invariant=lambda dtype, cache_dtype, head_size: True,
 )
-"""Products and attention in an order of sums that depends on the row alone."""
+"""Products and attention with an order of sums that depends only on the row."""
 
 GATHERED_OPS = dataclasses.replace(
     TRITON_OPS,
@@ -68,4 +68,4 @@ GATHERED_OPS = dataclasses.replace(
     is_recordable=False,
     attention_features=ATTENTION_FEATURES,
 )
-"""The same with attention in torch, which no graph can record."""
+"""The same with attention in torch; no graph can record it."""

@@ -1,10 +1,9 @@
 """The shipped configurations of the kernels: plain data, chosen by shape and never searched at start.
 
-They follow from the sizes of registers and shared memory of compute capability 9.0 (64 KiB of registers per 4 warps
-at full use, 227 KiB of shared memory per multiprocessor), 8.0 and 10.0, and have been compiled for them, but no GPU has
-run them yet.
-`DECODE_CANDIDATES` and `PREFILL_CANDIDATES` are for a search on a device; its winners belong into `_DECODE` and
-`_PREFILL`.
+They are computed from the sizes of registers and shared memory of compute capability 9.0 (64 KiB of registers per 4
+warps at full use, 227 KiB of shared memory per multiprocessor), 8.0 and 10.0, and were compiled for them, but no GPU
+has run them yet. `DECODE_CANDIDATES` and `PREFILL_CANDIDATES` are for a search on a device; its winners belong into
+`_DECODE` and `_PREFILL`.
 """
 
 import dataclasses
@@ -26,15 +25,16 @@ COPY_WORDS = 2048
 """Words of 8 bytes per program and turn of a block copy."""
 
 HOST_COPY_PROGRAMS = 8
-"""Programs of a copy over the bus. They keep 128 KiB in flight; 55 GB/s at a latency of 2 us need 110. Beside compute
-each takes a multiprocessor for itself, since the registers of a prefill or of cuBLAS leave no room for it: 32 took a
-quarter of them."""
+"""Programs of a copy over the bus. They keep 128 KiB in flight; 55 GB/s at a latency of 2 us need 110. Beside other
+kernels each takes a whole multiprocessor, since the registers of a prefill or of cuBLAS leave no room: 32 took a
+quarter of them.
+"""
 
 SAMPLING_BLOCK = 1024 if IS_INTERPRETED else 8192
 """Logits per turn of the sampling kernel: a multiple of its chunks of 512."""
 
 SAMPLING_ROOM = 64 if IS_INTERPRETED else 4096
-"""Candidates per row that are copied and searched apart. A row with more of them is searched as a whole."""
+"""Candidates per row that are copied and searched separately. A row with more of them is searched as a whole."""
 
 SAMPLING_WARPS = 16
 
@@ -68,7 +68,7 @@ DECODE_CANDIDATES = [
     DecodeTile(block_keys, num_warps, num_stages, min_split_keys)
     for block_keys in (32, 64, 128)
     for num_warps in (2, 4)
-    for num_stages in (3, 5)  # 4 gives what 3 gives, and 6 what 5 gives: one buffer of keys and values, or two
+    for num_stages in (3, 5)  # 4 equals 3, and 6 equals 5: one buffer of keys and values, or two
     for min_split_keys in (64, 128, 256)
     if block_keys < 128 or num_warps > 2  # spills
 ]
@@ -96,7 +96,7 @@ _DECODE = {
     ("sm80", 2, 64): DecodeTile(64, 4, 5),
     ("sm80", 2, 128): DecodeTile(32, 4, 5),
     ("sm80", 2, 256): DecodeTile(32, 4, 5),
-    # B200: what the compiler says of 9.0's it says here, too.
+    # B200: the compiler reports the same as for 9.0.
     ("sm100", 2, 64): DecodeTile(128, 4, 5),
     ("sm100", 2, 128): DecodeTile(64, 4, 5),
     ("sm100", 2, 256): DecodeTile(32, 4, 5),
@@ -149,7 +149,7 @@ def prefill_tile(cache_dtype: torch.dtype, head_size: int) -> PrefillTile:
 
 
 def split_tile(tile: PrefillTile) -> PrefillTile:
-    """For a launch whose keys are split: few tokens, and adding up the parts takes registers too."""
+    """The tile of a launch with split keys: few tokens, since adding up the parts takes registers, too."""
     if tile.block_rows < 64:
         return tile
     return dataclasses.replace(tile, block_rows=tile.block_rows // 2)
@@ -157,14 +157,14 @@ def split_tile(tile: PrefillTile) -> PrefillTile:
 
 @functools.cache
 def invariant_tile(cache_dtype: torch.dtype, head_size: int) -> PrefillTile:
-    """For chunks of prompts and decodes alike: fewer rows, since a decode fills but a group of them."""
+    """The tile for chunks of prompts and for decodes: fewer rows, since a decode fills only one group of them."""
     tile = prefill_tile(cache_dtype, head_size)
     return split_tile(tile) if tile.block_rows > 64 else tile
 
 
 @dataclass(frozen=True, slots=True)
 class LinearTile:
-    """Of the products that do not follow the number of rows: rows, outputs, and inputs per turn."""
+    """Products that do not depend on the number of rows: rows, outputs, and inputs per iteration."""
 
     block_rows: int
     block_outputs: int
@@ -174,7 +174,7 @@ class LinearTile:
 
 
 def linear_tile(dtype: torch.dtype) -> LinearTile:
-    """By type alone: another number of rows per tile could be another instruction, with another order of sums."""
+    """The tile of a type. Another number of rows per tile could mean another instruction and order of sums."""
     if IS_INTERPRETED:
         return LinearTile(16, 32, 32, 1, 1)
     if dtype == torch.float32:
@@ -183,7 +183,7 @@ def linear_tile(dtype: torch.dtype) -> LinearTile:
 
 
 def expert_tiles(dtype: torch.dtype) -> tuple[LinearTile, LinearTile]:
-    """Of the products of experts: for few rows each, whose weights are read once and that is all, and for many."""
+    """The tiles for products of experts: with few rows each, whose time is one read of the weights, and with many."""
     if IS_INTERPRETED:
         return LinearTile(16, 32, 32, 1, 1), LinearTile(32, 32, 64, 1, 1)
     if dtype == torch.float32:

@@ -31,7 +31,7 @@ class RequestRecord:
     Attributes:
         id: of the answer; None: there is none.
         status: of HTTP; None: no answer was sent.
-        usage: returns the tokens of the answer so far.
+        usage: returns the tokens of the answer so far; None as a number: not known.
         queue_s, first_token_s: from arrival, the slowest prompt's.
         ending: why the answer ended early.
     """
@@ -67,7 +67,7 @@ class RequestRecord:
         if self.usage is not None:
             usage = self.usage()
             counts = [usage["prompt_tokens"]] + [usage[name] for name in ("completion_tokens",) if name in usage]
-            facts.append(f"{' + '.join(map(str, counts))} tokens")
+            facts.append(f"{' + '.join('?' if count is None else str(count) for count in counts)} tokens")
         if self.queue_s is not None:
             facts.append(f"{self.queue_s:.3f} s queued")
         if self.first_token_s is not None:

@@ -87,7 +87,7 @@ class Endpoint(Generic[Body]):
         with fields_named(body):
             asked = await off_loop(request, lambda: body.translated(self.context.engine))
             generation = await _prepared(self.context, request, asked, self.id_prefix)
-        generation.record = begun(request, generation.id, generation.usage.as_dict)
+        generation.record = begun(request, generation.id, generation.logged_usage)
         form = await self.open_form(generation, body)
         timeout_s = self.context.options.request_timeout_s
         if asked.stream:

@@ -109,6 +109,11 @@ class Generation:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
+    def logged_usage(self) -> dict[str, Any]:
+        """The usage so far, for the log. `completion_tokens` is None if the answer is whole and has not come."""
+        usage = self.usage.as_dict()
+        return usage if self.asked.stream or self.is_over() else usage | {"completion_tokens": None}
+
     def is_over(self) -> bool:
         """Whether the last output of every prompt has come."""
         return self._num_ended == len(self.requests)

@@ -1,1 +1,1 @@
-"""Tensors that a checkpoint holds as several others: joined, and decoded while they are written."""
+"""Tensors that a checkpoint stores in several parts: joined, and decoded while they are written."""

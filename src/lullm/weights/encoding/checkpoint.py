@@ -1,4 +1,4 @@
-"""What `quantization_config` means for a checkpoint's tensors: how they are joined, and which are dropped."""
+"""A `quantization_config` as rules for a checkpoint's tensors: which are joined, and which are dropped."""
 
 import re
 from collections.abc import Mapping
@@ -28,19 +28,19 @@ _SUFFIXES = (
 _OTHER_NAMES = {
     "._weight_qdata": ".weight", "._weight_scale": ".weight_scale", "._weight_zero_point": ".weight_zero_point",
 }  # fmt: skip
-"""torchao's names of parts that others have, too."""
+"""torchao's names of parts, and the common names."""
 _AWQ_NAMES = {".weight": ".qweight", ".weight_scale": ".scales", ".weight_zero_point": ".qzeros"}
-"""Quark's names of what AWQ has."""
+"""AWQ's names of parts, for Quark."""
 OF_ACTIVATIONS = re.compile(r"\.(input_scale|input_zero_point|input_global_scale|activation_scale)$")
-"""How other engines round activations to 8 bits."""
+"""Tensors for the rounding of activations to 8 bits, which lullm does not do."""
 _LONGEST_NAME = 500
 
 
 def with_encoding(rules: WeightRules, encoding: CheckpointEncoding) -> WeightRules:
-    """The rules of a family for a checkpoint that is quantized so.
+    """The rules of a family for a checkpoint of this encoding.
 
     Raises:
-        ModelLoadError: the family's matrices are stored in a way that no quantized checkpoint is.
+        ModelLoadError: no quantized checkpoint stores matrices in the family's way.
     """
     if rules.transposes or rules.stacks:
         raise ModelLoadError(

@@ -1,4 +1,4 @@
-"""DigitTensor: a matrix as lullm's own 4-bit files hold it: digits, scales of 16 inputs, and scales of rows."""
+"""DigitTensor: a matrix of lullm's own 4-bit files: digits, a scale per 16 inputs, and a scale per row."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ class DigitTensor(EncodedTensor):
     """A matrix `[out, in]`, in float32: (digit - 8) x group scale x row scale.
 
     Args:
-        digits: uint8 `[n, ceil(in / 2)]`, the first of two in the low bits.
+        digits: uint8 `[n, ceil(in / 2)]`, two to a byte, the first in the low bits.
         group_scales: int8 `[n, ceil(in / 16)]`. row_scales: float32 `[n]`.
     """
 
@@ -48,7 +48,7 @@ class DigitTensor(EncodedTensor):
 
     @property
     def native_formats(self) -> tuple[int, ...]:
-        """4 bits are what they are made of; multiplied out, they are bytes."""
+        """4 bits; or 8, with digits times group scales as bytes."""
         return 4, 8
 
     def rows(self, number: int) -> IntegerRows | None:
@@ -62,7 +62,7 @@ class DigitTensor(EncodedTensor):
 
 
 def encode_digits(name: str, parts: Mapping[str, Tensor]) -> DigitTensor:
-    """The matrix of these parts. Raises ModelLoadError: one is missing, or they do not belong together."""
+    """The matrix of these parts. Raises ModelLoadError: a part is missing, or they do not fit together."""
     for suffix in (*SUFFIXES, ".weight_shape"):
         check(name, suffix in parts, f"missing tensor {name.removesuffix('.weight')}{suffix}")
     digits, groups, scales = (parts[suffix] for suffix in SUFFIXES)

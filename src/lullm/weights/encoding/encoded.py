@@ -1,4 +1,4 @@
-"""EncodedTensor: a tensor that a checkpoint holds as several others, decoded a piece at a time as it is written."""
+"""EncodedTensor: a tensor that a checkpoint stores in several parts, decoded piece by piece while it is written."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from lullm.ops.quantized.stored import StoredRows
 
 
 class EncodedTensor(ABC):
-    """As far as loading needs it, a tensor: shape, type and size are those of what is decoded."""
+    """The interface of a tensor for loading: shape, type and size are those of the decoded values."""
 
     __slots__ = ()
 
@@ -33,11 +33,11 @@ class EncodedTensor(ABC):
 
     @abstractmethod
     def split(self, num_rows: int) -> "Sequence[EncodedTensor]":
-        """Runs of so many rows, in order; nothing is decoded."""
+        """Runs of `num_rows` rows, in order; decodes nothing."""
 
     @abstractmethod
     def decode(self) -> Tensor:
-        """Raises ModelLoadError: what is stored means no number."""
+        """The values. Raises ModelLoadError: a stored code is no number."""
 
     @property
     def native_formats(self) -> tuple[int, ...]:
@@ -45,7 +45,7 @@ class EncodedTensor(ABC):
         return ()
 
     def rows(self, number: int) -> StoredRows | None:
-        """The same as a matrix of this format holds it exactly; None: it does not.
+        """The rows for a matrix of this format, exactly; None: it cannot hold them.
 
         Raises ModelLoadError as `decode` does.
         """
@@ -54,7 +54,7 @@ class EncodedTensor(ABC):
 
 @dataclass(frozen=True, eq=False)
 class RowRange(EncodedTensor):
-    """The rows `first` to `last` of a matrix `[out, in]`, whose parts are kept whole."""
+    """The rows `first` to `last` of a matrix `[out, in]`. Its parts are kept whole."""
 
     first: int
     last: int

@@ -1,8 +1,8 @@
-"""Writing a quantized copy of a checkpoint, which a start reads as it is: the same bytes as quantizing at each start.
+"""Writes a quantized copy of a checkpoint. A start reads it unchanged: the same bytes as quantizing at each start.
 
-With 8 bits it is a compressed-tensors checkpoint (pack-quantized, a scale per row). Others leave embedding and head in
-floating point; so does the file, and lullm quantizes them as it reads. With 4 bits compressed-tensors could hold the
-scales of 16 inputs in 2 bits a weight more; the file is lullm's own (`DigitTensor`).
+With 8 bits it is a compressed-tensors checkpoint (pack-quantized, a scale per row). Embedding and head stay in floating
+point, as in other such checkpoints; lullm quantizes them while it reads. With 4 bits compressed-tensors would need 2
+bits a weight more for the scales of 16 inputs, so the file has lullm's own format (`DigitTensor`).
 """
 
 import json
@@ -36,16 +36,16 @@ _METADATA = {"format": "pt"}
 def export_quantized(
     model: Loadable, source: Path, out: Path, quantization: Literal["int8", "int4"], ops: Ops
 ) -> dict[str, Any]:
-    """Write the tensors of the checkpoint in `source` into the folder `out`. Blocking; a shard of memory is needed.
+    """Write the tensors of the checkpoint in `source` into the folder `out`. Blocking; needs memory for one shard.
 
     Args:
         model: of that checkpoint, on the meta device, its matrices quantized (`quantize_model`).
 
     Returns:
-        The `quantization_config` that says what was written.
+        The `quantization_config` of the written files.
 
     Raises:
-        ModelLoadError: the checkpoint does not fit the model, or holds what cannot be quantized.
+        ModelLoadError: the checkpoint does not fit the model, or a tensor cannot be quantized.
     """
     writer = _Writer(model, quantization, ops)
     shards, weight_map, opened = _Shards(out), {}, open_source(source)
@@ -90,11 +90,11 @@ class _Writer:
         return self._targets.is_stacked(name)
 
     def parts(self, name: str, tensor: Tensor | EncodedTensor) -> Iterator[tuple[str, Tensor]]:
-        """What is written in place of one tensor. Raises ModelLoadError: it cannot be quantized."""
+        """The written tensors for one tensor. Raises ModelLoadError: it cannot be quantized."""
         target = self._targets.find(name, tensor)
         module = name.removesuffix(".weight")
         if target is None:
-            # Scales of an fp8 KV cache; a copy of a tied head is not worth its bytes.
+            # Scales of an fp8 KV cache; a copy of a tied head is left out.
             if isinstance(tensor, Tensor) and name.endswith("_scale") and not OF_ACTIVATIONS.search(name):
                 yield name, tensor
             return
@@ -140,7 +140,7 @@ class _Writer:
 
     def _quantized(self, name: str, tensor: Tensor | EncodedTensor, bits: Literal[8, 4]) -> IntegerRows:
         if not isinstance(tensor, Tensor):
-            stored = tensor.rows(bits)  # as they are, where a start would not round them once more
+            stored = tensor.rows(bits)  # unchanged, if a start would not round them again
             if isinstance(stored, IntegerRows):
                 groups = torch.ones(len(stored), cdiv(tensor.shape[1], GROUP_INPUTS), dtype=torch.int8)
                 return replace(stored, group_scales=groups) if bits == 4 and stored.group_scales is None else stored
@@ -163,7 +163,7 @@ class _Shards:
         self._waiting_bytes = self._number = self.num_bytes = 0
 
     def add(self, name: str, tensor: Tensor) -> int:
-        """Returns the number of the shard that will hold the tensor."""
+        """Add a tensor. Returns the number of its shard."""
         if self._tensors and self._waiting_bytes + tensor.nbytes > _SHARD_BYTES:
             self.write()
         self._tensors[name] = tensor.contiguous()
@@ -172,7 +172,7 @@ class _Shards:
         return self._number
 
     def write(self) -> None:
-        """Write what waits as a shard."""
+        """Write the waiting tensors as a shard."""
         path = self._out / f"shard-{self._number}"
         save_file(self._tensors, path, _METADATA)
         path.chmod(self._out.stat().st_mode & 0o666)  # safetensors leaves the file to its owner alone

@@ -14,7 +14,7 @@ from lullm.weights.encoding.mxfp4 import narrow_rows
 
 _WORDS = (".weight_packed", ".weight")
 _DIVISOR, _FACTOR = ".weight_global_scale", ".weight_scale_2"
-"""The scale of the tensor, as compressed-tensors and as ModelOpt hold it: others are divided by one, or multiplied."""
+"""Names of the tensor's scale: group scales are divided by that of compressed-tensors, and multiplied by ModelOpt's."""
 _NAN_EXPONENT = 255
 
 
@@ -23,7 +23,7 @@ class Float4Tensor(EncodedTensor):
     """A matrix `[out, in]`: number x scale of its group x `factor`, in float32.
 
     Args:
-        codes: uint8 `[n, in / 2]`, the first of two numbers in the low bits.
+        codes: uint8 `[n, in / 2]`, two numbers to a byte, the first in the low bits.
         scales: `[n, in / group]`: exponents, uint8 with 127 added, or float8_e4m3fn.
     """
 
@@ -57,18 +57,18 @@ class Float4Tensor(EncodedTensor):
 
 
 def float4_formats(scheme: Float4Scheme, num_inputs: int) -> tuple[int, ...]:
-    """Formats that hold such rows: those with powers of two."""
+    """Formats that hold such rows, if their scales are powers of two."""
     is_whole = scheme.group_size == BLOCK_INPUTS and num_inputs % BLOCK_INPUTS == 0
     return (narrow_format(True, BLOCK_INPUTS),) if is_whole else ()
 
 
 def exponents(stored: Tensor) -> Tensor:
-    """The powers of two, float32, that exponents with 127 added stand for."""
+    """The powers of two, float32, of exponents with 127 added."""
     return torch.exp2(stored.float() - 127)
 
 
 def encode_float4(name: str, parts: Mapping[str, Tensor], scheme: Float4Scheme) -> Float4Tensor:
-    """The matrix of these parts. Raises ModelLoadError: one is missing, or they do not belong together."""
+    """The matrix of these parts. Raises ModelLoadError: a part is missing, or they do not fit together."""
     words = [parts[suffix] for suffix in _WORDS if suffix in parts]
     check(name, len(words) == 1 and ".weight_scale" in parts, f"{name} and its weight_scale are needed")
     codes, scales = words[0], parts[".weight_scale"]

@@ -36,7 +36,7 @@ class Float8Tensor(RowRange):
 
     @property
     def native_formats(self) -> tuple[int, ...]:
-        """None where scales or rows are no whole blocks."""
+        """Empty if scales or rows are no whole blocks."""
         return float8_formats(self.num_inputs, self.block[1])
 
     def rows(self, number: int) -> NarrowRows | None:
@@ -47,18 +47,18 @@ class Float8Tensor(RowRange):
         return NarrowRows(self.values[self.first : self.last].view(torch.uint8), self._scales(), group)
 
     def _scales(self) -> Tensor:
-        """Of each of these rows."""
+        """The scales of these rows."""
         return self.scales.index_select(0, torch.arange(self.first, self.last) // self.block[0])
 
 
 def float8_formats(num_inputs: int, group_inputs: int | None) -> tuple[int, ...]:
-    """Formats that hold rows with a scale for so many inputs; None: for all."""
+    """Formats that hold rows with a scale per `group_inputs`; None: one scale for all inputs."""
     group = min(group_inputs or num_inputs, num_inputs)
     return () if num_inputs % BLOCK_INPUTS or group % BLOCK_INPUTS else (narrow_format(False, group),)
 
 
 def encode_float8(name: str, parts: Mapping[str, Tensor], scheme: Float8Scheme) -> Float8Tensor:
-    """The matrix of these parts. Raises ModelLoadError: one is missing, or they do not belong together."""
+    """The matrix of these parts. Raises ModelLoadError: a part is missing, or they do not fit together."""
     stored = [parts[suffix] for suffix in (".weight_scale", ".weight_scale_inv") if suffix in parts]
     check(name, ".weight" in parts and len(stored) == 1, f"{name} and one tensor of its scales are needed")
     values, scales = parts[".weight"], stored[0]
@@ -67,7 +67,7 @@ def encode_float8(name: str, parts: Mapping[str, Tensor], scheme: Float8Scheme) 
     num_rows, num_inputs = values.shape
     block = scheme.block or ((num_rows if scales.numel() == 1 else 1), num_inputs)
     expected = (cdiv(num_rows, block[0]), cdiv(num_inputs, block[1]))
-    # A scale may be a power of two of 8 bits, of a type of its own or as a byte.
+    # A scale may be a power of two in 8 bits, in its own type or as a byte.
     scales = exponents(scales) if scales.dtype == torch.uint8 else scales.float()
     if scheme.block is None and scales.numel() == expected[0]:
         scales = scales.reshape(expected)

@@ -24,8 +24,8 @@ class IntegerTensor(RowRange):
         zeros: like `scales`, integers or not; or one number for all.
         scales: `[out or 1, groups]`.
         group_of: the group of each input, int64 `[in]`; None: runs of `in / groups` inputs.
-        centre: the zero point of a symmetric scheme, for integers as `read` gives them.
-        bits: of an integer: 8 where it is a byte with a sign, else it has none.
+        centre: the zero point of a symmetric scheme, for the integers of `read`.
+        bits: of an integer. 8: signed; fewer: unsigned.
     """
 
     name: str
@@ -76,7 +76,7 @@ class IntegerTensor(RowRange):
 
     @cached_property
     def _has_digits(self) -> bool:
-        """Whether all zero points are integers that a digit may be."""
+        """Whether all zero points are integers in the range of digits."""
         zeros = self.zeros
         if isinstance(zeros, int) or not zeros.is_floating_point():
             return True
@@ -92,7 +92,7 @@ class IntegerTensor(RowRange):
 
 
 def integer_formats(bits: int, is_symmetric: bool, num_inputs: int, num_groups: int) -> tuple[int, ...]:
-    """Formats that hold such rows, if their scales are float16 where they are of groups; the smallest first."""
+    """Formats that hold such rows, the smallest first. Scales of groups must be float16."""
     if num_groups == 1 and is_symmetric:
         return (4, 8) if bits <= 4 else (8,)
     if num_inputs // num_groups % grid.Q4_0.group_inputs:
@@ -103,7 +103,7 @@ def integer_formats(bits: int, is_symmetric: bool, num_inputs: int, num_groups: 
 
 
 def check(name: str, is_right: bool, text: str) -> None:
-    """Raises ModelLoadError unless `is_right`: what is stored for the matrix `name` does not fit together."""
+    """Raises ModelLoadError unless `is_right`: the stored parts of the matrix `name` do not fit together."""
     if not is_right:
         raise ModelLoadError(
             f"{name}: {text}; fetch the checkpoint again, or compare config.json's quantization_config"
@@ -111,7 +111,7 @@ def check(name: str, is_right: bool, text: str) -> None:
 
 
 def stated_shape(name: str, stated: Tensor) -> tuple[int, int]:
-    """(outputs, inputs) as a tensor of the checkpoint says them. Raises ModelLoadError: it is no shape."""
+    """(outputs, inputs) from a tensor of the checkpoint. Raises ModelLoadError: it is no shape."""
     is_shape = stated.shape == (2,) and not stated.is_floating_point() and bool((stated > 0).all())
     check(name, is_shape, f"weight_shape {list(stated.shape)} of {stated.dtype} is no shape of a matrix")
     num_rows, num_inputs = stated.tolist()

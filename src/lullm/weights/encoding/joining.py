@@ -1,4 +1,4 @@
-"""Joining: tensors of a checkpoint that are one parameter's together, wherever in the files they stand."""
+"""Joining: collects a checkpoint's tensors that form one parameter, wherever they are in the files."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from lullm.weights.encoding.encoded import EncodedTensor
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Tensors whose names differ in these `suffixes` are one tensor, encoded; its name ends in `whole` instead.
+    """Tensors whose names differ in these `suffixes` form one encoded tensor, whose name ends in `whole`.
 
     Args:
-        encode: (the whole name, the tensors that there are by their suffixes) -> that tensor, which is decoded as it
-            is written. Raises ModelLoadError: one is missing, or they do not belong together.
+        encode: (the whole name, the tensors by suffix) -> the encoded tensor, decoded while it is written. Raises
+            ModelLoadError: a part is missing, or they do not fit together.
     """
 
     suffixes: tuple[str, ...]
@@ -23,7 +23,7 @@ class Join:
 
 
 def whole_name(joins: tuple[Join, ...], name: str) -> str:
-    """The name of the tensor that this one is, or is a part of."""
+    """The name of the whole tensor of a part; the name itself for other tensors."""
     for join in joins:
         for suffix in join.suffixes:
             if name.endswith(suffix):
@@ -35,12 +35,12 @@ class Joining:
     """Collects tensors by the `joins` of a family.
 
     Args:
-        names: of all tensors that will be added. A tensor that is alone, under its whole name, is no part.
+        names: of all tensors that will be added. A tensor alone under its whole name is no part.
     """
 
     def __init__(self, joins: tuple[Join, ...], names: Iterable[str]):
         self._groups: dict[str, tuple[Join, str]] = {}  # by name of a part: its join, and the whole name
-        self._missing: dict[str, set[str]] = {}  # by whole name: suffixes that are to come
+        self._missing: dict[str, set[str]] = {}  # by whole name: suffixes still to come
         self._found: dict[str, dict[str, Tensor]] = {}
         self._num_bytes: dict[str, int] = {}
         for name in names:
@@ -56,10 +56,10 @@ class Joining:
             del self._groups[whole], self._missing[whole]
 
     def add(self, name: str, tensor: Tensor) -> tuple[str, Tensor | EncodedTensor] | None:
-        """The tensor, or the one that it completes, with its name; None: others are to come.
+        """The tensor, or the whole that it completes, with its name; None: other parts are still to come.
 
         Raises:
-            ModelLoadError: tensors do not belong together, or one is not in the checkpoint.
+            ModelLoadError: tensors do not fit together, or one is not in the checkpoint.
         """
         if name not in self._groups:
             return name, tensor
@@ -75,11 +75,11 @@ class Joining:
         return whole, join.encode(whole, parts)
 
     def num_bytes(self, whole: str) -> int:
-        """What the parts of a joined tensor take in the files."""
+        """Bytes of a joined tensor's parts in the files."""
         return self._num_bytes[whole]
 
     def incomplete(self) -> Iterator[tuple[str, str]]:
-        """(name of a tensor, name of a part that an index has promised and no file holds)."""
+        """(name of a tensor, name of a part that an index names and no file holds)."""
         for name, (join, whole) in self._groups.items():
             suffix = next(suffix for suffix in join.suffixes if name.endswith(suffix))
             if suffix in self._missing.get(whole, ()):

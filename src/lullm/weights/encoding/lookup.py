@@ -1,4 +1,4 @@
-"""LookupTensor: a matrix as bitsandbytes holds it: 4 bits that number a table, scales of runs; or int8 by rows."""
+"""LookupTensor: a matrix of bitsandbytes: 4-bit indices into a table and scales of runs; or int8 by rows."""
 
 import json
 import math
@@ -22,14 +22,14 @@ SUFFIXES = (*_STATES, _SCALES, _TABLE, _OUTER_SCALES, _OUTER_TABLE, ROW_SCALES, 
 _LARGEST_BYTE = 127
 _MOST_STATE_BYTES = 1 << 16
 _LONGEST_RUN = 1 << 16
-"""Its scale is repeated so often: the library's longest is 4096."""
+"""Longest run, whose scale is repeated as often: the library's longest is 4096."""
 
 
 @dataclass(frozen=True, eq=False)
 class LookupTensor(RowRange):
-    """A matrix `[out, in]`: the number of the table x the scale of its run, in float32. No native format has a table.
+    """A matrix `[out, in]`: the table's number x the scale of its run, in float32. No native format has a table.
 
-    Runs go over the rows: the weights lie one row behind the other.
+    Runs cross rows: the weights lie row after row.
 
     Args:
         codes: uint8, two a byte, the first in the high bits. scales: float32, of each run of `run_size`.
@@ -51,7 +51,7 @@ class LookupTensor(RowRange):
 
 
 def encode_lookup(name: str, parts: Mapping[str, Tensor]) -> LookupTensor:
-    """The matrix of these parts. Raises ModelLoadError: one is missing, or they do not belong together."""
+    """The matrix of these parts. Raises ModelLoadError: a part is missing, or they do not fit together."""
     for suffix in (".weight", _SCALES, _TABLE):
         check(name, suffix in parts, f"missing tensor {name.removesuffix('.weight')}{suffix}")
     stated = [suffix for suffix in _STATES if suffix in parts]
@@ -75,7 +75,7 @@ def encode_lookup(name: str, parts: Mapping[str, Tensor]) -> LookupTensor:
 
 
 def _scales(name: str, parts: Mapping[str, Tensor], state: dict[str, Any]) -> Tensor:
-    """Of runs; where they are bytes, these number a table, too, and have scales of their own and one sum."""
+    """The scales of runs. Scales of one byte are indices into a table, too, with their own scales and one offset."""
     stored = parts[_SCALES]
     if stored.is_floating_point():
         return stored.float().flatten()
@@ -108,7 +108,7 @@ def _is_size(value: object, most: int = 1 << 40) -> bool:
 
 
 def with_row_scales(name: str, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The parts of a matrix of bytes, whose scales are the largest magnitudes of rows. Raises ModelLoadError."""
+    """The parts of a matrix of bytes; its scales are the largest magnitudes of rows. Raises ModelLoadError."""
     layout = parts.get(_ROW_LAYOUT)
     check(name, layout is None or not layout.any(), "its bytes are not in the order of rows (weight_format)")
     return {**parts, ".weight_scale": parts[ROW_SCALES].float() / _LARGEST_BYTE}

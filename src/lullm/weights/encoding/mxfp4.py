@@ -1,4 +1,4 @@
-"""MXFP4 (OCP Microscaling Formats 1.0, https://arxiv.org/abs/2310.10537) as gpt-oss's checkpoints hold it.
+"""MXFP4 (OCP Microscaling Formats 1.0, https://arxiv.org/abs/2310.10537) in the layout of gpt-oss's checkpoints.
 
 32 inputs of a row are 32 numbers of 4 bits (e2m1) and one scale of 8 bits, a power of two (e8m0). bfloat16 and float32
 hold every product exactly.
@@ -23,7 +23,7 @@ from lullm.ops.quantized.narrow import (
 from lullm.weights.encoding.encoded import EncodedTensor
 
 GROUP_BYTES = 16
-"""Of 32 inputs; the first of two is in the low bits."""
+"""Bytes of 32 inputs, two to a byte, the first in the low bits."""
 _SCALE_BIAS = 127
 _NAN_SCALE = 255
 
@@ -32,7 +32,7 @@ _NAN_SCALE = 255
 def _tables() -> tuple[Tensor, Tensor]:
     """The two numbers of each byte `[256]`, two bfloat16 as one int32, and the scales `[256]`, bfloat16.
 
-    One word is looked up in half the time of a row of two numbers.
+    Looking up one word takes half the time of a row of two numbers.
     """
     numbers = [*MAGNITUDES, *(-magnitude for magnitude in MAGNITUDES)]
     pairs = [(numbers[byte & 15], numbers[byte >> 4]) for byte in range(256)]
@@ -52,7 +52,7 @@ class MXFP4Tensor(EncodedTensor):
     G is in / 32.
 
     Raises:
-        ModelLoadError: the two tensors do not belong together.
+        ModelLoadError: the two tensors do not fit together.
     """
 
     name: str
@@ -96,14 +96,16 @@ class MXFP4Tensor(EncodedTensor):
         return (narrow_format(True, BLOCK_INPUTS),)
 
     def rows(self, number: int) -> NarrowRows | None:
-        """Several matrices, each by its outputs."""
+        """The rows of several matrices, each by its outputs."""
         if number not in self.native_formats:
             return None
         return narrow_rows(self.name, *self.parts)
 
 
 def narrow_rows(name: str, blocks: Tensor, exponents: Tensor) -> NarrowRows:
-    """Of blocks `[..., n, G, 16]`, the first of two numbers in the low bits, and exponents `[..., n, G]`, both uint8.
+    """The rows of blocks `[..., n, G, 16]` and exponents `[..., n, G]`, both uint8.
+
+    A byte of a block holds two numbers, the first in the low bits.
 
     Numbers below 2**-122 become zeros. Raises ModelLoadError: a scale is NaN, or cannot be stored.
     """

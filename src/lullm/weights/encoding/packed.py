@@ -1,4 +1,4 @@
-"""Matrices of integers as compressed-tensors, AWQ, GPTQ and HQQ store them, as an `IntegerTensor`."""
+"""Matrices of integers from compressed-tensors, AWQ, GPTQ and HQQ, as an `IntegerTensor`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,14 +12,14 @@ from lullm.weights.encoding.integer import IntegerTensor, check, stated_shape
 from lullm.weights.encoding.unpacking import AWQ_ORDER, unpack, unpack_columns
 
 Parts = Mapping[str, Tensor]
-"""By the ends of their names."""
+"""The parts of a matrix, by the suffixes of their names."""
 
 _GPTQ_ONES = {2: 0x55555555, 4: 0x11111111, 8: 0x01010101}
-"""One in every integer of a word. GPTQModel subtracts and adds it to whole words, so a zero point 0 borrows."""
+"""One in every integer of a word. GPTQModel subtracts it from and adds it to whole words, so a zero point 0 borrows."""
 
 
 def encode_integers(name: str, parts: Parts, scheme: IntegerScheme) -> IntegerTensor:
-    """The matrix of these parts. Raises ModelLoadError: one is missing, or they do not belong together."""
+    """The matrix of these parts. Raises ModelLoadError: a part is missing, or they do not fit together."""
     for suffix in _NEEDED[scheme.packing]:
         check(name, suffix in parts, f"missing tensor {name.removesuffix('.weight')}{suffix}")
     make = {"plain": _plain, "rows": _rows, "awq": _awq, "gptq": _gptq, "hqq": _hqq}[scheme.packing]
@@ -69,7 +69,7 @@ def _rows(name: str, parts: Parts, scheme: IntegerScheme) -> IntegerTensor:
 
 
 def _awq(name: str, parts: Parts, scheme: IntegerScheme) -> IntegerTensor:
-    """Symmetric: digits have a sign, and there are no zero points."""
+    """A symmetric scheme has signed digits and no zero points."""
     words, scales, centre = parts[".qweight"], parts[".scales"], 1 << (scheme.bits - 1)
     zeros = None if scheme.is_symmetric else parts.get(".qzeros")
     check(name, scheme.is_symmetric or zeros is not None, f"missing tensor {name.removesuffix('.weight')}.qzeros")
@@ -108,7 +108,7 @@ _HQQ_FACTS = {
     "round_zero",
 }  # fmt: skip
 HQQ_SUFFIXES = (*_NEEDED["hqq"], *sorted(f".{fact}" for fact in _HQQ_FACTS))
-"""Facts stand beside every matrix as tensors of their own."""
+"""Every matrix has its facts in separate tensors."""
 
 
 def _hqq(name: str, parts: Parts, scheme: IntegerScheme) -> IntegerTensor:
@@ -149,7 +149,9 @@ def _tensor(
     zeros: Tensor | None,
     group_of: Tensor | None,
 ) -> IntegerTensor:
-    """Checks of what all have in common. scales, zeros: `[out or 1, groups]`, or one number; zeros None: the centre."""
+    """The tensor, after the checks that all layouts have in common. scales, zeros: `[out or 1, groups]`, or one number;
+    zeros None: the centre.
+    """
     num_rows, num_inputs = shape
     scales = _by_row(scales)
     size = num_inputs if scheme.group_size is None else scheme.group_size
@@ -200,7 +202,7 @@ def _check_type(name: str, tensor: Tensor, dtype: torch.dtype, dim: int) -> None
 
 
 def _check_columns(name: str, scales: Tensor, *words: Tensor) -> None:
-    """Of matrices that are stored with a column per output."""
+    """Check the columns of matrices that are stored with a column per output."""
     for packed in words:
         _check_type(name, packed, torch.int32, 2)
     check(name, scales.dim() == 2, f"its scales {list(scales.shape)} are no matrix")

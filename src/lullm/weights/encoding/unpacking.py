@@ -1,10 +1,11 @@
-"""Unpacking: small integers out of the words in which checkpoints hold them, the first in the low bits."""
+"""Unpacking: small integers from a checkpoint's words, the first in the low bits."""
 
 import torch
 from torch import Tensor
 
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Where in its word AWQ puts each of eight neighbouring outputs: its kernel takes even and odd places in two steps."""
+"""The place in a word of each of eight neighbouring outputs in AWQ: its kernel reads even and odd places in two steps.
+"""
 
 
 def unpack(words: Tensor, bits: int, order: tuple[int, ...] | None = None) -> Tensor:

@@ -1,1 +1,1 @@
-"""The tensors of GGUF files: blocks of numbers, their names in a checkpoint, and reading them a piece at a time."""
+"""The tensors of GGUF files: blocks of numbers, their names in a checkpoint, and reading them piece by piece."""

@@ -1,4 +1,4 @@
-"""The blocks of a GGUF tensor: taken apart without rounding (`GridRows`), and the numbers that they mean.
+"""The blocks of a GGUF tensor: their parts without rounding (`GridRows`), and their values.
 
 Layouts: ggml's `ggml-common.h`.
 """
@@ -53,7 +53,7 @@ def _halves(raw: Tensor) -> Tensor:  # [n, S, 2] -> float16 [n, S]
 
 
 def _nibbles(raw: Tensor, run: int) -> Tensor:
-    """Of runs of `run` bytes first the low digits, then the high ones: `[n, S, b] -> [n, S, 2 b]`."""
+    """Of each run of `run` bytes, first the low digits, then the high ones: `[n, S, b] -> [n, S, 2 b]`."""
     runs = raw.unflatten(2, (-1, 1, run))
     return torch.cat((runs & 15, runs >> 4), dim=3).flatten(2)
 
@@ -99,7 +99,7 @@ def _iq4_xs(raw: Tensor) -> GridRows:  # float16, two high bits of 8 codes, four
 
 
 _LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-"""What the digits of IQ4_NL and IQ4_XS mean."""
+"""The values of the digits of IQ4_NL and IQ4_XS."""
 
 
 def _of_table(digits: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ def _of_table(digits: Tensor) -> Tensor:
 
 
 def _two_bits(raw: Tensor) -> Tensor:
-    """Of 32 bytes the lowest pairs of bits first: `[n, S, 64] -> [n, S, 256]`."""
+    """Of each 32 bytes, the lowest pairs of bits first: `[n, S, 64] -> [n, S, 256]`."""
     halves = raw.unflatten(2, (2, 1, 32))
     return torch.cat([halves >> shift & 3 for shift in (0, 2, 4, 6)], dim=3).flatten(2)
 
@@ -149,7 +149,7 @@ def _q6_k(raw: Tensor) -> GridRows:  # 256 x 4 low bits, 256 x 2 high bits, 16 i
 
 
 def _six_bits(raw: Tensor) -> tuple[Tensor, Tensor]:
-    """Eight codes of scales and eight of minimums `[n, S * 8]`, of 12 bytes."""
+    """Eight codes of scales and eight of minimums `[n, S * 8]`, from 12 bytes."""
     scales, mins, mixed = raw.split(4, dim=-1)
     high_scales, high_mins = mixed & 15 | scales >> 2 & 48, mixed >> 4 | mins >> 2 & 48
     codes = torch.cat((scales & 63, high_scales), dim=-1).flatten(1)
@@ -173,15 +173,16 @@ _PARTS: dict[str, Callable[[Tensor], GridRows]] = {
 
 
 def narrow_blocks(raw: Tensor) -> tuple[Tensor, Tensor]:
-    """Of `raw [n, row_bytes]` uint8, rows of a tensor of MXFP4: digits `[n, G, 16]`, two neighbours a byte, and
-    exponents `[n, G]`."""
+    """Digits `[n, G, 16]`, two neighbours a byte, and exponents `[n, G]`, of `raw [n, row_bytes]` uint8: rows of a
+    tensor of MXFP4.
+    """
     blocks = raw.unflatten(1, (-1, 17))
     digits = torch.cat((blocks[..., 1:] & 15, blocks[..., 1:] >> 4), dim=-1)  # a block's first half is in the low bits
     return digits[..., ::2] | digits[..., 1::2] << 4, blocks[..., 0]
 
 
 _HALVED = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
-"""Twice the magnitudes of e2m1: 2 to the power of a scale's bits - 128, not - 127, makes up for it."""
+"""Twice the magnitudes of e2m1; the scale is 2 to the power of its bits - 128 instead of - 127."""
 
 
 def _decode_mxfp4(raw: Tensor) -> Tensor:  # a byte of a scale, 32 digits

@@ -29,16 +29,16 @@ _PAIRS_TURN = frozenset({
     "arcee", "granite", "granitehybrid", "granitemoe", "internlm2", "llama", "minicpm", "mistral3", "olmo", "smollm3",
     "xverse",
 })  # fmt: skip
-"""Architectures whose files hold rows of queries and keys in the order of pairs of neighbours."""
+"""Architectures whose files order rows of queries and keys by pairs of neighbours."""
 _VALUES_TAKE_TURNS = frozenset({"qwen35", "qwen35moe"})
-"""Those with value heads in another order."""
+"""Architectures with value heads in another order."""
 _GATES_APART = frozenset({"granitehybrid", "granitemoe"})
-"""Those whose checkpoints hold gate and up as one matrix, and files as two."""
+"""Architectures with gate and up as one matrix in checkpoints, and as two in files."""
 _KINDS_APART = frozenset({"bloom", "falcon", "gptneox"})
-"""Those whose checkpoints hold query, key and value of a head together, and files all queries, all keys, all values."""
+"""Architectures with query, key and value of a head together in checkpoints, and all queries, keys, values in files."""
 _GATE_UP = Fusion(("gate_proj", "up_proj"), "gate_up_proj")
 _QKV_Z = Fusion(("in_proj_qkv", "in_proj_z"), "in_proj_qkvz")
-"""Of Qwen3-Next, whose checkpoints hold queries, keys, values and gates of each head together."""
+"""For Qwen3-Next, whose checkpoints hold queries, keys, values and gates of each head together."""
 
 
 class GGUFSource:
@@ -57,7 +57,7 @@ class GGUFSource:
         self.num_bytes = sum(place.num_bytes for place in self._places)
 
     def rules(self, rules: WeightRules) -> WeightRules:
-        """A file holds Gemma's 1 + w as they are, all matrices as [out, in], and those of experts one by one."""
+        """A file holds Gemma's 1 + w as the sum, all matrices as [out, in], and those of experts one by one."""
         fusions = rules.fusions
         if self._file.architecture in _GATES_APART:
             fusions = (*fusions, _GATE_UP)
@@ -68,7 +68,7 @@ class GGUFSource:
         return replace(rules, offsets=(), stacks=(), joins=(), transposes=(), flattens=(), fusions=fusions)
 
     def _turned_part(self) -> tuple[HeadOrder, ...]:
-        """The order of heads that turn in part."""
+        """The order of heads that are rotated in part."""
         size, turned = head_dim(self._keys), self._keys.number("rope.dimension_count")
         if turned in (None, size):
             return ()
@@ -121,7 +121,7 @@ class GGUFSource:
 
 
 def _activations(keys: Keys) -> dict[str, Tensor]:
-    """What Apertus's layers have learned of their activation, which a file holds among its keys."""
+    """The learned activations of Apertus's layers, which a file holds among its keys."""
     found: dict[str, Tensor] = {}
     for name, shape in (("alpha_p", (1,)), ("alpha_n", (1,)), ("beta", ()), ("eps", ())):
         values = keys.file.metadata.get(f"xielu.{name}")
@@ -133,13 +133,13 @@ def _activations(keys: Keys) -> dict[str, Tensor]:
 
 
 def _drafts(name: str, num_layers: int) -> bool:
-    """Whether the tensor belongs to a layer behind all, which only drafts tokens."""
+    """Whether the tensor belongs to a layer after the last, which only drafts tokens."""
     parts = name.split(".")
     return len(parts) > 1 and parts[0] == "blk" and parts[1].isdecimal() and int(parts[1][:9]) >= num_layers
 
 
 def _check_stack(names: Names, place: TensorPlace) -> None:
-    """Raises ModelLoadError: a tensor of all experts has more of them than any model, each of which takes a name."""
+    """Raises ModelLoadError: a tensor has more experts than any model. Each would take a name."""
     is_stack = "*" in (names.of(place.name) or "")
     if is_stack and (len(place.shape) < 2 or place.shape[0] > MOST_EXPERTS):
         raise ModelLoadError(
@@ -161,7 +161,7 @@ def _named_shapes(names: Names, place: TensorPlace) -> Iterator[tuple[str, tuple
 
 
 def _gate_and_up(name: str, rows: GGUFTensor) -> Iterator[tuple[str, GGUFTensor]]:
-    """The matrix of one expert, or the two that a file may hold as one."""
+    """The matrix of one expert, or the two matrices that a file may hold as one."""
     if ".experts." not in name or _GATE_UP.into not in name:
         yield name, rows
         return
@@ -170,7 +170,7 @@ def _gate_and_up(name: str, rows: GGUFTensor) -> Iterator[tuple[str, GGUFTensor]
 
 
 def _mapped(place: TensorPlace) -> Tensor:
-    """All bytes of a file, which are read when they are used."""
+    """All bytes of a file, mapped: read on use."""
     try:
         with place.path.open("rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -184,7 +184,7 @@ def _mapped(place: TensorPlace) -> Tensor:
 
 
 def _halves_apart(file: GGUFFile) -> Callable[[str, GGUFTensor], GGUFTensor]:
-    """Queries and keys in the order of their checkpoint."""
+    """A function that brings queries and keys into their checkpoint's order."""
     if file.architecture not in _PAIRS_TURN:
         return lambda name, tensor: tensor
     prefix = f"{file.architecture}.attention"

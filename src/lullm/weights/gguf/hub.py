@@ -1,4 +1,4 @@
-"""A GGUF file of the hub, chosen by its quantization: 'Qwen/Qwen3-0.6B-GGUF' holds a dozen of which one is wanted."""
+"""A GGUF file of the hub, chosen by its quantization: a repository such as 'Qwen/Qwen3-0.6B-GGUF' holds a dozen."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ def hub_gguf(repository: str, quantization: str, revision: str | None = None) ->
 
 
 def choose(names: list[str], repository: str, quantization: str) -> str:
-    """The one name of a first shard that says this quantization, in either case. Raises ModelLoadError."""
+    """The one name of a first shard with this quantization, in either case. Raises ModelLoadError."""
     models = [path for path in map(Path, names) if path.name.endswith(SUFFIX) and "mmproj" not in path.name]
     firsts = [str(path) for path in first_shards(models)]
     word = re.compile(rf"(?<![A-Za-z0-9]){re.escape(quantization)}(?![A-Za-z0-9_])", re.IGNORECASE)

@@ -1,7 +1,7 @@
-"""LatentParts: the matrix that makes keys and values of latents, which newer files of DeepSeek hold as two.
+"""LatentParts: the matrix from latents to keys and values. Newer files of DeepSeek hold it as two tensors.
 
 A file has for each head the keys' part transposed, `[H, rank, nope]`, and the values' part `[H, v, rank]`; a checkpoint
-has both behind each other for each head, `[H x (nope + v), rank]`.
+has both in one, head by head, `[H x (nope + v), rank]`.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class LatentParts:
         self._waiting: dict[str, tuple[str, GGUFTensor]] = {}  # by layer: the part that came first
 
     def add(self, name: str, part: GGUFTensor) -> Iterator[tuple[str, Tensor, int]]:
-        """The whole, if this part completes it. Raises ModelLoadError: they do not belong together."""
+        """The whole matrix, if this part completes it. Raises ModelLoadError: the parts do not fit together."""
         prefix = name.removesuffix(KEY_PART).removesuffix(VALUE_PART)
         if prefix not in self._waiting:
             self._waiting[prefix] = name, part
@@ -37,7 +37,7 @@ class LatentParts:
         yield prefix + _WHOLE, whole, keys.raw.nbytes + values.raw.nbytes
 
     def finish(self) -> None:
-        """Raises ModelLoadError: of a layer only one part came."""
+        """Check that all are whole. Raises ModelLoadError: a layer has only one part."""
         for name, _ in self._waiting.values():
             other = VALUE_PART if name.endswith(KEY_PART) else KEY_PART
             missing = name.removesuffix(KEY_PART).removesuffix(VALUE_PART) + other

@@ -1,4 +1,4 @@
-"""Names of a GGUF file's tensors, as the same model's checkpoint has them, and shapes that are others there."""
+"""The checkpoint's names of a GGUF file's tensors, and the shapes that differ there."""
 
 import math
 import re
@@ -74,7 +74,7 @@ _WHOLE = {
     "ssm_d": "*.D",
     "ssm_dt.bias": "*.dt_bias",
 }
-"""Of which the last word is not that of a checkpoint; '*': the layer's recurrent part."""
+"""Names whose last word differs from the checkpoint's; '*': the layer's recurrent part."""
 _GEMMA = {"ffn_norm": "pre_feedforward_layernorm"}
 _LAYER_INPUTS = {
     **_GEMMA,
@@ -112,7 +112,7 @@ _GEMMA4 = {
 _NEMOTRON_H = {**_SPACE, "ffn_up": "feed_forward.fc1", "ffn_down": "feed_forward.fc2"}
 _TWO_LAYERS = {"ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"}
 _TWO_NORMS = {"attn_norm": "post_attention_layernorm", "attn_norm_2": "input_layernorm"}
-"""Of Falcon 40B, whose MLP has a norm of its own."""
+"""For Falcon 40B, whose MLP has its own norm."""
 _OF_ARCHITECTURE: dict[str, Mapping[str, str]] = {
     "apertus": _TWO_LAYERS,
     "arcee": _TWO_LAYERS,
@@ -160,16 +160,16 @@ _OF_ARCHITECTURE: dict[str, Mapping[str, str]] = {
     "starcoder": {**_TWO_LAYERS, "position_embd": "model.embed_positions"},
     "starcoder2": _TWO_LAYERS,
 }
-"""What differs from the names above."""
+"""Differences from the names above."""
 _NOT_WEIGHTS = re.compile(r"^(rope_(freqs|factors_long|factors_short)\.weight|blk\.\d+\.nextn\..*)$")
-"""They are read with the config, or only draft tokens."""
+"""Tensors that are read with the config, or that only draft tokens."""
 _LAYER = re.compile(r"^blk\.(\d{1,9})\.(.+)$")
 _FILTERS = re.compile(r"^blk\.\d+\.(shortconv\.conv|ssm_conv1d)\.weight$")
-"""Of convolutions, each of one channel."""
+"""Filters of convolutions, one per channel."""
 _VECTORS = re.compile(r"^blk\.\d+\.(ssm_d|ssm_norm\.weight)$")
-"""That a file may hold as a matrix."""
+"""Vectors that a file may hold as a matrix."""
 _DECAYS = re.compile(r"^blk\.\d+\.ssm_a$")
-"""Of a head, or of each state of a channel (Mamba 1)."""
+"""Decays of a head, or of each state of a channel (Mamba 1)."""
 
 
 class Names:
@@ -182,7 +182,7 @@ class Names:
         self._recurrent = "linear_attn" if self._own is _DELTA_NET else "mamba"
 
     def of(self, name: str) -> str | None:
-        """A checkpoint's name of a tensor; '*': a number, of which it stacks all. None: no weight."""
+        """The checkpoint's name of a tensor; '*': a number, if the tensor stacks all numbers. None: no weight."""
         if _NOT_WEIGHTS.match(name):
             return None
         layer = _LAYER.match(name)
@@ -196,7 +196,7 @@ class Names:
 
 
 def checkpoint_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that the tensor of this name in a file has in a checkpoint."""
+    """The checkpoint's shape of a file's tensor of this name."""
     if len(shape) == 2 and _FILTERS.match(name):
         return shape[0], 1, shape[1]
     is_vector = _VECTORS.match(name) or _DECAYS.match(name) and shape[-1] == 1

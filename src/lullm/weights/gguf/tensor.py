@@ -1,4 +1,4 @@
-"""GGUFTensor: one tensor of a GGUF file, mapped, and decoded a piece at a time as it is written."""
+"""GGUFTensor: one tensor of a GGUF file, mapped, and decoded piece by piece while it is written."""
 
 from dataclasses import dataclass, replace
 
@@ -19,7 +19,7 @@ class GGUFTensor(EncodedTensor):
     """Rows `raw [rows, row_bytes]` uint8 of a tensor of this shape.
 
     Args:
-        sizes: of what is decoded, by dimension; the first is what is split.
+        sizes: of the decoded values, by dimension; `split` divides the first.
     """
 
     raw: Tensor
@@ -40,11 +40,11 @@ class GGUFTensor(EncodedTensor):
         ]
 
     def slices(self) -> "list[GGUFTensor]":
-        """What a tensor of several matrices stacks."""
+        """The matrices of a tensor that stacks several."""
         return [replace(self, raw=raw, sizes=self.shape[1:]) for raw in self.raw.chunk(len(self))]
 
     def with_halves_apart(self, num_heads: int) -> "GGUFTensor":
-        """The rows of every head, of which pairs (2 i, 2 i + 1) turn, in the order of pairs (i, i + D / 2)."""
+        """The rows of every head, reordered from rotated pairs (2 i, 2 i + 1) to pairs (i, i + D / 2)."""
         heads = self.raw.unflatten(0, (num_heads, -1, 2)).transpose(1, 2)
         return replace(self, raw=heads.reshape(self.raw.shape))
 
@@ -56,7 +56,7 @@ class GGUFTensor(EncodedTensor):
         return NATIVE.get(self.block.name, ())
 
     def rows(self, number: int) -> StoredRows | None:
-        """The blocks taken apart, for a matrix that stores them."""
+        """The parts of the blocks, for a matrix that stores them."""
         if number not in self.native_formats:
             return None
         if self.block.name == "MXFP4":
@@ -71,5 +71,6 @@ NATIVE = {
     "Q2_K": (_ANY,), "Q3_K": (grid.Q6_K.number, _ANY), "Q4_K": (grid.Q4_K.number, _ANY),
     "Q5_K": (grid.Q5_K.number, _ANY), "Q6_K": (grid.Q6_K.number, _ANY), "IQ4_XS": (grid.Q6_K.number, _ANY),
 }  # fmt: skip
-"""Formats (`Layout.format`) that hold just the numbers of such blocks, the smallest first. Digits of other widths than
-4 bits are whole bytes."""
+"""Formats (`Layout.format`) that hold the numbers of such blocks exactly, the smallest first. Digits of other widths
+than 4 bits are whole bytes.
+"""

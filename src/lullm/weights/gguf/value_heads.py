@@ -1,7 +1,8 @@
-"""Value heads of Qwen3.5's delta nets, which a file holds in another order than a checkpoint.
+"""Value heads of Qwen3.5's delta nets: a file has another order than a checkpoint.
 
-A checkpoint has those of one key head beside each other. A file has the first of every key head, then the second of
-every one: value head `v` belongs to key head `v % num_keys` there, and to `v // (num_values / num_keys)` here.
+A checkpoint has the value heads of one key head together. A file has the first of every key head, then the second of
+every one: value head `v` belongs to key head `v % num_keys` in a file, and to `v // (num_values / num_keys)` in a
+checkpoint.
 """
 
 from dataclasses import dataclass
@@ -16,14 +17,14 @@ from lullm.weights.gguf.tensor import GGUFTensor
 
 _FLOAT32 = FORMATS[0]
 _QUERIES_AND_KEYS = ("attn_qkv", "ssm_conv1d")
-"""What stands in front of the values in these."""
+"""Tensors with these names have queries and keys before the values."""
 _BY_HEAD = ("attn_gate", "ssm_alpha", "ssm_beta", "ssm_a", "ssm_dt")
 _OUTPUT = "ssm_out"
 
 
 @dataclass(frozen=True, slots=True)
 class ValueHeads:
-    """Of a file of Qwen3.5: how many heads of which size there are."""
+    """The numbers and sizes of heads in a file of Qwen3.5."""
 
     num_keys: int
     num_values: int
@@ -32,7 +33,7 @@ class ValueHeads:
 
     @classmethod
     def of(cls, keys: Keys) -> "ValueHeads":
-        """Raises ModelLoadError: there are no whole numbers of heads."""
+        """Read them from a file's keys. Raises ModelLoadError: the numbers of heads are not whole."""
         num_keys, num_values = keys.need("ssm.group_count"), keys.need("ssm.time_step_rank")
         value_dim, rest = divmod(keys.need("ssm.inner_size"), num_values)
         if rest or num_values % num_keys:
@@ -42,11 +43,11 @@ class ValueHeads:
         return cls(num_keys, num_values, keys.need("ssm.state_size"), value_dim)
 
     def keeps_blocks(self, name: str, block: BlockFormat) -> bool:
-        """Whether the blocks of the tensor stay whole: those of inputs must lie within a head."""
+        """Whether the tensor's blocks stay whole: blocks of inputs must lie within a head."""
         return _stem(name) != _OUTPUT or self.value_dim % block.num_values == 0
 
     def in_order(self, name: str, tensor: GGUFTensor) -> GGUFTensor:
-        """The tensor as a checkpoint has it. Raises ModelLoadError: it has not so many heads."""
+        """The tensor in a checkpoint's order. Raises ModelLoadError: it has another number of heads."""
         stem = _stem(name)
         if stem == _OUTPUT:
             return self._inputs_in_order(name, tensor)
@@ -82,5 +83,5 @@ class ValueHeads:
 
 
 def _stem(name: str) -> str:
-    """Of `blk.3.ssm_dt.bias`: ssm_dt; of `blk.3.ssm_a`: ssm_a."""
+    """`blk.3.ssm_dt.bias` -> ssm_dt; `blk.3.ssm_a` -> ssm_a."""
     return ([*name.split("."), "", "", ""])[2]

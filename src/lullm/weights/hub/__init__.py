@@ -1,1 +1,1 @@
-"""The hub: fetching models, and the cache that holds them. Loaded only for a hub id."""
+"""The hub: downloads of models, and their cache. Loaded only for a hub id."""

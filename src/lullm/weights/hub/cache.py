@@ -1,4 +1,4 @@
-"""The local cache of the hub: which models it holds, and removing them."""
+"""The local cache of the hub: lists and removes models."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ class CachedModel:
 
 
 def cached_models() -> list[CachedModel]:
-    """All revisions of models with a config.json or a GGUF file, by name; those of other programs, too."""
+    """All revisions of models with a config.json or a GGUF file, by name; other programs' downloads, too."""
     cache = _scan()
     found = []
     for repo in cache.repos if cache is not None else ():
@@ -51,7 +51,7 @@ def cached_models() -> list[CachedModel]:
 
 
 def remove_model(name: str) -> int:
-    """Delete all revisions of a model, and what only they hold. Returns the freed bytes.
+    """Delete all revisions of a model, and files that only they use. Returns the freed bytes.
 
     Raises:
         ModelLoadError: the cache does not hold it, or a file cannot be deleted.

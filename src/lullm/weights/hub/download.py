@@ -1,4 +1,4 @@
-"""Fetching a model from the hub, or from its local cache; every failure says what to do."""
+"""Fetches a model from the hub, or from its local cache. Every error says what to do."""
 
 import contextlib
 import errno
@@ -16,7 +16,7 @@ logger = get_logger(__name__)
 
 CONFIG_FILE = "config.json"
 _PATTERNS = ["*.json", "model*.safetensors", "*.jinja", "tokenizer.model", "merges.txt"]
-"""Not: original/, consolidated.safetensors."""
+"""Files to fetch; not original/ or consolidated.safetensors."""
 _TIMEOUT_S = 10.0
 
 
@@ -28,22 +28,22 @@ def cached_snapshot(name: str, revision: str | None) -> Path | None:
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=_PATTERNS, local_files_only=True))
     except (OSError, ValueError):
         return None
-    # Another program may have fetched a few files of the snapshot only.
+    # Another program may have fetched only a few files of the snapshot.
     is_complete = (folder / "config.json").exists() and not missing_files(folder)
     return folder if is_complete else None
 
 
 def download(name: str, revision: str | None) -> Path:
-    """The folder of a model, fetched as far as the cache lacks it. A terminal shows bytes and rate. Blocking.
+    """The folder of a model; files that the cache lacks are fetched. A terminal shows bytes and rate. Blocking.
 
     Raises:
-        ModelLoadError: it could not be fetched; the message says why, and what to do.
+        ModelLoadError: a download failed; the message says why, and what to do.
     """
     return _fetch(name, revision, _PATTERNS)
 
 
 def download_config(name: str, revision: str | None) -> Path:
-    """The folder of a model of which config.json alone is fetched, if the cache lacks it; for its sizes. Blocking.
+    """The folder of a model with config.json only, fetched if the cache lacks it. For a model's sizes. Blocking.
 
     Raises:
         ModelLoadError: as `download`; or the hub's model has no config.json.
@@ -59,7 +59,7 @@ def _fetch(name: str, revision: str | None, patterns: list[str]) -> Path:
     from huggingface_hub import HfApi, snapshot_download
 
     try:
-        # One short request first, so that an unreachable hub is found out within seconds.
+        # One short request first, to notice an unreachable hub within seconds.
         info = HfApi().model_info(name, revision=revision, timeout=_TIMEOUT_S)
         _check_config(name, [sibling.rfilename for sibling in info.siblings or ()])
         logger.info("downloading %s from the hub", name if len(patterns) > 1 else f"{patterns[0]} of {name}")
@@ -72,7 +72,7 @@ def _fetch(name: str, revision: str | None, patterns: list[str]) -> Path:
 
 
 def _check_config(name: str, files: list[str]) -> None:
-    """Raises ModelLoadError: the hub's files are no model folder, but GGUF files, one of which is to be named."""
+    """Raises ModelLoadError: the hub's files are no model folder, but GGUF files; the user must name one."""
     ggufs = sorted(Path(file).name for file in files if file.endswith(SUFFIX))
     if ggufs and CONFIG_FILE not in files:
         listed = ", ".join(ggufs[:8]) + (f" and {len(ggufs) - 8} more" if len(ggufs) > 8 else "")
@@ -80,7 +80,7 @@ def _check_config(name: str, files: list[str]) -> None:
 
 
 def explain(error: Exception, name: str, revision: str | None) -> str:
-    """Why a model could not be fetched, and what to do."""
+    """The reason of a failed download, and what to do."""
     from huggingface_hub import errors
 
     has_token = bool(os.environ.get("HF_TOKEN"))
@@ -113,7 +113,7 @@ def explain(error: Exception, name: str, revision: str | None) -> str:
 
 
 def _of_ollama(name: str) -> str:
-    """What to do with a name without an owner, which is rather one of Ollama's library."""
+    """Advice for a name without an owner, probably of Ollama's library."""
     if "/" in name:
         return ""
     return f"; of a name of Ollama's, `ollama show --modelfile {name}` says the file (FROM), which can be passed"
@@ -121,7 +121,7 @@ def _of_ollama(name: str) -> str:
 
 @contextlib.contextmanager
 def bars_on_a_terminal() -> Iterator[None]:
-    """The hub's client draws its bars into logs as well."""
+    """Show the hub client's bars on a terminal only: it draws them into logs as well."""
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     hides = (sys.stderr is None or not sys.stderr.isatty()) and not are_progress_bars_disabled()

@@ -1,1 +1,1 @@
-"""Reading a checkpoint: its files, and how far it is."""
+"""Reading a checkpoint: its files, and the progress."""

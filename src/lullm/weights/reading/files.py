@@ -1,4 +1,4 @@
-"""The files of a checkpoint: which there are, which tensors each holds, and what is missing."""
+"""The files of a checkpoint: their names, the tensors of each, and missing ones."""
 
 import re
 from pathlib import Path
@@ -46,7 +46,7 @@ def weight_files(folder: Path) -> dict[Path, set[str] | None]:
 
 
 def _without_index(folder: Path) -> list[str]:
-    """One file, or all the shards that a shard names. Raises ModelLoadError: shards of several sets."""
+    """One file, or all shards of a set. Raises ModelLoadError: shards of several sets."""
     if (folder / SINGLE_FILE).is_file() or not folder.is_dir():
         return [SINGLE_FILE]
     counts = {int(match[2]) for path in folder.iterdir() if (match := _SHARD.fullmatch(path.name))}

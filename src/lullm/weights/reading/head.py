@@ -1,7 +1,7 @@
-"""Whether the head of a checkpoint is its embedding: config.json may say so, and the files hold another head.
+"""Finds whether a checkpoint's head is its embedding: config.json may say so although the files hold another head.
 
-Families tie the two by default, and some files say nothing, or what was true of the model they were trained from. So
-transformers 5 compares the contents, and ties what is equal. Loads no torch.
+Families tie the two by default. Some files have no such key, or the value of the model that they were trained from. So
+transformers 5 compares the contents, and ties equal ones. Loads no torch.
 """
 
 import json
@@ -20,17 +20,17 @@ from lullm.weights.reading.files import weight_files
 
 logger = get_logger(__name__)
 
-_HEAD = re.compile(r"^((model\.)?language_model\.)?(lm_head|embed_out|output_projection)\.weight$")
+_HEAD = re.compile(r"^((model\.)?language_model\.)?(lm_head|embed_out|output_projection|decoder)\.weight$")
 _EMBEDDING = re.compile(
-    r"^(?!(model\.)?(vis|aud|embed_vis|embed_aud))([a-z_]+\.)*(embed_tokens|tokens_embed|embed_in|wte|word_embeddings|embeddings?)\.weight$"
+    r"^(?!(model\.)?(vis|aud|embed_vis|embed_aud))([a-z_]+\.)*(embed_tokens|tokens_embed|tok_embeddings|embed_in|wte|word_embeddings|embeddings?)\.weight$"
 )
 _LARGEST_HEADER = 100_000_000
-"""In bytes; safetensors itself takes no larger one."""
+"""In bytes; safetensors itself accepts no larger one."""
 _PIECE_BYTES = MIB
 
 
 def with_own_head(config: ModelConfig, folder: Path) -> ModelConfig:
-    """The config as it is, or with a head of its own, where the files hold one that is not the embedding.
+    """The config, with its own head if the files hold one that differs from the embedding.
 
     Compares the contents of the two, if both are stored: a gigabyte takes about 0.2 s from the page cache.
     """
@@ -49,9 +49,9 @@ def with_own_head(config: ModelConfig, folder: Path) -> ModelConfig:
 
 
 def differing_head(folder: Path) -> str | None:
-    """The name of a stored head whose bytes are not those of the embedding; None: there is no such head.
+    """The name of a stored head whose bytes differ from the embedding's; None: no such head.
 
-    What is missing or damaged is left to the loader, which names it.
+    The loader reports missing and damaged files.
     """
     if is_gguf(folder):
         return None
@@ -78,7 +78,7 @@ class _Place:
 
 
 def _places(folder: Path) -> list[_Place]:
-    """Of what may be the head or the embedding."""
+    """The places of tensors that may be the head or the embedding."""
     found = []
     for path, names in weight_files(folder).items():
         if names is not None and not any(_HEAD.match(name) or _EMBEDDING.match(name) for name in names):

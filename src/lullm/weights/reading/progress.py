@@ -1,4 +1,4 @@
-"""Progress of what takes long, on a terminal: bytes, rate and the time that is left."""
+"""Progress of long work, on a terminal: bytes, rate and the remaining time."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -7,15 +7,15 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _DELAY_S = 0.5
-"""What is done sooner shows nothing."""
+"""Shorter work shows no bar."""
 _INTERVAL_S = 0.1
 
 
 class Progress:
-    """A bar on the terminal behind standard error; nothing where that is no terminal.
+    """A bar on standard error, if that is a terminal.
 
     Args:
-        what: before the bar. total_bytes: of all.
+        what: the text before the bar. total_bytes: of all work.
     """
 
     def __init__(self, what: str, total_bytes: int):
@@ -36,7 +36,7 @@ class Progress:
             )
 
     def add(self, num_bytes: int) -> None:
-        """So many more bytes are done. From one thread at a time."""
+        """Count `num_bytes` more as done. From one thread at a time."""
         if self._bar is not None:
             self._bar.update(num_bytes)
 

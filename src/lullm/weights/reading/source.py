@@ -1,4 +1,4 @@
-"""Source: the tensors of a checkpoint on disk, whichever kind of files hold them."""
+"""Source: the tensors of a checkpoint on disk, in any kind of files."""
 
 import contextlib
 from collections.abc import Iterator, Set
@@ -23,24 +23,24 @@ class Source(Protocol):
     num_bytes: int
 
     def rules(self, rules: WeightRules) -> WeightRules:
-        """A family's rules, as they are for what is stored here."""
+        """A family's rules for these files."""
         ...
 
     def names(self) -> frozenset[str]: ...
 
     def shapes(self) -> dict[str, list[int]]:
-        """Of all tensors, by name; only headers are read."""
+        """The shapes of all tensors, by name; reads only headers."""
         ...
 
     def formats(self, rules: WeightRules) -> dict[str, tuple[int, ...]]:
         """Native formats that hold a tensor exactly (`EncodedTensor.native_formats`), by canonical names.
 
-        What does not belong together is left to the loader, which names all of it.
+        The loader reports parts that do not fit together.
         """
         ...
 
     def tensors(self) -> Iterator[tuple[str, Tensor | EncodedTensor, int]]:
-        """Names, tensors and their bytes in the files. They are mapped: nothing is read yet."""
+        """Names, tensors and their bytes in the files. They are mapped and not read yet."""
         ...
 
 

@@ -1,1 +1,1 @@
-"""Rows: where a tensor of a checkpoint is written to, and the only way to write a weight."""
+"""Rows: the place of a checkpoint's tensor, and the only way to write a weight."""

@@ -1,7 +1,7 @@
-"""Cuts: which part of a whole model's parameters a worker has that shares the matrices with others.
+"""Cuts: a worker's part of a whole model's parameters, if workers share matrices.
 
-A worker's model has the modules of the whole one, with fewer heads, channels and inner elements. So the cut of a
-parameter follows from the two shapes, and the rules of the family, which are those of the whole, know nothing of it.
+A worker's model has the modules of the whole one, with fewer heads, channels and inner elements. So the two shapes
+determine the cut of a parameter. The family's rules are those of the whole model.
 """
 
 import re
@@ -32,7 +32,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What a worker has of a parameter.
+    """A worker's part of a parameter.
 
     Args:
         whole: its shape in the whole model.
@@ -46,13 +46,13 @@ class Cut:
     part_sizes: tuple[int, ...] = ()
 
     def fills(self, shape: torch.Size) -> bool:
-        """Whether all of a parameter of this shape is a part of the whole one."""
+        """Whether a parameter of this shape has no rows or columns beside those of the whole one."""
         return sum(run.num_rows for run in self.runs) == shape[self.dim]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CutRows:
-    """The rows of a whole parameter, of which `rows` hold a part."""
+    """The rows of a whole parameter; `rows` holds a part of them."""
 
     rows: PlainRows | QuantizedRows
     cut: Cut
@@ -69,7 +69,7 @@ class CutRows:
         return shape == self.shape
 
     def takes(self, first_row: int, num_rows: int) -> bool:
-        """Whether some of these rows are here."""
+        """Whether this worker has some of these rows."""
         if self.cut.dim == 1:
             return True
         last = first_row + num_rows
@@ -115,7 +115,7 @@ def rows_of(
 
 
 def cuts_of(model: nn.Module, whole: nn.Module, share: Share) -> dict[str, Cut]:
-    """The cuts of a worker's meta model, by the names of parameters; those that are whole have none.
+    """The cuts of a worker's meta model, by the names of parameters; whole parameters have no cut.
 
     `whole` has the first expert of each layer at least: all are cut alike.
     """
@@ -156,7 +156,7 @@ def _cut(layer: nn.Module, whole: nn.Module, name: str, share: Share) -> Cut | N
 
 
 def _runs(sizes: tuple[int, ...], whole_sizes: tuple[int, ...], share: Share) -> list[Run]:
-    """Of each part the worker's."""
+    """The worker's run of each part."""
     runs, source, destination = [], 0, 0
     for size, of_all in zip(sizes, whole_sizes, strict=True):
         if size:
@@ -166,7 +166,7 @@ def _runs(sizes: tuple[int, ...], whole_sizes: tuple[int, ...], share: Share) ->
 
 
 def clear_gaps(parameters: Iterable[tuple[str, nn.Parameter]], cuts: Mapping[str, Cut]) -> None:
-    """Zero the parameters that have places for which the whole model has nothing, before they are filled."""
+    """Zero the parameters with rows that the whole model lacks, before they are filled."""
     for name, parameter in parameters:
         cut = cuts.get(name)
         if cut is not None and (parameter.dtype == torch.uint8 or not cut.fills(parameter.shape)):

@@ -1,4 +1,4 @@
-"""Rows: where a tensor of a checkpoint is written to: plain rows, or rows that are quantized by writing."""
+"""Rows: the place of a checkpoint's tensor: plain rows, or rows that writing quantizes."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
@@ -23,7 +23,7 @@ class Rows(Protocol):
 
     @property
     def bits(self) -> int:
-        """The format (`Layout.format`) of rows that `write` stores as they are; 0: it takes numbers only."""
+        """The format (`Layout.format`) of rows that `write` stores unchanged; 0: it takes numbers only."""
         ...
 
     def fits(self, shape: torch.Size) -> bool:
@@ -33,10 +33,10 @@ class Rows(Protocol):
     def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
         """Write into the rows from `first_row` on; any floating point type, from any device. Blocking.
 
-        `StoredRows` are taken where `bits` says so.
+        Takes `StoredRows` of the format `bits`.
 
         Raises:
-            ModelLoadError: the values cannot be stored; nothing has been written.
+            ModelLoadError: the values cannot be stored; nothing was written.
         """
         ...
 
@@ -84,7 +84,7 @@ class QuantizedRows:
     """Rows of a quantized matrix. `write` quantizes into the storage, without a copy of the matrix in another type."""
 
     name: str
-    """The parameter's, for errors."""
+    """The parameter's name, for errors."""
     storage: Tensor
     layout: Layout
     ops: Ops
@@ -121,8 +121,8 @@ class QuantizedRows:
     def write_columns(self, values: Tensor | StoredRows, first_column: int, first_row: int) -> None:
         """`write` of those columns of the values, from `first_column` on, that there are here.
 
-        What is quantized here has the scales of whole rows, so that all workers' columns together are what one has;
-        in narrow floats, those of the groups that are here.
+        Values quantized here get the scales of whole rows, so that all workers' columns together equal those of one
+        worker; narrow floats get the scales of their groups.
         """
         layout = self.layout
         scale = self.scale
@@ -140,7 +140,7 @@ class QuantizedRows:
         replace(self, scale=scale).write(values, first_row)
 
     def _quantized(self, values: Tensor) -> IntegerRows:
-        """Of whole rows, of which this holds some columns."""
+        """Whole rows, quantized; this place holds some of their columns."""
         assert isinstance(self.layout, QuantizedLayout)
         layout = replace(self.layout, out_features=len(values), in_features=values.shape[1])
         storage = torch.zeros(layout.shape, dtype=torch.uint8)

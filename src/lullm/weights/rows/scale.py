@@ -14,7 +14,7 @@ from lullm.ops.quantized.stored import StoredRows
 class ScaleRows:
     """`given [1 or 2, Hkv]` of a layer's `KVScales`. One tensor fills it: a scale per head, or one scale for all.
 
-    `num_all_heads`: of a checkpoint, of which the heads from `first_head` on are here.
+    `num_all_heads`: of a checkpoint. This worker has the heads from `first_head` on.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Rows made of others: in another order, transposed, taking turns, one behind the other."""
+"""Rows made of others: reordered, transposed, interleaved, or consecutive."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from lullm.weights.rule import HeadOrder
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RowsOfOne:
-    """Over the rows of one place, with its shape, unless a kind says otherwise."""
+    """Over the rows of one place; by default with its shape."""
 
     rows: Rows
 
@@ -35,7 +35,7 @@ class _RowsOfOne:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RowsOfSeveral(ABC):
-    """Over several places, whose matrices are stored alike."""
+    """Over several places whose matrices have the same storage."""
 
     places: tuple[Rows, ...]
 
@@ -53,7 +53,7 @@ class _RowsOfSeveral(ABC):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OrderedRows(_RowsOfOne):
-    """Rows that stand in another order than in the checkpoint (`rule.HeadOrder`), in runs."""
+    """Rows in another order than the checkpoint's (`rule.HeadOrder`), in runs."""
 
     runs: tuple[Run, ...]
 
@@ -82,13 +82,14 @@ class TransposedRows(_RowsOfOne):
         if isinstance(values, Tensor):
             assert values.shape == self.shape
             values = values.t().contiguous()
-        self.rows.write(values)  # what is quantized is stored by outputs, whatever its shape is said to be
+        self.rows.write(values)  # quantized values are stored by outputs, whatever the stated shape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EitherWayRows(_RowsOfOne):
-    """Rows of a matrix that checkpoints hold as `[out, in]` or as `[in, out]`: its shape says which. A square is the
-    former."""
+    """Rows of a matrix that checkpoints hold as `[out, in]` or as `[in, out]`, told apart by the shape. A square is
+    `[out, in]`.
+    """
 
     def fits(self, shape: torch.Size) -> bool:
         return shape in (self.rows.shape, TransposedRows(self.rows).shape)
@@ -116,7 +117,7 @@ class FlatRows(_RowsOfOne):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InterleavedRows(_RowsOfSeveral):
-    """Rows of several places of one size that take turns in the checkpoint: row r is in place `r % len(places)`."""
+    """Rows of several places of one size, interleaved in the checkpoint: row r is in place `r % len(places)`."""
 
     @property
     def shape(self) -> torch.Size:
@@ -151,7 +152,7 @@ class ConsecutiveRows(_RowsOfSeveral):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CopiedRows(_RowsOfSeveral):
-    """Several places of one shape that one tensor fills, each with all of it."""
+    """Several places of one shape. One tensor fills each of them."""
 
     @property
     def shape(self) -> torch.Size:
@@ -167,9 +168,9 @@ class CopiedRows(_RowsOfSeveral):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StackedRows:
-    """Places of one shape, of which one tensor holds all: a row here is all of one place.
+    """Places of one shape, stacked in one tensor: a row here is a whole place.
 
-    `places`: by their numbers in the tensor, those that are here. `num_all`: of the tensor.
+    `places`: those of this worker, by their numbers in the tensor. `num_all`: of the tensor.
     """
 
     places: Mapping[int, Rows]
@@ -212,7 +213,7 @@ class NoRows:
         return False
 
     def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
-        """Nothing is here."""
+        """Write nothing."""
 
 
 def in_order(rows: "PlainRows | QuantizedRows | CutRows", order: HeadOrder) -> OrderedRows:
@@ -232,7 +233,7 @@ def in_order(rows: "PlainRows | QuantizedRows | CutRows", order: HeadOrder) -> O
 
 
 def takes(rows: Rows, first_row: int, num_rows: int) -> bool:
-    """Whether writing these rows of a checkpoint's tensor may change anything: else they need not be read."""
+    """Whether writing these rows of a checkpoint's tensor may change anything. If not, they need not be read."""
     if isinstance(rows, CutRows | StackedRows | NoRows):
         return rows.takes(first_row, num_rows)
     if not isinstance(rows, OrderedRows):

@@ -1,1 +1,1 @@
-"""How one worker sleeps: what is saved, where, how fast, and how it comes back."""
+"""The sleep of one worker: its plan, its backups, their speeds, and the wake-up."""

@@ -35,8 +35,8 @@ class Backups:
     Attributes:
         directory: the folder for files; None: the system's folder for temporary ones.
         new_digest: makes the checksums; None: `verify_wake` is off.
-        pinned_bytes, pinned_s: host memory that was taken for backups, and the seconds for it, until somebody sets them
-            to 0. A GPU's is pinned, slower than it is filled.
+        pinned_bytes, pinned_s: host memory taken for backups, and the seconds for it, since the caller last set them to
+            0. For a GPU it is pinned, which takes longer than filling it.
         saved: backups of sleeping tags. kept: backups in host memory that awake tags have left.
     """
 
@@ -77,13 +77,13 @@ class Backups:
         return Saved(backup, saving.contents, version)
 
     def pin_ahead(self, saving: Saving) -> None:
-        """Take the host memory of such a saving of the weights on a thread of its own, as if a sleep had left it."""
+        """Take the host memory of this saving of the weights on a separate thread, as if a sleep had left it."""
         pool = ThreadPoolExecutor(1)
         self._ahead = pool.submit(self._pinned, saving)
         pool.shutdown(wait=False)
 
     def await_ahead(self) -> bool:
-        """Wait for what `pin_ahead` takes; whether it does. What is not to be had is the next sleep's own matter."""
+        """Wait for the memory that `pin_ahead` takes; whether it takes any. On failure the next sleep takes its own."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             try:
@@ -94,7 +94,7 @@ class Backups:
 
     @property
     def is_pinning(self) -> bool:
-        """Whether what `pin_ahead` takes is not there yet."""
+        """Whether `pin_ahead` is still taking memory."""
         return self._ahead is not None and not self._ahead.done()
 
     def _pinned(self, saving: Saving) -> Saved:

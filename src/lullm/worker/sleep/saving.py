@@ -74,7 +74,7 @@ def plan_saving(
     kept: Mapping[str, Saved],
     is_accelerator: bool,
 ) -> list[Saving]:
-    """The savings of a command for one worker, without moves of nothing or to the present place.
+    """The savings of a command for one worker, without empty moves and moves to the present place.
 
     Args:
         block_bytes: size of one KV block in all layers.
@@ -102,7 +102,9 @@ def plan_saving(
 
 
 def _plan_weights(tag: str, store: WeightStore, target: Target, old: Saved | None, is_accelerator: bool) -> Saving:
-    """Parameters that differ from the checkpoint; all of them for host memory beside a device, the fastest backup."""
+    """The parameters that differ from the checkpoint. For a device's weights in host memory, the fastest backup, all of
+    them.
+    """
     names = store.names if is_accelerator and target == "ram" else frozenset(store.modified)
     is_current = old is not None and (old.version, old.contents) == (store.version, names)  # experts may have moved
     if old is not None and is_current and target == "ram":

@@ -3,12 +3,12 @@
 Weights that equal their checkpoint are not saved: the checkpoint is their backup, and checksums from the first reading
 verify the second one. Changed weights and the KV blocks in use are saved to host memory or to a file.
 
-For a GPU all weights are saved to host memory, the fastest way back. Pinning this memory takes longer than the copy. So
-it stays after the wake-up (`keep_backup`), with the weights in it, and the next sleep copies them only if they have
-changed. A sleep with another target gives it back.
+For a GPU all weights are saved to host memory, the fastest source of a wake-up. Pinning this memory takes longer than
+the copy. So it stays after the wake-up (`keep_backup`), with the weights in it, and the next sleep copies them only if
+they have changed. A sleep with another target releases it.
 
-Both ways have two phases, so that several workers do all of it or nothing: `prepare_sleep` saves and `commit_sleep`
-releases; `wake_up` restores and `commit_wake_up` gives the backup up.
+Sleep and wake-up have two phases, so that several workers do all of it or nothing: `prepare_sleep` saves and
+`commit_sleep` releases; `wake_up` restores and `commit_wake_up` drops the backup.
 """
 
 import contextlib
@@ -39,17 +39,17 @@ saved."""
 
 _NO_ROOM = (CacheSizeError, MemoryError, torch.OutOfMemoryError)
 _NO_ROOM_WORDS = ("can't allocate memory", "out of memory", "can't start new thread")
-"""Of torch's allocators and of `Thread.start`, in a RuntimeError: whatever a device says is one, too."""
+"""Words in a RuntimeError of torch's allocators or of `Thread.start`. Errors of a device are RuntimeErrors, too."""
 
 
 def _is_no_room(error: BaseException) -> bool:
-    """Whether there is no memory for a backup or its buffers, or no thread."""
+    """Whether memory for a backup or its buffers, or a thread, is lacking."""
     is_told = isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_ROOM_WORDS)
     return isinstance(error, _NO_ROOM) or is_told
 
 
 def _release(arenas: Sequence[Arena]) -> None:
-    """Raises LullmError: the driver refuses one; the others are released."""
+    """Release the arenas. Raises LullmError: the driver refuses one; the others are released."""
     failures = []
     for arena in arenas:
         try:
@@ -100,7 +100,7 @@ class Sleeper:
         Raises:
             OSError: something could not be saved (disk full, no memory). WakeUpError: a backup that was to move is
                 damaged. In both cases the worker is as it was: memory, backups, and what is kept of an earlier sleep.
-                Anything else that a device says is raised as it is.
+                Other errors of a device are raised unchanged.
         """
         self.cancel_sleep()
         self._end_mapping()
@@ -131,8 +131,8 @@ class Sleeper:
     def commit_sleep(self) -> Released:
         """Release the memory whose contents `prepare_sleep` has saved. Blocking: it is free when this returns.
 
-        If a driver refuses to take memory back, the other memory is released all the same, since everything is saved
-        and waking works. `Released.refusal` has the driver's words.
+        If a driver refuses to release memory, the other memory is still released, since everything is saved and a
+        wake-up works. `Released.refusal` has the driver's message.
         """
         prepared, self._prepared = self._prepared, None
         if prepared is None:
@@ -162,13 +162,13 @@ class Sleeper:
 
     @torch.inference_mode()
     def wake_up(self, tag: str, action: Action, ahead: Sequence[str] = ()) -> int:
-        """Bring the contents of one tag back ('restore', 'refill'); how many bytes. Blocking.
+        """Restore the contents of one tag ('restore', 'refill'). Returns the number of bytes. Blocking.
 
         The backup stays until `commit_wake_up`; `cancel_wake_up` releases the memory again.
 
         Args:
-            ahead: tags that are woken next. Their memory is mapped behind this tag's, beside its copies; a driver that
-                refuses it is their own wake-up's matter.
+            ahead: tags that are woken next. Their memory is mapped after this tag's, during its copies. A driver's
+                refusal is ignored here: their own wake-up tries again.
 
         Raises:
             WakeUpError: the contents differ or cannot be read, or there is no memory; the tag is released again.
@@ -204,7 +204,7 @@ class Sleeper:
         self._backups.settle(tag)
 
     def cancel_wake_up(self, tag: str) -> None:
-        """Release the memory of a tag again, and what was mapped ahead; its backup still exists. Idempotent."""
+        """Release the memory of a tag again, and memory mapped ahead; its backup still exists. Idempotent."""
         for release in (self._end_mapping, lambda: self._release(tag)):
             with contextlib.suppress(LullmError):  # a second failure must not hide the first
                 release()
@@ -250,7 +250,7 @@ class Sleeper:
             self._backups.replace(tag, None)
 
     def _await_ahead(self) -> None:
-        """What was pinned in the background is there, and its speed is known."""
+        """Wait for the memory that is pinned in the background, and note its speed."""
         if self._backups.await_ahead():
             self._speeds.observe("pin", self._backups.pinned_bytes, self._backups.pinned_s)
 
@@ -270,15 +270,15 @@ class Sleeper:
         return device.memory_info().free_bytes if device.is_accelerator else -resident_bytes()
 
     def _release(self, tag: str) -> None:
-        """Raises LullmError: the driver refuses; the rest is released."""
+        """Release a tag's memory. Raises LullmError: the driver refuses; the rest is released."""
         if tag == WEIGHTS:
             self._store.is_resident = False
         _release(self._arenas(tag))
 
     def _mapping_of(self, tag: str, ahead: Sequence[str]) -> ArenaMapping:
-        """Under way for the tag's arenas, and for those of the tags behind it.
+        """The running mapping of the tag's arenas, and of those in `ahead`.
 
-        Only what a backup holds whole lets others be mapped beside it: reading a checkpoint may take memory of the
+        Others are mapped meanwhile only if a backup holds the whole tag. Reading a checkpoint may need memory of the
         device for a moment, which a KV cache must not have taken.
         """
         if self._mapping is None or not self._mapping.covers(self._arenas(tag)):
@@ -290,7 +290,7 @@ class Sleeper:
         return self._mapping
 
     def _end_mapping(self) -> None:
-        """Release what was mapped ahead of a wake-up that did not come. Idempotent. Raises LullmError."""
+        """Release memory that was mapped ahead for a wake-up that did not come. Idempotent. Raises LullmError."""
         mapping, self._mapping = self._mapping, None
         if mapping is not None:
             _release(mapping.end())

@@ -5,7 +5,14 @@ from typing import Any
 
 from lullm.config.decoder import DecoderConfig, OutputGate
 from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, read_dense, read_partial, ropes_where, rotated_share
-from lullm.config.family.experts.reading import READS, TRAINING, layers_by_name, read_experts, read_grouped_experts
+from lullm.config.family.experts.reading import (
+    READS,
+    TRAINING,
+    behind_dense,
+    layers_by_name,
+    read_experts,
+    read_grouped_experts,
+)
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import window_but_every, window_from
 from lullm.config.field import MOST_LAYERS, boolean, integer, positive_float, positive_int
@@ -13,25 +20,22 @@ from lullm.types.layer_kind import LayerKind, SlidingWindow
 
 
 def _read_glm4_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    first = integer(data, "first_k_dense_replace", 1)
-    experts = read_grouped_experts(data, tuple(layer >= first for layer in range(len(kinds))))
     return replace(
         read_partial(data, kinds, head_dim, default=0.5),
-        experts=experts,
+        experts=read_grouped_experts(data, behind_dense(data, 1)),
         has_head_norms=boolean(data, "use_qk_norm", False),
     )
 
 
 def _read_solar(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    """No layer has an MLP alone."""
+    """Every layer has experts."""
     experts = read_grouped_experts(data, (True,) * len(kinds))
     data = {**data, "intermediate_size": experts.intermediate_size}
     return replace(read_partial(data, kinds, head_dim, default=1.0), experts=experts)
 
 
 def _read_dots1(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    first = integer(data, "first_k_dense_replace", 0)
-    experts = read_grouped_experts(data, tuple(layer >= first for layer in range(len(kinds))))
+    experts = read_grouped_experts(data, behind_dense(data, 0))
     return replace(read_dense(data, kinds, head_dim), experts=experts, has_head_norms=True)
 
 
@@ -43,8 +47,8 @@ def _read_minimax_m2(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_di
 
 def _read_afmoe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     """Layers without a window do not rotate their heads."""
-    first, num_shared = integer(data, "num_dense_layers", 1), integer(data, "num_shared_experts", 2)
-    layers = tuple(layer >= first for layer in range(len(kinds)))
+    num_shared = integer(data, "num_shared_experts", 2)
+    layers = behind_dense(data, 1, "num_dense_layers")
     experts = read_experts(data, "num_experts", "moe_intermediate_size", layers)
     config = read_dense(data, kinds, head_dim)
     return replace(
@@ -86,14 +90,14 @@ _GROUPED = READS | {
     "attention_bias", "moe_intermediate_size", "n_routed_experts", "n_shared_experts", "routed_scaling_factor",
     "n_group", "topk_group", "first_k_dense_replace", "norm_topk_prob",
 }  # fmt: skip
-"""Of DeepSeek's router: experts in groups, shared ones, and dense layers first."""
+"""Keys of DeepSeek's router: groups of experts, shared experts, first dense layers."""
 
 GLM4_MOE = Family(
     _read_glm4_moe,
     defaults={"rms_norm_eps": 1e-5},
     reads=_GROUPED | {"partial_rotary_factor", "use_qk_norm"},
     fixed=NO_WINDOW,
-    # Layers behind the last one draft tokens; they are not loaded.
+    # Layers after the last draft tokens; they are not loaded.
     ignores=TRAINING | UNUSED_WINDOW | {"num_mtp_layers", "num_nextn_predict_layers"},
 )
 

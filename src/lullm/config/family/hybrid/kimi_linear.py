@@ -1,15 +1,15 @@
-"""Kimi Linear: delta nets that forget by the element of a key in three of four layers, latent vectors in the others."""
+"""Kimi Linear: delta nets with a decay per element of a key in three of four layers, latent vectors in the others."""
 
 from dataclasses import replace
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.family.experts.reading import TRAINING, layers_by_name, read_grouped_experts
+from lullm.config.family.experts.reading import TRAINING, behind_dense, read_grouped_experts
 from lullm.config.family.family import Family
 from lullm.config.family.hybrid.layer_types import MOST_KERNEL, only_silu
 from lullm.config.family.latent import as_one_head, read_latent
 from lullm.config.family.layer_kinds import FULL, LINEAR, kinds_by_type, num_layers
-from lullm.config.field import MOST_HEAD_DIM, MOST_HEADS, integer, optional_object, positive_int, shown
+from lullm.config.field import MOST_HEAD_DIM, MOST_HEADS, optional_object, positive_int, shown
 from lullm.config.layer.recurrent import DeltaNetConfig
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind, RecurrentState
@@ -18,12 +18,12 @@ _OWN = "linear_attn_config"
 _NAMES = {
     "head_dim": "linear_head_dim", "num_heads": "linear_num_heads", "short_conv_kernel_size": "linear_conv_kernel_dim",
 }  # fmt: skip
-"""Of the released files, and transformers' own."""
+"""Names of the released files, and of transformers."""
 _LISTS = {"full_attn_layers": FULL, "kda_layers": LINEAR}
 
 
 def _derived(data: dict[str, Any]) -> dict[str, Any]:
-    """`head_dim` of the released files means nothing."""
+    """`head_dim` of the released files has no meaning."""
     own = optional_object(data, _OWN)
     if unknown := own.keys() - _NAMES.keys() - _LISTS.keys():
         raise ModelLoadError(f"config.json: {_OWN} holds {', '.join(sorted(unknown))}, of which nothing is known")
@@ -39,7 +39,7 @@ def _delta_net(data: dict[str, Any]) -> DeltaNetConfig:
 
 
 def _kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
-    """By `layer_types`, or the lists of the released files, which count layers from 1, or each fourth has attention."""
+    """By `layer_types`, or the released files' lists (layers count from 1); without both each fourth has attention."""
     count, own = num_layers(data), optional_object(data, _OWN)
     types = [FULL if layer and layer % 4 == 0 else LINEAR for layer in range(count)]
     if _LISTS.keys() <= own.keys():
@@ -52,7 +52,7 @@ def _kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
 
 def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     only_silu(data, "hidden_act")
-    experts = read_grouped_experts(data, layers_by_name(data, integer(data, "first_k_dense_replace", 1)))
+    experts = read_grouped_experts(data, behind_dense(data, 1))
     config = read_latent(data, kinds, head_dim, experts)
     return replace(config, ropes=(None,) * len(kinds), recurrent=_delta_net(data))
 
@@ -78,7 +78,7 @@ KIMI_LINEAR = Family(
         }
     ),
     fixed={"moe_router_activation_func": "sigmoid", "mla_use_nope": True, "moe_layer_freq": 1},
-    # No head is rotated; what is said of that means nothing. Layers that draft tokens are not loaded.
+    # No head is rotated, so keys of the rotation have no meaning. Layers that draft tokens are not loaded.
     ignores=TRAINING
     | {"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "qk_head_dim", "use_grouped_topk"}
     | {"num_nextn_predict_layers"},

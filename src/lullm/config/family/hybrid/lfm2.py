@@ -6,11 +6,11 @@ from typing import Any
 
 from lullm.config.decoder import DecoderConfig, OutputGate
 from lullm.config.family.dense import ropes_of
-from lullm.config.family.experts.reading import TRAINING, read_experts
+from lullm.config.family.experts.reading import TRAINING, behind_dense, read_experts
 from lullm.config.family.family import Family
 from lullm.config.family.hybrid.layer_types import MOST_KERNEL
 from lullm.config.family.layer_kinds import FULL, SLIDING, kinds_by_type, num_layers
-from lullm.config.field import MOST_INTERMEDIATE, boolean, integer, positive_float, positive_int, shown
+from lullm.config.field import MOST_INTERMEDIATE, boolean, positive_float, positive_int, shown
 from lullm.config.layer.recurrent import ShortConvolutionConfig
 from lullm.config.rope import ROPE_KEYS, RopeConfig, read_flat_rope, read_ropes_by_kind
 from lullm.errors import ModelLoadError
@@ -38,7 +38,7 @@ def _layer_kinds(data: dict[str, Any], has_indices: bool) -> tuple[LayerKind, ..
 
 
 def _lfm3_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
-    """By `layer_types`; without them of four layers one has attention, one a window, but for the first."""
+    """By `layer_types`; without them one of four layers has attention, one a window, except the first."""
     others: dict[str, LayerKind] = {CONVOLUTION: RecurrentState(_convolution(data).state_shapes)}
     places = {2: FULL, 0: SLIDING}
     types = [places.get(layer % 4, CONVOLUTION) if layer else CONVOLUTION for layer in range(num_layers(data))]
@@ -79,7 +79,7 @@ _ROPES = {
 
 
 def _intermediate_size(data: dict[str, Any]) -> int:
-    """Dense files may state what is first reduced to two thirds, and then rounded up."""
+    """Dense files may state a size that is reduced to two thirds, then rounded up."""
     size = positive_int(data, "intermediate_size", most=MOST_INTERMEDIATE)
     if not boolean(data, "block_auto_adjust_ff_dim", False):
         return size
@@ -94,10 +94,8 @@ def _intermediate_size(data: dict[str, Any]) -> int:
 
 
 def _read_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    first = integer(data, "num_dense_layers", 2)
-    layers = tuple(layer >= first for layer in range(len(kinds)))
     experts = replace(
-        read_experts(data, "num_experts", "moe_intermediate_size", layers),
+        read_experts(data, "num_experts", "moe_intermediate_size", behind_dense(data, 2, "num_dense_layers")),
         scoring="sigmoid",
         scale=positive_float(data, "routed_scaling_factor", 1.0),
         has_correction=boolean(data, "use_expert_bias", True),
@@ -114,7 +112,7 @@ _REPEATED = frozenset(
         "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "block_use_swiglu", "use_pos_enc",
     }
 )  # fmt: skip
-"""The released files say some sizes twice, and how training began; transformers reads none of these."""
+"""The released files repeat some sizes, and have keys of the initialization; transformers reads none of these."""
 
 LFM2 = Family(
     _read,

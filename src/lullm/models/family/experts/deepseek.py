@@ -7,13 +7,14 @@ import re
 from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, rules_of
+from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, rules_of
 from lullm.models.family.experts.routed import GLM_RENAMES, ROW_STACKS, drafts_of, experts_or_mlp
 from lullm.nn.attention import stretch_factors
 from lullm.nn.latent_attention import LatentAttention
+from lullm.ops.table import Ops
 from lullm.weights.rule import HeadOrder, WeightRules
 
 
@@ -34,8 +35,35 @@ def build_deepseek(config: ModelConfig, dtype: torch.dtype, max_model_len: int) 
     return CausalLM(config, style, dtype, max_model_len)
 
 
+class NormBehindExperts(DecoderLayer):
+    """A layer with a norm on the experts' results; layers with an MLP have none."""
+
+    def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
+        super().__init__(config, style, layer, group, dtype)
+        has_experts = config.family.experts is not None and config.family.experts.layers[layer]
+        self.post_mlp_layernorm = style.make_norm(config, dtype) if has_experts else None
+
+    def feed(self, hidden: Tensor, ops: Ops) -> Tensor:
+        """See `DecoderLayer.feed`."""
+        fed = super().feed(hidden, ops)
+        return fed if self.post_mlp_layernorm is None else self.post_mlp_layernorm(fed, ops)
+
+
+def build_axk1(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    """A.X-K1, whose files hold the norm of layers with an MLP, too, and may lack the router's correction."""
+    rules, experts = _rules(config), config.family.experts
+    dense = "|".join(str(layer) for layer, own in enumerate(experts.layers if experts else ()) if not own)
+    rules = replace(
+        rules,
+        drops=(*rules.drops, re.compile(rf"\.layers\.({dense or 'none'})\.post_mlp_layernorm\.")),
+        zeros=(re.compile(r"\.e_score_correction_bias$"),),
+    )
+    style = DecoderStyle(rules, make_mlp=experts_or_mlp, make_mixers=latent_attention, make_layer=NormBehindExperts)
+    return CausalLM(config, style, dtype, max_model_len)
+
+
 def build_mistral4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    """Whose files hold the experts of a layer as one tensor."""
+    """Its files hold the experts of a layer as one tensor."""
     model = build_deepseek(config, dtype, max_model_len)
     model.rules = replace(model.rules, stacks=ROW_STACKS)
     return model

@@ -2,16 +2,14 @@
 (`nn.alibi`). BLOOM has a norm behind the embedding, MPT no biases."""
 
 from dataclasses import replace
+from functools import partial
 
 import torch
-from torch import Tensor
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, Decoder, DecoderStyle, plain_mlp, rules_of
+from lullm.models.decoder import CausalLM, DecoderStyle, plain_mlp, rules_of
 from lullm.models.family.layer_norm.falcon import RENAMES, of_each_group
 from lullm.models.family.layer_norm.parallel import layer_norm, renames
-from lullm.nn.context import StepContext
-from lullm.nn.norm import LayerNorm
 
 EMBED_NORM = renames((r"^(transformer\.)?word_embeddings_layernorm\.", "model.embed_norm."))
 
@@ -30,19 +28,6 @@ MPT_RENAMES = renames(
 )
 
 
-class BloomDecoder(Decoder):
-    """With a norm behind the embedding."""
-
-    def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
-        super().__init__(config, style, dtype, max_model_len)
-        if self.stage.is_first:
-            self.embed_norm = layer_norm(config, dtype)
-
-    def embed(self, token_ids: Tensor, context: StepContext) -> Tensor:
-        hidden = super().embed(token_ids, context)
-        return self.embed_norm(hidden, context.ops) if self.stage.is_first else hidden
-
-
 def build_bloom(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     rules = rules_of(config)
     rules = replace(
@@ -52,16 +37,17 @@ def build_bloom(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
         head_orders=(of_each_group(config),),
     )
     style = DecoderStyle(
-        rules, qkv_bias=True, o_bias=True, make_norm=layer_norm, make_mlp=plain_mlp, make_decoder=BloomDecoder
+        rules, qkv_bias=True, o_bias=True, make_norm=layer_norm, make_mlp=plain_mlp, norms_embedding=True
     )
     return CausalLM(config, style, dtype, max_model_len)
-
-
-def _norm(config: ModelConfig, dtype: torch.dtype) -> LayerNorm:
-    return LayerNorm(config.hidden_size, config.family.rms_norm_eps, dtype, has_bias=False)
 
 
 def build_mpt(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     rules = rules_of(config)
     rules = replace(rules, renames=(*MPT_RENAMES, *rules.renames), fusions=())
-    return CausalLM(config, DecoderStyle(rules, make_norm=_norm, make_mlp=plain_mlp), dtype, max_model_len)
+    return CausalLM(
+        config,
+        DecoderStyle(rules, make_norm=partial(layer_norm, has_bias=False), make_mlp=plain_mlp),
+        dtype,
+        max_model_len,
+    )

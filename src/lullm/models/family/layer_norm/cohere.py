@@ -6,6 +6,7 @@ The newer ones have windows in three of four layers; the others do not rotate th
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -13,13 +14,10 @@ from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, new_norm
 from lullm.models.family.experts.routed import GLM_RENAMES, experts_or_mlp
 from lullm.models.family.glm import with_neighbours
-from lullm.models.family.layer_norm.parallel import ParallelLayer
-from lullm.nn.norm import LayerNorm
+from lullm.models.family.layer_norm.parallel import ParallelLayer, layer_norm
 from lullm.weights.rule import Scale
 
-
-def _norm(config: ModelConfig, dtype: torch.dtype) -> LayerNorm:
-    return LayerNorm(config.hidden_size, config.family.rms_norm_eps, dtype, has_bias=False)
+_norm = partial(layer_norm, has_bias=False)
 
 
 def _style(config: ModelConfig) -> DecoderStyle:

@@ -1,7 +1,7 @@
 """StarCoder 2 (https://arxiv.org/abs/2402.19173), StableLM (https://arxiv.org/abs/2402.17834), Nemotron and Minitron
 (https://arxiv.org/abs/2402.16819), Jais 2 and OLMo (https://arxiv.org/abs/2402.00838): Llama's order, with layer norms.
 
-Nemotron's norms hold w where they multiply by 1 + w, OLMo's hold nothing. StarCoder 2 and Nemotron have no gates.
+Nemotron's norms hold w but multiply by 1 + w; OLMo's have no weights. StarCoder 2 and Nemotron have no gates.
 """
 
 import re
@@ -13,7 +13,6 @@ import torch
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, gated_mlp, plain_mlp, rules_of
 from lullm.models.family.layer_norm.parallel import UNGATED_RENAMES, ParallelLayer, layer_norm, renames
-from lullm.nn.norm import LayerNorm
 from lullm.weights.rule import Offset
 
 STARCODER2_RENAMES = renames((r"\.mlp\.c_fc\.", ".mlp.fc1."), (r"\.mlp\.c_proj\.", ".mlp.fc2."))
@@ -51,11 +50,9 @@ def build_jais2(
     return CausalLM(config, style, dtype, max_model_len)
 
 
-def _empty_norm(config: ModelConfig, dtype: torch.dtype) -> LayerNorm:
-    return LayerNorm(config.hidden_size, config.family.rms_norm_eps, dtype, has_weight=False, has_bias=False)
-
-
 def build_olmo1(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     bias = config.family.attention_bias
-    style = DecoderStyle(rules_of(config), qkv_bias=bias, o_bias=bias, make_norm=_empty_norm)
+    style = DecoderStyle(
+        rules_of(config), qkv_bias=bias, o_bias=bias, make_norm=partial(layer_norm, has_weight=False, has_bias=False)
+    )
     return CausalLM(config, style, dtype, max_model_len)

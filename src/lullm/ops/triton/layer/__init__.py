@@ -1,1 +1,1 @@
-"""What stands in a layer in place of a dense MLP or of attention: a mixture of experts, recurrent states."""
+"""The parts of a layer that replace a dense MLP or attention: a mixture of experts, recurrent states."""

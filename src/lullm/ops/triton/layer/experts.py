@@ -1,10 +1,11 @@
-"""The mixture of experts without a word to the host, so that a graph can record it: four launches and the activation.
+"""The mixture of experts without a wait for the device, so that a graph can record it: four launches and the
+activation.
 
-A token and one of its experts are a pair. `_sort_kernel` puts the pairs of an expert behind those of the expert in the
-slot before. `_product_kernel` multiplies tiles of pairs of one expert, twice: rows of the step into sorted rows of
-gates and ups, and what those give into one row for each pair. `_sum_kernel` adds up a token's rows. The launches are as
-large as the number of pairs can make them; programs beyond the tiles that there are end at once. Weights are found by a
-table of addresses, so experts stay parameters of their own.
+A token and one of its experts are a pair. `_sort_kernel` orders the pairs by the slot of their expert.
+`_product_kernel` multiplies tiles of pairs of one expert, twice: first rows of the step into sorted rows of gates and
+ups, then the activations into one row for each pair. `_sum_kernel` adds up a token's rows. Launches are sized for the
+most tiles that the number of pairs can need; programs without a tile end at once. A table holds the addresses of the
+weights, so experts stay separate parameters.
 """
 
 from weakref import WeakKeyDictionary
@@ -28,7 +29,7 @@ _SUM_BLOCK = 1024
 """Elements of a row per program of the sum."""
 
 _addresses: WeakKeyDictionary[Matrices, tuple[Tensor, Tensor]] = WeakKeyDictionary()
-"""On the device, of the weights and of the biases: they stay where they are as long as the matrices live."""
+"""Addresses on the device, of the weights and of the biases: fixed while the matrices live."""
 
 
 @triton.jit(do_not_specialize=["num_pairs"])
@@ -40,7 +41,7 @@ def _sort_kernel(
     experts_ptr,  # [T, K] int64
     slot_of_expert_ptr,  # [E] int64
     num_pairs,
-    FIRST: tl.constexpr,  # slot that is here
+    FIRST: tl.constexpr,  # first slot of this worker
     NUM_HERE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -85,7 +86,7 @@ def _product_kernel(
     BLOCK_HERE: tl.constexpr,  # a power of two, at least NUM_HERE
     OUTPUTS: tl.constexpr,
     INPUTS: tl.constexpr,
-    GATHERS: tl.constexpr,  # x has a row for each token and out one for each place in the order; else the other way
+    GATHERS: tl.constexpr,  # x has a row per token and out one per place in the order; if False, the reverse
     HAS_BIAS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_OUTPUTS: tl.constexpr,
@@ -134,7 +135,7 @@ PRODUCT = Kernel(_product_kernel)
 @triton.jit
 def _sum_kernel(
     out_ptr,  # [T, SIZE]
-    parts_ptr,  # [T, K, SIZE]: of experts that are elsewhere never read
+    parts_ptr,  # [T, K, SIZE]: rows of other workers' experts are never read
     shares_ptr,  # [T, K] float32
     experts_ptr,
     slot_of_expert_ptr,
@@ -190,7 +191,7 @@ def every_experts(
 def invariant_experts(
     x: Tensor, routes: Routes, weights: ExpertWeights, shared: Tensor | None, shared_gate: Tensor | None
 ) -> Tensor:
-    """The same with one tile, so that a row's bits depend on the row alone."""
+    """The same with one tile, so that a row's bits depend only on the row."""
     return _mix(x, routes, weights, shared, shared_gate, linear_tile(x.dtype))
 
 
@@ -257,7 +258,7 @@ def _product(
         x = x.contiguous()
     num_pairs, num_here = len(sorted_pairs[2]), len(matrices.weights)
     num_outputs, num_inputs = matrices.shape
-    new = torch.empty if num_here == num_all else torch.zeros  # rows of experts elsewhere are never written
+    new = torch.empty if num_here == num_all else torch.zeros  # rows of other workers' experts are never written
     out = new((num_pairs, num_outputs), dtype=x.dtype, device=x.device)
     num_tiles = min(num_pairs, num_pairs // tile.block_rows + num_here)
     PRODUCT[(cdiv(num_outputs, tile.block_outputs), num_tiles)](
@@ -284,7 +285,7 @@ def _product(
 
 
 def _tables(matrices: Matrices) -> tuple[Tensor, Tensor]:
-    """The addresses on the device. Made at the first step, which runs before any is recorded."""
+    """The addresses on the device, made at the first step, before any recording."""
     found = _addresses.get(matrices)
     if found is None:
         weights, biases = matrices.weights, matrices.biases or matrices.weights

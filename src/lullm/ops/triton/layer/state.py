@@ -1,8 +1,7 @@
-"""The ops of recurrent layers: a step of decodes without a word to the host, so that a graph can record it, in torch.
+"""The ops of recurrent layers, in torch: a step of decodes does not wait for the device, so that a graph can record it.
 
-Its rows that only fill up stand for the first row's sequence: they read its state and write back what it has become. So
-they write nowhere else, and their number need not be known. Other steps are torch's own, which wait for the lengths of
-their spans.
+Rows of padding use the first row's sequence: they read its state and write its new state back. So they write nowhere
+else, and their number need not be known. Other steps use torch's ops, which wait for the lengths of their spans.
 """
 
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from lullm.ops.state.layout import LayerState, StateLayout
 
 @dataclass(eq=False)
 class _Decodes(StateLayout):
-    """Of a batch of decodes, rows that fill it up included."""
+    """The layout of a batch of decodes, including rows of padding."""
 
     @cached_property
     def is_real(self) -> Tensor:  # [S] bool
@@ -49,11 +48,11 @@ class _DecodesState(LayerState):
 
 
 _decodes: WeakKeyDictionary[StateLayout, _Decodes] = WeakKeyDictionary()
-"""All layers of a step share one."""
+"""One per step, shared by all layers."""
 
 
 def _of_decodes(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The op, whose last argument is a `LayerState`; in a step of decodes it does not wait."""
+    """Wrap an op, whose last argument is a `LayerState`, so that it does not wait in a step of decodes."""
 
     def op_of_decodes(*arguments: Any) -> Tensor:
         *given, state = arguments

@@ -1,33 +1,121 @@
-"""WorkerCalls: calls to an engine's workers between steps: new weights, moves of experts, their own methods."""
+"""EngineCalls: an engine's calls other than requests: sleep, new weights, workers. Loads no torch.
+
+`LLM` has the same calls, with these docstrings (`lullm.llm.exclusive`).
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any, Unpack
 
 from lullm.config.resolved import ResolvedConfig
 from lullm.engine.lifecycle import Lifecycle
 from lullm.engine.step_loop import StepLoop
 from lullm.errors import ConfigError, EngineAsleepError, UnsupportedError, WorkerLostError
 from lullm.executor.executor import Executor
+from lullm.sched.scheduler import Scheduler
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove
+from lullm.types.pooling.outputs import EngineOutput
+from lullm.types.sleep import (
+    ForecastArguments,
+    SleepArguments,
+    SleepForecast,
+    SleepOptions,
+    SleepReport,
+    SleepState,
+    WakeReport,
+)
 from lullm.types.vllm_argument import VllmNames
-from lullm.worker.extension import check_remote_call, remote_methods
+from lullm.worker.remote_methods import check_remote_call, remote_methods
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
-class WorkerCalls(VllmNames, ABC):
+class EngineCalls(VllmNames, ABC):
     """Base of `LLMEngine`. A call that changes workers first drains steps in flight, so none sees half a change."""
 
     config: ResolvedConfig
     model_executor: Executor
     lifecycle: Lifecycle
     _loop: StepLoop
+    _scheduler: Scheduler
 
     @abstractmethod
     def check_health(self) -> None:
         """Check that the engine serves. Raises EngineDeadError."""
+
+    @abstractmethod
+    def step(self) -> list[EngineOutput]:
+        """Run one step."""
+
+    def sleep(self, level: int = 1, **arguments: Unpack[SleepArguments]) -> SleepReport:
+        """Release memory until `wake_up`; needs `enable_sleep_mode=True`. Returns once it is released. Idempotent.
+
+        Args:
+            level: 0 pauses, 1 keeps the contents that are needed to go on, 2 keeps nothing.
+            arguments: mode ('keep', 'wait', 'abort'), tags ('weights', 'kv_cache'), backup ('auto', 'ram', 'disk'),
+                keep_prefix_cache; see `SleepOptions`. With mode 'wait' requests end first; their outputs come with the
+                engine's next `step`.
+
+        Raises:
+            ConfigError: sleep mode is off.
+            InvalidRequestError: unknown level, mode, tag or target.
+            OSError: a backup failed; the engine is awake.
+            EngineAsleepError: mode 'wait', but the engine sleeps already, and the requests that it keeps cannot end.
+        """
+        options = SleepOptions(level, **arguments)
+        self.check_health()
+        self.lifecycle.check(options)
+        while options.mode == "wait" and self._scheduler.has_unfinished:
+            self._loop.keep(self.step())
+        self._loop.drain()
+        if options.mode == "abort":
+            for request_id in self._scheduler.unfinished_ids:
+                self._loop.abort(request_id, wants_output=True)
+        return self.lifecycle.sleep(options)
+
+    def explain_sleep(self, level: int = 1, **arguments: Unpack[ForecastArguments]) -> SleepForecast:
+        """Predict memory and time of a `sleep` with these arguments. Changes nothing; raises as `sleep` does."""
+        options = SleepOptions(level, mode="keep", **arguments)
+        self.check_health()
+        self.lifecycle.check(options)
+        return self.lifecycle.forecast(options)
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> WakeReport:
+        """Restore the memory that `sleep` released (`tags` None: all), at the same addresses. Idempotent.
+
+        Raises:
+            WakeUpError: the contents differ from those before the sleep; the engine is still asleep.
+        """
+        self.check_health()
+        return self.lifecycle.wake_up(tags)
+
+    def is_sleeping(self) -> bool:
+        """Whether memory is released, or the engine is paused (level 0)."""
+        return self.lifecycle.is_sleeping
+
+    @property
+    def sleeping_tags(self) -> tuple[str, ...]:
+        """Tags of the memory that is released now: 'weights', 'kv_cache', both or none."""
+        return self.lifecycle.sleeping_tags
+
+    @property
+    def sleep_state(self) -> SleepState:
+        """Whether the engine is awake and, if not, how deep it sleeps."""
+        return self.lifecycle.state
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes. Always True: running requests do not prevent it.
+
+        Running requests keep their KV. With `reset_running_requests` they lose it, and their tokens are computed again.
+        """
+        if reset_running_requests:
+            self.check_health()
+            self._loop.drain()
+            self._scheduler.evict_all()
+        self._scheduler.block_space.reset_prefix_cache()
+        return True
 
     @property
     def remote_methods(self) -> frozenset[str]:
@@ -41,10 +129,11 @@ class WorkerCalls(VllmNames, ABC):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call a function on every worker: one of `remote_methods` by name, or `method(worker, *args, **kwargs)`.
+        """Call a function on every worker; returns one answer per worker.
 
-        Returns:
-            One answer per worker.
+        Args:
+            method: the name of one of `REMOTE_METHODS` or of a method of `worker_extension_cls`, or a function that
+                takes the worker first.
 
         Raises:
             InvalidRequestError: an unknown name, or arguments for one of `REMOTE_METHODS`, which take none.
@@ -62,7 +151,7 @@ class WorkerCalls(VllmNames, ABC):
         finally:
             self.lifecycle.drop_stale_kv()
 
-    def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
+    def update_weights(self, weights: "Iterable[tuple[str, Tensor]]") -> int:
         """Replace some or all weights by tensors under the checkpoint's own names; returns how many. Blocking.
 
         Unfinished requests keep their tokens; the new weights compute their KV again, so that no sequence mixes the KV

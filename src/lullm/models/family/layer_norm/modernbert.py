@@ -1,0 +1,75 @@
+"""ModernBERT as a decoder (Ettin, https://arxiv.org/abs/2507.11412): norms without biases, one behind the embedding in
+place of the first layer's, and a layer of its own before the head."""
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from lullm.config.model import ModelConfig
+from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, gated_mlp, rules_of
+from lullm.models.family.layer_norm.parallel import layer_norm, renames
+from lullm.nn.linear import Linear
+from lullm.ops.table import Ops
+
+RENAMES = renames(
+    (r"^model\.embeddings\.tok_embeddings\.", "model.embed_tokens."),
+    (r"^model\.embeddings\.norm\.", "model.embed_norm."),
+    (r"^model\.final_norm\.", "model.norm."),
+    (r"^lm_head\.", "head_"),
+    (r"^decoder\.bias$", "logit_bias.weight"),
+    (r"^decoder\.", "lm_head."),
+    (r"\.attn_norm\.", ".input_layernorm."),
+    (r"\.mlp_norm\.", ".post_attention_layernorm."),
+    (r"\.attn\.Wo\.", ".self_attn.o_proj."),
+    (r"\.attn\.", ".self_attn."),
+    (r"\.mlp\.Wi\.", ".mlp.gate_up_proj."),
+    (r"\.mlp\.Wo\.", ".mlp.down_proj."),
+)
+norm = partial(layer_norm, has_bias=False)
+
+
+class ModernBertLayer(DecoderLayer):
+    """One layer; the first reads what the norm behind the embedding gives."""
+
+    def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
+        super().__init__(config, style, layer, group, dtype)
+        self.is_first = layer == 0
+        if self.is_first:
+            del self.input_layernorm
+
+    def norm_input(self, hidden: Tensor, residual: Tensor | None, ops: Ops) -> tuple[Tensor, Tensor]:
+        """See `DecoderLayer.norm_input`. What is added to must be another tensor than what is read."""
+        return (hidden, ops.join(hidden, hidden[:, :0])) if self.is_first else super().norm_input(hidden, residual, ops)
+
+
+class ModernBertCausalLM(CausalLM):
+    """With a layer before the head."""
+
+    def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
+        super().__init__(config, style, dtype, max_model_len)
+        if config.stage.is_last:
+            self.head_dense = Linear(config.hidden_size, config.hidden_size, False, dtype)
+            self.head_norm = norm(config, dtype)
+
+    def compute_logits(self, hidden: Tensor, ops: Ops) -> Tensor:
+        """See `Model.compute_logits`."""
+        hidden = ops.activate(self.head_dense(hidden, ops), "gelu")
+        return super().compute_logits(self.head_norm(hidden, ops), ops)
+
+
+def build_modernbert(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    rules, family = rules_of(config), config.family
+    fusions = tuple(fusion for fusion in rules.fusions if fusion.into != "gate_up_proj")  # one tensor already
+    style = DecoderStyle(
+        replace(rules, renames=(*RENAMES, *rules.renames), fusions=fusions),
+        qkv_bias=family.attention_bias,
+        o_bias=family.attention_bias,
+        has_logit_bias=family.has_logit_bias,
+        norms_embedding=True,
+        make_norm=norm,
+        make_mlp=partial(gated_mlp, bias=family.mlp_bias),
+        make_layer=ModernBertLayer,
+    )
+    return ModernBertCausalLM(config, style, dtype, max_model_len)
