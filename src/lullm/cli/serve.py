@@ -50,7 +50,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="names that requests may call the model by; the first stands in answers (default: the model as given)",
     )
-    groups["watching"].add_argument(
+    groups["monitoring"].add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="(default: %(default)s)"
     )
     add_engine_flags(parser, without=frozenset({"served_model_name"}))

@@ -1,7 +1,7 @@
 """Model families: one short file each over one shared decoder, and the registry that finds them.
 
-`protocol` says what a worker needs of any model, `decoder` is shared, `registry` finds a family's file. `work` says
-what a step cannot do without, and `stages` cuts the layers by it.
+`protocol` is the interface of any model for a worker, `decoder` is shared, `registry` finds a family's file. `work`
+counts the least bytes and operations of a step, and `stages` divides the layers by them.
 
 - `family/`: a file per family. `fallback/`: models of `transformers` over the paged cache.
 """

@@ -1,7 +1,7 @@
 """The decoder that the families share: embedding, layers of attention and MLP, final norm, head.
 
-A family differs in its `DecoderStyle`. Parameters carry the names of a Llama checkpoint, but for the fused ones, and
-stand on the meta device until `weights.materialize` gives them memory.
+A family differs in its `DecoderStyle`. Parameters have the names of a Llama checkpoint, except fused ones, and are on
+the meta device until `weights.materialize` gives them memory.
 """
 
 import re
@@ -29,7 +29,7 @@ from lullm.weights.rule import Scale, WeightRules, decoder_rules, without_tower
 
 
 def rules_of(config: ModelConfig) -> WeightRules:
-    """The rules of a family that has Llama's names, with or without what reads pictures."""
+    """The rules of a family with Llama's names, with or without modules for pictures."""
     rotary_dim = config.family.rotary_dim(config.head_dim)
     rules = without_tower(decoder_rules(config.ties_head, config.head_dim, rotary_dim))
     if config.family.residual_scale == 1.0:
@@ -39,7 +39,7 @@ def rules_of(config: ModelConfig) -> WeightRules:
 
 
 RESIDUAL = re.compile(r"\.(o_proj|out_proj|down_proj)\.(weight|bias)$")
-"""What the residual stream is a sum of."""
+"""The matrices whose results are added to the residual stream."""
 
 
 def gated_mlp(config: ModelConfig, layer: int, dtype: torch.dtype, bias: bool = False) -> GatedMLP:
@@ -72,19 +72,19 @@ class DecoderStyle:
     Args:
         rules: how a checkpoint's names become parameters.
         head_norms: RMSNorm on every query and key head before the rotation. `has_norm_weights`: with weights.
-        norms_behind_rope: or behind it.
+        norms_behind_rope: these norms come after the rotation.
         row_norms: RMSNorm over all query heads of a row, and over all key heads, before the rotation.
         qkv_bias, o_bias: the projections have a bias.
         query_factors: by position, of models whose queries grow with it (`nn.attention.stretch_factors`).
         has_logit_bias: a learned bias is added to the logits.
-        norms_embedding: a norm stands behind the embedding, too.
+        norms_embedding: a norm comes after the embedding, too.
         make_norm: (config, dtype) -> a norm over a row of hidden states.
-        make_mlp: (config, number of the layer, dtype) -> what follows the mixers of a layer; None: nothing does.
-        make_mixers: (config, style, number of the layer, its KV cache group, dtype) -> what mixes a layer's tokens, by
-            its name in the layer: attention, a recurrent mixer, or several, whose results are added. All are called
-            with (hidden states `[T, H]`, the layer's rotary table, context).
+        make_mlp: (config, number of the layer, dtype) -> the part of a layer after its mixers; None: no such part.
+        make_mixers: (config, style, number of the layer, its KV cache group, dtype) -> the mixers of a layer's tokens,
+            by name: attention, a recurrent mixer, or several, whose results are added. All are called with (hidden
+            states `[T, H]`, the layer's rotary table, context).
         make_layer: (config, style, number of the layer, its KV cache group, dtype) -> the layer; None: `DecoderLayer`.
-        make_decoder: (config, style, dtype, max_model_len) -> what is in front of the head; None: `Decoder`.
+        make_decoder: (config, style, dtype, max_model_len) -> the part before the head; None: `Decoder`.
     """
 
     rules: WeightRules
@@ -105,7 +105,7 @@ class DecoderStyle:
 
 
 class DecoderLayer(nn.Module):
-    """One layer, norms first. The residual stream travels beside the hidden states, so that adding and norming fuse."""
+    """One layer, norms first. The residual stream is passed beside the hidden states, so addition and norm fuse."""
 
     def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
         super().__init__()
@@ -133,27 +133,27 @@ class DecoderLayer(nn.Module):
         return self.feed(hidden, context.ops), residual
 
     def feed(self, hidden: Tensor, ops: Ops) -> Tensor:  # [T, H] -> [T, H]
-        """What the layer's MLP gives, summed over the workers that have a part of it."""
+        """The result of the layer's MLP, summed over the workers that share it."""
         assert self.mlp is not None, "asked for by layers that have one"
         fed: Tensor = self.mlp(hidden, ops)
         ops.all_reduce_(fed)
         return fed
 
     def mix(self, hidden: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """The sum of what the layer's mixers give, on all workers that have a part of them."""
+        """The sum of the results of the layer's mixers, over all workers that share them."""
         mixed = self.mix_here(hidden, cos_sin_cache, context)
         context.ops.all_reduce_(mixed)
         return mixed
 
     def mix_here(self, hidden: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """The same of this worker's parts."""
+        """The same for this worker's parts only."""
         first, *others = (mixer(hidden, cos_sin_cache, context) for _, mixer in self.mixers)
         for other in others:
             context.ops.add_(first, other)
         return first
 
     def norm_input(self, hidden: Tensor, residual: Tensor | None, ops: Ops) -> tuple[Tensor, Tensor]:
-        """(what attention reads, the residual stream)."""
+        """(the input of attention, the residual stream)."""
         if residual is None:
             return self.input_layernorm(hidden, ops), hidden
         return self.input_layernorm.add(hidden, residual, ops)
@@ -187,14 +187,14 @@ def new_attention(
 
 
 def place_of(config: ModelConfig, index: int) -> LayerPlace:
-    """Where the entry `index` of `layer_kinds` keeps its blocks."""
+    """The place of the blocks of entry `index` of `layer_kinds`."""
     place = layer_places(config).places[index]
     assert place is not None, "an entry that keeps something"
     return place
 
 
 def new_embedding(config: ModelConfig, size: int, dtype: torch.dtype) -> Embedding:
-    """With the rows of a head, if it is that, too, whatever the number of workers that share the head."""
+    """The embedding. If it is the head, too, it has the head's rows, for any number of workers that share the head."""
     num_shares = 1 if config.share is None or not config.ties_head else config.share.axis.size
     return Embedding(num_shares * num_share_rows(config.vocab_size, num_shares), size, dtype)
 
@@ -206,10 +206,10 @@ def new_head(config: ModelConfig, size: int, dtype: torch.dtype) -> LMHead:
 
 
 class Decoder(nn.Module):
-    """Token ids to the hidden states that the head reads.
+    """From token ids to the head's input.
 
-    On a stage of a pipeline: from the residual stream that came from the stage before, unless it is the first, to the
-    one that the next stage takes, unless it is the last.
+    On a stage of a pipeline: from the residual stream of the stage before (except the first stage) to that for the next
+    stage (except the last).
     """
 
     def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
@@ -239,14 +239,14 @@ class Decoder(nn.Module):
         return self.run(self.embed(token_ids, context), context)
 
     def run(self, hidden: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """All layers, and the last norm behind the last of them."""
+        """Run all layers, and the last norm after the last of them."""
         hidden, residual = self.run_layers(hidden, context)
         if not self.stage.is_last:
             return summed(hidden, residual, context.ops)
         return self.norm(hidden, context.ops) if residual is None else self.norm.add(hidden, residual, context.ops)[0]
 
     def run_layers(self, hidden: Tensor, context: StepContext) -> tuple[Tensor, Tensor | None]:
-        """The last layer's contribution and everything before that, as layers give it."""
+        """The last layer's contribution, and everything before it."""
         residual: Tensor | None = None
         tables = [self.rotaries[index].cos_sin_cache for index in self.rotary_of_layer]
         for layer, table in zip(self.layers, tables, strict=True):
@@ -265,7 +265,7 @@ class Decoder(nn.Module):
 
 
 def summed(hidden: Tensor, residual: Tensor | None, ops: Ops) -> Tensor:  # [T, H] -> [T, H]
-    """All of the residual stream, as the next layer's norm would have it: the same bits, in half of the bytes."""
+    """The whole residual stream, with the bits of the next layer's norm, in half of the bytes."""
     if residual is None:
         return hidden
     ops.add_(residual, hidden)
@@ -273,7 +273,7 @@ def summed(hidden: Tensor, residual: Tensor | None, ops: Ops) -> Tensor:  # [T, 
 
 
 class CausalLM(Model):
-    """A decoder with its language-model head, or with what pools in its place, or with both."""
+    """A decoder with its language-model head, a pooling head in its place, or both."""
 
     has_stages = True
     has_pooling_heads = True
@@ -319,7 +319,7 @@ class CausalLM(Model):
 
     @property
     def _shared(self) -> Embedding | None:
-        """The embedding, where the worker has it."""
+        """The embedding, if the worker has it."""
         return getattr(self.model, "embed_tokens", None)
 
     def _scaled(self, logits: Tensor, ops: Ops) -> Tensor:

@@ -1,4 +1,4 @@
-"""Model: what the worker needs from a model of any family, which may be built in any way."""
+"""Model: the worker's interface of a model of any family, built in any way."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -14,18 +14,18 @@ from lullm.weights.rule import WeightRules, on_stage
 
 
 class Model(nn.Module):
-    """A module whose parameters stand on the meta device until `weights.materialize` gives them memory.
+    """A module whose parameters are on the meta device until `weights.materialize` gives them memory.
 
     All calls are made under `torch.inference_mode()`.
 
     Args:
-        config: its `layer_kinds` say what each layer keeps between steps.
-        rules: how a checkpoint's names become parameters.
+        config: its `layer_kinds` are the states that each layer keeps between steps.
+        rules: from a checkpoint's names to parameters.
 
     Attributes:
-        has_stages: the model has those layers only that `config.layers` names; else it cannot be cut into stages.
-        cuts: of a worker that shares the matrices with others: what it has of which parameters.
-        has_pooling_heads: `pool` knows the heads of a `PoolerConfig`; else it gives hidden states only.
+        has_stages: the model has only the layers of `config.layers`; if False, it cannot be divided into stages.
+        cuts: a worker's parts of parameters, if it shares matrices with others.
+        has_pooling_heads: `pool` implements the heads of a `PoolerConfig`; if False, it returns hidden states only.
         update_weights: see `WeightStore.update`; None: there is no memory for weights yet.
     """
 
@@ -57,18 +57,18 @@ class Model(nn.Module):
 
     @abstractmethod
     def compute_logits(self, hidden: Tensor, ops: Ops) -> Tensor:
-        """Logits `[N, V]` float32 of the rows `hidden [N, H]` that are to be sampled from."""
+        """Logits `[N, V]` float32 of the rows `hidden [N, H]` for sampling."""
 
     def pool(self, hidden: Tensor, ops: Ops) -> Tensor:
-        """What callers get of the rows `hidden [N, H]` for `config.pooler`: `[N, K]` float32, before any activation.
+        """The pooled numbers of the rows `hidden [N, H]` for `config.pooler`: `[N, K]` float32, before any activation.
 
-        Hidden states as they are, or numbers by a head: one per label, or one score. What is called hidden states is
-        what transformers gives as `last_hidden_state`.
+        These are hidden states, or numbers of a head: one per label, or one score. Hidden states are transformers'
+            `last_hidden_state`.
         """
         return hidden.float()
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
-        """Replace some weights, under the checkpoint's names; those that were replaced. See `WeightStore.update`."""
+        """Replace some weights, under the checkpoint's names. Returns the replaced names. See `WeightStore.update`."""
         if self.update_weights is None:
             raise ModelLoadError("the model has no memory for weights yet")
         return set(self.update_weights(weights))

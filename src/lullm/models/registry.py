@@ -1,4 +1,4 @@
-"""The registry: which family file builds which architecture of a `config.json`."""
+"""The registry: the family file of each architecture of a `config.json`."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -196,14 +196,14 @@ _OUTSIDE_BUILDERS: dict[str, Builder] = {}
 
 
 def register_model(architecture: str, builder: Builder, family: Family = LLAMA) -> None:
-    """Have lullm run an architecture of another package. A second call for it replaces the first.
+    """Register an architecture of another package. A second call for it replaces the first.
 
     An entry point of the group "lullm.models" calls this when a `config.json` first names its architecture.
 
     Args:
-        architecture: as `architectures` in `config.json` names it.
+        architecture: its name in `architectures` of `config.json`.
         builder: (config, dtype, max_model_len) -> the model.
-        family: how the `config.json` is read; default: with Llama's keys.
+        family: reads the `config.json`; default: with Llama's keys.
 
     Raises:
         ConfigError: the architecture is one of lullm's own.
@@ -217,12 +217,12 @@ def register_model(architecture: str, builder: Builder, family: Family = LLAMA) 
 def build_model(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> Model:
     """The model of a config, its parameters of `dtype` on the meta device (see `weights.materialize`).
 
-    `max_model_len` is the number of positions, in tokens, that the rotary table covers. Of a worker's share, `rules`
-    are those of the whole model, and `cuts` say what the worker has of it.
+    `max_model_len` is the number of positions, in tokens, that the rotary table covers. For a worker's share, `rules`
+    are those of the whole model, and `cuts` are the worker's parts.
 
     Raises:
         ModelLoadError: a family cannot be built with these sizes, or there is no memory for its tables.
-        UnsupportedError: a model of another package is to be shared.
+            UnsupportedError: workers cannot share a model of another package.
     """
     if config.foreign is not None:
         from lullm.models.fallback.model import build_foreign  # loads transformers
@@ -238,7 +238,7 @@ def build_model(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Rounds of the garbage collector over all modules so far take two thirds of the time of 12,032 experts."""
+    """Without garbage collection, whose rounds over all modules take two thirds of the time of 12,032 experts."""
     is_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -249,7 +249,7 @@ def _without_collections() -> Iterator[None]:
 
 
 def _cut(model: Model, config: ModelConfig, share: Share, build: Callable[[ModelConfig], Model]) -> None:
-    """Tell a worker's model which part of the whole it has."""
+    """Set the cuts of a worker's model."""
     if config.architecture in _OUTSIDE_BUILDERS:
         raise UnsupportedError(
             f"{config.architecture} is computed by another package, whose layers know nothing of workers that "
@@ -263,7 +263,7 @@ def _cut(model: Model, config: ModelConfig, share: Share, build: Callable[[Model
 
 
 def _with_one_expert(whole: ModelConfig) -> ModelConfig:
-    """The same with one expert of each layer, as `cuts_of` wants it: 12,032 experts take 3 seconds to build."""
+    """The same with one expert of each layer, for `cuts_of`: 12,032 experts take 3 seconds to build."""
     experts = whole.family.experts
     if experts is None:
         return whole

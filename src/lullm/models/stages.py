@@ -1,4 +1,4 @@
-"""Cuts the layers of a model into stages that take as long as each other, as far as bytes of weights say."""
+"""Divides the layers of a model into stages of equal time, estimated by bytes of weights."""
 
 import re
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _LAYER = re.compile(r"^model\.layers\.(\d+)\.")
 
 
 def with_stages(config: ResolvedConfig, model: ModelConfig) -> ResolvedConfig:
-    """The config with the layers of each stage: those that the user said, else even ones.
+    """The config with the layers of each stage: those of the user, or even ones.
 
     Raises:
         ConfigError: the model has too few layers, or cannot be cut there. UnsupportedError: it cannot be cut at all.
@@ -46,7 +46,7 @@ def _even_layers(config: ResolvedConfig, model: ModelConfig) -> tuple[int, ...]:
 
 
 def layer_bytes(model: ModelConfig, quantization: str | None = None) -> list[int]:
-    """What a large batch of decodes reads of each layer; the matrix of the logits belongs to the last.
+    """Bytes that a large batch of decodes reads of each layer; the matrix of the logits belongs to the last.
 
     Rows of the embedding do not count.
     """
@@ -64,8 +64,8 @@ def layer_bytes(model: ModelConfig, quantization: str | None = None) -> list[int
 
 
 def even_cut(sizes: Sequence[int], num_stages: int, first: Sequence[int]) -> tuple[int, ...] | None:
-    """Layers of each stage, so that the largest stage is as small as can be, and the first ones are not smaller
-    than they need to be; None: there are not that many stages.
+    """Layers of each stage, so that the largest stage is as small as possible, and the first ones are not smaller than
+    necessary; None: so many stages are not possible.
 
     Args:
         sizes: of the layers. first: those that a stage may begin with, ascending from 0.
@@ -75,7 +75,7 @@ def even_cut(sizes: Sequence[int], num_stages: int, first: Sequence[int]) -> tup
         return None
     starts: dict[int, tuple[int, tuple[int, ...]]] = {
         0: (0, ())
-    }  # by the number of layers that are dealt out: the largest stage so far, and all stages
+    }  # by the number of layers divided so far: the largest stage, and all stages
     for stage in range(num_stages):
         found: dict[int, tuple[int, tuple[int, ...]]] = {}
         for start, (largest, cut) in starts.items():

@@ -1,7 +1,7 @@
-"""What a step of a model cannot do without: bytes of weights to read, and operations of matrix products.
+"""The least work of a model's step: bytes of weights to read, and operations of matrix products.
 
-Divided by what a machine reads and computes in a second, it is the least time that a step takes (the roofline of
-Williams, Waterman and Patterson, 2009).
+Divided by a machine's speeds of reading and computing, it is the least time of a step (the roofline of Williams,
+Waterman and Patterson, 2009).
 """
 
 import re
@@ -24,10 +24,11 @@ class Work:
 
 
 def parts(model: nn.Module, config: ModelConfig, num_rows: int, num_logits: int = 1) -> list[Work]:
-    """What a step with so many tokens and rows of logits does with each parameter, with all experts at once.
+    """The work of a step with `num_rows` tokens and `num_logits` rows of logits, by parameter, with all experts
+    together.
 
-    Each needs the results of others, so that no engine that goes layer by layer reads for one while it multiplies for
-    another. Without attention, which depends on the contexts; of an unquantized model.
+    Each part needs the results of others, so an engine that computes layer by layer does not read for one part during
+    another's products. Without attention, which depends on the contexts; for an unquantized model.
     """
     found: dict[str, list[Work]] = {}
     for name, parameter in model.named_parameters():
@@ -43,7 +44,7 @@ def parts(model: nn.Module, config: ModelConfig, num_rows: int, num_logits: int 
 
 
 def bytes_read(model: nn.Module, config: ModelConfig, num_rows: int = 1) -> float:
-    """Bytes of weights that a step with so many tokens reads: all, but for tables and experts that no token uses."""
+    """Bytes of weights that a step with `num_rows` tokens reads: all, except tables and experts that no token uses."""
     return _sum(parts(model, config, num_rows)).num_bytes
 
 
@@ -53,18 +54,18 @@ def operations(model: nn.Module, config: ModelConfig, num_rows: int, num_logits:
 
 
 def share_used(name: str, config: ModelConfig) -> float:
-    """The part of a parameter that one token uses: of the experts of a layer, some."""
+    """The part of a parameter that one token uses: some of a layer's experts."""
     experts = config.family.experts
     return experts.num_used / experts.num_experts if experts is not None and ".experts." in name else 1.0
 
 
 def _share_read(name: str, config: ModelConfig, num_rows: int) -> float:
-    """The part of a parameter that so many tokens use together, if each draws its experts evenly."""
+    """The part of a parameter that `num_rows` tokens use together, if each draws its experts evenly."""
     return 1 - (1 - share_used(name, config)) ** num_rows
 
 
 def _is_read(name: str, config: ModelConfig) -> bool:
-    """A table of embeddings is read row by row, unless it is the head as well."""
+    """Whether all of it is read. An embedding that is not the head is read row by row."""
     is_table = "embed_positions" in name or "embed_tokens_per_layer" in name
     return not is_table and ("embed_tokens" not in name or config.tie_word_embeddings)
 

@@ -164,22 +164,22 @@ class ServerOptions:
         "requests",
     )
 
-    page: bool = option(True, "a web page at /: chat, KV blocks, queues, sleep", "watching")
-    metrics_prefix: MetricsPrefix = option("both", "whose names /metrics uses; `lullm ps` reads lullm's", "watching")
+    page: bool = option(True, "a web page at /: chat, KV blocks, queues, sleep", "monitoring")
+    metrics_prefix: MetricsPrefix = option("both", "whose names /metrics uses; `lullm ps` reads lullm's", "monitoring")
     otlp_traces_endpoint: str | None = option(
         None,
         "send a trace of each request to this OpenTelemetry collector over HTTP, such as "
         "http://127.0.0.1:4318/v1/traces; needs lullm[otel] (default: no traces)",
-        "watching",
+        "monitoring",
         value_name="URL",
     )
     enable_log_requests: bool = option(
-        False, "also log the prompt and the parameters of each request; prompts are people's own words", "watching"
+        False, "also log the prompt and the parameters of each request; prompts are people's own words", "monitoring"
     )
     max_log_len: int | None = option(
         None,
         "characters, or token ids, of a prompt in the log; needs --enable-log-requests (default: all)",
-        "watching",
+        "monitoring",
         least=1,
     )
 

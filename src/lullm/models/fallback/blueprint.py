@@ -1,7 +1,7 @@
-"""Blueprint: a model of `transformers` on the meta device, and what each of its layers asks of attention.
+"""Blueprint: a model of `transformers` on the meta device, and each layer's call of attention.
 
-The model is run once without numbers, with an attention that writes down how it is called. So everything that goes past
-that interface is found before any weight is read, and refused by its name.
+The model runs once on the meta device, with an attention that records its calls. So code that bypasses this interface
+is found before any weight is read, and refused by name.
 """
 
 import importlib
@@ -21,22 +21,22 @@ from lullm.types.layer_kind import FullAttention, LayerKind, SlidingWindow
 from lullm.weights.rule import Rename
 
 PROBE = "lullm_probe"
-"""The name of the attention that writes down its calls."""
+"""The name of the attention that records its calls."""
 _NUM_TOKENS = 7
-"""Of the run without numbers: unlike any size of a model, so that a faulty shape does not fit by chance."""
+"""Tokens of the run on the meta device: no size of a model, so that a faulty shape does not fit by chance."""
 _FAR = 1_000_000
 """A position behind any window."""
 _HARMLESS = frozenset(
     {"dropout", "position_ids", "use_cache", "output_attentions", "cache_position", "is_causal", "sliding_window"}
 )
-"""What layers pass to attention beside its arguments, and what changes nothing: windows are read from the masks."""
+"""Options that layers pass to attention and that change nothing: windows are read from the masks."""
 _STATEFUL = re.compile(r"Conv1d|ShortConv|Mamba|SSM|Recurren|DeltaNet|Rwkv")
-"""In the names of classes."""
+"""Parts of names of stateful classes."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
-    """How one layer calls attention.
+    """One layer's call of attention.
 
     Args:
         module: the name of the module that calls.
@@ -61,17 +61,17 @@ class Blueprint:
 
     @property
     def config(self) -> Any:
-        """transformers' own."""
+        """transformers' own config."""
         return self.causal.config
 
     @property
     def renames(self) -> tuple[Rename, ...]:
-        """Of older checkpoints' names."""
+        """Renames for older checkpoints."""
         return tuple(rule for rule in _conversions(self.causal) if isinstance(rule, Rename))
 
     @property
     def prefix(self) -> str:
-        """The name of the inner model, which gives hidden states."""
+        """The name of the inner model, which returns hidden states."""
         return str(self.causal.base_model_prefix)
 
 
@@ -79,8 +79,8 @@ def draw_blueprint(data: Mapping[str, Any], dtype: torch.dtype) -> Blueprint:
     """The blueprint of a `config.json`. Takes tenths of a second, and no memory for weights.
 
     Raises:
-        ModelLoadError: `transformers` is missing or lacks the architecture, or something in the model is not computed
-            through its attention interface.
+        ModelLoadError: `transformers` is missing or lacks the architecture, or a part of the model bypasses its
+            attention interface.
     """
     architecture = data["architectures"][0]
     causal = _build(data, architecture, dtype)
@@ -100,7 +100,7 @@ def installed() -> Any:
 
 
 def is_installed() -> bool:
-    """Whether there is a module `transformers`."""
+    """Whether `transformers` is installed."""
     try:
         installed()
     except ModelLoadError:
@@ -174,12 +174,13 @@ _MOST: tuple[tuple[re.Pattern[str], int], ...] = (
     (re.compile(r"heads?$"), MOST_HEADS),
     (re.compile(r"size|dim|width|inner|embd|channels|rank|^d_|experts"), MOST_INTERMEDIATE),
 )
-"""Bounds of numbers by what their keys hold; the first counts. A rotary table of 100 million elements takes 1.7 GB, and
-only then transformers notices that something is wrong: tables have numbers even on the meta device."""
+"""Bounds of numbers by patterns of keys; the first match counts. A rotary table of 100 million elements takes 1.7 GB
+before transformers reports an error: tables have numbers even on the meta device.
+"""
 
 
 def _check_sizes(data: Mapping[str, Any]) -> None:
-    """Of all objects in the file. Raises ModelLoadError."""
+    """Check the sizes in all objects of the file. Raises ModelLoadError."""
     for key, value in data.items():
         if isinstance(value, Mapping):
             _check_sizes(value)
@@ -190,7 +191,7 @@ def _check_sizes(data: Mapping[str, Any]) -> None:
 
 
 def _conversions(causal: Any) -> list[Rename | str]:
-    """What transformers does with a checkpoint's tensors: names that are replaced, or a word for anything else."""
+    """transformers' changes of a checkpoint's tensors: renames, or a word for any other change."""
     mapping = importlib.import_module("transformers.conversion_mapping")
     rules = mapping.get_model_conversion_mapping(causal)
     return [
@@ -202,7 +203,7 @@ def _conversions(causal: Any) -> list[Rename | str]:
 
 
 def _refuse_state(causal: Any, architecture: str) -> None:
-    """What mixes tokens by something else than attention."""
+    """Refuse layers that mix tokens without attention."""
     states = [name for name, module in causal.named_modules() if _STATEFUL.search(type(module).__name__)]
     if causal._is_stateful or states:
         where = f" ({states[0]})" if states else ""
@@ -215,18 +216,18 @@ _ADVICE = "model_impl='transformers' runs models whose layers call transformers'
 
 
 class _MaskNote:
-    """What a mask allows, in place of a tensor: a layer that computes with its mask fails on it."""
+    """The visible keys of a mask, in place of a tensor: a layer that computes with its mask fails on it."""
 
     def __init__(self, allows: Callable[..., Any], window: int | None):
         self.allows, self.window = allows, window
 
     @classmethod
     def of(cls, mask_function: Callable[..., Any], local_size: int | None = None, **rest: Any) -> "_MaskNote":
-        """As `transformers` makes masks."""
+        """The function that `transformers` calls to make a mask."""
         return cls(mask_function, local_size)
 
     def kind(self) -> LayerKind | None:
-        """None: neither causal nor with a window of fixed length."""
+        """The kind of layer of this mask; None: neither causal nor with a window of fixed length."""
         first = 0 if self.window is None else _FAR - self.window + 1
         seen = [(_FAR, first), (_FAR, _FAR)]
         unseen = [(_FAR, _FAR + 1)] if self.window is None else [(_FAR, _FAR + 1), (_FAR, first - 1)]
@@ -247,7 +248,7 @@ class _MaskNote:
 
 
 class _Places(TorchFunctionMode):
-    """Watches whether positions are used as they are given: counted anew, they would be wrong in a ragged batch."""
+    """Detects positions that the model counts anew: they would be wrong in a ragged batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -269,7 +270,7 @@ class _Places(TorchFunctionMode):
 def _write_down(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any
 ) -> tuple[Tensor, None]:
-    """The attention of a run without numbers."""
+    """The attention of the run on the meta device."""
     module.lullm_notes.append((module, query, key, value, attention_mask, options))
     batch, heads, rows, _ = query.shape
     return query.new_empty(batch, rows, heads, value.shape[-1]), None

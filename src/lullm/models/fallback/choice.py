@@ -1,4 +1,4 @@
-"""Whose code computes a model: lullm's own, or that of `transformers`. Loads torch for the latter only."""
+"""Chooses the code that computes a model: lullm's own, or that of `transformers`. Loads torch only for the latter."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,8 +23,8 @@ def read_model_config(
     """The config of a model folder, for the family or for transformers.
 
     Args:
-        model_impl: 'auto' takes transformers where lullm has no family for the architecture, or the family does not
-            compute a key that transformers does; and logs it. overrides: other values for keys of config.json.
+        model_impl: 'auto' uses transformers if lullm has no family for the architecture, or the family lacks a key that
+            transformers implements; it logs this. overrides: other values for keys of config.json.
 
     Raises:
         ModelLoadError: as `ModelConfig.from_folder`, or transformers cannot run it over lullm's attention.
@@ -73,7 +73,8 @@ def _foreign(folder: Path, data: dict[str, Any], reason: str) -> ModelConfig:
 
 
 def _beyond_family(folder: Path, data: dict[str, Any], limit: FamilyLimitError) -> ModelConfig:
-    """By transformers, if it knows all keys that the family lacks; a key that it passes over may change everything.
+    """The config by transformers, if it knows all keys that the family lacks. A key that it ignores may change
+    everything.
 
     Raises FamilyLimitError: it does not, or refuses the model, too.
     """

@@ -23,7 +23,7 @@ PAGED = "lullm_paged"
 
 
 class _Steps:
-    """Where the layers of one model find the step that runs."""
+    """The running step, for the layers of one model."""
 
     def __init__(self) -> None:
         self.context: StepContext | None = None
@@ -38,7 +38,7 @@ class _PagedLayer:
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, scale: float, soft_cap: float | None, sinks: Tensor | None
     ) -> Tensor:
-        """Of rows `[1, heads, T, size]`, which the step has in the cache afterwards: `[1, T, Hq, size of a value]`."""
+        """Write rows `[1, heads, T, size]` to the cache and attend: `[1, T, Hq, size of a value]`."""
         context = self.steps.context
         assert context is not None, "layers run within a step"
         ops, prepared, cache = context.ops, context.attention[self.group], context.caches[self.layer]
@@ -65,14 +65,14 @@ def paged_attention(
     s_aux: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """What layers of transformers call; the blueprint has refused other options."""
+    """The attention for transformers' layers; the blueprint has refused other options."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     place: _PagedLayer = module.lullm_place
     return place.attend(query, key, value, scale, softcap, s_aux), None
 
 
 class _Given(nn.Module):
-    """In place of the inner model: gives hidden states that are there already, so that the rest computes logits."""
+    """Replaces the inner model and returns given hidden states, so that the rest computes logits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ def build_foreign(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -
 
 
 def _check_rope(theirs: Any, max_model_len: int) -> None:
-    """Keys in a cache are rotated once, so the rotation must not follow the length of a sequence."""
+    """Keys in a cache are rotated once, so the rotation must not depend on the length of a sequence."""
     parameters = getattr(theirs, "rope_parameters", None) or {}
     nested = [entry for entry in parameters.values() if isinstance(entry, dict)]
     for entry in nested or [parameters]:
@@ -163,8 +163,8 @@ def _check_rope(theirs: Any, max_model_len: int) -> None:
 def _fill_buffers(causal: Any, module: nn.Module, name: str) -> None:
     """Give a module's computed tensors memory and numbers; saved ones become parameters, which a checkpoint fills.
 
-    `transformers` computes them anew as it does behind its own loading. Each is computed over two contents: what
-    differs afterwards was not computed.
+    `transformers` computes them anew, as after its own loading. Each is computed over two contents: elements that
+    differ afterwards were not computed.
     """
     computed: dict[str, Tensor] = {}
     for last, buffer in list(module.named_buffers(recurse=False)):
@@ -186,7 +186,7 @@ def _fill_buffers(causal: Any, module: nn.Module, name: str) -> None:
 
 
 def _keep_wide(causal: Any, dtype: torch.dtype) -> None:
-    """Some parameters stay in float32 with smaller types, as when transformers loads them."""
+    """Keep some parameters in float32 with smaller types, as transformers does."""
     wide = set(causal._keep_in_fp32_modules_strict or ())
     if dtype == torch.float16:
         wide |= set(causal._keep_in_fp32_modules or ())
@@ -202,7 +202,7 @@ def _parameters(causal: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Par
 
 
 def _rules(blueprint: Blueprint) -> WeightRules:
-    """A checkpoint's names are those of the parameters, or lack the name of the inner model."""
+    """The rules: a checkpoint's names are those of the parameters, or lack the name of the inner model."""
     causal, prefix = blueprint.causal, blueprint.prefix
     inner = "|".join(re.escape(name) for name, _ in getattr(causal, prefix).named_children())
     seen: set[nn.Parameter] = set()

@@ -1,1 +1,1 @@
-"""One short file per family: what it adds to the shared decoder, or a decoder of its own."""
+"""One short file per family: its additions to the shared decoder, or its own decoder."""

@@ -1,6 +1,6 @@
-"""GLM-4 (https://arxiv.org/abs/2406.12793), dense, ERNIE 4.5 and Helium: pairs of neighbours turn.
+"""GLM-4 (https://arxiv.org/abs/2406.12793), dense, ERNIE 4.5 and Helium: pairs of neighbours are rotated.
 
-In GLM they do in a part of a head. The newer GLM-4-0414 has norms on both sides of attention and MLP.
+In GLM only in a part of a head. The newer GLM-4-0414 has norms on both sides of attention and MLP.
 """
 
 import re
@@ -25,14 +25,14 @@ GLM4_RENAMES = tuple(
 
 
 def with_neighbours(config: ModelConfig) -> WeightRules:
-    """Llama's rules, with queries and keys in the order in which pairs are halves apart."""
+    """Llama's rules, with queries and keys reordered for pairs (i, i + D / 2)."""
     size = config.head_dim
     order = rotated_first(size, config.family.rotary_dim(size), has_neighbours=True)
     return replace(rules_of(config), head_orders=(HeadOrder(re.compile(r"\.self_attn\.[qk]_proj\."), order),))
 
 
 def _with_one_gate_up(rules: WeightRules) -> WeightRules:
-    """Where a checkpoint holds gates and ups as one tensor."""
+    """The rules for checkpoints with gates and ups as one tensor."""
     return replace(rules, fusions=tuple(fusion for fusion in rules.fusions if fusion.into != "gate_up_proj"))
 
 

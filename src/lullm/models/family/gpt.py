@@ -2,8 +2,8 @@
 https://arxiv.org/abs/2305.06161), BioGPT (https://arxiv.org/abs/2210.10341) and OPT (https://arxiv.org/abs/2205.01068):
 learned positions, layer norms, biases.
 
-No layer rotates its heads: attention reads a rotary table that turns nothing. Parameters have the names of the shared
-decoder where they are the same thing.
+No layer rotates its heads: attention reads a rotary table without rotation. Parameters that the shared decoder has,
+too, have its names.
 """
 
 import re
@@ -27,11 +27,11 @@ from lullm.ops.table import Ops
 from lullm.weights.rule import Fusion, HeadOrder, Rename, WeightRules
 
 OPT_UNUSED_POSITIONS = 2
-"""The table of positions of OPT and BioGPT starts with two rows that no token has. They are read to its end."""
+"""The table of positions of OPT and BioGPT starts with two unused rows. They are moved to its end."""
 
 
 class GPTLayer(nn.Module):
-    """One layer. Norms stand in front of attention and MLP, or behind the sums (GPT-1, OPT-350m)."""
+    """One layer. Norms come before attention and MLP, or after the sums (GPT-1, OPT-350m)."""
 
     def __init__(self, config: ModelConfig, layer: int, group: int, dtype: torch.dtype):
         super().__init__()
@@ -44,7 +44,7 @@ class GPTLayer(nn.Module):
         self.mlp = MLP(config.hidden_size, family.intermediate_size, family.activation, family.mlp_bias, dtype)
 
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """Writes over `x`."""
+        """Overwrites `x`."""
         ops = context.ops
         attended = self.self_attn(self.input_layernorm(x, ops) if self.norms_first else x, cos_sin_cache, context)
         ops.all_reduce_(attended)
@@ -58,7 +58,7 @@ class GPTLayer(nn.Module):
 
 
 class GPT(nn.Module):
-    """Token ids to what the head reads: embeddings of tokens and positions, layers, the last norm.
+    """From token ids to the head's input: embeddings of tokens and positions, layers, the last norm.
 
     On a stage of a pipeline as in `Decoder`.
     """
@@ -190,7 +190,7 @@ def build_gpt1(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> G
 
 
 def build_gpt_bigcode(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> GPTCausalLM:
-    """Of one key head all queries come first in a checkpoint; else query, key and value of a head stand together."""
+    """With one key head all queries come first in a checkpoint; else query, key and value of a head are together."""
     num_heads, size = config.num_attention_heads, config.head_dim
     orders: tuple[HeadOrder, ...] = ()
     if config.num_key_value_heads > 1:
@@ -212,7 +212,7 @@ def build_gpt_neo(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -
 
 
 def _used_first(num_positions: int) -> tuple[int, ...]:
-    """The order of OPT's positions: row i is what position i has."""
+    """The order of OPT's positions: row i is for position i."""
     return (*range(OPT_UNUSED_POSITIONS, num_positions + OPT_UNUSED_POSITIONS), *range(OPT_UNUSED_POSITIONS))
 
 

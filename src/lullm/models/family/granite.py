@@ -23,7 +23,7 @@ RENAMES = tuple(
 
 def build_hyperclovax(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     rules, family = rules_of(config), config.family
-    if family.has_post_norms:  # the factor on what they give stands in their weights
+    if family.has_post_norms:  # the factor on their results is in their weights
         behind = Scale(re.compile(r"\.post_(attention|feedforward)_layernorm\.weight$"), family.residual_scale)
         rules = replace(rules, renames=(*rules.renames, *RENAMES), scales=(behind,))
     style = DecoderStyle(

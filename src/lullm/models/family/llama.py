@@ -1,7 +1,7 @@
 """Llama 1 to 3 (https://arxiv.org/abs/2407.21783) and the many checkpoints that share its architecture.
 
 SmolLM3 (some layers do not rotate their heads) and Granite 3 and 4, dense (factors on the embedding, the residual
-stream, the scores and the logits) differ in their config only, Seed-OSS in what has a bias. Arcee has no gates.
+stream, the scores and the logits) differ in their config only, Seed-OSS in its biases. Arcee has no gates.
 """
 
 from dataclasses import replace

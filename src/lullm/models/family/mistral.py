@@ -1,7 +1,7 @@
 """Mistral 7B (https://arxiv.org/abs/2310.06825), Ministral and Ministral 3: Llama without biases, mostly with windows.
 
 The layers do not handle the window: the step's attention layout and the block tables do. Ministral 3 stretches its
-queries behind the trained length.
+queries after the trained length.
 """
 
 import torch

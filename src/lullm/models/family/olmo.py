@@ -1,8 +1,8 @@
 """OLMo 2 (https://arxiv.org/abs/2501.00656), OLMo 3 (https://arxiv.org/abs/2512.13961), FlexOlmo, which has experts
 (https://arxiv.org/abs/2507.07024), and EXAONE 4 (https://arxiv.org/abs/2507.11407).
 
-Attention and MLP are normed behind, not in front. Queries and keys of a row are normed over all heads. OLMo 3 has
-windows in three of four layers, which keep the plain rope. EXAONE 4 norms every head by itself.
+Norms come after attention and MLP, not before. Queries and keys of a row are normed over all heads. OLMo 3 has windows
+in three of four layers, with the plain rope. EXAONE 4 norms every head separately.
 """
 
 import torch
@@ -15,7 +15,7 @@ from lullm.nn.context import StepContext
 
 
 class OlmoLayer(DecoderLayer):
-    """One layer with norms behind attention and MLP, under the checkpoint's names."""
+    """One layer with norms after attention and MLP, under the checkpoint's names."""
 
     def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
         super().__init__(config, style, layer, group, dtype)

@@ -1,6 +1,6 @@
 """Phi-3 (https://arxiv.org/abs/2404.14219) and Phi-4: Llama with its matrices fused in the checkpoint.
 
-Heads may be rotated in part. Long contexts divide every frequency by a factor of its own (`longrope`).
+Heads may be rotated in part. For long contexts every frequency is divided by its own factor (`longrope`).
 """
 
 import re
@@ -18,7 +18,7 @@ def build_phi3(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> C
 
 
 def _rules(config: ModelConfig) -> WeightRules:
-    """Queries, keys and values are one tensor, of which the heads of queries and keys are in order."""
+    """Queries, keys and values are one tensor; the heads of queries and keys are reordered."""
     rules = rules_of(config)
     num_heads = config.num_attention_heads + config.num_key_value_heads
     orders = tuple(

@@ -39,7 +39,7 @@ def _empty_norm(config: ModelConfig, dtype: torch.dtype) -> RMSNorm:
 
 
 def build_nanochat(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    """Heads turn the other way round: as in a head whose halves are exchanged."""
+    """Heads rotate in the other direction, as if their halves were exchanged."""
     rules, bias, half = rules_of(config), config.family.attention_bias, config.head_dim // 2
     order = (*range(half, 2 * half), *range(half))
     style = DecoderStyle(

@@ -7,7 +7,7 @@ to `csrc/replay.cpp`, which makes the same calls with the same addresses: a step
 ctypes calls (5 to 15 microseconds of Python each) then takes one, without the interpreter lock.
 
 So a replay computes the same function of the present contents at those addresses. An operation of torch in between
-would be missing in the replay. A torch function mode watches for such operations, and `refusal` names the first; the
+would be missing in the replay. A torch function mode detects such operations, and `refusal` names the first; the
 computation itself has then run as usual. Views are no operations. A recorded computation must not contain what the mode
 cannot see: numpy over a tensor's memory.
 """
@@ -73,20 +73,20 @@ class Recording:
         self._workspace = workspace
         self._calls: list[tuple[str, tuple[Any, ...]]] = []
         self._words: ctypes.Array[ctypes.c_uint64] | None = None
-        self._watch = _Watch(self)
+        self._check = _TorchCheck(self)
         self.refusal: str | None = None
 
     def __enter__(self) -> "Recording":
         assert _thread.recording is None, "one at a time"
         _thread.recording = self
-        self._watch.__enter__()
+        self._check.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         _thread.recording = None
-        self._watch.__exit__(kind, error, traceback)
+        self._check.__exit__(kind, error, traceback)
         if kind is None and self.refusal is None:
             words = [word for name, arguments in self._calls for word in _words_of(name, arguments)]
             self._words = (ctypes.c_uint64 * len(words))(*words)
@@ -106,7 +106,7 @@ class Recording:
         self._calls.append((name, arguments))
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        self._watch.is_paused = True
+        self._check.is_paused = True
         try:
             tensor = self._workspace.try_empty(shape, dtype)
             if tensor is None:
@@ -114,13 +114,13 @@ class Recording:
                 tensor = torch.empty(shape, dtype=dtype)
             return tensor
         finally:
-            self._watch.is_paused = False
+            self._check.is_paused = False
 
     def refuse(self, reason: str) -> None:
         self.refusal = self.refusal or reason
 
 
-class _Watch(TorchFunctionMode):
+class _TorchCheck(TorchFunctionMode):
     """Refuses a recording when torch does anything but look at tensors, or make views of them.
 
     Not a dispatch mode, which would see more than what Python calls: that one loads torch's compiler, 0.9 seconds.

@@ -1,1 +1,1 @@
-"""Families with a mixture of experts in some layers or all, and attention of their own where it differs."""
+"""Families with a mixture of experts in some layers or all, some with their own attention."""

@@ -36,7 +36,7 @@ def build_deepseek(config: ModelConfig, dtype: torch.dtype, max_model_len: int) 
 
 
 class NormBehindExperts(DecoderLayer):
-    """With a norm on what the experts give; layers with an MLP have none."""
+    """A layer with a norm on the experts' results; layers with an MLP have none."""
 
     def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
         super().__init__(config, style, layer, group, dtype)
@@ -63,7 +63,7 @@ def build_axk1(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> C
 
 
 def build_mistral4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    """Whose files hold the experts of a layer as one tensor."""
+    """Its files hold the experts of a layer as one tensor."""
     model = build_deepseek(config, dtype, max_model_len)
     model.rules = replace(model.rules, stacks=ROW_STACKS)
     return model

@@ -1,5 +1,5 @@
 """Laguna (https://huggingface.co/poolside/Laguna-XS.2): layers with a window may have more query heads, and rotate
-another part of a head. A gate per head multiplies what attention gives. The router is one of sigmoids with correction.
+another part of a head. A gate per head multiplies the result of attention. The router has sigmoids and a correction.
 """
 
 import re
@@ -16,7 +16,7 @@ CORRECTION = Rename(re.compile(r"\.mlp\.experts\.(?=e_score_correction_bias$)"),
 
 
 def head_orders(config: ModelConfig) -> tuple[HeadOrder, ...]:
-    """Of the layers that turn a part of every head, by the size of that part."""
+    """The orders of layers that rotate a part of every head, by the size of that part."""
     size = config.head_dim
     parts = [size if rope is None else rope.rotary_dim(size) for rope in config.family.ropes]
     orders = []

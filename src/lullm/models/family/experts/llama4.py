@@ -1,7 +1,7 @@
 """Llama 4 (https://ai.meta.com/blog/llama-4-multimodal-intelligence), without its tower.
 
 Layers that rotate their heads see chunks of the sequence, and norm heads without weights; the others see all, and
-stretch their queries. A router's scores multiply what an expert reads.
+stretch their queries. A router's scores multiply an expert's input.
 """
 
 import re
@@ -26,7 +26,9 @@ LLAMA4_RENAMES = (
 def _attention(
     config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
 ) -> dict[str, nn.Module]:
-    """Before the rotation norms without weights give what they give behind it: it keeps a head's length."""
+    """Norms without weights come before the rotation: the result is the same as after it, since it keeps a head's
+    length.
+    """
     if config.family.ropes[layer] is None:
         style = replace(style, head_norms=False, has_norm_weights=True)
     else:

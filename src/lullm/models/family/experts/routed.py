@@ -68,7 +68,7 @@ ROW_STACKS = (
 
 
 def experts_or_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> nn.Module:
-    """By layer."""
+    """The experts or the MLP of a layer."""
     family = config.family
     if family.experts is None or not family.experts.layers[layer]:
         return gated_mlp(config, layer, dtype, family.mlp_bias)
@@ -76,7 +76,7 @@ def experts_or_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> nn.Mo
 
 
 def with_gates_apart(rules: WeightRules) -> WeightRules:
-    """Of families whose gates of attention have a matrix of their own, `gate_proj` or `g_proj`."""
+    """Rules for families with a separate matrix for the gates of attention, `gate_proj` or `g_proj`."""
     of_heads = Fusion(("gate_proj", "q_proj", "k_proj", "v_proj"), "qkv_proj")
     others = tuple(fusion for fusion in rules.fusions if fusion.into != of_heads.into)
     name = Rename(re.compile(r"\.self_attn\.g_proj\."), ".self_attn.gate_proj.")
@@ -84,7 +84,7 @@ def with_gates_apart(rules: WeightRules) -> WeightRules:
 
 
 def drafts_of(config: ModelConfig) -> re.Pattern[str]:
-    """The names of the layer behind the last one, which drafts tokens."""
+    """The names of the layer after the last, which drafts tokens."""
     return re.compile(rf"^model\.layers\.{config.num_hidden_layers}\.")
 
 

@@ -19,8 +19,8 @@ from lullm.weights.rule import Offset, Rename
 PLUS_ONE = Offset(re.compile(r"norm\.weight$"), 1.0)
 """A checkpoint holds w where the norms multiply by 1 + w.
 
-The 1 is added as weights are read, so that the norms of all families, and their fast versions, are the same function.
-In float32 nothing else changes. In bfloat16 1 + w is rounded once, by as much as a result of a norm.
+The 1 is added while weights are read, so that the norms of all families, and their fast versions, are the same
+function. In float32 nothing else changes. In bfloat16 1 + w is rounded once, like a result of a norm.
 """
 
 

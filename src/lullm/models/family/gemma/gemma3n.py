@@ -1,7 +1,7 @@
 """Gemma 3n, text (https://ai.google.dev/gemma/docs/gemma-3n): E2B and E4B.
 
-As Gemma 4's small models: layers read an embedding of their own of each token, and the last ones share keys and values.
-Beside that there are four residual streams (`nn.altup`), and the MLPs of the first layers drop most of their gates.
+As in Gemma 4's small models, each layer has its own embedding of tokens, and the last layers share keys and values. In
+addition there are four residual streams (`nn.altup`), and the MLPs of the first layers drop most of their gates.
 """
 
 import re
@@ -70,7 +70,7 @@ class Gemma3nLayer(DecoderLayer):
         return streams.flatten(1), None
 
     def _of_inputs(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """What the layer's own embedding of the tokens gives."""
+        """The contribution of the layer's own embedding of the tokens."""
         assert context.layer_inputs is not None, "the decoder has made them"
         ops = context.ops
         gate = ops.activate(self.per_layer_input_gate(x, ops), self.activation)
@@ -79,7 +79,7 @@ class Gemma3nLayer(DecoderLayer):
 
 
 class Gemma3nDecoder(Gemma4Decoder):
-    """With streams that are made of the embedding, and joined in front of the last norm."""
+    """A decoder whose streams are made from the embedding, and joined before the last norm."""
 
     def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
         super().__init__(config, style, dtype, max_model_len)
@@ -102,7 +102,7 @@ class Gemma3nDecoder(Gemma4Decoder):
         return self.norm(joined, ops)
 
     def _layer_inputs(self, token_ids: Tensor, common: Tensor, ops: Ops) -> Tensor:
-        """Tokens of pictures and sounds, behind those that layers embed, read the first one's."""
+        """Tokens of pictures and sounds, after those that layers embed, use the first token's row."""
         known = token_ids.where(token_ids < self.num_embedded, 0)
         return super()._layer_inputs(known, common, ops)
 

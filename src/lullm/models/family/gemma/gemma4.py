@@ -1,8 +1,8 @@
 """Gemma 4, text (https://ai.google.dev/gemma/docs/core/model_card_4).
 
-As Gemma 3, with layers that differ: those with full attention have wider heads, whose values may be what their keys are
-before the norm; the last ones may share the keys and values of earlier ones, and have a wider MLP. Every layer may read
-an embedding of its own of each token, may have experts beside its MLP, and ends with a learned factor.
+As Gemma 3, with different layers. Those with full attention have wider heads; their values may be the keys before the
+norm. The last layers may share the keys and values of earlier ones, and have a wider MLP. Every layer may have its own
+embedding of tokens and experts beside its MLP, and ends with a learned factor.
 """
 
 import re
@@ -82,14 +82,14 @@ class Gemma4Layer(DecoderLayer):
         return stream, None
 
     def _mixed(self, stream: Tensor, ops: Ops) -> Tensor:
-        """What the experts give: router and experts read the stream through norms of their own."""
+        """The experts' result. Router and experts read the stream through their own norms."""
         routes = self.moe.gate.choose(self.router_norm(stream, ops), ops)
         mixed = ops.experts(self.pre_feedforward_layernorm_2(stream, ops), routes, self.moe.weights, None, None)
         ops.all_reduce_(mixed)
         return self.post_feedforward_layernorm_2(mixed, ops)
 
     def _of_inputs(self, stream: Tensor, context: StepContext) -> Tensor:
-        """What the layer's own embedding of the tokens gives."""
+        """The contribution of the layer's own embedding of the tokens."""
         assert context.layer_inputs is not None, "the decoder has made them"
         ops = context.ops
         gate = ops.activate(self.per_layer_input_gate(stream, ops), self.activation)
@@ -98,10 +98,10 @@ class Gemma4Layer(DecoderLayer):
 
 
 class Gemma4Decoder(Decoder):
-    """With what the layers read of their tokens: an embedding, and a projection of the common one.
+    """A decoder with inputs per layer: an embedding of the tokens, and a projection of the common one.
 
-    Every stage of a pipeline makes what its own layers read, from token ids: of E2B's 4.7 GB of such embeddings each
-    has its part, and a row between stages is 1,536 elements wide, not 10,496.
+    Every stage of a pipeline computes the inputs of its own layers from token ids. So each has a part of E2B's 4.7 GB
+    of such embeddings, and a row between stages is 1,536 elements wide, not 10,496.
     """
 
     def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
@@ -151,7 +151,7 @@ def build_gemma4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) ->
 
 
 def stage_cuts(config: ModelConfig) -> dict[str, Cut]:
-    """What a stage has of the tensors that hold something for every layer."""
+    """A stage's parts of the tensors that have a part for every layer."""
     inputs, layers = config.family.layer_inputs, config.layers
     if inputs is None or len(layers) == config.num_hidden_layers:
         return {}
@@ -164,7 +164,7 @@ def stage_cuts(config: ModelConfig) -> dict[str, Cut]:
 
 
 def rules_of_shared(config: ModelConfig) -> WeightRules:
-    """The common rules, and files that hold keys and values of layers that share those of others."""
+    """The common rules, also for files with keys and values of layers that share those of others."""
     rules = rules_of(config)
     shared = [str(layer) for layer, kind in enumerate(config.layer_kinds) if isinstance(kind, SharedAttention)]
     drops = [re.compile(rf"\.layers\.({'|'.join(shared)})\.self_attn\.[kv]_(proj|norm)\.")] if shared else []

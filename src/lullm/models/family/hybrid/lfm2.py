@@ -1,6 +1,6 @@
 """LFM2 (https://arxiv.org/abs/2511.23404): gated short convolutions in most layers, attention with head norms in the
 others. LFM2 MoE has experts behind a sigmoid router in all but the first layers. In LFM3 some layers of attention have
-a window, a gate multiplies each head's result, and there are norms on both sides of what is added."""
+a window, a gate multiplies each head's result, and mixers and MLPs have norms on both sides."""
 
 import re
 from dataclasses import replace

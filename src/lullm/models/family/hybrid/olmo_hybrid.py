@@ -1,6 +1,6 @@
 """OLMo Hybrid (https://huggingface.co/allenai/Olmo-Hybrid-7B): gated delta nets in three of four layers.
 
-The others have attention as in OLMo 3, normed behind; delta nets are normed in front.
+The others have attention as in OLMo 3, with norms after it; delta nets have norms before them.
 """
 
 from dataclasses import replace
@@ -17,7 +17,7 @@ from lullm.types.layer_kind import RecurrentState
 from lullm.weights.rule import Fusion
 
 MIXER_EPS = 1e-5
-"""Of the norm behind the delta net, whatever the others have."""
+"""Of the norm after the delta net; other norms may differ."""
 
 
 def _layer(config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype) -> DecoderLayer:

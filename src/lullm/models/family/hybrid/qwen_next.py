@@ -1,7 +1,8 @@
 """Qwen3-Next and Qwen3.5, text: gated delta nets in three of four layers (https://arxiv.org/abs/2412.06464).
 
-The other layers have attention whose result is gated, and heads that turn in part. Norms hold w where they multiply by
-1 + w, but for the one behind the delta net. MLP, or experts with a gated shared one, follow as in Qwen2 MoE.
+The other layers have attention with a gated result, and rotate a part of each head. Checkpoints hold w for norms that
+multiply by 1 + w, except the norm after the delta net. An MLP, or experts with a gated shared one, follow as in Qwen2
+MoE.
 """
 
 import re
@@ -43,7 +44,7 @@ def delta_net_or_attention(
     eps: float | None = None,
     is_apart: bool = False,
 ) -> dict[str, nn.Module]:
-    """Attention, or a gated delta net in its place; `eps`: of its norm, if it is not that of the others."""
+    """Attention, or a gated delta net in its place; `eps`: of its norm, if it differs from the others'."""
     if not isinstance(config.layer_kinds[layer], RecurrentState):
         return attention_alone(config, style, layer, group, dtype)
     sizes = config.hidden_size, config.family.rms_norm_eps if eps is None else eps
@@ -87,7 +88,7 @@ def _build(config: ModelConfig, rules: WeightRules, dtype: torch.dtype, max_mode
 
 
 def _rules(config: ModelConfig) -> WeightRules:
-    """What all have."""
+    """The common rules."""
     rules = rules_of(config)
     return replace(
         rules,
@@ -98,7 +99,7 @@ def _rules(config: ModelConfig) -> WeightRules:
 
 
 def _order_of_queries(config: ModelConfig) -> HeadOrder:
-    """A checkpoint has each head's gate behind its query; here all gates come first."""
+    """A checkpoint has each head's gate after its query; here all gates come first."""
     head_dim = config.head_dim
     order = rotated_first(head_dim, config.family.rotary_dim(head_dim))
     starts = range(0, 2 * config.num_attention_heads * head_dim, 2 * head_dim)
@@ -121,7 +122,7 @@ def _order_of_sizes(config: DeltaNetConfig) -> HeadOrder:
 
 
 def _by_part(pattern: str, sizes: tuple[int, ...], num_heads: int) -> HeadOrder:
-    """From heads that have parts of these sizes each to parts of all heads."""
+    """Reorder heads with parts of these sizes into parts of all heads."""
     order: list[int] = []
     for part, size in enumerate(sizes):
         for head in range(num_heads):

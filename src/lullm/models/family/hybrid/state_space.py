@@ -3,7 +3,7 @@
 Granite 4 H and Bamba have them in place of most layers' attention, Falcon-H1 (https://arxiv.org/abs/2507.22448) beside
 the attention of every layer, Mamba 1 (https://arxiv.org/abs/2312.00752) and 2 in place of all of it. Jamba
 (https://arxiv.org/abs/2403.19887) has those of Mamba 1, and experts. In Nemotron-H (https://arxiv.org/abs/2504.03624) a
-layer is one thing only: a state space, attention, an MLP or experts (Nemotron 3), both without gates.
+layer has one kind only: a state space, attention, an MLP or experts (Nemotron 3), both without gates.
 """
 
 import re
@@ -55,7 +55,7 @@ def _state_space_config(config: ModelConfig) -> StateSpaceConfig:
 
 
 def _state_space(config: ModelConfig, index: int, dtype: torch.dtype) -> StateSpace:
-    """That of the entry `index` of `layer_kinds`."""
+    """The state space of entry `index` of `layer_kinds`."""
     sizes = _state_space_config(config), config.hidden_size, config.family.rms_norm_eps
     return StateSpace(*sizes, index, place_of(config, index), dtype)
 
@@ -89,7 +89,7 @@ def build_bamba(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
 
 
 def build_granite_hybrid(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    """Dense models have the shared expert alone."""
+    """Dense models have only the shared expert."""
     rules, has_experts = rules_of(config), config.family.experts is not None
     shared = ".mlp.shared_expert." if has_experts else ".mlp."
     of_shared = _renames(
@@ -135,7 +135,7 @@ def build_falcon_h1(config: ModelConfig, dtype: torch.dtype, max_model_len: int)
 
 
 def _scales(factors: ParallelFactors) -> tuple[Scale, ...]:
-    """What goes in is multiplied with matrices alone, what comes out with biases, too."""
+    """Factors on inputs scale matrices only, factors on outputs biases, too."""
     return (
         Scale(re.compile(r"\.self_attn\.[qkv]_proj\.weight$"), factors.attention_in),
         Scale(re.compile(r"\.self_attn\.o_proj\."), factors.attention_out),
@@ -146,7 +146,7 @@ def _scales(factors: ParallelFactors) -> tuple[Scale, ...]:
 
 
 class FeedForward(MLP):
-    """An MLP that is all of a layer: it takes the place of a mixer, though it mixes no tokens."""
+    """An MLP as the whole layer, in the place of a mixer, although it mixes no tokens."""
 
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # type: ignore[override]
         """The rotary table is for attention."""
@@ -154,7 +154,7 @@ class FeedForward(MLP):
 
 
 class FeedForwardExperts(MixtureOfExperts):
-    """Experts that are all of a layer."""
+    """Experts as the whole layer."""
 
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # type: ignore[override]
         """The rotary table is for attention."""
@@ -174,7 +174,7 @@ def _one_thing(
 
 
 def no_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> None:
-    """The layer has a mixer and no more."""
+    """The layer has only a mixer."""
 
 
 BACKBONE_RENAMES = _renames(
@@ -187,7 +187,7 @@ STEP_BIAS = _renames((r"\.dt_proj\.bias$", ".dt_bias"))
 
 
 def build_mamba(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    """Mamba 1 and 2: layers of a state space and no more."""
+    """Mamba 1 and 2: layers with only a state space."""
     rules = rules_of(config)
     renames = (*BACKBONE_RENAMES, *_renames((r"\.mixer\.", ".mamba.")), *STEP_BIAS, *rules.renames)
     style = replace(_style(config, replace(rules, renames=renames)), make_mlp=no_mlp)

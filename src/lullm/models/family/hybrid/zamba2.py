@@ -1,8 +1,8 @@
 """Zamba 2 (https://arxiv.org/abs/2411.15242): a state space (Mamba 2) in every layer, and before some a shared block.
 
-A block is attention and an MLP over the hidden states and the embeddings beside them. There are one or two of them,
-which these layers have in turn; each layer adds small matrices of its own to those that it shares. What a block gives
-is read by the state space behind it, and is no part of the residual stream.
+A block is attention and an MLP over the hidden states joined with the embeddings. These layers use one block, or two
+alternately; each layer adds its own small matrices to the shared ones. The state space after a block reads its result,
+which is not part of the residual stream.
 """
 
 import re
@@ -26,12 +26,12 @@ from lullm.types.layer_kind import FullAttention
 from lullm.weights.rule import Fusion, Rename, WeightRules
 
 MIXER_EPS = 1e-5
-"""Of the norm behind the state space, whatever the others have."""
+"""Of the norm after the state space; other norms may differ."""
 HEADS = ("q", "k", "v")
 
 
 class SharedBlock(nn.Module):
-    """The modules that several layers have."""
+    """The modules that several layers share."""
 
     def __init__(self, config: ModelConfig, layer: int, dtype: torch.dtype):
         super().__init__()
@@ -47,7 +47,7 @@ class SharedBlock(nn.Module):
 
 
 class AdaptedAttention(Attention):
-    """Attention with the matrices of a block, and small ones of its own beside them."""
+    """Attention with the matrices of a block, and its own small ones."""
 
     def __init__(self, config: ModelConfig, block: SharedBlock, layer: int, group: int, dtype: torch.dtype):
         super().__init__(config, AttentionStyle(config.family.attention_scale), 2 * layer, group, dtype)
@@ -71,7 +71,7 @@ class AdaptedAttention(Attention):
 
 
 class PlacedBlock(nn.Module):
-    """A block in a layer: what the layer shares, and what is its own."""
+    """A block in a layer: shared modules, and the layer's own."""
 
     def __init__(self, config: ModelConfig, block: SharedBlock, layer: int, group: int, dtype: torch.dtype):
         super().__init__()
@@ -102,7 +102,7 @@ class PlacedBlock(nn.Module):
 
 
 class Zamba2Layer(DecoderLayer):
-    """A state space behind a norm, and before both maybe a block."""
+    """Maybe a block, then a norm and a state space."""
 
     def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
         super().__init__(config, style, layer, group, dtype)
@@ -128,7 +128,7 @@ class Zamba2Layer(DecoderLayer):
 
 
 class Zamba2Decoder(Decoder):
-    """With blocks in the layers that have one, and embeddings that these read, on every stage of a pipeline."""
+    """A decoder with blocks in some layers, and the embeddings for them on every stage of a pipeline."""
 
     def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
         super().__init__(config, style, dtype, max_model_len)
@@ -150,7 +150,7 @@ class Zamba2Decoder(Decoder):
 
 
 def _blocks(config: ModelConfig) -> dict[int, int]:
-    """By the layers that have a block, its number."""
+    """The numbers of the blocks, by layer."""
     shared = config.family.shared_blocks
     assert shared is not None, "of this family"
     layers = [layer for layer, kind in enumerate(config.layer_kinds[::2]) if isinstance(kind, FullAttention)]
@@ -166,7 +166,7 @@ def _mixers(
 
 
 def _rules(config: ModelConfig) -> WeightRules:
-    """A checkpoint has a block where its first layer is, with the small matrices of all its layers in lists."""
+    """A checkpoint has a block at its first layer, with the small matrices of all its layers in lists."""
     rules, blocks = rules_of(config), _blocks(config)
     first_layers = {number: layer for layer, number in reversed(blocks.items())}
     own_layers = {number: layer for layer, number in reversed(blocks.items()) if layer in config.layers}

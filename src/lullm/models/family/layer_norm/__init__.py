@@ -1,1 +1,1 @@
-"""Families of the shared decoder that norm by mean and variance; in some attention and MLP stand side by side."""
+"""Families of the shared decoder with norms by mean and variance; some compute attention and MLP in parallel."""

@@ -1,6 +1,6 @@
-"""Falcon (https://arxiv.org/abs/2311.16867): attention and MLP side by side, without gates.
+"""Falcon (https://arxiv.org/abs/2311.16867): attention and MLP in parallel, without gates.
 
-7B has one key head for all queries and one norm, 40B groups of heads and a norm for each of both.
+7B has one key head for all queries and one norm; 40B has groups of heads, and a norm for attention and for the MLP.
 """
 
 import re

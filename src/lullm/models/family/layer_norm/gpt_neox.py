@@ -2,8 +2,8 @@
 Komatsuzaki, 2021) and CodeGen (https://arxiv.org/abs/2203.13474), Phi-1 to Phi-2 (https://arxiv.org/abs/2309.05463):
 attention and MLP side by side.
 
-Heads turn in part, in GPT-J in pairs of neighbours. NeoX norms for the MLP by itself, and older models of its shape
-have attention and MLP one after the other.
+A part of each head is rotated, in GPT-J in pairs of neighbours. NeoX has a separate norm for the MLP, and older models
+of its shape have attention and MLP one after the other.
 """
 
 import re
@@ -86,7 +86,7 @@ def build_gptj(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> C
 
 
 def build_codegen(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    """A checkpoint holds four parts of heads, in each queries, then values, then keys."""
+    """A checkpoint holds four parts of heads; each has queries, then values, then keys."""
     rules, num_heads, size = rules_of(config), config.num_attention_heads, config.head_dim
     turned = rotated_first(size, config.family.rotary_dim(size), has_neighbours=True)
     num_each = num_heads // CODEGEN_PARTS or 1  # of a worker's heads there are no parts

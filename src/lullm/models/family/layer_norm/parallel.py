@@ -1,4 +1,4 @@
-"""Attention and MLP side by side: both read the same hidden states, and one sum goes to the residual stream.
+"""Attention and MLP in parallel: both read the same hidden states, and one sum is added to the residual stream.
 
 So workers that share a layer sum once, not twice (GPT-J, Wang and Komatsuzaki, 2021).
 """
@@ -42,21 +42,21 @@ class ParallelLayer(DecoderLayer):
 
 
 class MLPNormLayer(ParallelLayer):
-    """The same with a norm in front of the MLP, too. Both norms read the residual stream."""
+    """The same with a norm before the MLP, too. Both norms read the residual stream."""
 
     has_own_norm = True
 
 
 def layer_norm(config: ModelConfig, dtype: torch.dtype, has_weight: bool = True, has_bias: bool = True) -> LayerNorm:
-    """Over a row of hidden states."""
+    """A norm over a row of hidden states."""
     return LayerNorm(config.hidden_size, config.family.rms_norm_eps, dtype, has_weight, has_bias)
 
 
 def renames(*pairs: tuple[str, str]) -> tuple[Rename, ...]:
-    """Of patterns and replacements."""
+    """Renames from pairs of pattern and replacement."""
     return tuple(Rename(re.compile(pattern), replacement) for pattern, replacement in pairs)
 
 
 LOGIT_BIAS = renames((r"^lm_head\.bias$", "logit_bias.weight"))
 UNGATED_RENAMES = renames((r"\.mlp\.up_proj\.", ".mlp.fc1."), (r"\.mlp\.down_proj\.", ".mlp.fc2."))
-"""Of families without gates that kept the names of Llama's matrices."""
+"""For families without gates and with Llama's names of matrices."""

@@ -1,7 +1,7 @@
 """StarCoder 2 (https://arxiv.org/abs/2402.19173), StableLM (https://arxiv.org/abs/2402.17834), Nemotron and Minitron
 (https://arxiv.org/abs/2402.16819), Jais 2 and OLMo (https://arxiv.org/abs/2402.00838): Llama's order, with layer norms.
 
-Nemotron's norms hold w where they multiply by 1 + w, OLMo's hold nothing. StarCoder 2 and Nemotron have no gates.
+Nemotron's norms hold w but multiply by 1 + w; OLMo's have no weights. StarCoder 2 and Nemotron have no gates.
 """
 
 import re
