@@ -1,1 +1,1 @@
-"""What each architecture says in a `config.json`: the keys that it reads, ignores or refuses, and what they mean."""
+"""The `config.json` of each architecture: the keys that it reads, ignores or refuses, and their meaning."""

@@ -1,4 +1,4 @@
-"""Llama and the dense families that kept its keys."""
+"""Llama, and dense families with its keys."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,12 +31,12 @@ ACTIVATIONS: dict[Any, Activation] = {
     "relu": "relu",
     "relu2": "relu2",
 }
-"""By transformers' names."""
+"""Activations by transformers' names."""
 
 DENSE_READS = ROPE_KEYS | {"intermediate_size", "rms_norm_eps", "hidden_act"}
 """Keys of every dense family."""
 NO_WINDOW: dict[str, Any] = {"use_sliding_window": False}
-"""Fixed for families without windows. transformers' models have none there, whatever `sliding_window` says."""
+"""Fixed for families without windows. transformers' models have none, whatever the value of `sliding_window`."""
 UNUSED_WINDOW = frozenset({"sliding_window", "max_window_layers"})
 
 
@@ -49,17 +49,17 @@ def activation(data: dict[str, Any], name: str) -> Activation:
 
 
 def ropes_of(kinds: tuple[LayerKind, ...], full: RopeConfig, local: RopeConfig) -> tuple[RopeConfig, ...]:
-    """By layer: `local` where it has a window."""
+    """The rope of each layer: `local` for those with a window, `full` for others."""
     return tuple(local if isinstance(kind, SlidingWindow) else full for kind in kinds)
 
 
 def ropes_where(turns: Sequence[bool], config: DecoderConfig) -> tuple[RopeConfig | None, ...]:
-    """The same in layers that rotate their heads."""
+    """The rope of each layer that rotates its heads; None for others."""
     return tuple(rope if is_turned else None for rope, is_turned in zip(config.ropes, turns, strict=True))
 
 
 def with_rope(data: dict[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
-    """With these parameters, where a file has none."""
+    """The data with these rope parameters, if the file has none."""
     return {**data, "rope_parameters": parameters} if data.get("rope_parameters") is None else data
 
 
@@ -67,7 +67,7 @@ _BETA, _TRAINED = "llama_4_scaling_beta", "original_max_position_embeddings"
 
 
 def without_stretch(data: dict[str, Any], default_rope: dict[str, Any]) -> tuple[dict[str, Any], QueryStretch | None]:
-    """Of Ministral 3 and Mistral 4: what stretches the queries stands beside the rope's parameters."""
+    """For Ministral 3 and Mistral 4, whose rope parameters include the stretch of queries."""
     name = "rope_scaling" if optional_object(data, "rope_scaling") else "rope_parameters"
     parameters = optional_object(data, name) or default_rope
     stretch = None
@@ -96,9 +96,9 @@ _PLAIN_ROPES = ("default", "linear", "dynamic", "llama3")
 
 
 def keeps_length(config: DecoderConfig) -> None:
-    """Raises ModelLoadError: the rotation changes the length of a head, which norms behind it take away again.
+    """Raises ModelLoadError: the rotation changes the length of a head, which norms after it undo.
 
-    Where it does not, norms without weights give the same in front of it, where the ops have them.
+    Otherwise norms without weights have the same result before the rotation, where the ops have them.
     """
     ropes = [rope for rope in config.ropes if rope is not None and rope.attention_factor != 1.0]
     if wrong := [rope.rope_type for rope in ropes if rope.rope_type not in _PLAIN_ROPES]:
@@ -109,7 +109,7 @@ def keeps_length(config: DecoderConfig) -> None:
 
 
 def read_partial(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int, default: float) -> DecoderConfig:
-    """As `read_dense`, of a family that rotates a part of every head; `default` where the file does not say it."""
+    """As `read_dense`, for a family that rotates a part of every head; `default`: that part, if the file has none."""
     name = "partial_rotary_factor"
     rope = read_flat_rope({**data, name: data.get(name) or default}, has_partial=True)
     plain = {key: value for key, value in data.items() if key not in ("rope_scaling", "rope_parameters", name)}
@@ -117,7 +117,7 @@ def read_partial(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: i
 
 
 def rotated_share(data: dict[str, Any], head_dim: int) -> float:
-    """The share of a head that `rotary_dim` says; 1 where it says nothing. Raises ModelLoadError."""
+    """The share of a head in `rotary_dim`; 1 without the key. Raises ModelLoadError."""
     turned = positive_int(data, "rotary_dim", head_dim, MOST_HEAD_DIM)
     if turned > head_dim:
         raise ModelLoadError(f"config.json: rotary_dim ({turned}) must be at most the size of a head ({head_dim})")

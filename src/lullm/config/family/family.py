@@ -1,4 +1,4 @@
-"""Family: how the `config.json` of one architecture is read, as data."""
+"""Family: the rules for the `config.json` of one architecture, as data."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,20 +14,20 @@ Data = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One architecture's keys beside those that all have (`keys.COMMON_READS`, `COMMON_FIXED`, `COMMON_IGNORES`).
+    """One architecture's keys beside the common ones (`keys.COMMON_READS`, `COMMON_FIXED`, `COMMON_IGNORES`).
 
     `tests/models/test_config_keys.py` compares every field of transformers' config class with these declarations.
 
     Args:
         read: (data, kinds of the layers, head_dim) -> the family's part. Raises ModelLoadError.
-        defaults: what a missing key means, as in transformers' config class.
+        defaults: values of missing keys, as in transformers' config class.
         reads: keys that change the result, and are implemented.
-        fixed: keys that change the result, with the only value that is implemented; null means that value, too.
+        fixed: keys that change the result, with their only implemented value; null means that value, too.
         ignores: keys that change nothing in inference.
         aliases: the architecture's own names of common keys.
-        layer_kinds: data -> what each layer keeps. Raises ModelLoadError.
-        derive: data -> data with common keys that follow from the family's own. Raises ModelLoadError.
-        encodings: values of `quant_method` in `quantization_config` whose tensors are decoded as they are read.
+        layer_kinds: data -> the kind of each layer. Raises ModelLoadError.
+        derive: data -> data with common keys computed from the family's own. Raises ModelLoadError.
+        encodings: values of `quant_method` in `quantization_config` that the family decodes itself.
     """
 
     read: Callable[[Data, tuple[LayerKind, ...], int], DecoderConfig]
@@ -41,16 +41,16 @@ class Family:
     encodings: frozenset[str] = frozenset()
 
     def fill(self, data: Data) -> Data:
-        """The data without what is ignored, with the defaults and what is derived, under the common names.
+        """The data without ignored keys, with defaults and derived keys, under the common names.
 
-        A null counts as missing, but where it says "none" (`NULL_IS_NONE`). Raises ModelLoadError: `derive` does.
+        A null counts as missing, except if it means "none" (`NULL_IS_NONE`). Raises ModelLoadError: `derive` does.
         """
         read: Data = {}
         for name, value in data.items():
             key = self.aliases.get(name, name)
             if name not in self.ignores and (value is not None or key not in read):
                 read[key] = value
-        # Behind the file's own names: LFM2's `block_ff_dim` was lost to the default of `intermediate_size`.
+        # After the file's own names: otherwise the default of `intermediate_size` would replace LFM2's `block_ff_dim`.
         for name, value in self.defaults.items():
             key = self.aliases.get(name, name)
             if read.get(key) is None and not (key in read and key in NULL_IS_NONE):
@@ -64,4 +64,4 @@ NULL_IS_NONE = frozenset(
         "q_lora_rank", "scale_depth", "dim_model_base", "num_key_value_heads",
     }
 )  # fmt: skip
-"""Keys for which null is a value of its own."""
+"""Keys for which null is a value."""

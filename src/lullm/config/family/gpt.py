@@ -1,4 +1,4 @@
-"""GPT-1 and 2, GPT-Neo, GPTBigCode, BioGPT and OPT: learned positions. They name most things in their own way."""
+"""GPT-1 and 2, GPT-Neo, GPTBigCode, BioGPT and OPT: learned positions, and mostly their own names of keys."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import FullAttention, LayerKind, SlidingWindow
 
 _OPT_EPS = 1e-5
-"""OPT's files do not say it, and BioGPT's say what transformers does not read."""
+"""OPT's files lack it, and transformers does not read BioGPT's."""
 
 
 def _read_gpt2(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
@@ -51,7 +51,7 @@ def _read_opt(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int)
 
 
 def _read_gpt1(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    """Norms stand behind the sums. What files call "gelu" is its approximation."""
+    """Norms come after the sums. The files' "gelu" is its approximation."""
     name = data.get("afn", "gelu")
     if name not in ("gelu", "relu", "silu", "swish"):
         raise ModelLoadError(f"config.json: afn {shown(name)} is not supported, only gelu, relu, silu, swish")
@@ -76,7 +76,7 @@ def _read_neo(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int)
 
 
 def _neo_kinds(data: Data) -> tuple[LayerKind, ...]:
-    """By `attention_types`: pairs of names, and how often they are repeated. Raises ModelLoadError."""
+    """By `attention_types`: pairs of names, and their repeats. Raises ModelLoadError."""
     stated, names = data.get("attention_types") or [[["global", "local"], 12]], []
     try:
         for pattern, count in stated:
@@ -109,7 +109,7 @@ def _read_biogpt(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: i
 
 
 _NOT_READ = UNUSED_WINDOW | {"num_key_value_heads", "head_dim", "hidden_act", "intermediate_size", "rms_norm_eps"}
-"""Of the common keys."""
+"""Common keys that are not read."""
 
 GPT2_IGNORES = _NOT_READ | {
     "reorder_and_upcast_attn",
@@ -170,7 +170,7 @@ GPT_NEO = Family(
     aliases={"num_layers": "num_hidden_layers", "num_heads": "num_attention_heads"},
     defaults={"activation_function": "gelu_new", "tie_word_embeddings": True, "layer_norm_epsilon": 1e-5},
     reads=frozenset({"intermediate_size", "attention_types", "window_size"}),
-    # `attention_layers` follows from `attention_types`, which counts.
+    # `attention_layers` repeats `attention_types`, which is read.
     ignores=(GPT2_IGNORES - {"intermediate_size"})
     | {"attention_layers", "resid_dropout", "embed_dropout", "classifier_dropout"},
     layer_kinds=_neo_kinds,

@@ -28,7 +28,7 @@ def read_granite(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: i
 
 
 def with_sinks(config: DecoderConfig, data: dict[str, Any]) -> DecoderConfig:
-    """Of the models with windows: sinks, and a base frequency for each layer; at 0 it does not rotate its heads."""
+    """For models with windows: sinks, and a base frequency for each layer; a layer with 0 does not rotate its heads."""
     thetas = data.get("layer_rope_theta") or [None] * len(config.ropes)
     if not isinstance(thetas, list) or len(thetas) != len(config.ropes):
         raise ModelLoadError(f"config.json: layer_rope_theta must name {len(config.ropes)} layers, not {shown(thetas)}")
@@ -48,7 +48,7 @@ def _read_swa(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int)
 
 
 def _read_hyperclovax(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    """Logits are multiplied where Granite's are divided."""
+    """Logits are multiplied, while Granite's are divided."""
     return replace(
         read_granite(data, kinds, head_dim),
         attention_scale=positive_float(data, "attention_multiplier", head_dim**-0.5),

@@ -1,4 +1,4 @@
-"""HunYuan, dense and with experts: norms on heads behind the rotation, a base frequency that is stretched once."""
+"""HunYuan, dense and with experts: norms on heads after the rotation, a base frequency that is stretched once."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ from lullm.types.layer_kind import LayerKind
 
 
 def _stretched(data: dict[str, Any], head_dim: int) -> dict[str, Any]:
-    """A rope that is called dynamic, and has an `alpha`, is one of a larger base frequency; its other keys are idle."""
+    """A rope of type dynamic with an `alpha` has a larger base frequency; its other keys are unused."""
     name = "rope_scaling" if optional_object(data, "rope_scaling") else "rope_parameters"
     parameters = optional_object(data, name)
     if parameters.get("alpha") is None or "dynamic" not in (parameters.get("rope_type"), parameters.get("type")):
@@ -29,7 +29,7 @@ def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> 
 
 
 def _same_in_all(data: dict[str, Any], name: str, count: int) -> Any:
-    """One number, which a file may say for every layer. Raises ModelLoadError: they differ."""
+    """One number, which a file may repeat for every layer. Raises ModelLoadError: the numbers differ."""
     stated = data.get(name)
     if not isinstance(stated, list):
         return stated
@@ -53,7 +53,7 @@ _BY_LAYER = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "num
 _FIXED = NO_WINDOW | {"use_qk_norm": True, "use_cla": False, "mlp_bias": False, "use_rotary_pos_emb": True}
 _IGNORES = UNUSED_WINDOW | {
     "eod_token_id", "cla_share_factor", "attention_head_dim", "norm_type", "org_vocab_size", "pad_id",
-    # of embeddings and pictures, which these models are not for
+    # for embeddings and pictures, which these models do not have
     "add_classification_head", "anyres_pooling_size", "class_num", "dense_list", "pool_type",
 }  # fmt: skip
 HUNYUAN = Family(

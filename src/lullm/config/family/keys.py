@@ -1,7 +1,7 @@
-"""Which keys of a `config.json` an architecture may have: nothing that changes the arithmetic is ignored in silence.
+"""The allowed keys of an architecture's `config.json`: no key that changes the arithmetic is ignored without a warning.
 
-A key is read, or fixed to the one value that is implemented, or known to change nothing. Keys of other families that
-change the arithmetic there are refused, unless their value says "none". The rest is unknown, and named in a warning.
+A key is read, or fixed to its one implemented value, or known to change nothing. Keys of other families that change the
+arithmetic there are refused, unless their value means "none". Other keys are unknown; a warning names them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,7 +36,7 @@ COMMON_IGNORES = frozenset(
         "attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "experts_implementation",
         "gradient_checkpointing", "unsloth_fixed", "unsloth_version", "is_llama_config", "transformers.js_config",
         "_num_labels", "_from_model_config", "init_method",
-        # what a tokenizer takes; `max_position_embeddings` bounds a sequence
+        # of the tokenizer; `max_position_embeddings` bounds a sequence
         "max_sequence_length", "model_max_length",
         # of what pools; `config.pooling.use` reads them
         "sentence_transformers", "sbert_ce_default_activation_function", "is_matryoshka", "matryoshka_dimensions",
@@ -65,12 +65,12 @@ ARITHMETIC = frozenset(
 
 
 def _says_none(value: Any) -> bool:
-    """A switch that is off, a factor of 1, nothing at all."""
+    """Whether the value is a switch that is off, a factor of 1, or empty."""
     return value is not True and value in (None, False, 0, 1.0, [], {}, "")
 
 
 def check_keys(data: dict[str, Any], architecture: str, family: Family, others: Iterable[Family]) -> tuple[str, ...]:
-    """The unknown keys of a file, sorted; nothing is known about them.
+    """The unknown keys of a file, sorted.
 
     Raises:
         FamilyLimitError: a key changes the arithmetic, and this architecture does not implement its value. All such

@@ -53,7 +53,7 @@ def _sizes(data: dict[str, Any]) -> LatentConfig:
 
 
 def as_one_head(data: dict[str, Any]) -> dict[str, Any]:
-    """What the cache sees: one head per token. Raises ModelLoadError: keys are shared in another way."""
+    """The cache's view: one head per token. Raises ModelLoadError: keys are shared in another way."""
     heads, kv_heads = data.get("num_attention_heads"), data.get("num_key_value_heads")
     if kv_heads is not None and kv_heads != heads:
         raise ModelLoadError(
@@ -79,7 +79,7 @@ def read_latent(
 
 
 def _stretch(rope: RopeConfig) -> float:
-    """The factor on scores of a rope that is stretched: what YaRN puts on all elements of queries and keys."""
+    """The factor on scores of a stretched rope: YaRN's factor on all elements of queries and keys."""
     if rope.rope_type == "default" or not rope.mscale_all_dim or rope.factor <= 1:
         return 1.0
     return (0.1 * rope.mscale_all_dim * math.log(rope.factor) + 1.0) ** 2
@@ -122,7 +122,7 @@ _MISTRAL4_ROPE = {
 
 
 def _read_mistral4(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    """A softmax over groups, ranked as DeepSeek-V3's; queries grow with their position."""
+    """A softmax over groups, ranked as in DeepSeek-V3; queries grow with their position."""
     experts = read_grouped_experts(data, behind_dense(data, 0))
     experts = replace(experts, scoring="softmax", has_correction=False)
     data, stretch = without_stretch(data, _MISTRAL4_ROPE)
@@ -138,7 +138,7 @@ def _read_mistral4(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim:
 
 
 def _mistral4_heads(data: dict[str, Any]) -> dict[str, Any]:
-    """`head_dim` is that of a query."""
+    """`head_dim` is the size of a query."""
     is_stated = data.get("head_dim") not in (None, _sizes(data).query_size)
     return as_one_head(data if is_stated else {**data, "head_dim": None})
 
@@ -148,7 +148,7 @@ def _read_glm4_lite(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim
 
 
 def _read_minicpm3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    """Halves turn. Factors as of Granite, in other words; null is none."""
+    """Halves are rotated. Granite's factors under other names; null means none."""
     hidden_size = positive_int(data, "hidden_size")
     base, depth = data.get("dim_model_base"), data.get("scale_depth")
     config = read_latent({**data, "rope_interleave": False}, kinds, head_dim)
@@ -161,7 +161,7 @@ def _read_minicpm3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim:
 
 
 def _minicpm3_heads(data: dict[str, Any]) -> dict[str, Any]:
-    """Values have a head's part of a row, where nothing is said."""
+    """By default values have a head's part of a row."""
     heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
     size = positive_int(data, "v_head_dim", positive_int(data, "hidden_size") // heads, MOST_HEAD_DIM)
     return as_one_head({**data, "v_head_dim": size, "rope_interleave": False})

@@ -1,7 +1,7 @@
-"""What the layers of an architecture keep, from `layer_types`, `sliding_window` and their older spellings.
+"""The kinds of an architecture's layers, from `layer_types`, `sliding_window` and their older spellings.
 
-Every function takes a `config.json` with the family's defaults, gives one kind per layer, and raises ModelLoadError.
-The rules where a file has no `layer_types` are transformers'.
+Every function takes a `config.json` with the family's defaults, returns one kind per layer, and raises ModelLoadError.
+The rules for files without `layer_types` are transformers'.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ def num_layers(data: dict[str, Any]) -> int:
 
 
 def full_attention(data: dict[str, Any]) -> tuple[LayerKind, ...]:
-    """Of families that have no windows, whatever `sliding_window` says."""
+    """For families without windows, whatever the value of `sliding_window`."""
     return _uniform(data, FULL)
 
 
@@ -75,7 +75,7 @@ def _is_switched_on(data: dict[str, Any]) -> bool:
 
 
 def layers_that_turn(data: dict[str, Any]) -> list[bool]:
-    """By layer, whether its heads are rotated. In `no_rope_layers`, in spite of its name, 1 says that they are."""
+    """By layer, whether its heads are rotated. In `no_rope_layers`, in spite of its name, 1 means rotation."""
     stated, count = data.get("no_rope_layers"), num_layers(data)
     if stated is None or stated == []:
         interval = positive_int(data, "no_rope_layer_interval", 4)
@@ -95,7 +95,7 @@ def window_without_rope(data: dict[str, Any]) -> tuple[LayerKind, ...]:
 
 
 def window_but_every(data: dict[str, Any], interval: int, is_first: bool = False) -> tuple[LayerKind, ...]:
-    """All layers have a window, but each `interval`-th has none; `is_first`: from the first on."""
+    """All layers except each `interval`-th have a window; `is_first`: counted from the first."""
     ahead = 0 if is_first else 1
     return _mixed(data, [SLIDING if (layer + ahead) % interval else FULL for layer in range(num_layers(data))])
 
@@ -112,7 +112,7 @@ def _uniform(data: dict[str, Any], layer_type: str) -> tuple[LayerKind, ...]:
 
 
 def _mixed(data: dict[str, Any], default_types: Sequence[str]) -> tuple[LayerKind, ...]:
-    """By `layer_types`, or `default_types` where there are none."""
+    """By `layer_types`, or by `default_types` without them."""
     stated = data.get("layer_types")
     types = default_types if stated is None else stated
     has_window = isinstance(types, list) and SLIDING in types
@@ -125,7 +125,7 @@ def _mixed(data: dict[str, Any], default_types: Sequence[str]) -> tuple[LayerKin
 def kinds_by_type(
     data: dict[str, Any], others: Mapping[str, LayerKind], default_types: Sequence[str]
 ) -> tuple[LayerKind, ...]:
-    """By `layer_types`, or `default_types` where there are none: full attention, or one of the other kinds.
+    """By `layer_types`, or by `default_types` without them: full attention, or one of the other kinds.
 
     Raises ModelLoadError.
     """

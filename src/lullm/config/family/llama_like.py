@@ -52,13 +52,13 @@ def _read_phi3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int
 def _renamed(parameters: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
     stated = parameters.get("rope_type") or parameters.get("type")
     rope_type = "longrope" if stated in ("su", "yarn") else stated
-    # The file's own value goes before that of the parameters.
+    # The file's own value has priority over that of the parameters.
     name = "original_max_position_embeddings"
     return {**parameters, "rope_type": rope_type, name: data[name]}
 
 
 def _without_rope(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    """As `read_dense`, for a family that reads its ropes by itself."""
+    """As `read_dense`, for a family with its own reading of ropes."""
     plain = {key: value for key, value in data.items() if key not in ("rope_scaling", "rope_parameters")}
     return read_dense({**plain, "partial_rotary_factor": None}, kinds, head_dim)
 
@@ -72,7 +72,7 @@ _OLMO3_THETA = 5e5
 
 
 def _read_olmo3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    # transformers reads `rope_theta` for the layers with full attention, and forgets it for the others.
+    # transformers uses `rope_theta` only for layers with full attention.
     full, local = read_ropes_by_kind(data, read_theta(data, "rope_theta", _OLMO3_THETA), _OLMO3_THETA)
     return replace(_without_rope(data, kinds, head_dim), ropes=ropes_of(kinds, full, local))
 
@@ -105,13 +105,13 @@ def _read_ernie4_5(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim:
 def _exaone4_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     if data.get("sliding_window") is None:
         return full_attention(data)
-    # A pattern in letters stands beside `layer_types`, which goes before it.
+    # `layer_types` has priority over a pattern in letters.
     interval = 4 if data.get("layer_types") else positive_int(data, "sliding_window_pattern", 4, MOST_LAYERS)
     return window_but_every(data, interval)
 
 
 def _read_exaone4(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    """Where there is a window, layers without one do not rotate their heads."""
+    """If some layers have a window, the others do not rotate their heads."""
     config = read_dense(data, kinds, head_dim)
     if data.get("sliding_window") is None:
         return config

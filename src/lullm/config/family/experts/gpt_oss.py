@@ -22,7 +22,7 @@ _OSS_ROPE = {
     "truncate": False,
     "original_max_position_embeddings": 4096,
 }
-"""transformers' where a file has none."""
+"""transformers' default."""
 
 
 def _read_gpt_oss(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
@@ -52,7 +52,7 @@ GPT_OSS = Family(
     },
     reads=ROPE_KEYS | {"intermediate_size"},
     fixed={"norm_topk_prob": True},
-    # `hidden_act` is not what the experts compute. The last two repeat other keys in the files of the first release.
+    # The experts do not compute `hidden_act`. The last two repeat other keys in the files of the first release.
     ignores=TRAINING | {"hidden_act", "experts_per_token", "initial_context_length"},
     layer_kinds=partial(window_but_every, interval=2),
     encodings=frozenset({"mxfp4"}),

@@ -1,4 +1,4 @@
-"""Laguna: query heads and ropes by layer, gates on what attention gives, a sigmoid router with correction."""
+"""Laguna: query heads and ropes by layer, gates on attention's results, a sigmoid router with correction."""
 
 from dataclasses import replace
 from typing import Any

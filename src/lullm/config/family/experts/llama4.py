@@ -17,7 +17,7 @@ _CHUNKED = "chunked_attention"
 
 
 def _layer_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
-    """By `layer_types`; without them the layers that rotate see chunks."""
+    """By `layer_types`; without them layers with rotation see chunks."""
     chunk: LayerKind = FullAttention()
     if data.get("attention_chunk_size") is not None:
         chunk = SlidingWindow(positive_int(data, "attention_chunk_size", most=MOST_POSITIONS), is_chunked=True)

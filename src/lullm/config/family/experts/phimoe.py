@@ -13,7 +13,7 @@ from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind
 
 _NUM_USED = 2
-"""Of every token, whatever a file says."""
+"""Experts per token, whatever the file's value."""
 _FACTORS = ("short_mscale", "long_mscale")
 
 
@@ -21,7 +21,7 @@ def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> 
     experts = read_experts(
         {**data, "num_experts_per_tok": _NUM_USED}, "num_local_experts", "intermediate_size", (True,) * len(kinds)
     )
-    # Far is what lies more than twice the noise of the training below.
+    # Far: more than twice the noise of the training below.
     nearness = 2 * positive_float(data, "router_jitter_noise", 0.01)
     return replace(
         read_dense(_with_one_factor(data), kinds, head_dim),
@@ -31,7 +31,9 @@ def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> 
 
 
 def _with_one_factor(data: dict[str, Any]) -> dict[str, Any]:
-    """transformers takes the short factors at every length, and one of two factors on cos and sin by that of a call."""
+    """transformers uses the short factors at every length, and one of two factors on cos and sin by the length of a
+    call.
+    """
     name = "rope_scaling" if optional_object(data, "rope_scaling") else "rope_parameters"
     parameters = optional_object(data, name)
     rope_type = parameters.get("rope_type") or parameters.get("type") or "default"

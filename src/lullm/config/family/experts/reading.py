@@ -1,4 +1,4 @@
-"""What families with experts have in common: how many there are, in which layers, in groups, and beside shared ones."""
+"""The common keys of families with experts: their number, layers, groups, and shared experts."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,7 @@ from lullm.errors import ModelLoadError
 
 
 def read_experts(data: dict[str, Any], count_name: str, size_name: str, layers: tuple[bool, ...]) -> ExpertsConfig:
-    """What all families have."""
+    """The keys of all families."""
     num_experts = positive_int(data, count_name, most=MOST_EXPERTS)
     num_used = positive_int(data, "num_experts_per_tok", most=MOST_EXPERTS)
     if num_used > num_experts:
@@ -23,7 +23,7 @@ def read_experts(data: dict[str, Any], count_name: str, size_name: str, layers: 
 
 
 def sparse_layers(data: dict[str, Any]) -> tuple[bool, ...]:
-    """Of Qwen: every `decoder_sparse_step`-th layer, but those in `mlp_only_layers`."""
+    """For Qwen: every `decoder_sparse_step`-th layer, except those in `mlp_only_layers`."""
     step, dense = positive_int(data, "decoder_sparse_step", 1), data.get("mlp_only_layers") or []
     if not isinstance(dense, list) or not all(isinstance(layer, int) for layer in dense):
         raise ModelLoadError(f"config.json: mlp_only_layers must be a list of layers, not {shown(dense)}")
@@ -31,7 +31,7 @@ def sparse_layers(data: dict[str, Any]) -> tuple[bool, ...]:
 
 
 def layers_by_name(data: dict[str, Any], num_dense: int) -> tuple[bool, ...]:
-    """By `mlp_layer_types`, whether a layer has experts; without them the first `num_dense` have none."""
+    """Whether a layer has experts, by `mlp_layer_types`; without them the first `num_dense` have none."""
     count, stated = num_layers(data), data.get("mlp_layer_types")
     types = ["dense" if layer < num_dense else "sparse" for layer in range(count)] if stated is None else stated
     if not isinstance(types, list) or len(types) != count or not all(kind in ("dense", "sparse") for kind in types):
@@ -42,12 +42,12 @@ def layers_by_name(data: dict[str, Any], num_dense: int) -> tuple[bool, ...]:
 
 
 def behind_dense(data: dict[str, Any], default: int, name: str = "first_k_dense_replace") -> tuple[bool, ...]:
-    """As `layers_by_name`, where `name` says how many layers in front have no experts."""
+    """As `layers_by_name`; the key `name` is the number of first layers without experts."""
     return layers_by_name(data, integer(data, name, default))
 
 
 def read_groups(data: dict[str, Any], experts: ExpertsConfig) -> tuple[int, int]:
-    """How many groups there are, and how many are used."""
+    """(number of groups, number of used groups)."""
     num_groups, num_used_groups = positive_int(data, "n_group", 1), positive_int(data, "topk_group", 1)
     group_size, rest = divmod(experts.num_experts, num_groups)
     if rest or group_size < 2 or num_used_groups > num_groups or experts.num_used > num_used_groups * group_size:
@@ -59,13 +59,13 @@ def read_groups(data: dict[str, Any], experts: ExpertsConfig) -> tuple[int, int]
 
 
 def read_shared(data: dict[str, Any], experts: ExpertsConfig) -> int | None:
-    """The size of the shared experts together."""
+    """The common size of all shared experts."""
     num_shared = integer(data, "n_shared_experts", 1)
     return num_shared * experts.intermediate_size if num_shared > 0 else None
 
 
 def read_grouped_experts(data: dict[str, Any], layers: tuple[bool, ...]) -> ExpertsConfig:
-    """Of DeepSeek-V3, and of GLM-4.5 after it: sigmoids that are corrected for the choice."""
+    """For DeepSeek-V3 and GLM-4.5: sigmoids with a correction for the choice."""
     experts = read_experts(data, "n_routed_experts", "moe_intermediate_size", layers)
     num_groups, num_used_groups = read_groups(data, experts)
     return replace(

@@ -28,7 +28,7 @@ def _read_glm4_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim:
 
 
 def _read_solar(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    """No layer has an MLP alone."""
+    """Every layer has experts."""
     experts = read_grouped_experts(data, (True,) * len(kinds))
     data = {**data, "intermediate_size": experts.intermediate_size}
     return replace(read_partial(data, kinds, head_dim, default=1.0), experts=experts)
@@ -90,14 +90,14 @@ _GROUPED = READS | {
     "attention_bias", "moe_intermediate_size", "n_routed_experts", "n_shared_experts", "routed_scaling_factor",
     "n_group", "topk_group", "first_k_dense_replace", "norm_topk_prob",
 }  # fmt: skip
-"""Of DeepSeek's router: experts in groups, shared ones, and dense layers first."""
+"""Keys of DeepSeek's router: groups of experts, shared experts, first dense layers."""
 
 GLM4_MOE = Family(
     _read_glm4_moe,
     defaults={"rms_norm_eps": 1e-5},
     reads=_GROUPED | {"partial_rotary_factor", "use_qk_norm"},
     fixed=NO_WINDOW,
-    # Layers behind the last one draft tokens; they are not loaded.
+    # Layers after the last draft tokens; they are not loaded.
     ignores=TRAINING | UNUSED_WINDOW | {"num_mtp_layers", "num_nextn_predict_layers"},
 )
 

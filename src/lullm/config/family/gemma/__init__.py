@@ -1,1 +1,1 @@
-"""What a `config.json` of Gemma says."""
+"""The `config.json` of Gemma."""

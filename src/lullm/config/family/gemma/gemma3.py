@@ -1,4 +1,4 @@
-"""What Gemma 1, 2 and 3 (text) say in a `config.json`."""
+"""The `config.json` of Gemma 1, 2 and 3 (text)."""
 
 from dataclasses import replace
 from functools import partial
@@ -35,7 +35,7 @@ def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], full: RopeConfig, 
 
 
 def _read_first(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    """The first files say "gelu", and mean its approximation."""
+    """The first files have "gelu" and mean its approximation."""
     rope = read_flat_rope(data)
     stated = {**data, "hidden_activation": data.get("hidden_act"), "query_pre_attn_scalar": head_dim}
     is_legacy = stated["hidden_activation"] == "gelu"
@@ -68,7 +68,7 @@ _FIXED = {"use_bidirectional_attention": False}
 _IGNORES = frozenset({"cache_implementation", "hidden_act", "_sliding_window_pattern"})
 """transformers reads `hidden_activation`, not `hidden_act`, and the pattern only without a line in front."""
 _REPEATED = frozenset({"sliding_window_size"})
-"""The released Gemma 2 files say `sliding_window` twice."""
+"""The released Gemma 2 files have `sliding_window` under two names."""
 
 GEMMA = Family(
     _read_first,
@@ -94,7 +94,7 @@ GEMMA2 = Family(
 VAULT_GEMMA = replace(GEMMA2, ignores=_IGNORES)
 GEMMA3 = Family(
     _read_third,
-    # The first four are left out by the files of models with a tower.
+    # Files of multimodal models lack the first four.
     defaults=_DEFAULTS
     | {
         "vocab_size": 262208,

@@ -1,4 +1,4 @@
-"""What Gemma 3n (text) says in a `config.json`."""
+"""The `config.json` of Gemma 3n (text)."""
 
 from statistics import NormalDist
 from typing import Any
@@ -23,7 +23,7 @@ from lullm.types.layer_kind import LayerKind, attended_kind
 
 MOST_STREAMS = 1 << 6
 _FIRST_SPARSE, _SPARSITY = 10, 0.95
-"""So many layers in front drop so many of their gates, where a file with more layers does not say it."""
+"""In larger files without the key, the first `_FIRST_SPARSE` layers drop the share `_SPARSITY` of their gates."""
 
 
 def _layer_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
@@ -41,7 +41,7 @@ def _by_layer(data: dict[str, Any], name: str, num_layers: int) -> list[Any]:
 
 
 def _cutoffs(data: dict[str, Any], num_layers: int) -> tuple[float | None, ...]:
-    """Of gates: the quantile of the normal distribution that is the share to drop."""
+    """The cutoffs of gates: quantiles of the normal distribution for the shares to drop."""
     name = "activation_sparsity_pattern"
     shares = _by_layer(data, name, num_layers)
     if data.get(name) is None:
@@ -61,7 +61,7 @@ def _altup(data: dict[str, Any]) -> AltUpConfig:
 
 
 def _layer_inputs(data: dict[str, Any]) -> LayerInputConfig:
-    """Gemma 4's files may say that there are none."""
+    """Gemma 4's files may have none."""
     positive_int(data, "hidden_size_per_layer_input")
     inputs = layer_inputs(data)
     assert inputs is not None, "of a positive size"
@@ -104,7 +104,7 @@ GEMMA3N = Family(
         "rope_local_base_freq", "attention_bias", "activation_sparsity_pattern", "altup_active_idx",
         "altup_correct_scale",
     },
-    # Scores are not scaled, whatever the files say; what is clipped is clipped in training.
+    # Scores are not scaled, whatever the files have; clipping is for training.
     ignores=frozenset({"query_pre_attn_scalar", "altup_coef_clip", "altup_lr_multiplier"}),
     layer_kinds=_layer_kinds,
 )  # fmt: skip

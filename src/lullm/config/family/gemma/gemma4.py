@@ -1,4 +1,4 @@
-"""What Gemma 4 (text) says in a `config.json`."""
+"""The `config.json` of Gemma 4 (text)."""
 
 from dataclasses import replace
 from typing import Any
@@ -70,7 +70,7 @@ def _with_heads(kind: LayerKind, heads: KVHeads) -> LayerKind:
 
 
 def _heads(data: dict[str, Any], kinds: tuple[LayerKind, ...]) -> list[KVHeads]:
-    """By layer: those of the model, but for what `per_layer_config` says, or else the global keys of full layers."""
+    """The heads of each layer: the model's, changed by `per_layer_config`, or by the global keys of full layers."""
     own = KVHeads(_num_heads(data), positive_int(data, "head_dim", most=MOST_HEAD_DIM))
     if data.get("per_layer_config") is not None:
         return _stated_heads(data, own, len(kinds))

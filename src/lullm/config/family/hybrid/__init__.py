@@ -1,1 +1,1 @@
-"""Families with recurrent layers: what their files say."""
+"""The `config.json` of families with recurrent layers."""

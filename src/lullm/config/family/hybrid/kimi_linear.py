@@ -1,4 +1,4 @@
-"""Kimi Linear: delta nets that forget by the element of a key in three of four layers, latent vectors in the others."""
+"""Kimi Linear: delta nets with a decay per element of a key in three of four layers, latent vectors in the others."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,12 +18,12 @@ _OWN = "linear_attn_config"
 _NAMES = {
     "head_dim": "linear_head_dim", "num_heads": "linear_num_heads", "short_conv_kernel_size": "linear_conv_kernel_dim",
 }  # fmt: skip
-"""Of the released files, and transformers' own."""
+"""Names of the released files, and of transformers."""
 _LISTS = {"full_attn_layers": FULL, "kda_layers": LINEAR}
 
 
 def _derived(data: dict[str, Any]) -> dict[str, Any]:
-    """`head_dim` of the released files means nothing."""
+    """`head_dim` of the released files has no meaning."""
     own = optional_object(data, _OWN)
     if unknown := own.keys() - _NAMES.keys() - _LISTS.keys():
         raise ModelLoadError(f"config.json: {_OWN} holds {', '.join(sorted(unknown))}, of which nothing is known")
@@ -39,7 +39,7 @@ def _delta_net(data: dict[str, Any]) -> DeltaNetConfig:
 
 
 def _kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
-    """By `layer_types`, or the lists of the released files, which count layers from 1, or each fourth has attention."""
+    """By `layer_types`, or the released files' lists (layers count from 1); without both each fourth has attention."""
     count, own = num_layers(data), optional_object(data, _OWN)
     types = [FULL if layer and layer % 4 == 0 else LINEAR for layer in range(count)]
     if _LISTS.keys() <= own.keys():
@@ -78,7 +78,7 @@ KIMI_LINEAR = Family(
         }
     ),
     fixed={"moe_router_activation_func": "sigmoid", "mla_use_nope": True, "moe_layer_freq": 1},
-    # No head is rotated; what is said of that means nothing. Layers that draft tokens are not loaded.
+    # No head is rotated, so keys of the rotation have no meaning. Layers that draft tokens are not loaded.
     ignores=TRAINING
     | {"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "qk_head_dim", "use_grouped_topk"}
     | {"num_nextn_predict_layers"},

@@ -1,4 +1,4 @@
-"""What the files of hybrids say of their recurrent layers."""
+"""Common keys of hybrids for their recurrent layers."""
 
 from typing import Any
 

@@ -38,7 +38,7 @@ def _layer_kinds(data: dict[str, Any], has_indices: bool) -> tuple[LayerKind, ..
 
 
 def _lfm3_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
-    """By `layer_types`; without them of four layers one has attention, one a window, but for the first."""
+    """By `layer_types`; without them one of four layers has attention, one a window, except the first."""
     others: dict[str, LayerKind] = {CONVOLUTION: RecurrentState(_convolution(data).state_shapes)}
     places = {2: FULL, 0: SLIDING}
     types = [places.get(layer % 4, CONVOLUTION) if layer else CONVOLUTION for layer in range(num_layers(data))]
@@ -79,7 +79,7 @@ _ROPES = {
 
 
 def _intermediate_size(data: dict[str, Any]) -> int:
-    """Dense files may state what is first reduced to two thirds, and then rounded up."""
+    """Dense files may state a size that is reduced to two thirds, then rounded up."""
     size = positive_int(data, "intermediate_size", most=MOST_INTERMEDIATE)
     if not boolean(data, "block_auto_adjust_ff_dim", False):
         return size
@@ -112,7 +112,7 @@ _REPEATED = frozenset(
         "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "block_use_swiglu", "use_pos_enc",
     }
 )  # fmt: skip
-"""The released files say some sizes twice, and how training began; transformers reads none of these."""
+"""The released files repeat some sizes, and have keys of the initialization; transformers reads none of these."""
 
 LFM2 = Family(
     _read,

@@ -25,11 +25,11 @@ from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind, RecurrentState
 
 UNBOUNDED_LEN = 1 << 20
-"""Positions of models that have none: no table and no memory grows with them."""
+"""Length of models without positions: no table and no memory grows with it."""
 
 
 def _without_heads(data: dict[str, Any]) -> dict[str, Any]:
-    """What all models have, of one without heads of attention."""
+    """The common keys, for a model without heads of attention."""
     assumed = {"head_dim": 2, "max_position_embeddings": UNBOUNDED_LEN}
     return {**assumed, **data, "num_attention_heads": 1, "num_key_value_heads": 1}
 
@@ -94,7 +94,7 @@ def _jamba(data: dict[str, Any]) -> SelectiveConfig:
 
 
 def _alone(read_state: Callable[[dict[str, Any]], RecurrentConfig], own: Mapping[str, Any]) -> Family:
-    """A family whose layers all are the mixer that this reads."""
+    """A family whose layers are all mixers of this config."""
 
     def read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
         only_silu(data, "hidden_act")
@@ -115,7 +115,7 @@ def _alone(read_state: Callable[[dict[str, Any]], RecurrentConfig], own: Mapping
         defaults=defaults | dict(own),
         reads=frozenset(
             {"hidden_act", "layer_norm_epsilon", "use_bias", "use_conv_bias", "time_step_rank", "time_step_limit"}
-            | {"intermediate_size"}  # of Mamba 2 it is a repetition
+            | {"intermediate_size"}  # in Mamba 2 it repeats other keys
         ),
         ignores=_INITIAL | _REPEATED,
         layer_kinds=layer_kinds,
@@ -124,7 +124,7 @@ def _alone(read_state: Callable[[dict[str, Any]], RecurrentConfig], own: Mapping
 
 
 def _period(data: dict[str, Any], name: str, period: int, offset: int) -> list[bool]:
-    """By layer, whether it is one of those that `name` counts."""
+    """By layer, whether it is one of the period `name`."""
     period = positive_int(data, f"{name}_period", period)
     offset = integer(data, f"{name}_offset", offset)
     if not 0 <= offset < period:
@@ -159,13 +159,13 @@ _INITIAL = frozenset(
         "use_associative_scan", "use_mamba_kernels", "num_logits_to_keep",
     }
 )  # fmt: skip
-"""What only matters for first values, or for how something is computed; in what type sums are kept between layers."""
+"""Keys of the initialization, of the method of computation, and of the type of sums between layers."""
 
 _REPEATED = frozenset(
     {"d_inner", "d_model", "n_layer", "norm_before_gate", "rms_norm", "fused_add_norm"}
     | {"pad_vocab_size_multiple", "ssm_cfg"}
 )
-"""Keys of the first files, which say the same as others; and of Mamba 2, whose gates come before the norm."""
+"""Keys of the first files that repeat others; and of Mamba 2, whose gates come before the norm."""
 
 MAMBA = _alone(_selective, {"tie_word_embeddings": True, "state_size": 16})
 FALCON_MAMBA = _alone(_selective, {**MAMBA.defaults, "mixer_rms_eps": 1e-6})

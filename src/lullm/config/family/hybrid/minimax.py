@@ -17,7 +17,7 @@ _FACTORS = frozenset(f"{part}_{name}_factor" for part in _PARTS for name in ("al
 
 
 def _space(data: dict[str, Any]) -> StateSpaceConfig:
-    """Keys write and queries read, each head by its own; nothing convolves."""
+    """Keys write and queries read, separately for each head, without a convolution."""
     heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
     size = positive_int(data, "head_dim", positive_int(data, "hidden_size") // heads, MOST_HEAD_DIM)
     return StateSpaceConfig(heads, size, num_groups=heads, state_size=size, kernel_size=1, gate="no norm")
@@ -49,7 +49,7 @@ MINIMAX = Family(
     },
     reads=READS | _FACTORS,
     fixed=NO_WINDOW | {"sliding_window": None, "norm_topk_prob": True},
-    # How many tokens are computed together.
+    # The number of tokens that are computed together.
     ignores=TRAINING | {"block_size", "max_window_layers"},
     layer_kinds=_kinds,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Nemotron-H: every layer is one thing, a state space, attention, an MLP, or experts."""
+"""Nemotron-H: every layer has one kind: a state space, attention, an MLP, or experts."""
 
 from dataclasses import replace
 from typing import Any
@@ -49,7 +49,7 @@ def _layer_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
 
 
 def _experts(data: dict[str, Any]) -> ExpertsConfig | None:
-    """Without gates, behind DeepSeek-V3's router; None: no layer has any."""
+    """Experts without gates and with DeepSeek-V3's router; None: no layer has any."""
     layers = tuple(name == MOE for name in data["layer_types"])
     if not any(layers):
         return None
@@ -141,7 +141,7 @@ NEMOTRON_H = Family(
         "time_step_limit", "mamba_dt_limit", "time_step_floor", "mamba_dt_init_floor", "chunk_size", "mamba_chunk_size",
         "mamba_proj_bias", "mamba_ssm_cache_dtype", "num_nextn_predict_layers", "mtp_layers_block_type",
         "mtp_hybrid_override_pattern", "residual_in_fp32", "hidden_dropout", "rescale_prenorm_residual",
-        # transformers ties no head here, whatever the file says.
+        # transformers ties no head here, whatever the file's value.
         "tie_word_embeddings",
         "sliding_window", "attention_bias", "rms_norm_eps", "time_step_rank", "norm_eps", "attention_head_dim",
     },

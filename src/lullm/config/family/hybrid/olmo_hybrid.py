@@ -16,7 +16,7 @@ from lullm.types.layer_kind import LayerKind, RecurrentState
 
 
 def _derived(data: dict[str, Any]) -> dict[str, Any]:
-    """Heads as attention has them, of three quarters of a row, with values twice as wide as keys."""
+    """As many heads as attention, of three quarters of a row, with values twice as wide as keys."""
     num_heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
     num_keys = positive_int(data, "linear_num_key_heads", num_heads, MOST_HEADS)
     key_dim = positive_int(
@@ -34,7 +34,7 @@ def _delta_net(data: dict[str, Any]) -> DeltaNetConfig:
 
 
 def _kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
-    """Where there are no `layer_types`, each fourth layer has attention, and the last one if that is none."""
+    """Without `layer_types`, each fourth layer has attention, or the last one if there are fewer."""
     count = num_layers(data)
     types = [FULL if layer % 4 == 3 else LINEAR for layer in range(count)]
     types = types if FULL in types else [*types[:-1], FULL]
@@ -42,7 +42,7 @@ def _kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
 
 
 def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
-    """A base frequency that is said to be null says that heads are not rotated, as in the released models."""
+    """If the base frequency is null, as in the released models, heads are not rotated."""
     only_silu(data, "hidden_act")
     if len(set(kinds)) == 1:
         raise ModelLoadError("config.json: layer_types must name both linear_attention and full_attention")

@@ -18,7 +18,7 @@ from lullm.types.layer_kind import LayerKind, RecurrentState
 
 
 def _layer_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
-    """By `layer_types`; where there are none, each `full_attention_interval`-th layer has attention."""
+    """By `layer_types`; without them, each `full_attention_interval`-th layer has attention."""
     interval = positive_int(data, "full_attention_interval", 4)
     types = [LINEAR if (layer + 1) % interval else FULL for layer in range(num_layers(data))]
     return kinds_by_type(data, {LINEAR: RecurrentState(read_delta_net(data).state_shapes)}, types)
@@ -72,7 +72,7 @@ def _with_experts(data: dict[str, Any], config: DecoderConfig, layers: tuple[boo
 
 
 MROPE = frozenset({"mrope_section", "mrope_interleaved"})
-"""Which pairs turn by a picture's height and width: in text these are the position, as all pairs have."""
+"""The pairs for a picture's height and width: in text these are the position, as for all pairs."""
 
 _DELTA_NET = {
     "head_dim": 256,

@@ -16,7 +16,7 @@ from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind, RecurrentState, SlidingWindow
 
 _TRAINED_LEN = 8192
-"""Its files do not say it."""
+"""Its files lack it."""
 _NAMES = {"recurrent": LINEAR, "attention": SLIDING}
 
 
@@ -33,7 +33,7 @@ def _unit(data: dict[str, Any]) -> GatedUnitConfig:
 
 
 def _kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
-    """`block_types`, again and again."""
+    """`block_types`, repeated."""
     pattern, count = data["block_types"], num_layers(data)
     if not isinstance(pattern, list | tuple) or not pattern or any(name not in _NAMES for name in pattern):
         raise ModelLoadError(f"config.json: block_types must be a list of {' and '.join(_NAMES)}, not {shown(pattern)}")
@@ -50,7 +50,7 @@ def _kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
 
 
 def _rounded(value: float) -> float:
-    """To bfloat16, as transformers keeps the factor on embeddings, whatever the model's type is."""
+    """Rounded to bfloat16, like transformers' factor on embeddings, for any type of the model."""
     [bits] = struct.unpack("<I", struct.pack("<f", value))
     bits += 0x7FFF + (bits >> 16 & 1)
     [rounded] = struct.unpack("<f", struct.pack("<I", bits & 0xFFFF0000))

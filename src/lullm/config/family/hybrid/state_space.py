@@ -26,13 +26,13 @@ from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import FullAttention, LayerKind, RecurrentState
 
 MOST_EXPAND = 1 << 8
-"""State spaces of released models are 2 times as wide as their hidden states."""
+"""Largest `expand`; in released models it is 2."""
 _FLOAT_TAG = "__float__"
 """transformers writes infinity as an object with this key."""
 
 
 def step_bounds(data: dict[str, Any], name: str) -> tuple[float, float]:
-    """Of a token's step size, `[least, most]`. Raises ModelLoadError."""
+    """The bounds of a token's step size, `[least, most]`. Raises ModelLoadError."""
     stated = data.get(name)
     if stated is None:
         return 0.0, math.inf
@@ -53,7 +53,7 @@ def _number(value: Any) -> Any:
 
 
 def check_state_space(config: StateSpaceConfig, heads: str, groups: str) -> StateSpaceConfig:
-    """Raises ModelLoadError, in which keys are named so."""
+    """Check the sizes. `heads`, `groups`: names of keys for the error. Raises ModelLoadError."""
     if config.num_heads % config.num_groups or config.inner_size % config.num_groups:
         raise ModelLoadError(
             f"config.json: {heads} ({config.num_heads}) must be a multiple of {groups} ({config.num_groups})"
@@ -62,7 +62,7 @@ def check_state_space(config: StateSpaceConfig, heads: str, groups: str) -> Stat
 
 
 def _state_space(data: dict[str, Any]) -> StateSpaceConfig:
-    """By the keys that start with `mamba_`."""
+    """The state space of the keys that start with `mamba_`."""
     num_heads = positive_int(data, "mamba_n_heads", most=MOST_HEADS)
     inner_size = positive_int(
         data, "mamba_d_ssm", positive_int(data, "mamba_expand", most=MOST_EXPAND) * positive_int(data, "hidden_size")

@@ -1,4 +1,4 @@
-"""Zamba 2: state spaces (Mamba 2) in every layer, behind blocks of attention and an MLP that a few layers share."""
+"""Zamba 2: state spaces (Mamba 2) in every layer, after blocks of attention and an MLP that a few layers share."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,11 +28,11 @@ from lullm.types.layer_kind import FullAttention, LayerKind, Nothing, RecurrentS
 _HYBRID = "hybrid"
 _LAYERS = [LINEAR] * 6 + [_HYBRID] + ([LINEAR] * 5 + [_HYBRID]) * 6 + [LINEAR] * 4 + [_HYBRID] + [LINEAR] * 3
 _LAYERS += [_HYBRID] + [LINEAR] * 2
-"""transformers' where a file has none."""
+"""transformers' default."""
 
 
 def _own_heads(data: dict[str, Any]) -> dict[str, Any]:
-    """Heads divide what attention reads: hidden states, and the embeddings beside them."""
+    """Heads divide attention's input: hidden states joined with the embeddings."""
     hidden_size = positive_int(data, "hidden_size", most=MOST_HIDDEN)
     head_dim = 2 * hidden_size // positive_int(data, "num_attention_heads", most=MOST_HEADS)
     stated = data.get("head_dim")
@@ -73,7 +73,7 @@ def _state_space(data: dict[str, Any]) -> StateSpaceConfig:
 
 
 def _kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
-    """Two entries per layer: what stands before the state space, and the state space."""
+    """Two entries per layer: the part before the state space, and the state space."""
     kinds = kinds_by_type(data, {LINEAR: Nothing(), _HYBRID: FullAttention()}, _LAYERS)
     stated = data.get("layer_types") or _LAYERS
     if set(stated) - {LINEAR, _HYBRID, "mamba"}:

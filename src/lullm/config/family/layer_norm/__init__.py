@@ -1,1 +1,1 @@
-"""Families that norm by mean and variance, or without weights: what their files say."""
+"""The `config.json` of families with norms by mean and variance, or without weights."""

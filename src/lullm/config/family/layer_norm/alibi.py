@@ -14,15 +14,17 @@ from lullm.types.layer_kind import FullAttention, KVHeads, LayerKind
 from lullm.units import round_up
 
 _ADDED, _WHOLE = 2, 16
-"""Elements behind a key that hold its position, and what sizes of heads are multiples of for fast kernels."""
+"""Elements after a key that hold its position; sizes of heads are multiples of `_WHOLE` for fast kernels."""
 _TRAINED = 2048
-"""Positions that BLOOM and MPT have been trained with."""
+"""Training length of BLOOM and MPT."""
 _MOST_POSITIONS = 1 << 16
-"""That two numbers of bfloat16 hold exactly."""
+"""Positions that two numbers of bfloat16 hold exactly."""
 
 
 def alibi_slopes(num_heads: int) -> tuple[float, ...]:
-    """By head: powers of 2**(-8 / n); of other numbers of heads than powers of two every second one of the next n."""
+    """The slope of each head: powers of 2**(-8 / n). For numbers of heads that are no powers of two, every second one
+    of the next n follows.
+    """
     power = 1 << (num_heads.bit_length() - 1)
 
     def of(count: int) -> list[float]:
@@ -42,7 +44,7 @@ def with_places(data: Data) -> tuple[LayerKind, ...]:
 
 
 def _derive(data: Data) -> Data:
-    """A length that the file need not say: no table depends on it."""
+    """A length, which the file may lack: no table depends on it."""
     return {**whole_heads(data), "max_position_embeddings": data.get("max_position_embeddings") or _TRAINED}
 
 
@@ -66,7 +68,7 @@ _MPT_ATTENTION = {
     "alibi": True, "alibi_bias_max": 8, "attn_type": "multihead_attention", "clip_qkv": None, "prefix_lm": False,
     "qk_ln": False, "softmax_scale": None, "attn_uses_sequence_id": False,
 }  # fmt: skip
-"""What `attn_config` may say; its other keys choose how the same is computed."""
+"""Keys of `attn_config`; its other keys choose a method of computation."""
 
 
 def _read_mpt(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
@@ -82,7 +84,7 @@ def _read_mpt(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int)
 
 
 def with_slopes(config: DecoderConfig, num_heads: int, factor: float) -> DecoderConfig:
-    """Of a family that may have biases in place of a rotation; `factor` on all slopes."""
+    """For a family that may have biases in place of a rotation; `factor`: on all slopes."""
     slopes = tuple(factor * slope for slope in alibi_slopes(num_heads))
     return replace(config, ropes=(None,) * len(config.ropes), alibi_slopes=slopes)
 

@@ -1,4 +1,4 @@
-"""Command R and its successors: attention and MLP side by side, norms of mean and variance, logits times a factor."""
+"""Command R and its successors: attention and MLP in parallel, norms by mean and variance, logits times a factor."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def _kinds(data: Data) -> Kinds:
 
 
 def _moe_kinds(data: Data) -> Kinds:
-    """The dense layers in front have a pattern of their own."""
+    """The first dense layers have their own pattern."""
     first = integer(data, "first_k_dense_replace", 0)
     in_front = positive_int(data, "prefix_dense_sliding_window_pattern", 1, MOST_LAYERS)
     behind = positive_int(data, "sliding_window_pattern", 4, MOST_LAYERS)
@@ -50,7 +50,7 @@ def _read_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     }
     config = _read(data | dense, kinds, head_dim)
     layers = behind_dense(data, 0)
-    # Dense layers rotate, too, where their pattern gives none of them a window.
+    # Dense layers rotate, too, if their pattern has no windows.
     all_turn = positive_int(data, "prefix_dense_sliding_window_pattern", 1, MOST_LAYERS) == 1
     turns = [isinstance(kind, SlidingWindow) or not own and all_turn for kind, own in zip(kinds, layers, strict=True)]
     return replace(config, ropes=ropes_where(turns, config), norms_have_mean=has_mean, experts=_experts(data, layers))
@@ -99,7 +99,7 @@ COHERE2 = Family(
         "use_qk_norm": False, "position_embedding_type": "rope_gptj", "rotary_pct": 1.0, "use_parallel_block": True,
         "use_gated_activation": True,
     },
-    # In other words what the released models are.
+    # Other keys for properties of the released models.
     ignores=frozenset(
         {
             "cache_implementation", "order_of_interleaved_layers", "use_embedding_sharing", "use_parallel_embedding",

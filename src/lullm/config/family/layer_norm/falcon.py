@@ -1,4 +1,4 @@
-"""What Falcon says in a `config.json`: 7B and its like share one key head, 40B and later have groups."""
+"""The `config.json` of Falcon: 7B and similar models share one key head, 40B and later have groups."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ from lullm.types.layer_kind import LayerKind
 
 
 def _derive(data: Data) -> Data:
-    """The number of key heads, and the inner size, which is 4 times the hidden one where the file does not say it."""
+    """The number of key heads, and the inner size, by default 4 times the hidden size."""
     data = whole_heads(data)
     num_heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
     num_kv_heads = num_heads

@@ -1,6 +1,6 @@
-"""Families that norm by mean and variance: CodeGen, GPT-J, GPT-NeoX, Nemotron, OLMo, Phi and others.
+"""Families with norms by mean and variance: CodeGen, GPT-J, GPT-NeoX, Nemotron, OLMo, Phi and others.
 
-Most have their own name for the norms' eps, and attention and MLP side by side, or a switch for it.
+Most have their own name for the norms' eps, and attention and MLP in parallel, or a switch for it.
 """
 
 from dataclasses import replace
@@ -26,9 +26,9 @@ from lullm.types.layer_kind import LayerKind
 Kinds = tuple[LayerKind, ...]
 
 CODEGEN_PARTS = 4
-"""Of CodeGen's queries, values and keys, which stand together by parts: of the processors that trained it."""
+"""Parts of CodeGen's queries, values and keys, one per processor that trained it."""
 _OLMO_EPS = 1e-5
-"""OLMo's files do not say it."""
+"""OLMo's files lack it."""
 
 
 def _read_gptj(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
@@ -51,14 +51,14 @@ def _read_codegen(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
 
 
 def _older_rope(data: Data) -> Data:
-    """NeoX's own names of what is rotated."""
+    """NeoX's own names of the rotation's keys."""
     data = whole_heads(data)
     theta, share = data.get("rotary_emb_base"), data.get("rotary_pct")
     return {**data, "rope_theta": theta, "partial_rotary_factor": 0.25 if share is None else share}
 
 
 def whole_heads(data: Data) -> Data:
-    """Raises ModelLoadError: heads have another size than their part of a row, of which transformers turns some."""
+    """Raises ModelLoadError: heads have another size than their part of a row; transformers rotates a part of it."""
     size = data.get("head_dim")
     if size is not None:
         own = positive_int(data, "hidden_size") // positive_int(data, "num_attention_heads", most=MOST_HEADS)
