@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal, cast, get_args
 
 from lullm.config.decoder import DecoderConfig
+from lullm.config.encoding.mlx import with_mlx_method
 from lullm.config.encoding.modelopt import with_own_file
 from lullm.config.encoding.scheme import CheckpointEncoding
 from lullm.config.encoding.table import read_encoding
@@ -226,7 +227,7 @@ class ModelConfig:
             raise ModelLoadError(
                 f"{folder} has no config.json; a model folder holds config.json, tokenizer.json and *.safetensors"
             ) from None
-        config = cls.from_dict(overridden(with_own_file(data, folder), overrides))
+        config = cls.from_dict(overridden(with_mlx_method(with_own_file(data, folder)), overrides))
         if unknown := overrides.keys() & config.unknown_keys:
             raise ConfigError(f"hf_overrides: nothing is known about {', '.join(sorted(unknown))}")
         if config.unknown_keys:
