@@ -64,7 +64,7 @@ class SleepCancelledError(LullmError):
 
 
 class WakeUpError(LullmError):
-    """What was released could not be brought back as it was; the engine is still asleep."""
+    """Released contents could not be restored unchanged; the engine is still asleep."""
 
 
 class EngineDeadError(LullmError):

@@ -36,10 +36,10 @@ class OutputGate:
 
 @dataclass(frozen=True, slots=True)
 class ParallelFactors:
-    """Falcon-H1's factors on what goes into the parts of a layer, and what comes out. They are folded into weights.
+    """Falcon-H1's factors on the inputs and results of a layer's parts. They are folded into weights.
 
     Args:
-        space_parts: on the gates, the values, what groups write by, read by, and the step sizes.
+        space_parts: on the gates, the values, B, C, and the step sizes.
     """
 
     attention_in: float
@@ -56,12 +56,12 @@ class LatentConfig:
     """Attention over one latent vector per token (MLA, https://arxiv.org/abs/2405.04434). Sizes in elements.
 
     Args:
-        rank: of the latent vector, from which keys and values of all heads follow.
+        rank: of the latent vector, which determines keys and values of all heads.
         rope_size: of the part of a key that is rotated, which all heads share.
         plain_size: of the part of a head's query and key that is not rotated.
         value_size: of a head's value.
-        query_rank: of the latent vector that queries follow from; None: they follow from the hidden state.
-        interleaves: a checkpoint's pairs that turn are neighbours.
+        query_rank: of the latent vector for queries; None: queries are computed from the hidden state.
+        interleaves: a checkpoint's rotated pairs are neighbours.
     """
 
     rank: int
@@ -73,18 +73,18 @@ class LatentConfig:
 
     @property
     def cached_size(self) -> int:
-        """What the cache keeps of a token."""
+        """Numbers of a token in the cache."""
         return self.rank + self.rope_size
 
     @property
     def query_size(self) -> int:
-        """Of a head's query."""
+        """Size of a head's query."""
         return self.plain_size + self.rope_size
 
 
 @dataclass(frozen=True, slots=True)
 class LayerInputConfig:
-    """What every layer reads of its token beside the hidden states: `size` elements of an embedding of its own."""
+    """A layer's input beside the hidden states: `size` elements of the layer's own embedding of a token."""
 
     size: int
     vocab_size: int
@@ -92,11 +92,11 @@ class LayerInputConfig:
 
 @dataclass(frozen=True, slots=True)
 class AltUpConfig:
-    """Several residual streams, of which a layer computes one (AltUp, https://arxiv.org/abs/2301.13310).
+    """Several residual streams; a layer computes one of them (AltUp, https://arxiv.org/abs/2301.13310).
 
     Args:
         active: the number of the stream that layers compute.
-        scales_active: what a layer's own inputs are added by is scaled element by element.
+        scales_active: the addition of a layer's own inputs is scaled by element.
         laurel_rank: of a learned part of the residual stream (LAuReL, https://arxiv.org/abs/2411.07501).
     """
 
@@ -108,11 +108,11 @@ class AltUpConfig:
 
 @dataclass(frozen=True, slots=True)
 class SharedBlocksConfig:
-    """Zamba 2's blocks of attention and an MLP, which several layers have in turn, each with small matrices of its own.
+    """Zamba 2's blocks of attention and an MLP, shared by several layers. Each layer has its own small matrices.
 
     Args:
-        num_blocks: that differ.
-        rank: of the small matrices. adapts_attention: queries, keys and values have some, too, not the MLP alone.
+        num_blocks: number of different blocks.
+        rank: of the small matrices. adapts_attention: queries, keys and values have some, too, not only the MLP.
     """
 
     num_blocks: int
@@ -122,8 +122,8 @@ class SharedBlocksConfig:
 
 @dataclass(frozen=True, slots=True)
 class NormedStream:
-    """Of MiniMax, whose residual stream is what a norm gives: what of it is kept, and of what follows added, by what
-    follows: attention, lightning attention, or the experts. The latter factors are folded into weights.
+    """MiniMax's factors on the residual stream (a norm's result) and on the results added to it: of attention,
+    lightning attention, or experts. The factors on results are folded into weights.
     """
 
     full_kept: float
@@ -136,7 +136,7 @@ class NormedStream:
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """What the shared decoder needs beside the common part of `ModelConfig`.
+    """The config of the shared decoder beside the common part of `ModelConfig`.
 
     Args:
         rms_norm_eps: of all norms.
@@ -144,20 +144,20 @@ class DecoderConfig:
         activation: of the gates in the MLP.
         attention_scale: factor on the products of queries and keys.
         attention_bias: projections of queries, keys and values have a bias, and in most families that of the output.
-        output_bias: the projection behind attention has a bias, in families that say so by a key of its own.
+        output_bias: the projection after attention has a bias, in families with a separate key for it.
         query_stretch: see there.
-        query_heads: their number by layer, where it differs; empty: that of the model in all.
+        query_heads: their number by layer, if it differs; empty: the model's in all layers.
         has_sinks: every query head has a learned sink (see `Ops.attention`).
-        intermediate_sizes: by layer, where they differ; empty: `intermediate_size` in all.
+        intermediate_sizes: by layer, if they differ; empty: `intermediate_size` in all.
         has_value_norms: values are normed, without a weight.
-        layers_of_equal_values: by layer, whether values are what keys are before their norm; empty: in none.
-        layer_inputs: of families whose layers have such.
-        alibi_slopes: by query head of the whole model: a score is added a slope times the position of its key; empty:
-            it is not.
+        layers_of_equal_values: by layer, whether values are the keys before their norm; empty: in none.
+        layer_inputs: of families with such inputs.
+        alibi_slopes: by query head of the whole model: slope times the key's position is added to a score; empty:
+            nothing is.
         altup: of families with several residual streams.
-        gate_cutoffs: by layer, how many standard deviations above the mean of its row a gate of the MLP must lie to
-            count, what is above alone; None: all count. Empty: in all layers.
-        output_gate: what attention gives is multiplied by gates.
+        gate_cutoffs: by layer: only the part of an MLP's gate above this number of standard deviations over its row's
+            mean counts; None: all of it. Empty: None in all layers.
+        output_gate: the result of attention is multiplied by gates.
         has_head_norms: of families that may have norms on every query and key head.
         has_post_norms: of families that may have norms behind attention and MLP, too.
         has_logit_bias: of families that may add a learned bias to the logits.
@@ -230,7 +230,7 @@ class DecoderConfig:
         return max(2 * self.intermediate_size, *of_mlps, of_experts, of_inputs, of_recurrent)
 
     def inner_size(self, layer: int) -> int:
-        """Of the MLP of a layer."""
+        """Inner size of a layer's MLP."""
         return self.intermediate_sizes[layer] if self.intermediate_sizes else self.intermediate_size
 
     def rotary_dim(self, head_dim: int) -> int:
@@ -239,7 +239,7 @@ class DecoderConfig:
 
     @property
     def attention_features(self) -> frozenset[AttentionFeature]:
-        """What attention must be able to do beside plain scores."""
+        """Features of attention beside plain scores that the model needs."""
         wanted: dict[AttentionFeature, bool] = {
             "soft_cap": self.attention_soft_cap is not None,
             "sinks": self.has_sinks,

@@ -68,7 +68,7 @@ class GenerationDefaults:
 
 
 def left_open(defaults: dict[str, Any], stated: frozenset[str]) -> dict[str, Any]:
-    """Those of a program's `defaults` that the model leaves open."""
+    """The program's `defaults` for parameters that the model leaves open."""
     return {name: value for name, value in defaults.items() if name not in stated}
 
 

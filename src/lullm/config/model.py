@@ -69,15 +69,15 @@ class ModelConfig:
     """The part of a `config.json` that lullm reads. Sizes in elements, lengths in tokens.
 
     Args:
-        layer_kinds: what each layer keeps between steps, `family.kinds_per_layer` entries per layer.
-        family: what only the family's own file asks for.
-        generates: the model gives next tokens; else there is no head for them, or the user does not want any.
+        layer_kinds: the kinds of the layers by their state between steps, `family.kinds_per_layer` entries per layer.
+        family: the part for the family's own file.
+        generates: the model computes next tokens. If False, it has no head for them, or the user does not want them.
         num_labels: of a checkpoint with a matrix of labels in place of that head.
-        pooler: what it gives for whole sequences (`pooling.use`); None: nothing.
-        encoding: how the matrices of the checkpoint are quantized; None: not, or in a way of the family's own.
+        pooler: its results for whole sequences (`pooling.use`); None: none.
+        encoding: the quantization of the checkpoint's matrices; None: none, or the family's own.
         own_encoding: `quant_method`, if it is the family's own.
-        unknown_keys: keys of the file of which nothing is known.
-        foreign: the whole file, of a model whose code is that of transformers; None: lullm computes it.
+        unknown_keys: unknown keys of the file.
+        foreign: the whole file, for a model that transformers' code computes; None: lullm computes it.
         share: of a worker's part of a model (`config.parallel.share`), whose sizes these are; None: all of it.
         stage: which layers a worker has; the other fields are of all layers.
     """
@@ -107,7 +107,7 @@ class ModelConfig:
 
     @property
     def quantization(self) -> Literal[None, "int8"]:
-        """The type that `lullm quantize` wrote the checkpoint for, if loading is to quantize the rest to it."""
+        """The type that `lullm quantize` wrote the checkpoint for, if loading quantizes the rest to it."""
         return None if self.encoding is None else self.encoding.quantization
 
     @property
@@ -151,7 +151,7 @@ class ModelConfig:
         return heads or KVHeads(self.num_key_value_heads, self.head_dim)
 
     def query_heads(self, layer: int) -> int:
-        """Of a layer; of one that keeps a state, those of the model."""
+        """Query heads of a layer; for a recurrent layer, the model's."""
         return self.family.query_heads[layer] if self.family.query_heads else self.num_attention_heads
 
     def rotated_size(self, layer: int) -> int:

@@ -23,7 +23,7 @@ TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16":
 
 @dataclass(frozen=True, slots=True)
 class MemoryInfo:
-    """A device's memory in bytes: what is free, and all of it."""
+    """A device's memory in bytes: free, and total."""
 
     free_bytes: int
     total_bytes: int

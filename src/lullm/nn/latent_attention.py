@@ -18,7 +18,7 @@ from lullm.nn.norm import RMSNorm
 from lullm.ops.head_products import LatentMatrices, absorbed_over
 
 LATENT_EPS = 1e-6
-"""Of the norms on latent vectors. Configs do not have it."""
+"""eps of the norms on latent vectors; configs lack it."""
 
 
 class HeadMatrices(nn.Module):

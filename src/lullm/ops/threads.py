@@ -1,8 +1,8 @@
-"""Threads: how many work on a step, and whose.
+"""Threads: the number of threads of a step, and their pool.
 
-Native ops have a pool of their own, and torch has another. A pool's threads go on looking for work for a while after
-an operation, so that two pools with a thread for every core each stand in the other's way. Inside a `StepThreads`
-scope only one of them has threads; outside of it torch's number is what the program around lullm has set.
+Native ops have a pool, and torch has another. A pool's threads poll for work for a while after an operation, so two
+pools with a thread per core each disturb each other. Inside a `StepThreads` scope only one of them has threads;
+outside, torch has the number that the surrounding program has set.
 """
 
 import contextlib

@@ -15,10 +15,10 @@ class TextModel:
     """The text model of an architecture.
 
     Args:
-        architecture: of the text model; None: the `model_type` of the `text_config` says it (`_BY_MODEL_TYPE`).
-        defaults: what a missing key means, where it is not what it means for that architecture.
-        has_plane_rope: positions of pictures are planes, and heads turn by their sides in turns (`mrope_section`). In a
-            text all sides are one number, so it is the plain rope (https://arxiv.org/abs/2409.12191).
+        architecture: of the text model; None: chosen by the `model_type` of the `text_config` (`_BY_MODEL_TYPE`).
+        defaults: values of missing keys that differ from that architecture's.
+        has_plane_rope: positions of pictures are planes, and pairs rotate by their axes in turn (`mrope_section`). In a
+            text all axes are equal, so it is the plain rope (https://arxiv.org/abs/2409.12191).
     """
 
     architecture: str | None
@@ -77,7 +77,7 @@ _BY_MODEL_TYPE = {
     "qwen3": "Qwen3ForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
 }
-"""By the `model_type` of a `text_config`, where there are several."""
+"""Architectures by the `model_type` of a `text_config`, if there are several."""
 
 _TIES = "tie_word_embeddings"
 _OF_THE_WHOLE = ("dtype", "torch_dtype", "eos_token_id", "bos_token_id", "quantization_config", _TIES)

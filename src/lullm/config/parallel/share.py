@@ -1,8 +1,8 @@
 """The sizes of one worker's part of a model whose matrices several workers share.
 
 As in Megatron-LM (https://arxiv.org/abs/1909.08053): heads, channels and the inner sizes of MLPs and experts are
-divided, so that a worker computes a model with fewer of each. Parts that all need are whole everywhere: hidden states,
-norms on them, routers, embeddings, latent vectors.
+divided, so a worker computes a model with fewer of each. Every worker has these parts whole: hidden states, norms on
+them, routers, embeddings, latent vectors.
 """
 
 import dataclasses
@@ -74,7 +74,7 @@ class _Parts:
         return size // self.count
 
     def of_few(self, size: int, name: str) -> int:
-        """As `of`, for things that several workers may hold: one each where they are fewer than the workers."""
+        """As `of`, for parts that several workers may hold: one each if there are fewer than workers."""
         if size < self.count:
             if self.count % size:
                 self._refuse(f"{name} ({size}) neither divides it nor is a multiple of it")

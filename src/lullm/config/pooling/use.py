@@ -1,4 +1,4 @@
-"""What one model is used for: next tokens, a pooling, or both. The folder says it, and the user may change it.
+"""The use of a model: next tokens, pooling, or both. The folder determines it, and the user may change it.
 
 the folder                                  it gives
 modules.json with Pooling                   embeddings

@@ -1,1 +1,1 @@
-"""Requests that pool: the checks of what they ask, and their outputs."""
+"""Requests that pool: their checks and outputs."""

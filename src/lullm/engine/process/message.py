@@ -1,4 +1,4 @@
-"""What crosses between an engine's process and the process of its callers: MessagePack, fields by place.
+"""Messages between an engine's process and its callers' process: MessagePack, fields by position.
 
 Both sides are the same version of lullm on the same machine: one starts the other.
 """

@@ -146,7 +146,7 @@ def assign(nodes: Sequence[Node], wish: Wish) -> tuple[list[Node], int]:
 
 
 def too_little(nodes: Sequence[Node], wish: Wish, amount: int) -> ConfigError:
-    """The error that states what the cluster has and what was asked."""
+    """The error with the cluster's and the requested resources."""
     what = wish.resource
     there = [f"{node.address}: {node.free.get(what, 0):g} of {node.total.get(what, 0):g}" for node in nodes]
     each = f"{max(amount, 1)} {what}" + ("s" if amount > 1 else "")

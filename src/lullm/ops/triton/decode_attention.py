@@ -184,7 +184,7 @@ def _decode_kernel(
         places = lane + split * GROUP + rows
         tl.store(partial_ptr + places[:, None] * HEAD_SIZE + columns[None, :], acc, mask=out_mask)
         tl.store(partial_lse_ptr + places, best + tl.math.log2(total), mask=row_mask)
-        tl.debug_barrier()  # all threads' parts stand before one of them says so
+        tl.debug_barrier()  # all threads' parts are written before one of them signals it
         semaphore = semaphores_ptr + span * MAX_HEADS + kv_head
         if tl.atomic_add(semaphore, 1, sem="acq_rel") == num_parts - 1:
             head_ptr = out_ptr + (query_row.to(tl.int64) * NUM_KV_HEADS + kv_head) * (GROUP * HEAD_SIZE)

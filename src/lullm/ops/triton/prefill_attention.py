@@ -237,7 +237,7 @@ def _prefill_kernel(
             tl.store(places + split * HEAD_SIZE, acc, mask=out_mask)
             lse = tl.where(total > 0, best + tl.math.log2(divisor), float("-inf"))
             tl.store(partial_lse_ptr + lanes + split, lse, mask=row_mask)
-            tl.debug_barrier()  # all threads' parts stand before one of them says so
+            tl.debug_barrier()  # all threads' parts are written before one of them signals it
             semaphore = semaphores_ptr + tile * NUM_KV_HEADS + kv_head
             if tl.atomic_add(semaphore, 1, sem="acq_rel") == num_parts - 1:
                 best = tl.full([BLOCK_ROWS], float("-inf"), tl.float32)

@@ -165,7 +165,7 @@ def _draw_kernel(
         turn_id = tl.min(tl.min(tl.where(logits == turn_best, ids, 2147483647), 1), 0)
         best_id = tl.where(turn_best > best, turn_id, best_id)
         best = tl.maximum(best, turn_best)
-    tl.debug_barrier()  # the chunks' best stand before they are read
+    tl.debug_barrier()  # the chunks' best are written before they are read
 
     temperature = tl.load(temperatures_ptr + row)
     is_broken = (num_broken > 0) | (best == float("-inf"))

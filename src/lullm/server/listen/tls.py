@@ -6,7 +6,7 @@ from lullm.errors import ConfigError
 from lullm.server.options import ServerOptions
 
 _MOST_BYTES = 1 << 20
-"""Of a file with certificates and a key."""
+"""Bound of a file with certificates and a key."""
 
 
 def tls_context(options: ServerOptions) -> ssl.SSLContext | None:

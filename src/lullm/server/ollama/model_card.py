@@ -70,7 +70,7 @@ class ModelCard:
         }
 
     def _identity(self) -> dict[str, Any]:
-        # Of the model's name, not of its bytes, which take seconds to read.
+        # A digest of the model's name, not of its bytes, which take seconds to read.
         digest = hashlib.sha256(self._engine.config.model.encode()).hexdigest()
         return {"name": self.name, "model": self.name, "digest": digest, "details": self._details()}
 

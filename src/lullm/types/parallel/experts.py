@@ -55,7 +55,7 @@ class ExpertMove:
 
 
 def _balance_of(load: Sequence[int], workers: Sequence[Sequence[int]]) -> float:
-    """Of one layer; see `ExpertLoad.balance`."""
+    """The balance of one layer; see `ExpertLoad.balance`."""
     work: dict[int, float] = {}
     for tokens, having in zip(load, workers, strict=True):
         for worker in having:

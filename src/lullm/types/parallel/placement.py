@@ -42,7 +42,7 @@ class Placement:
 
 
 def placements(tensor_size: int, pipeline_size: int) -> list[Placement]:
-    """Of all workers, by rank."""
+    """The placements of all workers, by rank."""
     return [
         Placement(Axis(tensor_rank, tensor_size), Axis(stage, pipeline_size))
         for stage in range(pipeline_size)

@@ -1,7 +1,7 @@
-"""ArenaMapping: arenas get their memory back chunk by chunk, on a thread of its own, while the first chunks are filled.
+"""ArenaMapping: maps the memory of arenas chunk by chunk, on a separate thread, while the first chunks are filled.
 
-A driver takes 0.5 to 3 ms for a chunk of 256 MiB, and the bus 5 ms to fill it: what is mapped beside a copy costs
-nothing. Host memory comes when it is touched, so there is nothing to wait for.
+A driver takes 0.5 to 3 ms for a chunk of 256 MiB, and the bus 5 ms to fill it: mapping during a copy takes no extra
+time. Host memory is mapped by a touch, without a wait.
 """
 
 import threading
@@ -14,10 +14,10 @@ from lullm.arena.arena import Arena
 
 
 class ArenaMapping:
-    """Starts at once, and ends with `end`, whatever happens. Nothing else may call the arenas before.
+    """Starts at once, and always ends with `end`. Before that no other code may call the arenas.
 
     Args:
-        arenas: in the order in which they are wanted.
+        arenas: in the order of their use.
 
     Raises:
         WakeUpError: from `awaited` and `finish`: a driver refuses, for these arenas or for some before them.
@@ -34,14 +34,14 @@ class ArenaMapping:
         pool.shutdown(wait=False)
 
     def awaited(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same contiguous tensor, once memory stands behind it; at once for one that no arena holds. Blocking."""
+        """The same contiguous tensor, once its memory is mapped; at once for a tensor outside the arenas. Blocking."""
         arena = next((arena for arena in self._arenas if arena.holds(tensor)), None)
         if arena is not None:
             self._await(arena, tensor.data_ptr() + tensor.nbytes - arena.base_address)
         return tensor
 
     def finish(self, arenas: Sequence[Arena]) -> None:
-        """Wait until these are mapped; `end` leaves them so. Blocking."""
+        """Wait until these are mapped; `end` leaves them mapped. Blocking."""
         for arena in arenas:
             self._await(arena, arena.capacity_bytes)
         self._finished.update(arenas)
@@ -51,9 +51,9 @@ class ArenaMapping:
         return set(arenas).issubset(self._arenas)
 
     def end(self) -> list[Arena]:
-        """Map nothing more; the arenas that nobody has finished. Blocks for one call of the driver. Idempotent."""
+        """Stop mapping. Returns the arenas without a `finish`. Blocks for one call of the driver. Idempotent."""
         self._is_wanted = False
-        self._work.exception()  # blocks; whoever waited for memory has got the error
+        self._work.exception()  # blocks; callers that waited for memory have got the error
         return [arena for arena in self._arenas if arena not in self._finished]
 
     def _await(self, arena: Arena, num_bytes: int) -> None:

@@ -97,8 +97,7 @@ struct Pool {
         is_done = !open.load() || work(thread, &turn);
         num_active.fetch_sub(1);
         if (is_done) break;
-        sched_yield();
-        turn.begin();
+        turn.pass();
       }
     }
   }

@@ -40,7 +40,7 @@ class MessageItem(Item):
 
 
 class CallItem(Item):
-    """A call of a tool, which may stand in a namespace."""
+    """A call of a tool, possibly in a namespace."""
 
     call_id: str
     name: str
@@ -54,7 +54,7 @@ class FunctionCallItem(CallItem):
 
 
 class CustomCallItem(CallItem):
-    """Of a custom tool: its input is plain text."""
+    """A call of a custom tool: its input is plain text."""
 
     type: Literal["custom_tool_call"]
     input: str
