@@ -100,6 +100,13 @@ def test_words_of_default_and_falcon():
         assert found == words, pre
 
 
+def test_words_of_kimi():
+    """Chinese characters stand apart from all other letters."""
+    words = ["I'm", "中文字符", "abc", "日本語", "かな", " don't", " Ünï", "ǅx", "123", "4", " //\n", "x", "/y"]
+    found = trained("kimi-k2").pre_tokenizer.pre_tokenize_str("".join(words))
+    assert [decoders.ByteLevel().decode([word]) for word, _ in found] == words
+
+
 @pytest.mark.parametrize("pre", _CUTS)
 def test_byte_level(tmp_path, pre):
     backend = trained(pre)

@@ -261,7 +261,7 @@ class ModelConfig:
             head_dim=head_dim,
             max_position_embeddings=positive_int(data, "max_position_embeddings", most=MOST_POSITIONS),
             layer_kinds=layer_kinds,
-            family=family.read(data, layer_kinds, head_dim),
+            family=family.part(data, layer_kinds, head_dim),
             tie_word_embeddings=boolean(data, "tie_word_embeddings", False),
             dtype=_read_dtype(data, "float32" if encoding is None and own_encoding is None else "bfloat16"),
             eos_token_ids=token_id_list(data.get("eos_token_id"), "config.json: eos_token_id"),

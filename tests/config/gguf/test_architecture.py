@@ -66,6 +66,10 @@ MORE = {
     },
     "apertus": {"rope.scaling.type": "none"},
     "exaone-moe": GROUPED,
+    "kimi-linear": GROUPED | {
+        "attention.kv_lora_rank": 24, "attention.key_length_mla": 24, "attention.value_length_mla": 16,
+        "attention.head_count_kv": array("i", [0, 1]), "kda.head_dim": 16, "ssm.conv_kernel": 4,
+    },
     "falcon-h1": SPACE,
     "gemma3n": {
         "activation_sparsity_scale": array("f", [1.6, float("-inf")]), "altup.num_inputs": 3, "altup.active_idx": 1,

@@ -28,6 +28,7 @@ ARCHITECTURES = {
     "FalconH1": "falcon-h1", "FalconMamba": "mamba", "GPTBigCode": "starcoder", "GPTNeoX": "gptneox",
     "Gemma3n": "gemma3n", "Jamba": "jamba", "Mamba": "mamba", "Mamba2": "mamba2", "Mpt": "mpt",
     "Llama4": "llama4", "Apertus": "apertus", "HunYuanDenseV1": "hunyuan-dense", "HunYuanMoEV1": "hunyuan-moe",
+    "KimiLinear": "kimi-linear",
 }  # fmt: skip
 FORMATS = gguf.GGMLQuantizationType
 EXPERTS = {
@@ -80,12 +81,14 @@ def gguf_tensors(folder, family, architecture):
         layer = f"blk.{name.split('.')[2]}" if name.count(".") > 2 else ""
         if family == "Bloom":
             name = name.removeprefix("transformer.")
+        if family == "KimiLinear" and "experts" not in name:  # as released files have dense layers
+            name = name.replace("block_sparse_moe.gate.", "mlp.gate.").replace("block_sparse_moe", "mlp")
         if "conv.conv" in name or name.endswith("conv1d.weight"):
-            values = values.squeeze(1)
+            values = values[None] if family == "KimiLinear" else values.squeeze(1)
         if family.startswith("Qwen3_5") and "linear_attn" in name:
             values = with_values_in_turn(name, values, config)
         if (part := next((part for part in SPACE if name.endswith(part)), None)) is not None:
-            is_flat = family in (*DELTA_NETS, "Mamba", "FalconMamba", "Jamba") or part == "dt_bias"
+            is_flat = family in (*DELTA_NETS, "KimiLinear", "Mamba", "FalconMamba", "Jamba") or part == "dt_bias"
             flat = values if is_flat else values[:, None]
             found[f"{layer}.{SPACE[part]}"] = -np.exp(flat) if part == "A_log" else flat
             continue

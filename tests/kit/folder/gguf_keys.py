@@ -19,6 +19,10 @@ DELTA_NETS = ("Qwen3Next", "Qwen3_5", "Qwen3_5Moe")
 
 def add_space(writer, config, family):
     """State spaces and delta nets."""
+    if family == "KimiLinear":
+        writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+        writer.add_kda_head_dim(config["linear_head_dim"])
+        return
     if family in DELTA_NETS:
         heads = config["linear_num_value_heads"]
         sizes = (config["linear_conv_kernel_dim"], config["linear_key_head_dim"], config["linear_num_key_heads"])
@@ -55,9 +59,9 @@ def add_latent(writer, config, family):
     writer.add_value_length(rank)
     writer.add_key_length_mla(config["qk_nope_head_dim"] + rotated)
     writer.add_value_length_mla(config["v_head_dim"])
-    third = family == "DeepseekV3"
+    third = family != "DeepseekV2"
     writer.add_expert_gating_func(getattr(gguf.ExpertGatingFuncType, "SIGMOID" if third else "SOFTMAX"))
-    scale = config["rope_parameters"].get("mscale_all_dim")
+    scale = (config.get("rope_parameters") or {}).get("mscale_all_dim")
     if scale is not None:
         writer.add_rope_scaling_yarn_log_mul(0.1 * scale)
 
@@ -112,7 +116,8 @@ def heads_by_layer(config, family):
         period, offset = config["attn_layer_period"], config["attn_layer_offset"]
         return [config["num_key_value_heads"] * (n % period == offset) for n in range(config["num_hidden_layers"])]
     count, types = config["num_key_value_heads"], config.get("layers_block_type") or config.get("layer_types") or []
-    is_hybrid = family in ("NemotronH", "GraniteMoeHybrid") or "conv" in types
+    count = 1 if family == "KimiLinear" else count
+    is_hybrid = family in ("NemotronH", "GraniteMoeHybrid", "KimiLinear") or "conv" in types
     return [count * (each == "full_attention") for each in types] if is_hybrid else count
 
 
@@ -164,9 +169,9 @@ def add_config(writer, config, family):
     else:
         names = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
         writer.add_layer_norm_eps(next((config[name] for name in names if name in config), 1e-5))
-    if family in (*DELTA_NETS, *HEADLESS, "NemotronH", "GraniteMoeHybrid", "FalconH1", "Jamba"):
+    if family in (*DELTA_NETS, *HEADLESS, "NemotronH", "GraniteMoeHybrid", "FalconH1", "Jamba", "KimiLinear"):
         add_space(writer, config, family)
-    if family.startswith("Deepseek"):
+    if config.get("kv_lora_rank"):
         add_latent(writer, config, family)
     elif stated and family != "Gemma4":
         writer.add_key_length(head_dim)
@@ -236,7 +241,7 @@ def add_experts(writer, config, family):
     if not experts or family == "NemotronH" and "moe" not in config["layers_block_type"]:
         return
     writer.add_expert_count(experts)
-    used = one_of(config, "num_experts_per_tok", "top_k_experts", "moe_k", "moe_topk")
+    used = one_of(config, "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_k", "moe_topk")
     writer.add_expert_used_count(used[0] if isinstance(used, list) else used)
     writer.add_expert_feed_forward_length(config.get("moe_intermediate_size") or config["intermediate_size"])
     for key, add in (
@@ -253,10 +258,14 @@ def add_experts(writer, config, family):
         ("moe_layer_interval", writer.add_interleave_moe_layer_step),
         ("interleave_moe_layer_step", writer.add_interleave_moe_layer_step),
         ("n_group", writer.add_expert_group_count),
+        ("num_expert_group", writer.add_expert_group_count),
         ("topk_group", writer.add_expert_group_used_count),
     ):
         if config.get(key) is not None:
             add(config[key])
+    if family == "KimiLinear":
+        writer.add_leading_dense_block_count(config["mlp_layer_types"].count("dense"))
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
     if "n_routed_experts" in config or family == "ExaoneMoe":
         writer.add_expert_weights_norm(config["norm_topk_prob"])
         writer.add_expert_weights_scale(config["routed_scaling_factor"])

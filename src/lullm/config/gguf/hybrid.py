@@ -8,7 +8,7 @@ from lullm.config.gguf.keys import Architecture, Data, Keys
 from lullm.config.gguf.rope import rope_scaling, turned_share, whole_heads
 
 
-def _attends(keys: Keys) -> list[bool]:
+def attends_of(keys: Keys) -> list[bool]:
     """By layer, whether it has attention; other layers have no key heads."""
     heads = keys.get("attention.head_count_kv")
     if not isinstance(heads, array) or len(heads) < keys.num_layers:
@@ -18,7 +18,7 @@ def _attends(keys: Keys) -> list[bool]:
 
 def _lfm2(keys: Keys) -> Data:
     whole_heads(keys)
-    attends = _attends(keys)
+    attends = attends_of(keys)
     convolution = next((layer for layer, has_heads in enumerate(attends) if not has_heads), 0)
     return {
         "architectures": ["Lfm2ForCausalLM"],
@@ -54,7 +54,7 @@ def _lfm2_moe(keys: Keys) -> Data:
 def _granite_hybrid(keys: Keys) -> Data:
     """State spaces and attention; experts and a shared one, or the shared one alone. 'finetuned': heads are rotated."""
     num_heads, inner_size = keys.need("ssm.time_step_rank"), keys.need("ssm.inner_size")
-    attends = _attends(keys)
+    attends = attends_of(keys)
     space = attends.index(False) if False in attends else 0
     shared = keys.number("expert_shared_feed_forward_length") or keys.need("feed_forward_length")
     return {
@@ -128,7 +128,7 @@ def _falcon_h1(keys: Keys) -> Data:
 
 def _jamba(keys: Keys) -> Data:
     """A file lists the layers with attention and with experts; a config has a period for each."""
-    attends = _attends(keys)
+    attends = attends_of(keys)
     space = attends.index(False) if False in attends else 0
     period, offset = _period(keys, attends)
     data = {
@@ -162,7 +162,7 @@ def _period(keys: Keys, layers: list[bool]) -> tuple[int, int]:
 
 def _nemotron_h(keys: Keys) -> Data:
     """Each layer has one kind: an MLP if it has inner elements, attention if it has heads."""
-    attends, inner = _attends(keys), keys.get("feed_forward_length")
+    attends, inner = attends_of(keys), keys.get("feed_forward_length")
     if not isinstance(inner, array) or len(inner) < keys.num_layers:
         raise keys.fault("feed_forward_length must be a list of the inner sizes of each layer")
     num_heads = keys.need("ssm.time_step_rank")

@@ -77,12 +77,12 @@ class DeltaNetConfig:
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """A sequence's state: the rows that the convolution sees, a matrix per value head, and a chunk's tokens."""
         sizes = (self.num_value_heads, self.key_head_dim, self.value_head_dim)
-        if self.forgets_by_key:
-            return (self.kernel_size - 1, self.num_channels), sizes
-        states = (self.kernel_size - 1, self.num_channels), *head_states(*sizes)
+        states = (self.kernel_size - 1, self.num_channels), *((sizes,) if self.forgets_by_key else head_states(*sizes))
         if not self.keeps_chunks:
             return states
-        # of a head: its changes, and its decay
+        # of a head: its changes, and its decay, or in bfloat16 what its decays follow from beside keys of its own
+        if self.forgets_by_key:
+            return *states, *chunk_tokens(*sizes, self.num_value_heads, self.value_head_dim + self.key_head_dim // 2)
         return *states, *chunk_tokens(*sizes, self.num_key_heads, self.value_head_dim + 1)
 
 

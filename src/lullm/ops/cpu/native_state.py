@@ -92,6 +92,7 @@ def _recur(
 ) -> Tensor:  # [T, H, Dv]
     (queries, keys, values), (betas, steps) = heads, sizes
     y = new_result(values.shape, values.dtype)
+    decays_by_key = steps.shape[1] != values.shape[1]  # then no factors lie behind the matrices
     call(
         "lullm_recurrence",
         queries.data_ptr(),
@@ -113,8 +114,8 @@ def _recur(
         values.shape[2],
         weights.least_step,
         weights.most_step if betas is None else weights.most_beta,
-        len(state.shapes) > 3,
-        steps.shape[1] != values.shape[1],
+        len(state.shapes) > (2 if decays_by_key else 3),
+        decays_by_key,
         DTYPES[values.dtype],
     )
     return y

@@ -9,7 +9,7 @@ from lullm.types.layer_kind import RecurrentState
 
 
 def with_chunks_of_use(model: ModelConfig, device: str, dtype: str, num_workers: int = 1) -> ModelConfig:
-    """The model, without that room where steps go token by token: it is 7 to 30 % of a state.
+    """The model, without that room where steps go token by token: it is 7 to 48 % of a state.
 
     Several workers have it on any CPU: their states are alike, and one of their machines may have tiles. Raises
     ConfigError as `load_library` does.

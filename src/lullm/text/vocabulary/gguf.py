@@ -33,6 +33,8 @@ _O200K = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%(end)s|"
     r"\p{N}%(digits)s| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_KIMI = r"\p{Han}+|" + _O200K.replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]").replace("/", "")
+"""Chinese characters stand apart."""
 _WITH_MARKS = (
     CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -75,6 +77,7 @@ _CUTS: dict[str, Cut] = {
     **dict.fromkeys(
         ("gpt-4o", "llama4", "minimax-m2"), Cut((_O200K % {"end": CONTRACTIONS + "?", "digits": "{1,3}"},))
     ),
+    "kimi-k2": Cut((_KIMI % {"end": CONTRACTIONS + "?", "digits": "{1,3}"},)),
     **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), Cut(_DEEPSEEK)),
     "seed-coder": Cut((_SEED,)),
 }

@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lullm.config.encoding.scheme import AffineScheme, Float8Scheme, Scheme
+from lullm.config.encoding.scheme import AffineScheme, Float4Scheme, Float8Scheme, Scheme
 from lullm.ops.quantized import grid
 from lullm.ops.quantized.grid import GridRows
 from lullm.weights.encoding.encoded import EncodedTensor
@@ -80,6 +80,7 @@ def encode_mlx(name: str, parts: Mapping[str, Tensor], scheme: Scheme) -> Encode
     if isinstance(scheme, Float8Scheme):
         values = numbers.view(torch.float8_e4m3fn)
         return encode_float8(name, {".weight": values, ".weight_scale": scales}, scheme)
+    assert isinstance(scheme, Float4Scheme), "the config has no others"
     own = {".weight": numbers, ".weight_scale": scales}
     if scheme.group_size == 16:  # scales are numbers of 8 bits; there is none of the whole tensor
         own |= {".weight_scale": scales.view(torch.float8_e4m3fn), ".weight_scale_2": torch.ones(())}

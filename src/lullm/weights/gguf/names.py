@@ -42,6 +42,14 @@ _LATENT = {
     "attn_k_b": "self_attn.k_b_proj",
     "attn_v_b": "self_attn.v_b_proj",
 }
+_KIMI_DELTA = {
+    **{f"ssm_conv1d_{each}": f"self_attn.{each}_conv1d" for each in "qkv"},
+    **{f"ssm_{gate}_{part}": f"self_attn.{gate}_{part}_proj" for gate in "fg" for part in "ab"},
+    "ssm_beta": "self_attn.b_proj",
+    "ssm_norm": "self_attn.o_norm",
+    "ssm_a": "self_attn.A_log",
+    "ssm_dt.bias": "self_attn.dt_bias",
+}
 _SPACE = {
     "ssm_in": "mamba.in_proj",
     "ssm_conv1d": "mamba.conv1d",
@@ -134,6 +142,7 @@ _OF_ARCHITECTURE: dict[str, Mapping[str, str]] = {
     "gptneox": _TWO_LAYERS,
     "granitehybrid": _SPACE,
     "jamba": _SPACE,
+    "kimi-linear": {**_LATENT, **_KIMI_DELTA},
     "lfm2": {"token_embd_norm": "model.norm"},
     "lfm2moe": {"token_embd_norm": "model.norm"},
     "mamba": _SPACE,
@@ -164,7 +173,7 @@ _OF_ARCHITECTURE: dict[str, Mapping[str, str]] = {
 _NOT_WEIGHTS = re.compile(r"^(rope_(freqs|factors_long|factors_short)\.weight|blk\.\d+\.nextn\..*)$")
 """Tensors that are read with the config, or that only draft tokens."""
 _LAYER = re.compile(r"^blk\.(\d{1,9})\.(.+)$")
-_FILTERS = re.compile(r"^blk\.\d+\.(shortconv\.conv|ssm_conv1d)\.weight$")
+_FILTERS = re.compile(r"^blk\.\d+\.(shortconv\.conv|ssm_conv1d(_[qkv])?)\.weight$")
 """Filters of convolutions, one per channel."""
 _VECTORS = re.compile(r"^blk\.\d+\.(ssm_d|ssm_norm\.weight)$")
 """Vectors that a file may hold as a matrix."""
@@ -197,7 +206,7 @@ class Names:
 
 def checkpoint_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The checkpoint's shape of a file's tensor of this name."""
-    if len(shape) == 2 and _FILTERS.match(name):
-        return shape[0], 1, shape[1]
+    if shape and _FILTERS.match(name):
+        return math.prod(shape[:-1]), 1, shape[-1]
     is_vector = _VECTORS.match(name) or _DECAYS.match(name) and shape[-1] == 1
     return (math.prod(shape),) if is_vector else shape

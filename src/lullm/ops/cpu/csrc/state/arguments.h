@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "../dtype.h"
+
 namespace lullm {
 
 // Tokens of a sequence that are computed together where there are tiles, at multiples of their number.
@@ -123,25 +125,34 @@ struct RecurrenceArgs {
   int64_t factor_place(int64_t head, int64_t block) const {
     return num_heads * key_dim * value_dim + head * num_column_blocks() + block;
   }
-  // Tokens as they are kept, by head: values in bf16 and two floats, or by the delta rule changes and a float; behind all
-  // heads by group, keys in bf16.
-  int64_t kept_of_head() const { return is_delta() ? value_dim + 1 : value_dim / 2 + 2; }
-  int64_t kept_place(int64_t head) const { return factor_place(num_heads, 0) + head * (kChunkTokens - 1) * kept_of_head(); }
+  // Tokens as they are kept, by head: values in bf16 and two floats, or by the delta rule changes and a float, or what decays
+  // by key follow from in bf16; behind all heads keys in bf16, by group, or with decays by key by head.
+  int64_t kept_of_head() const { return is_delta() ? value_dim + (decays_by_key ? key_dim / 2 : 1) : value_dim / 2 + 2; }
+  int64_t kept_place(int64_t head) const {
+    const int64_t first = decays_by_key ? num_heads * key_dim * value_dim : factor_place(num_heads, 0);
+    return first + head * (kChunkTokens - 1) * kept_of_head();
+  }
+  int64_t kept_decays_place(int64_t head) const { return kept_place(head) + (kChunkTokens - 1) * value_dim; }
   int64_t kept_keys_place(int64_t group) const { return kept_place(num_heads) + group * (kChunkTokens - 1) * key_dim / 2; }
   bool is_delta() const { return betas != nullptr; }
+  const Bf16* steps_by_key(int64_t row, int64_t head) const {
+    return static_cast<const Bf16*>(steps) + row * step_stride + head * key_dim;
+  }
   int64_t heads_of_group() const { return num_heads / num_groups; }
   int64_t num_column_blocks() const { return (value_dim + kStateColumns - 1) / kStateColumns; }
   int64_t padded_key_dim() const { return (key_dim + 15) / 16 * 16; }
   int64_t scratch_bytes() const { return 4 * (key_dim * kStateColumns + kTokensAtOnce * 4 * padded_key_dim()); }
   // What the heads of a group share of a chunk is prepared ahead for many heads, by any thread. One or two go through the
-  // chunks together and prepare each when they come to it: it does not leave the cache.
-  bool prepares_ahead() const { return heads_of_group() > 2; }
-  int64_t heads_of_item() const { return prepares_ahead() ? 1 : heads_of_group(); }
+  // chunks together and prepare each when they come to it: it does not leave the cache. With decays by key they share nothing.
+  bool prepares_ahead() const { return !decays_by_key && heads_of_group() > 2; }
+  int64_t heads_of_item() const { return prepares_ahead() || decays_by_key ? 1 : heads_of_group(); }
   int64_t prepared_bytes() const {
+    if (decays_by_key) return 4 * kChunkTokens * (3 * key_dim + 2 * kChunkTokens + 2) + 4 * key_dim;
     return 4 * kChunkTokens * (is_delta() ? 3 * key_dim / 2 + 2 * kChunkTokens + 2 : key_dim + kChunkTokens);
   }
   int64_t chunk_scratch_bytes() const {
-    return 4 * ((heads_of_item() + 1) * key_dim * value_dim + 32 * key_dim + 200 * value_dim + 4096) + prepared_bytes();
+    const int64_t to_prepare = (decays_by_key ? 176 : 32) * key_dim;
+    return 4 * ((heads_of_item() + 1) * key_dim * value_dim + to_prepare + key_dim + 200 * value_dim + 4096) + prepared_bytes();
   }
 };
 

@@ -12,6 +12,7 @@
 // Queries, keys and values are bf16 as they are. What is not, the state, changes and what decay has been applied to, is
 // split into two bf16 that hold its first 16 bits: two products instead of one, and of two such numbers three.
 
+#include <algorithm>
 #include <cmath>
 
 #include "../activation.h"
@@ -42,6 +43,7 @@ class Heads {
     weights_ = take(4 * kTileBytes);
     system_ = take_floats(kChunkTokens * kChunkTokens);
     tokens_ = take_floats(a.kept_of_head() * kChunkTokens);
+    all_decays_ = take_floats(a.key_dim);
     shared_ = take(a.prepares_ahead() ? 0 : a.prepared_bytes());
     rest_ = at;
   }
@@ -54,7 +56,8 @@ class Heads {
     for (int64_t number = 0; number < num_chunks; number++) {
       const Chunk chunk = a_.state.chunk(span_, number);
       const Shared shared(a_, prepared == nullptr ? shared_ : const_cast<char*>(prepared) + number * a_.num_groups * a_.prepared_bytes());
-      if (prepared == nullptr) share_chunk(a_, chunk, group_, shared, rest_);
+      if (a_.decays_by_key) share_chunk_by_key(a_, chunk, first_head_, shared, rest_);
+      else if (prepared == nullptr) share_chunk(a_, chunk, group_, shared, rest_);
       if (chunk.is_full()) {
         run_heads(chunk, number, shared);
       } else {  // the last one
@@ -84,9 +87,12 @@ class Heads {
     if (chunk.is_first && chunk.is_full()) state_.clear();
     take_tokens(chunk);
     weigh(chunk, shared);
+    if (!a_.decays_by_key) std::fill_n(all_decays_, a_.key_dim, decays_[kChunkTokens - 1]);
+    const float* all_decays = a_.decays_by_key ? shared.decays : all_decays_;
+    state_.ahead = {&a_, head_, chunk.first_row + kChunkTokens, a_.state.first_row(span_) + a_.state.num_rows(span_)};
     for (int64_t strip = 0; strip < state_.count(); strip++) {
       if (!chunk.is_first) {
-        if (!is_split) state_.split(strip, chunk.is_full(), decays_[kChunkTokens - 1]);
+        if (!is_split) state_.split(strip, chunk.is_full(), all_decays);
         state_.read(strip, shared.queries, rows, read_ + strip * 2 * kChunkTokens * kLanes);
         if constexpr (kIsDelta) state_.read(strip, shared.key_rows, rows, held_);
       }
@@ -102,7 +108,7 @@ class Heads {
     return static_cast<const Bf16*>(a_.values) + (chunk.first_row + t) * a_.value_stride + head_ * a_.value_dim;
   }
   // A state space keeps tokens as rows: the value, the sum of the logarithms of decay so far, and the size of the step. The
-  // delta rule keeps changes in strips, and these sums behind them.
+  // delta rule keeps changes in strips, and these sums behind them, or what decays by key follow from.
   Bf16* value(int64_t t) const { return reinterpret_cast<Bf16*>(tokens_ + t * a_.kept_of_head()); }
   float* changes(int64_t strip) const { return tokens_ + strip * kChunkTokens * kLanes; }
   // body(where it is kept, where it lies here, floats of a token, tokens that there is room for) for each piece of them.
@@ -112,20 +118,21 @@ class Heads {
     if (!kIsDelta) return body(place, tokens_, a_.kept_of_head());
     for (int64_t strip = 0; strip < state_.count(); strip++)
       body(place + strip * (kChunkTokens - 1) * kLanes, changes(strip), int64_t{kLanes});
-    body(place + (kChunkTokens - 1) * a_.value_dim, sums_, int64_t{1});
+    if (!a_.decays_by_key) body(place + (kChunkTokens - 1) * a_.value_dim, sums_, int64_t{1});
   }
 
-  // What is known of the chunk's tokens. Tokens to come are zeros.
+  // What is known of the chunk's tokens. Tokens to come are zeros. Decays by key are part of queries and keys.
   void take_tokens(const Chunk& chunk) {
     alignas(64) float given[kChunkTokens] = {}, betas[kChunkTokens] = {}, logs[kChunkTokens];
+    if (a_.decays_by_key) std::fill_n(sums_, kChunkTokens, 0.0f);
     if (chunk.begin > 0)
       for_kept([&](int64_t place, float* to, int64_t size) { a_.state.read(span_, place, chunk.begin * size, to); });
     for (int64_t t = chunk.begin; t < chunk.end; t++) {
       const int64_t at = (chunk.first_row + t) * a_.step_stride + head_;
-      given[t] = to_float(static_cast<const Bf16*>(a_.steps)[at]);
+      if (!a_.decays_by_key) given[t] = to_float(static_cast<const Bf16*>(a_.steps)[at]);
       if (kIsDelta) betas[t] = to_float(static_cast<const Bf16*>(a_.betas)[at]);
     }
-    const V rate = set1(-std::exp(a_.a_log[head_])), bias = set1(a_.dt_bias[head_]);
+    const V rate = set1(a_.decays_by_key ? 0.0f : -std::exp(a_.a_log[head_])), bias = set1(a_.decays_by_key ? 0.0f : a_.dt_bias[head_]);
     for (int64_t t = 0; t < kChunkTokens; t += kLanes) {
       V step = softplus(add(load(given + t), bias));
       if (!kIsDelta) step = min(max(step, set1(a_.least_step)), set1(a_.most_step));
@@ -165,10 +172,13 @@ class Heads {
     for_kept([&](int64_t place, const float* from, int64_t size) {
       a_.state.write(span_, place + chunk.begin * size, count * size, from + chunk.begin * size);
     });
-    if (head_ % a_.heads_of_group() > 0) return;
+    for (int64_t t = chunk.begin; t < chunk.end && a_.decays_by_key; t++)
+      a_.state.write(span_, a_.kept_decays_place(head_) + t * a_.key_dim / 2, a_.key_dim / 2,
+                     reinterpret_cast<const float*>(a_.steps_by_key(chunk.first_row + t, head_)));
+    if (!a_.decays_by_key && head_ % a_.heads_of_group() > 0) return;
     for (int64_t t = chunk.begin; t < chunk.end; t++) {
       const Bf16* key = static_cast<const Bf16*>(a_.keys) + (chunk.first_row + t) * a_.key_stride + group_ * a_.key_dim;
-      a_.state.write(span_, a_.kept_keys_place(group_) + t * a_.key_dim / 2, a_.key_dim / 2, reinterpret_cast<const float*>(key));
+      a_.state.write(span_, a_.kept_keys_place(a_.decays_by_key ? head_ : group_) + t * a_.key_dim / 2, a_.key_dim / 2, reinterpret_cast<const float*>(key));
     }
   }
 
@@ -305,6 +315,7 @@ class Heads {
   char* weights_;  // [2][32][32], first operands
   float* system_;  // [32][32]
   float* tokens_;  // [32][kept_of_head()]: values in bf16, sums and sizes; or changes: [strips][32][16]
+  float* all_decays_;  // [key_dim]: of a full chunk, if they are alike
   char* shared_;   // unless it is prepared ahead
   char* rest_;
   alignas(64) float sizes_[kChunkTokens], sums_[kChunkTokens], decays_[kChunkTokens], left_[kChunkTokens];

@@ -9,8 +9,6 @@ namespace lullm {
 namespace amx {
 namespace {
 
-constexpr float kNormEps = 1e-6f;
-
 // Rows times keys, of the tokens of these tiles: a token's with its own and those before it.
 void score(const char* rows, const char* columns, int64_t depth, int64_t first_tile, int64_t last_tile, float* scores) {
   for (int64_t tile = first_tile; tile <= last_tile; tile++) {

@@ -64,35 +64,44 @@ class Strips {
     });
   }
 
-  // A strip in two parts. With a full chunk the state decays by `factor`.
-  void split(int64_t number, bool decays, float factor) {
+  // A strip in two parts. With a full chunk its rows decay.
+  void split(int64_t number, bool decays, const float* factors) {
     float* state = strip(number);
     parts_len_ = 0;  // each in the place of the last one, in the first-level cache
     for (int64_t i = 0; i < a_.key_dim; i += 2, state += 2 * kLanes) {
       const V a = load(state), b = load(state + kLanes);
       char* to = parts_ + offset_of(i);
       split_pair(a, b, to, to + kTileBytes);
-      if (decays) store(state, mul(a, set1(factor))), store(state + kLanes, mul(b, set1(factor)));
+      if (decays) store(state, mul(a, set1(factors[i]))), store(state + kLanes, mul(b, set1(factors[i + 1])));
     }
   }
 
   // Rows times both parts of a strip, to [2][32][16]. Products that add to one tile wait for each other, so there is one for
-  // each part.
-  void read(int64_t number, const char* rows, const ChunkRows& of, float* to) const {
-    const char* parts = parts_ + number * parts_len_;
+  // each part. With decays by key rows have two parts, too, of which the small ones do not meet.
+  void read(int64_t number, const char* rows, const ChunkRows& of, float* to) {
+    const char *parts = parts_ + number * parts_len_, *rest = rows + a_.key_dim * 64;
     TILE_ZERO(0); TILE_ZERO(1); TILE_ZERO(2); TILE_ZERO(3);
     for (int64_t i = 0; i < a_.key_dim; i += kTileDepth, parts += 2 * kTileBytes) {
+      ahead.fetch();
       TILE_LOAD(6, parts, 64);
       TILE_LOAD(7, parts + kTileBytes, 64);
       if (of.has[0]) {
         TILE_LOAD(4, rows + (i + of.first[0]) * 64, 64);
         TILE_MULTIPLY(0, 4, 6);
         TILE_MULTIPLY(2, 4, 7);
+        if (a_.decays_by_key) {
+          TILE_LOAD(4, rest + (i + of.first[0]) * 64, 64);
+          TILE_MULTIPLY(2, 4, 6);
+        }
       }
       if (of.has[1]) {
         TILE_LOAD(5, rows + (i + 16 + of.first[1]) * 64, 64);
         TILE_MULTIPLY(1, 5, 6);
         TILE_MULTIPLY(3, 5, 7);
+        if (a_.decays_by_key) {
+          TILE_LOAD(5, rest + (i + 16 + of.first[1]) * 64, 64);
+          TILE_MULTIPLY(3, 5, 6);
+        }
       }
     }
     float *first = to + of.first[0] * kLanes, *second = to + (16 + of.first[1]) * kLanes;
@@ -100,12 +109,14 @@ class Strips {
     TILE_STORE(first + kChunkTokens * kLanes, 64, 2); TILE_STORE(second + kChunkTokens * kLanes, 64, 3);
   }
 
-  // Adds keys times what is written, in two parts, to a strip.
+  // Adds keys times what is written, in two parts, to a strip; keys as rows in `read`.
   void write(int64_t number, const char* keys, const char* written) {
+    const char* rest = keys + a_.key_dim * 64;
     float* state = strip(number);
     TILE_LOAD(6, written, 64);
     TILE_LOAD(7, written + kTileBytes, 64);
     for (int64_t i = 0; i < a_.key_dim; i += 32) {
+      ahead.fetch(), ahead.fetch();
       float *first = state + i * kLanes, *second = first + 16 * kLanes;
       TILE_LOAD(0, first, 64);
       TILE_LOAD(4, keys + i * 64, 64);
@@ -115,10 +126,18 @@ class Strips {
       TILE_MULTIPLY(1, 5, 6);
       TILE_MULTIPLY(0, 4, 7);
       TILE_MULTIPLY(1, 5, 7);
+      if (a_.decays_by_key) {
+        TILE_LOAD(4, rest + i * 64, 64);
+        TILE_MULTIPLY(0, 4, 6);
+        TILE_LOAD(5, rest + (i + 16) * 64, 64);
+        TILE_MULTIPLY(1, 5, 6);
+      }
       TILE_STORE(first, 64, 0);
       TILE_STORE(second, 64, 1);
     }
   }
+
+  Ahead ahead;
 
  private:
   static int64_t num_states(const RecurrenceArgs& a) { return a.heads_of_item(); }
