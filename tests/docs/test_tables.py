@@ -4,7 +4,7 @@ import pytest
 from docs.markdown import ROOT
 from docs.tables import Part, parts
 
-from lullm.models.registry import BUILDERS
+from lullm.config.family.table import FAMILIES
 
 
 @pytest.mark.parametrize("part", parts(), ids=lambda part: f"{part.page}-{part.start[:20]}")
@@ -14,4 +14,4 @@ def test_a_part_of_a_page_is_fresh(part: Part):
 
 
 def test_the_number_of_architectures():
-    assert f"| models | {len(BUILDERS)} architectures," in (ROOT / "README.md").read_text()
+    assert f"| models | {len(FAMILIES)} architectures," in (ROOT / "README.md").read_text()

@@ -85,7 +85,9 @@ def test_states_are_exact_in_a_cache_of_any_type(folder, kv_cache_dtype):
 INVARIANT = {
     "Qwen3_5": {"head_dim": 16, "linear_key_head_dim": 32, "linear_value_head_dim": 16},
     "FalconH1": {"head_dim": 16, "mamba_d_state": 32, "mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16},
-}
+    "KimiLinear": {"linear_head_dim": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16,
+                   "v_head_dim": 16},
+}  # fmt: skip
 """States of whole tiles."""
 
 
@@ -98,7 +100,9 @@ def test_the_bits_follow_no_batch_and_no_chunks(tmp_path, family):
     write_tokenizer(tmp_path)
     params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=1)
     prompts, found = random_prompts(4, 60), []
-    with LLM(str(tmp_path), **OPTIONS | {"dtype": "bfloat16"}, batch_invariant=True, max_num_batched_tokens=23) as llm:
+    may_promise = family != "KimiLinear"  # of more than 256 rows, products of its latents would be torch's
+    options = OPTIONS | {"dtype": "bfloat16", "batch_invariant": may_promise, "max_num_batched_tokens": 23}
+    with LLM(str(tmp_path), **options) as llm:
         for batch in (*([prompt] for prompt in prompts), prompts, prompts[::-1]):
             outputs = llm.generate(batch, params, use_tqdm=False)
             found.append([(o.outputs[0].token_ids, o.outputs[0].cumulative_logprob) for o in outputs])

@@ -89,11 +89,11 @@ def test_an_entry_point_that_fails_is_named(tmp_path, source, message):
 
 def test_own_architectures_stay():
     with pytest.raises(ConfigError, match="lullm has Qwen3ForCausalLM itself"):
-        register_model("Qwen3ForCausalLM", registry.BUILDERS["LlamaForCausalLM"])
+        register_model("Qwen3ForCausalLM", registry.builder_of("LlamaForCausalLM"))
 
 
 def test_a_second_registration_replaces_the_first():
-    first, second = registry.BUILDERS["LlamaForCausalLM"], registry.BUILDERS["Qwen3ForCausalLM"]
+    first, second = registry.builder_of("LlamaForCausalLM"), registry.builder_of("Qwen3ForCausalLM")
     for builder in (first, second):
         register_model(NAME, builder)
         assert registry._OUTSIDE_BUILDERS[NAME] is builder

@@ -27,7 +27,6 @@ REFUSED = {
     "THUDM/chatglm3-6b": NO_CODE,
     "baichuan-inc/Baichuan2-7B-Chat": NO_CODE,
     "internlm/internlm2-chat-7b": NO_CODE,
-    "internlm/internlm3-8b-instruct": NO_CODE,
     "moonshotai/Kimi-K2.5": "reads more than text.*choose a checkpoint of the text model alone",
 }
 OWN = [name for name in PUBLISHED if name not in REFUSED]

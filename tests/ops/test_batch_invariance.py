@@ -25,8 +25,8 @@ ACTIVATIONS = pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"
 NUM_ROWS = 600
 BATCHES = [(0, 2), (7, 3), (11, 7), (64, 8), (5, 12), (100, 13), (3, 16), (130, 25), (250, 33), (290, 100), (0, 600)]
 """First row and number of rows."""
-# in, out: whole panels; a depth of several blocks and a rest of rows; rows that cannot be packed
-SHAPES = pytest.mark.parametrize("shape", [(64, 64), (1120, 200), (70, 40)], ids=str)
+# in, out: whole panels; a depth of several blocks and a rest of rows; no whole tiles; no whole panel
+SHAPES = pytest.mark.parametrize("shape", [(64, 64), (1120, 200), (70, 40), (96, 8)], ids=str)
 
 
 @pytest.fixture(autouse=True, params=LIBRARY.available_isas)

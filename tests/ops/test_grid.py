@@ -210,3 +210,37 @@ def test_the_largest_sums_do_not_overflow(isa, kind, digit, code):
             found = quantized_native.quantized_logits(x, storage, layout)
             expected = F.linear(x.double(), rows.decode().double())
             torch.testing.assert_close(found.double(), expected, atol=0, rtol=1e-6)
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("kind", "digit"),
+    [
+        (grid.Q4_0, -8),
+        (grid.Q4_1, 15),
+        (grid.ZERO_POINTS, 15),
+        (grid.Q8_0, -128),
+        (grid.ANY_32, -128),
+        (grid.ANY_32, 127),
+    ],
+)
+def test_sums_of_the_largest_digits_are_exact(isa, kind, digit):
+    """Tiles add those of 4 bits as floats, up to 2**24; a row alone is added by vectors, as integers."""
+    digits = torch.full((32, 128), digit, dtype=torch.int8)
+    scales = (torch.rand(32, 4, generator=torch.Generator().manual_seed(3)) + 0.5).half()
+    mins = scales if kind.min_bytes else None
+    zeros = torch.ones(32, 4, dtype=torch.uint8) if kind is grid.ZERO_POINTS else None
+    rows = GridRows(digits if kind.has_sign else digits.to(torch.uint8), scales, None, mins, zeros)
+    layout = GridLayout(kind, 32, 128)
+    storage = torch.zeros(layout.shape, dtype=torch.uint8)
+    layout.store_(storage, 0, rows)
+    x = 1 - torch.rand(20, 128, generator=torch.Generator().manual_seed(4)).bfloat16() / 64
+    x[0] = 1
+    for part in (x, -x):
+        found = quantized_native.quantized_logits(part, storage, layout)
+        assert all(
+            torch.equal(quantized_native.quantized_logits(row[None], storage, layout)[0], found[i])
+            for i, row in enumerate(part)
+        )
+        exact = F.linear(part.double(), rows.decode().double())
+        torch.testing.assert_close(found.double(), exact, atol=0, rtol=2e-5)

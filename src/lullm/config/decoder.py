@@ -143,8 +143,8 @@ class DecoderConfig:
         ropes: by layer; None: its heads are not rotated. In most families all rotate the same share of a head.
         activation: of the gates in the MLP.
         attention_scale: factor on the products of queries and keys.
-        attention_bias: projections of queries, keys and values have a bias, and in most families that of the output.
-        output_bias: the projection after attention has a bias, in families with a separate key for it.
+        attention_bias: projections of queries, keys and values have a bias.
+        output_bias: the projection behind attention has one; None: as those in front.
         query_stretch: see there.
         query_heads: their number by layer, if it differs; empty: the model's in all layers.
         has_sinks: every query head has a learned sink (see `Ops.attention`).
@@ -159,6 +159,8 @@ class DecoderConfig:
             mean counts; None: all of it. Empty: None in all layers.
         output_gate: the result of attention is multiplied by gates.
         has_head_norms: of families that may have norms on every query and key head.
+        has_row_norms: of families that may have one over all query heads of a row, and one over all key heads.
+        has_drafts: a checkpoint may hold layers that draft tokens, which are not loaded.
         has_post_norms: of families that may have norms behind attention and MLP, too.
         has_logit_bias: of families that may add a learned bias to the logits.
         mlp_bias: projections of the MLP have a bias.
@@ -186,7 +188,7 @@ class DecoderConfig:
     attention_scale: float
     activation: Activation = "silu"
     attention_bias: bool = False
-    output_bias: bool = False
+    output_bias: bool | None = None
     query_stretch: QueryStretch | None = None
     query_heads: tuple[int, ...] = ()
     has_sinks: bool = False
@@ -199,6 +201,8 @@ class DecoderConfig:
     gate_cutoffs: tuple[float | None, ...] = ()
     output_gate: OutputGate | None = None
     has_head_norms: bool = False
+    has_row_norms: bool = False
+    has_drafts: bool = False
     has_post_norms: bool = False
     has_logit_bias: bool = False
     mlp_bias: bool = False
@@ -232,6 +236,11 @@ class DecoderConfig:
     def inner_size(self, layer: int) -> int:
         """Inner size of a layer's MLP."""
         return self.intermediate_sizes[layer] if self.intermediate_sizes else self.intermediate_size
+
+    @property
+    def has_output_bias(self) -> bool:
+        """The projection behind attention has a bias."""
+        return self.attention_bias if self.output_bias is None else self.output_bias
 
     def rotary_dim(self, head_dim: int) -> int:
         """Elements of a head that are rotated, from its start, in layers that rotate."""

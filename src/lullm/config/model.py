@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal, cast, get_args
 
 from lullm.config.decoder import DecoderConfig
+from lullm.config.encoding.mlx import with_mlx_method
 from lullm.config.encoding.modelopt import with_own_file
 from lullm.config.encoding.scheme import CheckpointEncoding
 from lullm.config.encoding.table import read_encoding
@@ -226,7 +227,7 @@ class ModelConfig:
             raise ModelLoadError(
                 f"{folder} has no config.json; a model folder holds config.json, tokenizer.json and *.safetensors"
             ) from None
-        config = cls.from_dict(overridden(with_own_file(data, folder), overrides))
+        config = cls.from_dict(overridden(with_mlx_method(with_own_file(data, folder)), overrides))
         if unknown := overrides.keys() & config.unknown_keys:
             raise ConfigError(f"hf_overrides: nothing is known about {', '.join(sorted(unknown))}")
         if config.unknown_keys:
@@ -260,7 +261,7 @@ class ModelConfig:
             head_dim=head_dim,
             max_position_embeddings=positive_int(data, "max_position_embeddings", most=MOST_POSITIONS),
             layer_kinds=layer_kinds,
-            family=family.read(data, layer_kinds, head_dim),
+            family=family.part(data, layer_kinds, head_dim),
             tie_word_embeddings=boolean(data, "tie_word_embeddings", False),
             dtype=_read_dtype(data, "float32" if encoding is None and own_encoding is None else "bfloat16"),
             eos_token_ids=token_id_list(data.get("eos_token_id"), "config.json: eos_token_id"),

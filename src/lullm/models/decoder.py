@@ -25,26 +25,33 @@ from lullm.nn.norm import Norm, RMSNorm
 from lullm.nn.rotary import Rotary
 from lullm.ops.table import Ops
 from lullm.types.layer_kind import SharedAttention
-from lullm.weights.rule import Scale, WeightRules, decoder_rules, without_tower
+from lullm.weights.rule import Rename, Scale, WeightRules, decoder_rules, without_tower
 
 
-def rules_of(config: ModelConfig) -> WeightRules:
-    """The rules of a family with Llama's names, with or without modules for pictures."""
+def rules_of(config: ModelConfig, *renames: Rename) -> WeightRules:
+    """The rules of a family that has Llama's names, with or without what reads pictures; `renames`: and others."""
     rotary_dim = config.family.rotary_dim(config.head_dim)
     rules = without_tower(decoder_rules(config.ties_head, config.head_dim, rotary_dim))
+    rules = replace(rules, renames=(*rules.renames, *renames))
     if config.family.residual_scale == 1.0:
         return rules
     # Folded into the last matrices of attention and MLP: rounded as a product would be, without a pass of its own.
     return replace(rules, scales=(Scale(RESIDUAL, config.family.residual_scale),))
 
 
+def with_one_gate_up(rules: WeightRules) -> WeightRules:
+    """Where a checkpoint holds gates and ups as one tensor, or no gates."""
+    return replace(rules, fusions=tuple(fusion for fusion in rules.fusions if fusion.into != "gate_up_proj"))
+
+
 RESIDUAL = re.compile(r"\.(o_proj|out_proj|down_proj)\.(weight|bias)$")
 """The matrices whose results are added to the residual stream."""
 
 
-def gated_mlp(config: ModelConfig, layer: int, dtype: torch.dtype, bias: bool = False) -> GatedMLP:
-    """The MLP of most families, the same in every layer."""
-    return GatedMLP(config.hidden_size, config.family.inner_size(layer), config.family.activation, bias, dtype)
+def gated_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> GatedMLP:
+    """The MLP of most families."""
+    family = config.family
+    return GatedMLP(config.hidden_size, family.inner_size(layer), family.activation, family.mlp_bias, dtype)
 
 
 def plain_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> MLP:
@@ -74,7 +81,6 @@ class DecoderStyle:
         head_norms: RMSNorm on every query and key head before the rotation. `has_norm_weights`: with weights.
         norms_behind_rope: these norms come after the rotation.
         row_norms: RMSNorm over all query heads of a row, and over all key heads, before the rotation.
-        qkv_bias, o_bias: the projections have a bias.
         query_factors: by position, of models whose queries grow with it (`nn.attention.stretch_factors`).
         has_logit_bias: a learned bias is added to the logits.
         norms_embedding: a norm comes after the embedding, too.
@@ -92,8 +98,6 @@ class DecoderStyle:
     has_norm_weights: bool = True
     norms_behind_rope: bool = False
     row_norms: bool = False
-    qkv_bias: bool = False
-    o_bias: bool = False
     query_factors: Tensor | None = None
     has_logit_bias: bool = False
     norms_embedding: bool = False
@@ -172,8 +176,8 @@ def new_attention(
         has_norm_weights=style.has_norm_weights,
         norms_behind_rope=style.norms_behind_rope,
         row_norm_eps=family.rms_norm_eps if style.row_norms else None,
-        qkv_bias=style.qkv_bias,
-        o_bias=style.o_bias,
+        qkv_bias=family.attention_bias,
+        o_bias=family.has_output_bias,
         has_sinks=family.has_sinks,
         query_factors=style.query_factors,
         output_gate=family.output_gate,

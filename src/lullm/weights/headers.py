@@ -132,6 +132,7 @@ def _wrong_sizes(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]
 
 
 def _is_packed(config: ModelConfig, name: str) -> bool:
-    """Whether the tensor of this name may hold two numbers a byte."""
-    scheme = None if config.encoding is None else config.encoding.scheme_of(name.removesuffix(".weight"))
-    return isinstance(scheme, Float4Scheme | TableScheme)
+    """Whether the tensor of this name may hold several numbers in a byte or a word."""
+    if config.encoding is None or (scheme := config.encoding.scheme_of(name.removesuffix(".weight"))) is None:
+        return False
+    return config.encoding.method == "mlx" or isinstance(scheme, Float4Scheme | TableScheme)

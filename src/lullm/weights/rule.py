@@ -16,6 +16,11 @@ class Rename:
     replacement: str
 
 
+def renames(*pairs: tuple[str, str]) -> tuple[Rename, ...]:
+    """Of patterns and replacements."""
+    return tuple(Rename(re.compile(pattern), replacement) for pattern, replacement in pairs)
+
+
 @dataclass(frozen=True, slots=True)
 class Fusion:
     """Layers named `parts` in a checkpoint are the parts, in this order, of the FusedLinear named `into`.

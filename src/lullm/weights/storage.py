@@ -4,6 +4,7 @@ from pathlib import Path
 
 from lullm.config.encoding.scheme import (
     EVERYTHING,
+    AffineScheme,
     CheckpointEncoding,
     Float4Scheme,
     Float8Scheme,
@@ -13,6 +14,7 @@ from lullm.config.encoding.scheme import (
 )
 from lullm.nn.embedding import Embedding, LMHead
 from lullm.ops.quantized.narrow import BLOCK_INPUTS, narrow_format
+from lullm.weights.encoding.affine import affine_formats
 from lullm.weights.encoding.checkpoint import with_encoding
 from lullm.weights.encoding.float4 import float4_formats
 from lullm.weights.encoding.float8 import float8_formats
@@ -63,10 +65,10 @@ def foretell_storage(model: Loadable, encoding: CheckpointEncoding | None, own_e
 
 
 def _scheme_of(encoding: CheckpointEncoding, module: str, is_outer: bool) -> Scheme | None:
-    """The scheme of a module. Methods that name no modules do not quantize embedding and head."""
+    """The scheme of a module. Few methods that name no modules quantize embedding and head."""
     scheme = encoding.scheme_of(module)
     of_all = any(targets is EVERYTHING and scheme is own for targets, own in encoding.groups)
-    return None if is_outer and of_all and not isinstance(scheme, NativeScheme) else scheme
+    return None if is_outer and of_all and encoding.method not in ("lullm", "mlx") else scheme
 
 
 def _formats(scheme: Scheme | None, num_inputs: int) -> tuple[int, ...]:
@@ -79,6 +81,8 @@ def _formats(scheme: Scheme | None, num_inputs: int) -> tuple[int, ...]:
         return float8_formats(num_inputs, None if scheme.block is None else scheme.block[1])
     if isinstance(scheme, NativeScheme):
         return 4, 8
+    if isinstance(scheme, AffineScheme):
+        return affine_formats(scheme.bits)
     bits = 8 if scheme.packing == "plain" else scheme.bits
     size = num_inputs if scheme.group_size is None else scheme.group_size
     is_whole = num_inputs % size == 0 and not scheme.has_order and scheme.packing != "hqq"  # zero points of no digit

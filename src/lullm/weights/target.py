@@ -145,6 +145,8 @@ class WeightTargets:
             parts[match[3]] = self._targets[match[0]]
         stacks = [stack for stack in self._rules.stacks if stack.modules == modules]
         for (prefix, found), stack in itertools.product(lists.items(), stacks):
+            if not all(found[number].keys() >= set(stack.parts) for number in found):  # experts without gates
+                continue
             slices = [[found[number][part] for part in stack.parts] for number in sorted(found)]
             name = f"{prefix}.{stack.name}"
             self._targets[name] = _stacked(name, slices, stack, sorted(found))

@@ -2,7 +2,7 @@
 
 import json
 
-from kit.folder.quantized_tools import hqq, quark, torchao
+from kit.folder.quantized_tools import hqq, mlx, mlx_floats, quark, torchao
 from kit.folder.quantized_words import (
     auto_round,
     awq,
@@ -55,6 +55,15 @@ FORMATS = {
     "Quark, MXFP4": lambda: quark("fp4"),
     "Quark, uint4": lambda: quark("uint4"),
     "Quark, int4": lambda: quark("int4"),
+    "MLX": lambda: mlx(size=32),
+    "MLX, 2 bits": lambda: mlx(2, 32),
+    "MLX, 3 bits": lambda: mlx(3, 32),
+    "MLX, 5 bits": lambda: mlx(5, 32),
+    "MLX, 6 bits": lambda: mlx(6, 32),
+    "MLX, 8 bits": lambda: mlx(8, 32),
+    "MLX, MXFP4": lambda: mlx_floats("mxfp4"),
+    "MLX, NVFP4": lambda: mlx_floats("nvfp4"),
+    "MLX, MXFP8": lambda: mlx_floats("mxfp8"),
     "awq": awq,
     "gptq v1": gptq,
     "gptq v2": lambda: gptq(version=2),
@@ -68,7 +77,7 @@ FORMATS = {
     "fp8 of Mistral": float8,
     "fp8 of Meta": lambda: float8(per_row=True, name="weight_scale", quant_method="fbgemm_fp8"),
 }  # fmt: skip
-BYTES, DIGITS, GROUPS, BYTE_GROUPS, ZERO_POINTS = 8, 4, 16, 17, 22
+BYTES, DIGITS, GROUPS, BYTE_GROUPS, ZERO_POINTS, OFFSETS, BYTE_OFFSETS = 8, 4, 16, 17, 22, 23, 24
 FLOAT_ROWS, FLOAT_BLOCKS, MXFP4 = 32 | 3 << 8, 32 | 1 << 8, 33
 """e4m3, with the blocks of 32 inputs that share a scale, of 96; e2m1."""
 NATIVE = {
@@ -83,6 +92,9 @@ NATIVE = {
     "torchao, fp8": (FLOAT_ROWS,), "Quark, fp8": (FLOAT_ROWS,), "Quark, int8": (BYTES,), "Quark, MXFP4": (MXFP4,),
     "Quark, uint4": (ZERO_POINTS,), "Quark, int4": (GROUPS, ZERO_POINTS),
     "int8 of bitsandbytes": (BYTES,), "mxfp4": (MXFP4,), "mxfp8": (FLOAT_BLOCKS,),
+    "MLX": (OFFSETS, BYTE_OFFSETS), "MLX, 2 bits": (OFFSETS, BYTE_OFFSETS), "MLX, 3 bits": (OFFSETS, BYTE_OFFSETS),
+    "MLX, 5 bits": (BYTE_OFFSETS,), "MLX, 6 bits": (BYTE_OFFSETS,), "MLX, MXFP4": (MXFP4,),
+    "MLX, MXFP8": (FLOAT_BLOCKS,),
     "fp8 of Meta": (FLOAT_ROWS,), "fp8 blocks": (FLOAT_BLOCKS,),
 }  # fmt: skip
 """The native formats (`Layout.format`) that hold what a checkpoint holds exactly, the smallest first."""

@@ -1,4 +1,4 @@
-"""Checkpoints of HQQ, torchao and Quark, from their definitions."""
+"""Checkpoints of HQQ, torchao, Quark and MLX, from their definitions."""
 
 import torch
 from kit.folder.quantized_words import awq, compressed, float8, narrow, pack
@@ -90,3 +90,44 @@ def signed_digits(weight, size=32):
     words = pack(digits.flatten(0, 1) & 15, 4, 1, (0, 2, 4, 6, 1, 3, 5, 7))
     dense = (digits * scales.float().unsqueeze(1)).flatten(0, 1).t().contiguous()
     return {"qweight": words, "scales": scales}, dense
+
+
+def mlx(bits=4, size=64, **changes):
+    """MLX: rows of integers, one after the other in words; scales and offsets of groups. mlx-lm 0.32 reads them so."""
+
+    def encode(weight):
+        groups = weight.unflatten(-1, (-1, size))
+        low, high = groups.amin(-1), groups.amax(-1)
+        scales, offsets = ((high - low) / (2**bits - 1)).half(), low.half()
+        steps = (groups - offsets.float().unsqueeze(-1)) / scales.float().unsqueeze(-1)
+        codes = steps.round().clamp(0, 2**bits - 1)
+        digits = (codes.flatten(-2).long().unsqueeze(-1) >> torch.arange(bits) & 1).flatten(-2)  # one after the other
+        words = (digits.unflatten(-1, (-1, 8)) << torch.arange(8)).sum(-1).to(torch.uint8).view(torch.uint32)
+        dense = codes * scales.float().unsqueeze(-1) + offsets.float().unsqueeze(-1)
+        return {"weight": words, "scales": scales, "biases": offsets}, dense.flatten(-2)
+
+    return {"quant_method": "mlx", "group_size": size, "bits": bits} | changes, encode
+
+
+def mlx_floats(mode):
+    """MLX's modes that are other formats, too: MXFP4 and MXFP8 of compressed-tensors, NVFP4 with a factor of 1."""
+    size, bits = (16 if mode == "nvfp4" else 32), (8 if mode == "mxfp8" else 4)
+
+    def encode(weight):
+        scale = weight.unflatten(1, (-1, size)).abs().amax(-1) / (448 if bits == 8 else 6)
+        scale = scale.to(torch.float8_e4m3fn) if mode == "nvfp4" else scale.log2().ceil()
+        factors = (scale.float() if mode == "nvfp4" else torch.exp2(scale)).unsqueeze(-1)
+        steps = weight.unflatten(1, (-1, size)) / factors
+        if bits == 8:
+            values = steps.clamp(-448, 448).to(torch.float8_e4m3fn)
+            words, dense = values.view(torch.uint8), values.float()
+        else:
+            magnitudes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+            numbers = torch.cat((magnitudes, -magnitudes))
+            codes = (steps.unsqueeze(-1) - numbers).abs().argmin(-1)
+            words, dense = codes[..., ::2] | codes[..., 1::2] << 4, numbers[codes]
+        stored = scale.view(torch.uint8) if mode == "nvfp4" else (scale + 127).to(torch.uint8)
+        parts = {"weight": words.flatten(1).to(torch.uint8).view(torch.uint32), "scales": stored}
+        return parts, (dense * factors).flatten(1)
+
+    return {"quant_method": "mlx", "group_size": size, "bits": bits, "mode": mode}, encode

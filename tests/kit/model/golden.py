@@ -37,13 +37,17 @@ SIZES = {
 
 def model_class(family):
     """transformers' class of a family's causal models."""
+    return class_of(architecture_of(family))
+
+
+def class_of(name):
+    """transformers' class of an architecture."""
     import transformers
 
-    name = architecture_of(family)
     if found := getattr(transformers, name, None):
         return found
-    # A config of Llama's class: `config.json` names the architecture, and transformers computes another one's.
-    config_class = getattr(transformers, f"{family}Config")
+    # A config class that transformers computes as Llama: files name an architecture of its own.
+    config_class = getattr(transformers, name.replace("ForCausalLM", "Config"))
     return type(name, (transformers.LlamaForCausalLM,), {"config_class": config_class})
 
 

@@ -6,6 +6,7 @@ import re
 import torch
 from safetensors.torch import load_file, save_file
 
+from kit.model.golden import class_of
 from lullm.config.pooling.architecture import split_architecture
 
 READ_AS = {
@@ -36,11 +37,7 @@ def reference_model(name, small):
     if name in TEXT_ALONE:
         data = data["text_config"] | {"architectures": [TEXT_ALONE[name]]}
     config = transformers.CONFIG_MAPPING[data["model_type"]].from_dict(data)
-    model = (
-        getattr(transformers, split_architecture(data["architectures"][0]).base)
-        ._from_config(config, dtype=torch.float32)
-        .eval()
-    )
+    model = class_of(split_architecture(data["architectures"][0]).base)._from_config(config, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(0)
     learned = [item for item in model.named_buffers() if item[0].endswith(LEARNED)]
     with torch.no_grad():

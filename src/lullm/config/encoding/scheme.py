@@ -43,6 +43,14 @@ class IntegerScheme:
 
 
 @dataclass(frozen=True, slots=True)
+class AffineScheme:
+    """A weight is integer x scale + offset, both of its group of so many inputs."""
+
+    bits: int
+    group_size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Float8Scheme:
     """A weight is a number of 8 bits (e4m3) x scale. block: (outputs, inputs) of a scale; None: a row or the tensor."""
 
@@ -71,7 +79,7 @@ class NativeScheme:
     """lullm's own files: digits of 4 bits, a scale of every 16 inputs and one of the row, as in memory."""
 
 
-Scheme = IntegerScheme | Float8Scheme | Float4Scheme | TableScheme | NativeScheme
+Scheme = IntegerScheme | AffineScheme | Float8Scheme | Float4Scheme | TableScheme | NativeScheme
 
 
 @dataclass(frozen=True, slots=True)

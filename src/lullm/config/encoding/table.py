@@ -6,14 +6,25 @@ from lullm.config.encoding.bitsandbytes import read_bitsandbytes
 from lullm.config.encoding.compressed_tensors import read_compressed_tensors
 from lullm.config.encoding.float8 import read_float8
 from lullm.config.encoding.hqq import read_hqq
-from lullm.config.encoding.keys import Data, fault
+from lullm.config.encoding.keys import Data, check_known, choice, fault, module_names
+from lullm.config.encoding.mlx import read_mlx
 from lullm.config.encoding.modelopt import read_modelopt
-from lullm.config.encoding.native import read_native
 from lullm.config.encoding.packed import read_auto_round, read_awq, read_gptq
 from lullm.config.encoding.quark import read_quark
-from lullm.config.encoding.scheme import CheckpointEncoding
+from lullm.config.encoding.scheme import EVERYTHING, CheckpointEncoding, IntegerScheme, NativeScheme, Targets
 from lullm.config.encoding.torchao import read_torchao
 from lullm.config.field import shown
+
+
+def read_native(data: Data) -> CheckpointEncoding:
+    """The 4-bit files of `lullm quantize`: `int8_modules` hold bytes, all others digits."""
+    check_known(data, ("bits", "int8_modules"), (), ())
+    choice(data, "version", (1,), None)
+    choice(data, "bits", (4,), None)
+    by_bytes = Targets(frozenset(module_names(data, "int8_modules")))
+    plain = IntegerScheme(8, None, is_symmetric=True, packing="plain")
+    return CheckpointEncoding("lullm", ((EVERYTHING, NativeScheme()), (by_bytes, plain)))
+
 
 METHODS: Mapping[str, Callable[[Data], CheckpointEncoding | None]] = {
     "auto-round": read_auto_round,
@@ -26,6 +37,7 @@ METHODS: Mapping[str, Callable[[Data], CheckpointEncoding | None]] = {
     "hqq": read_hqq,
     "intel/auto-round": read_auto_round,
     "lullm": read_native,
+    "mlx": read_mlx,
     "modelopt": read_modelopt,
     "modelopt_fp4": read_modelopt,
     "quark": read_quark,

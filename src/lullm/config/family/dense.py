@@ -142,11 +142,13 @@ QWEN2 = Family(
     read_dense,
     defaults={"sliding_window": 4096},
     reads=DENSE_READS | _SWITCH,
+    always={"attention_bias": True, "output_bias": False},
     layer_kinds=window_if_switched_on,
 )
 QWEN3 = Family(
     read_dense,
     defaults={"sliding_window": 4096},
     reads=DENSE_READS | _SWITCH | {"attention_bias"},
+    always={"has_head_norms": True},
     layer_kinds=window_if_switched_on,
 )

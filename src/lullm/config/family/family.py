@@ -1,7 +1,7 @@
 """Family: the rules for the `config.json` of one architecture, as data."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig
@@ -27,6 +27,7 @@ class Family:
         aliases: the architecture's own names of common keys.
         layer_kinds: data -> the kind of each layer. Raises ModelLoadError.
         derive: data -> data with common keys computed from the family's own. Raises ModelLoadError.
+        always: fields of the family's part with the same value for every file.
         encodings: values of `quant_method` in `quantization_config` that the family decodes itself.
     """
 
@@ -38,7 +39,12 @@ class Family:
     aliases: Mapping[str, str] = field(default_factory=dict)
     layer_kinds: Callable[[Data], tuple[LayerKind, ...]] = full_attention
     derive: Callable[[Data], Data] = dict
+    always: Mapping[str, Any] = field(default_factory=dict)
     encodings: frozenset[str] = frozenset()
+
+    def part(self, data: Data, kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+        """The family's part of a file. Raises ModelLoadError."""
+        return replace(self.read(data, kinds, head_dim), **self.always)
 
     def fill(self, data: Data) -> Data:
         """The data without ignored keys, with defaults and derived keys, under the common names.

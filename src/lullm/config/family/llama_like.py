@@ -218,6 +218,7 @@ GLM4 = Family(
     reads=DENSE_READS | {"attention_bias", "partial_rotary_factor"},
     fixed=NO_WINDOW,
     ignores=UNUSED_WINDOW,
+    always={"output_bias": False},
 )
 ERNIE4_5 = Family(
     _read_ernie4_5,
@@ -239,6 +240,7 @@ HELIUM = Family(
     reads=DENSE_READS | {"attention_bias", "mlp_bias"},
     fixed=NO_WINDOW,
     ignores=UNUSED_WINDOW,
+    always={"output_bias": False},
 )
 EXAONE4 = Family(
     _read_exaone4,
@@ -257,6 +259,7 @@ EXAONE_MOE = Family(
     | {"mlp_layer_types", "first_k_dense_replace", "norm_topk_prob", "n_group", "topk_group"},
     ignores=TRAINING | {"num_nextn_predict_layers", "mtp_loss_scaling_factor"},
     layer_kinds=_exaone4_kinds,
+    always={"has_head_norms": True, "has_drafts": True},
 )  # fmt: skip
 CWM = Family(
     _read_cwm,

@@ -5,6 +5,7 @@ from typing import Any, cast, get_args
 import torch
 
 from lullm.config.decoder import DecoderConfig
+from lullm.config.encoding.mlx import with_mlx_method
 from lullm.config.field import shown, token_id_list
 from lullm.config.model import ModelConfig, ModelDType
 from lullm.errors import ModelLoadError
@@ -14,7 +15,7 @@ from lullm.models.fallback.blueprint import draw_blueprint
 def foreign_config(data: dict[str, Any]) -> ModelConfig:
     """From a parsed `config.json`. Raises ModelLoadError: transformers cannot run it over lullm's attention."""
     architecture = data["architectures"][0]
-    if data.get("quantization_config"):
+    if with_mlx_method(data).get("quantization_config"):
         raise ModelLoadError(
             f"config.json: quantized checkpoints are not supported for {architecture}, which transformers runs; take "
             "one in bfloat16"

@@ -24,7 +24,7 @@ from lullm.nn.mlp import MLP
 from lullm.nn.norm import LayerNorm
 from lullm.nn.rotary import Rotary
 from lullm.ops.table import Ops
-from lullm.weights.rule import Fusion, HeadOrder, Rename, WeightRules
+from lullm.weights.rule import Fusion, HeadOrder, WeightRules, renames
 
 OPT_UNUSED_POSITIONS = 2
 """The table of positions of OPT and BioGPT starts with two unused rows. They are moved to its end."""
@@ -35,8 +35,9 @@ class GPTLayer(nn.Module):
 
     def __init__(self, config: ModelConfig, layer: int, group: int, dtype: torch.dtype):
         super().__init__()
-        family, bias = config.family, config.family.attention_bias
-        style = AttentionStyle(scale=family.attention_scale, qkv_bias=bias, o_bias=bias or family.output_bias)
+        family = config.family
+        biases = family.attention_bias, family.has_output_bias
+        style = AttentionStyle(scale=family.attention_scale, qkv_bias=biases[0], o_bias=biases[1])
         self.norms_first = family.norms_first
         self.input_layernorm = LayerNorm(config.hidden_size, family.rms_norm_eps, dtype)
         self.self_attn = Attention(config, style, layer, group, dtype)
@@ -143,10 +144,6 @@ class GPTCausalLM(Model):
         return projected
 
 
-def _renames(*pairs: tuple[str, str]) -> tuple[Rename, ...]:
-    return tuple(Rename(re.compile(pattern), replacement) for pattern, replacement in pairs)
-
-
 def _drops(config: ModelConfig, *patterns: str) -> tuple[re.Pattern[str], ...]:
     tied = (r"^lm_head\.weight$",) if config.ties_head else ()  # a copy of the embedding
     return tuple(re.compile(pattern) for pattern in (*patterns, *tied))
@@ -172,7 +169,7 @@ _SAVED_MASKS = r"\.attn\.(attention\.)?(masked_)?bias$"
 
 def build_gpt2(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> GPTCausalLM:
     rules = WeightRules(
-        renames=_renames(*_GPT2_RENAMES),
+        renames=renames(*_GPT2_RENAMES),
         drops=_drops(config, _SAVED_MASKS),
         transposes=(re.compile(r"\.(qkv_proj|o_proj|fc1|fc2)\.weight$"),),
     )
@@ -182,7 +179,7 @@ def build_gpt2(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> G
 def build_gpt1(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> GPTCausalLM:
     names = ((r"(?<![^.])tokens_embed\.", "wte."), (r"(?<![^.])positions_embed\.", "wpe."))
     rules = WeightRules(
-        renames=_renames(*names, *_GPT2_RENAMES),
+        renames=renames(*names, *_GPT2_RENAMES),
         drops=_drops(config, _SAVED_MASKS, r"^(transformer\.)?position_ids$"),
         transposes=(re.compile(r"\.(qkv_proj|o_proj|fc1|fc2)\.weight$"),),
     )
@@ -197,14 +194,14 @@ def build_gpt_bigcode(config: ModelConfig, dtype: torch.dtype, max_model_len: in
         starts = [(3 * head + part) * size for part in range(3) for head in range(num_heads)]
         rows = tuple(start + row for start in starts for row in range(size))
         orders = (HeadOrder(re.compile(r"\.qkv_proj\."), rows),)
-    rules = WeightRules(renames=_renames(*_GPT2_RENAMES), drops=_drops(config, _SAVED_MASKS), head_orders=orders)
+    rules = WeightRules(renames=renames(*_GPT2_RENAMES), drops=_drops(config, _SAVED_MASKS), head_orders=orders)
     return GPTCausalLM(config, rules, 0, dtype, max_model_len)
 
 
 def build_gpt_neo(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> GPTCausalLM:
     names = ((r"\.attn\.attention\.out_proj\.", ".self_attn.o_proj."), (r"\.attn\.attention\.", ".self_attn."))
     rules = WeightRules(
-        renames=_renames(*names, *_GPT2_RENAMES),
+        renames=renames(*names, *_GPT2_RENAMES),
         fusions=(Fusion(("q_proj", "k_proj", "v_proj"), "qkv_proj"),),
         drops=_drops(config, _SAVED_MASKS, r"\.self_attn\.(masked_)?bias$"),
     )
@@ -238,7 +235,7 @@ def _build_opt(
     config: ModelConfig, names: tuple[tuple[str, str], ...], dtype: torch.dtype, max_model_len: int
 ) -> GPTCausalLM:
     rules = WeightRules(
-        renames=_renames(
+        renames=renames(
             *names,
             (r"\.self_attn_layer_norm\.", ".input_layernorm."),
             (r"\.final_layer_norm\.", ".post_attention_layernorm."),

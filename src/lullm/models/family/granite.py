@@ -2,22 +2,18 @@
 
 import re
 from dataclasses import replace
-from functools import partial
 
 import torch
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, gated_mlp, rules_of
+from lullm.models.decoder import CausalLM, DecoderStyle, rules_of
 from lullm.models.family.gemma.gemma3 import GemmaLayer
-from lullm.weights.rule import Rename, Scale
+from lullm.weights.rule import Scale, renames
 
-RENAMES = tuple(
-    Rename(re.compile(rf"\.{theirs}\."), f".{ours}_layernorm.")
-    for theirs, ours in (
-        ("post_attention_layernorm", "pre_feedforward"),
-        ("post_norm1", "post_attention"),
-        ("post_norm2", "post_feedforward"),
-    )
+RENAMES = renames(
+    (r"\.post_attention_layernorm\.", ".pre_feedforward_layernorm."),
+    (r"\.post_norm1\.", ".post_attention_layernorm."),
+    (r"\.post_norm2\.", ".post_feedforward_layernorm."),
 )
 
 
@@ -28,9 +24,6 @@ def build_hyperclovax(config: ModelConfig, dtype: torch.dtype, max_model_len: in
         rules = replace(rules, renames=(*rules.renames, *RENAMES), scales=(behind,))
     style = DecoderStyle(
         rules,
-        qkv_bias=family.attention_bias,
-        o_bias=family.attention_bias,
-        make_mlp=partial(gated_mlp, bias=family.mlp_bias),
         make_layer=GemmaLayer if family.has_post_norms else None,
     )
     return CausalLM(config, style, dtype, max_model_len)

@@ -1,34 +1,25 @@
 """HunYuan, dense and with experts (https://arxiv.org/abs/2411.02265): heads are rotated, then normed."""
 
-import re
-from dataclasses import replace
-
 import torch
 
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, rules_of
 from lullm.models.family.experts.routed import experts_or_mlp
-from lullm.weights.rule import Rename
+from lullm.weights.rule import renames
 
-RENAMES = tuple(
-    Rename(re.compile(rf"\.{theirs}\."), f".{ours}.")
-    for theirs, ours in (
-        (r"self_attn\.query_layernorm", "self_attn.q_norm"),
-        (r"self_attn\.key_layernorm", "self_attn.k_norm"),
-        (r"mlp\.gate\.wg", "mlp.gate"),
-        (r"mlp\.shared_mlp", "mlp.shared_expert"),
-    )
+RENAMES = renames(
+    (r"\.self_attn\.query_layernorm\.", ".self_attn.q_norm."),
+    (r"\.self_attn\.key_layernorm\.", ".self_attn.k_norm."),
+    (r"\.mlp\.gate\.wg\.", ".mlp.gate."),
+    (r"\.mlp\.shared_mlp\.", ".mlp.shared_expert."),
 )
 
 
 def build_hunyuan(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    rules, bias = rules_of(config), config.family.attention_bias
     style = DecoderStyle(
-        replace(rules, renames=(*rules.renames, *RENAMES)),
+        rules_of(config, *RENAMES),
         head_norms=True,
         norms_behind_rope=True,
-        qkv_bias=bias,
-        o_bias=bias,
         make_mlp=experts_or_mlp,
     )
     return CausalLM(config, style, dtype, max_model_len)

@@ -1,41 +1,43 @@
-"""Llama 1 to 3 (https://arxiv.org/abs/2407.21783) and the many checkpoints that share its architecture.
+"""Llama 1 to 3 (https://arxiv.org/abs/2407.21783) and the many families that differ from it in their config only.
 
-SmolLM3 (some layers do not rotate their heads) and Granite 3 and 4, dense (factors on the embedding, the residual
-stream, the scores and the logits) differ in their config only, Seed-OSS in its biases. Arcee has no gates.
+Dense: Qwen2 (https://arxiv.org/abs/2407.10671) has biases on queries, keys and values, Qwen3
+(https://arxiv.org/abs/2505.09388) norms on heads, Mistral (https://arxiv.org/abs/2310.06825) windows, Ministral 3
+queries that grow behind the trained length, SmolLM3 layers that do not rotate, Granite factors.
+
+With experts: Mixtral (https://arxiv.org/abs/2401.04088), Qwen2 MoE, OLMoE (https://arxiv.org/abs/2409.02060), GLM-4.5
+(https://arxiv.org/abs/2508.06471), Solar Open, K-EXAONE, dots.llm1 (https://arxiv.org/abs/2506.05767), MiniMax-M2
+(https://huggingface.co/MiniMaxAI/MiniMax-M2), Hunyuan 3 (https://huggingface.co/tencent/Hy3-preview).
 """
 
+import re
 from dataclasses import replace
-from functools import partial
 
 import torch
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, gated_mlp, plain_mlp, rules_of
+from lullm.models.decoder import CausalLM, DecoderStyle, plain_mlp, rules_of
+from lullm.models.family.experts.routed import EXPERT_RENAMES, drafts_of, experts_or_mlp
 from lullm.models.family.layer_norm.parallel import UNGATED_RENAMES
+from lullm.nn.attention import stretch_factors
+
+DRAFTS = re.compile(r"^mtp\.")
 
 
 def build_llama(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+    family, rules = config.family, rules_of(config, *EXPERT_RENAMES)
+    if family.has_drafts:
+        rules = replace(rules, drops=(*rules.drops, drafts_of(config), DRAFTS))
     style = DecoderStyle(
-        rules_of(config),
-        qkv_bias=config.family.attention_bias,
-        o_bias=config.family.attention_bias,
-        make_mlp=partial(gated_mlp, bias=config.family.mlp_bias),
+        rules,
+        head_norms=family.has_head_norms,
+        row_norms=family.has_row_norms,
+        query_factors=stretch_factors(family.query_stretch, max_model_len, dtype),
+        make_mlp=experts_or_mlp,
     )
     return CausalLM(config, style, dtype, max_model_len)
 
 
 def build_arcee(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    rules, bias = rules_of(config), config.family.attention_bias
-    rules = replace(rules, renames=(*rules.renames, *UNGATED_RENAMES))
-    return CausalLM(config, DecoderStyle(rules, qkv_bias=bias, o_bias=bias, make_mlp=plain_mlp), dtype, max_model_len)
-
-
-def build_seed_oss(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    family = config.family
-    style = DecoderStyle(
-        rules_of(config),
-        qkv_bias=family.attention_bias,
-        o_bias=family.output_bias,
-        make_mlp=partial(gated_mlp, bias=family.mlp_bias),
-    )
+    """Llama without gates."""
+    style = DecoderStyle(rules_of(config, *UNGATED_RENAMES), make_mlp=plain_mlp)
     return CausalLM(config, style, dtype, max_model_len)

@@ -44,8 +44,6 @@ def build_olmo(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> C
     style = DecoderStyle(
         rules_of(config),
         row_norms=True,
-        qkv_bias=config.family.attention_bias,
-        o_bias=config.family.attention_bias,
         make_mlp=experts_or_mlp,
         make_layer=OlmoLayer,
     )

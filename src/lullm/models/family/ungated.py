@@ -8,10 +8,10 @@ import torch
 
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, plain_mlp, rules_of
-from lullm.models.family.layer_norm.parallel import UNGATED_RENAMES, renames
+from lullm.models.family.layer_norm.parallel import UNGATED_RENAMES
 from lullm.nn.mlp import XieluMLP
 from lullm.nn.norm import RMSNorm
-from lullm.weights.rule import HeadOrder
+from lullm.weights.rule import HeadOrder, renames
 
 APERTUS_RENAMES = renames(
     (r"\.attention_layernorm\.", ".input_layernorm."), (r"\.feedforward_layernorm\.", ".post_attention_layernorm.")
@@ -23,12 +23,9 @@ def _xielu_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> XieluMLP:
 
 
 def build_apertus(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    rules, bias = rules_of(config), config.family.attention_bias
     style = DecoderStyle(
-        replace(rules, renames=(*rules.renames, *UNGATED_RENAMES, *APERTUS_RENAMES)),
+        rules_of(config, *UNGATED_RENAMES, *APERTUS_RENAMES),
         head_norms=True,
-        qkv_bias=bias,
-        o_bias=bias,
         make_mlp=_xielu_mlp,
     )
     return CausalLM(config, style, dtype, max_model_len)
@@ -39,15 +36,13 @@ def _empty_norm(config: ModelConfig, dtype: torch.dtype) -> RMSNorm:
 
 
 def build_nanochat(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    """Heads rotate in the other direction, as if their halves were exchanged."""
-    rules, bias, half = rules_of(config), config.family.attention_bias, config.head_dim // 2
+    """Heads turn the other way round: as in a head whose halves are exchanged."""
+    rules, half = rules_of(config), config.head_dim // 2
     order = (*range(half, 2 * half), *range(half))
     style = DecoderStyle(
         replace(rules, head_orders=(HeadOrder(re.compile(r"\.self_attn\.[qk]_proj\."), order),)),
         head_norms=True,
         has_norm_weights=False,
-        qkv_bias=bias,
-        o_bias=bias,
         make_norm=_empty_norm,
         make_mlp=plain_mlp,
         norms_embedding=True,

@@ -39,7 +39,8 @@ class GridRows:
     def __len__(self) -> int:
         return len(self.digits)
 
-    def __getitem__(self, rows: slice) -> "GridRows":
+    def __getitem__(self, rows: slice | int) -> "GridRows":
+        """Some of the rows; or, of several matrices `[N, n, ...]`, one."""
         parts = (self.digits, self.factors, self.codes, self.min_factors, self.min_codes)
         digits, factors, *others = (None if part is None else part[rows] for part in parts)
         assert digits is not None and factors is not None

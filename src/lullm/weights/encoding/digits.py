@@ -10,8 +10,7 @@ from lullm.ops.quantized.integer_rows import IntegerRows
 from lullm.ops.quantized.weight import GROUP_INPUTS, LARGEST_GROUP_SCALE
 from lullm.units import cdiv
 from lullm.weights.encoding.encoded import EncodedTensor
-from lullm.weights.encoding.integer import check, stated_shape
-from lullm.weights.encoding.unpacking import unpack_bytes
+from lullm.weights.encoding.integer import check, stated_shape, unpack_bytes
 
 SUFFIXES = (".weight_digits", ".weight_group_scale", ".weight_scale")
 

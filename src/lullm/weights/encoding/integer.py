@@ -13,6 +13,10 @@ from lullm.ops.quantized.grid import GridRows
 from lullm.ops.quantized.integer_rows import IntegerRows
 from lullm.weights.encoding.encoded import RowRange
 
+AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
+"""The place in a word of each of eight neighbouring outputs in AWQ: its kernel reads even and odd places in two steps.
+"""
+
 
 @dataclass(frozen=True, eq=False)
 class IntegerTensor(RowRange):
@@ -116,3 +120,34 @@ def stated_shape(name: str, stated: Tensor) -> tuple[int, int]:
     check(name, is_shape, f"weight_shape {list(stated.shape)} of {stated.dtype} is no shape of a matrix")
     num_rows, num_inputs = stated.tolist()
     return int(num_rows), int(num_inputs)
+
+
+def unpack(words: Tensor, bits: int, order: tuple[int, ...] | None = None) -> Tensor:
+    """uint8 `[rows, n x 32 / bits]` of words int32 `[rows, n]`. order: the place in its word of each integer."""
+    in_row = words.contiguous().flatten().view(torch.uint8)  # little endian: the low byte is the first
+    pieces = unpack_bytes(in_row.view(len(words), -1), bits)
+    if order is not None:
+        pieces = pieces.unflatten(1, (-1, len(order)))[..., list(order)].flatten(1)
+    return pieces
+
+
+def unpack_columns(words: Tensor, bits: int) -> Tensor:
+    """uint8 `[columns, n x 32 / bits]` of words int32 `[n, columns]`, which hold neighbours of a column."""
+    return unpack(words.t(), bits)
+
+
+def unpack_stream(values: Tensor, bits: int) -> Tensor:
+    """uint8 `[..., n x 8 / bits]` of bytes uint8 `[..., n]`: integers of any width, which may lie across bytes."""
+    if 8 % bits == 0:
+        return unpack_bytes(values, bits)
+    words = values.unflatten(-1, (-1, bits)).long()  # so many bytes hold eight
+    word = (words << torch.arange(0, 8 * bits, 8)).sum(-1, keepdim=True)
+    return (word >> torch.arange(0, 8 * bits, bits) & (2**bits - 1)).to(torch.uint8).flatten(-2)
+
+
+def unpack_bytes(values: Tensor, bits: int) -> Tensor:
+    """uint8 `[..., n x 8 / bits]` of bytes uint8 `[..., n]`."""
+    if bits == 8:
+        return values
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=values.device)
+    return (values.unsqueeze(-1) >> shifts & (2**bits - 1)).flatten(-2)

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from lullm.config.encoding.scheme import IntegerScheme
 from lullm.units import cdiv
-from lullm.weights.encoding.integer import IntegerTensor, check, stated_shape
-from lullm.weights.encoding.unpacking import AWQ_ORDER, unpack, unpack_columns
+from lullm.weights.encoding.integer import AWQ_ORDER, IntegerTensor, check, stated_shape, unpack, unpack_columns
 
 Parts = Mapping[str, Tensor]
 """The parts of a matrix, by the suffixes of their names."""

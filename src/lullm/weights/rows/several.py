@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lullm.ops.quantized.grid import GridRows
 from lullm.ops.quantized.narrow import NarrowRows
 from lullm.ops.quantized.stored import StoredRows
 from lullm.weights.rows.cut import CutRows, Run
@@ -188,7 +189,7 @@ class StackedRows:
         return len(shape) > 1 and shape[0] == self.num_all and next(iter(self.places.values())).fits(shape[1:])
 
     def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
-        assert isinstance(values, Tensor | NarrowRows), "floating point numbers, or several matrices of narrow ones"
+        assert isinstance(values, Tensor | NarrowRows | GridRows), "floating point numbers, or several matrices"
         for number in range(len(values)):
             if first_row + number in self.places:
                 self.places[first_row + number].write(values[number])

@@ -36,7 +36,7 @@ def _read_solar(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: in
 
 def _read_dots1(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     experts = read_grouped_experts(data, behind_dense(data, 0))
-    return replace(read_dense(data, kinds, head_dim), experts=experts, has_head_norms=True)
+    return replace(read_dense(data, kinds, head_dim), experts=experts)
 
 
 def _read_minimax_m2(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
@@ -99,6 +99,7 @@ GLM4_MOE = Family(
     fixed=NO_WINDOW,
     # Layers after the last draft tokens; they are not loaded.
     ignores=TRAINING | UNUSED_WINDOW | {"num_mtp_layers", "num_nextn_predict_layers"},
+    always={"output_bias": False, "has_drafts": True},
 )
 
 SOLAR_OPEN = Family(
@@ -108,6 +109,7 @@ SOLAR_OPEN = Family(
     reads=_GROUPED - {"first_k_dense_replace"} | {"partial_rotary_factor"},
     fixed=NO_WINDOW | {"use_qk_norm": False, "first_k_dense_replace": 0},
     ignores=TRAINING | UNUSED_WINDOW | {"intermediate_size", "num_mtp_layers", "num_nextn_predict_layers"},
+    always={"output_bias": False, "has_drafts": True},
 )
 DOTS1 = Family(
     _read_dots1,
@@ -115,6 +117,7 @@ DOTS1 = Family(
     reads=_GROUPED | {"sliding_window", "max_window_layers"},
     ignores=TRAINING,
     layer_kinds=window_from,
+    always={"has_head_norms": True},
 )
 
 MINIMAX_M2 = Family(
@@ -132,6 +135,7 @@ MINIMAX_M2 = Family(
     },
     # Layers that draft tokens are not loaded.
     ignores=TRAINING | UNUSED_WINDOW | {"use_mtp", "num_mtp_modules", "mtp_transformer_layers", "attn_type_list"},
+    always={"has_row_norms": True, "has_drafts": True},
 )  # fmt: skip
 AFMOE = Family(
     _read_afmoe,
@@ -163,4 +167,5 @@ HY_V3 = Family(
     fixed=NO_WINDOW | {"norm_topk_prob": True},
     # In which type the shared expert is added; layers that draft tokens are not loaded.
     ignores=TRAINING | UNUSED_WINDOW | {"enable_moe_fp32_combine", "num_nextn_predict_layers"},
+    always={"has_head_norms": True, "has_drafts": True},
 )  # fmt: skip

@@ -100,6 +100,7 @@ QWEN2_MOE = Family(
     reads=_QWEN | {"shared_expert_intermediate_size", "qkv_bias", "max_window_layers"},
     ignores=TRAINING,
     layer_kinds=window_in_odd,
+    always={"output_bias": False},
 )
 QWEN3_MOE = Family(
     _read_qwen3_moe,
@@ -128,6 +129,7 @@ OLMOE = Family(
     reads=READS | {"num_experts", "norm_topk_prob", "attention_bias"},
     fixed=NO_WINDOW | {"clip_qkv": None},
     ignores=TRAINING | UNUSED_WINDOW,
+    always={"has_row_norms": True},
 )
 FLEX_OLMO = Family(
     _read_olmoe,

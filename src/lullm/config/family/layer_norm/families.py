@@ -79,16 +79,12 @@ def _read_gpt_neox(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     )
 
 
-def _read_nemotron(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+def _read_half(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     return read_partial(data, kinds, head_dim, default=0.5)
 
 
 def _read_olmo(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     return replace(read_dense(data, kinds, head_dim), rms_norm_eps=_OLMO_EPS)
-
-
-def _read_phi(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
-    return replace(read_partial(data, kinds, head_dim, default=0.5), mlp_bias=True, has_parallel_mlp=True)
 
 
 def _read_stablelm(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
@@ -136,7 +132,7 @@ GPT_NEOX = Family(
     derive=_older_rope,
 )
 NEMOTRON = Family(
-    _read_nemotron,
+    _read_half,
     aliases={"norm_eps": "rms_norm_eps"},
     defaults={"norm_eps": 1e-5, "hidden_act": "relu2"},
     reads=READS | {"attention_bias", "mlp_bias", "partial_rotary_factor"},
@@ -156,12 +152,13 @@ OLMO = Family(
     ignores=UNUSED_WINDOW,
 )
 PHI = Family(
-    _read_phi,
+    _read_half,
     aliases=EPS,
     defaults={"layer_norm_eps": 1e-5, "hidden_act": "gelu_new"},
     reads=READS | {"partial_rotary_factor"},
     fixed=NO_WINDOW | {"qk_layernorm": False},
     ignores=UNUSED_WINDOW | DROPOUTS,
+    always={"attention_bias": True, "mlp_bias": True, "has_parallel_mlp": True},
 )
 STABLELM = Family(
     _read_stablelm,
@@ -171,6 +168,7 @@ STABLELM = Family(
     fixed=NO_WINDOW | {"qk_layernorm": False},
     ignores=UNUSED_WINDOW | DROPOUTS | {"rope_pct", "norm_eps"},  # older names beside those that count
     derive=whole_heads,
+    always={"output_bias": False},
 )
 STARCODER2 = Family(
     _read_starcoder2,

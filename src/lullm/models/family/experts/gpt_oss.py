@@ -27,7 +27,6 @@ JOIN = Join(("_blocks", "_scales"), encode_mxfp4)
 
 
 def build_gpt_oss(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    rules, bias = rules_of(config), config.family.attention_bias
-    rules = replace(rules, renames=(*rules.renames, ROUTER), stacks=STACKS, joins=(JOIN,))
-    style = DecoderStyle(rules, qkv_bias=bias, o_bias=bias, make_mlp=experts_or_mlp)
+    rules = replace(rules_of(config, ROUTER), stacks=STACKS, joins=(JOIN,))
+    style = DecoderStyle(rules, make_mlp=experts_or_mlp)
     return CausalLM(config, style, dtype, max_model_len)

@@ -4,7 +4,6 @@ Layers that rotate their heads see chunks of the sequence, and norm heads withou
 stretch their queries. A router's scores multiply an expert's input.
 """
 
-import re
 from dataclasses import replace
 
 import torch
@@ -15,11 +14,11 @@ from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone
 from lullm.models.family.experts.routed import COLUMN_STACKS, experts_or_mlp
 from lullm.models.family.glm import with_neighbours
 from lullm.nn.attention import stretch_factors
-from lullm.weights.rule import Rename
+from lullm.weights.rule import renames
 
-LLAMA4_RENAMES = (
-    Rename(re.compile(r"\.feed_forward\.router\."), ".mlp.gate."),
-    Rename(re.compile(r"\.feed_forward\."), ".mlp."),
+LLAMA4_RENAMES = renames(
+    (r"\.feed_forward\.router\.", ".mlp.gate."),
+    (r"\.feed_forward\.", ".mlp."),
 )
 
 
@@ -43,8 +42,6 @@ def build_llama4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) ->
         replace(rules, renames=(*rules.renames, *LLAMA4_RENAMES), stacks=stacks),
         head_norms=family.has_head_norms,
         has_norm_weights=not family.has_head_norms,
-        qkv_bias=family.attention_bias,
-        o_bias=family.attention_bias,
         query_factors=stretch_factors(family.query_stretch, max_model_len, dtype),
         make_mlp=experts_or_mlp,
         make_mixers=_attention,

@@ -73,7 +73,5 @@ def _style(config: ModelConfig, head_norms: bool) -> DecoderStyle:
     return DecoderStyle(
         rules=replace(rules_of(config), offsets=(PLUS_ONE,)),
         head_norms=head_norms,
-        qkv_bias=config.family.attention_bias,
-        o_bias=config.family.attention_bias,
         make_layer=GemmaLayer,
     )

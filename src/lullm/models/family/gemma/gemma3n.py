@@ -108,13 +108,11 @@ class Gemma3nDecoder(Gemma4Decoder):
 
 
 def build_gemma3n(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    rules, bias = rules_of_shared(config), config.family.attention_bias
+    rules = rules_of_shared(config)
     routers = Scale(re.compile(r"\.altup\.router_norm\.weight$"), 1 / config.hidden_size)
     style = DecoderStyle(
         rules=replace(rules, scales=(*rules.scales, routers)),
         head_norms=True,
-        qkv_bias=bias,
-        o_bias=bias,
         make_mlp=_mlp,
         make_layer=Gemma3nLayer,
         make_decoder=Gemma3nDecoder,

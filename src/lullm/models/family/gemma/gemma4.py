@@ -21,13 +21,13 @@ from lullm.nn.norm import RMSNorm
 from lullm.ops.table import Ops
 from lullm.types.layer_kind import SharedAttention
 from lullm.weights.rows.cut import Cut, Run
-from lullm.weights.rule import Fusion, Rename, Scale, Stack, WeightRules
+from lullm.weights.rule import Fusion, Scale, Stack, WeightRules, renames
 
-RENAMES = (
-    Rename(re.compile(r"(?<=\.)router\.scale$"), "router_norm.weight"),
-    Rename(re.compile(r"(?<=\.)router\.proj\."), "moe.gate."),
-    Rename(re.compile(r"(?<=\.)router\.per_expert_scale$"), "moe.gate.per_expert_scale"),
-    Rename(re.compile(r"(?<=\d\.)experts\."), "moe.experts."),
+RENAMES = renames(
+    (r"(?<=\.)router\.scale$", "router_norm.weight"),
+    (r"(?<=\.)router\.proj\.", "moe.gate."),
+    (r"(?<=\.)router\.per_expert_scale$", "moe.gate.per_expert_scale"),
+    (r"(?<=\d\.)experts\.", "moe.experts."),
 )
 STACKS = (
     Stack("experts", "gate_up_proj", ("gate_proj.weight", "up_proj.weight"), takes_turns=False),
@@ -140,8 +140,6 @@ def build_gemma4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) ->
     style = DecoderStyle(
         rules=_rules(config),
         head_norms=True,
-        qkv_bias=config.family.attention_bias,
-        o_bias=config.family.attention_bias,
         make_layer=Gemma4Layer,
         make_decoder=Gemma4Decoder,
     )

@@ -2,7 +2,6 @@
 others. LFM2 MoE has experts behind a sigmoid router in all but the first layers. In LFM3 some layers of attention have
 a window, a gate multiplies each head's result, and mixers and MLPs have norms on both sides."""
 
-import re
 from dataclasses import replace
 
 import torch
@@ -15,23 +14,25 @@ from lullm.models.family.experts.routed import MIXTRAL_RENAMES, ROW_STACKS, expe
 from lullm.models.family.gemma.gemma3 import GemmaLayer
 from lullm.nn.recurrent.convolution import ShortConvolution
 from lullm.types.layer_kind import RecurrentState
-from lullm.weights.rule import Rename
+from lullm.weights.rule import renames
 
 RENAMES = (
-    Rename(re.compile(r"^model\.embedding_norm\."), "model.norm."),
-    Rename(re.compile(r"\.operator_norm\."), ".input_layernorm."),
-    Rename(re.compile(r"\.ffn_norm\."), ".post_attention_layernorm."),
-    Rename(re.compile(r"\.feed_forward\."), ".mlp."),
-    Rename(re.compile(r"\.expert_bias$"), ".gate.e_score_correction_bias"),
-    Rename(re.compile(r"\.self_attn\.out_proj\."), ".self_attn.o_proj."),
-    Rename(re.compile(r"\.self_attn\.([qk])_layernorm\."), r".self_attn.\1_norm."),
-    Rename(re.compile(r"\.conv\.conv\."), ".conv.conv1d."),
-    *MIXTRAL_RENAMES,
+    renames(
+        (r"^model\.embedding_norm\.", "model.norm."),
+        (r"\.operator_norm\.", ".input_layernorm."),
+        (r"\.ffn_norm\.", ".post_attention_layernorm."),
+        (r"\.feed_forward\.", ".mlp."),
+        (r"\.expert_bias$", ".gate.e_score_correction_bias"),
+        (r"\.self_attn\.out_proj\.", ".self_attn.o_proj."),
+        (r"\.self_attn\.([qk])_layernorm\.", r".self_attn.\1_norm."),
+        (r"\.conv\.conv\.", ".conv.conv1d."),
+    )
+    + MIXTRAL_RENAMES
 )
-LFM3_RENAMES = (
-    Rename(re.compile(r"\.ffn_norm\."), ".pre_feedforward_layernorm."),
-    Rename(re.compile(r"\.post_operator_norm\."), ".post_attention_layernorm."),
-    Rename(re.compile(r"\.post_ffn_norm\."), ".post_feedforward_layernorm."),
+LFM3_RENAMES = renames(
+    (r"\.ffn_norm\.", ".pre_feedforward_layernorm."),
+    (r"\.post_operator_norm\.", ".post_attention_layernorm."),
+    (r"\.post_ffn_norm\.", ".post_feedforward_layernorm."),
 )
 
 

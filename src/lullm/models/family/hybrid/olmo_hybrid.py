@@ -11,10 +11,9 @@ import torch
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, rules_of
 from lullm.models.family.hybrid.qwen_next import delta_net_or_attention
-from lullm.models.family.layer_norm.parallel import renames
 from lullm.models.family.olmo import OlmoLayer
 from lullm.types.layer_kind import RecurrentState
-from lullm.weights.rule import Fusion
+from lullm.weights.rule import Fusion, renames
 
 MIXER_EPS = 1e-5
 """Of the norm after the delta net; other norms may differ."""
@@ -26,7 +25,7 @@ def _layer(config: ModelConfig, style: DecoderStyle, layer: int, group: int, dty
 
 
 def build_olmo_hybrid(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    rules, bias = rules_of(config), config.family.attention_bias
+    rules = rules_of(config)
     own = renames(
         (r"\.attention_layer_norm\.", ".input_layernorm."),
         (r"\.feedforward_layer_norm\.", ".post_attention_layernorm."),
@@ -46,8 +45,6 @@ def build_olmo_hybrid(config: ModelConfig, dtype: torch.dtype, max_model_len: in
     style = DecoderStyle(
         rules,
         row_norms=True,
-        qkv_bias=bias,
-        o_bias=bias,
         make_mixers=partial(delta_net_or_attention, eps=MIXER_EPS, is_apart=True),
         make_layer=_layer,
     )

@@ -75,12 +75,9 @@ def build_qwen3_5(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -
 
 def _build(config: ModelConfig, rules: WeightRules, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     logger.info("layers that draft tokens (mtp) are not loaded, if the checkpoint has any")
-    bias = config.family.attention_bias
     style = DecoderStyle(
         rules,
         head_norms=True,
-        qkv_bias=bias,
-        o_bias=bias,
         make_mlp=experts_or_mlp,
         make_mixers=delta_net_or_attention,
     )

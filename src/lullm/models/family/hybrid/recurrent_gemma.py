@@ -2,18 +2,16 @@
 
 import re
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import nn
 
 from lullm.config.layer.recurrent import GatedUnitConfig
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, gated_mlp, place_of, rules_of
-from lullm.models.family.layer_norm.parallel import renames
+from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, place_of, rules_of
 from lullm.nn.recurrent.gated_unit import GatedUnit
 from lullm.types.layer_kind import RecurrentState
-from lullm.weights.rule import Fusion, Offset
+from lullm.weights.rule import Fusion, Offset, renames
 
 PLUS_ONE = Offset(re.compile(r"norm\.weight$"), 1.0)
 
@@ -29,7 +27,7 @@ def _mixers(
 
 
 def build_recurrent_gemma(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    rules, family = rules_of(config), config.family
+    rules = rules_of(config)
     own = renames(
         (r"^model\.final_norm\.", "model.norm."),
         (r"\.temporal_pre_norm\.", ".input_layernorm."),
@@ -48,9 +46,6 @@ def build_recurrent_gemma(config: ModelConfig, dtype: torch.dtype, max_model_len
     )
     style = DecoderStyle(
         rules,
-        qkv_bias=family.attention_bias,
-        o_bias=family.output_bias,
         make_mixers=_mixers,
-        make_mlp=partial(gated_mlp, bias=family.mlp_bias),
     )
     return CausalLM(config, style, dtype, max_model_len)

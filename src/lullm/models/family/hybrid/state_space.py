@@ -8,7 +8,6 @@ layer has one kind only: a state space, attention, an MLP or experts (Nemotron 3
 
 import re
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from lullm.config.decoder import ParallelFactors
 from lullm.config.layer.recurrent import SelectiveConfig, StateSpaceConfig
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, gated_mlp, place_of, rules_of
+from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, place_of, rules_of, with_one_gate_up
 from lullm.models.family.experts.routed import experts_or_mlp
 from lullm.nn.context import StepContext
 from lullm.nn.experts import MixtureOfExperts
@@ -24,19 +23,14 @@ from lullm.nn.mlp import MLP
 from lullm.nn.recurrent.selective import SelectiveScan
 from lullm.nn.recurrent.state_space import StateSpace
 from lullm.types.layer_kind import Nothing, RecurrentState
-from lullm.weights.rule import PartScales, Rename, Scale, Stack, WeightRules
+from lullm.weights.rule import PartScales, Scale, Stack, WeightRules, renames
 
-
-def _renames(*pairs: tuple[str, str]) -> tuple[Rename, ...]:
-    return tuple(Rename(re.compile(pattern), replacement) for pattern, replacement in pairs)
-
-
-BAMBA_RENAMES = _renames(
+BAMBA_RENAMES = renames(
     (r"^model\.final_layernorm\.", "model.norm."),
     (r"\.pre_ff_layernorm\.", ".post_attention_layernorm."),
     (r"\.feed_forward\.", ".mlp."),
 )
-GRANITE_RENAMES = _renames(
+GRANITE_RENAMES = renames(
     (r"\.block_sparse_moe\.router\.(layer\.)?", ".mlp.gate."),
     (r"\.block_sparse_moe\.input_linear\.weight$", ".mlp.experts.gate_up_proj"),
     (r"\.block_sparse_moe\.output_linear\.weight$", ".mlp.experts.down_proj"),
@@ -77,31 +71,24 @@ def _either(
 
 
 def _style(config: ModelConfig, rules: WeightRules) -> DecoderStyle:
-    bias = config.family.attention_bias
-    make_mlp = partial(gated_mlp, bias=config.family.mlp_bias)
-    return DecoderStyle(rules, qkv_bias=bias, o_bias=bias, make_mlp=make_mlp, make_mixers=_either)
+    return DecoderStyle(rules, make_mixers=_either)
 
 
 def build_bamba(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    rules = rules_of(config)
-    rules = replace(rules, renames=(*rules.renames, *BAMBA_RENAMES))
+    rules = rules_of(config, *BAMBA_RENAMES)
     return CausalLM(config, _style(config, rules), dtype, max_model_len)
 
 
 def build_granite_hybrid(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    """Dense models have only the shared expert."""
-    rules, has_experts = rules_of(config), config.family.experts is not None
+    """Dense models have the shared expert alone."""
+    has_experts = config.family.experts is not None
     shared = ".mlp.shared_expert." if has_experts else ".mlp."
-    of_shared = _renames(
+    of_shared = renames(
         (r"\.shared_mlp\.input_linear\.", f"{shared}gate_up_proj."),
         (r"\.shared_mlp\.output_linear\.", f"{shared}down_proj."),
     )
-    rules = replace(
-        rules,
-        renames=(*rules.renames, *of_shared, *GRANITE_RENAMES),
-        fusions=tuple(fusion for fusion in rules.fusions if fusion.into != "gate_up_proj"),  # one tensor already
-        stacks=GRANITE_STACKS if has_experts else (),
-    )
+    rules = with_one_gate_up(rules_of(config, *of_shared, *GRANITE_RENAMES))
+    rules = replace(rules, stacks=GRANITE_STACKS if has_experts else ())
     style = replace(_style(config, rules), make_mlp=experts_or_mlp)
     return CausalLM(config, style, dtype, max_model_len)
 
@@ -177,27 +164,26 @@ def no_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> None:
     """The layer has only a mixer."""
 
 
-BACKBONE_RENAMES = _renames(
+BACKBONE_RENAMES = renames(
     (r"^backbone\.", "model."),
     (r"^model\.embeddings?\.", "model.embed_tokens."),
     (r"^model\.norm_f\.", "model.norm."),
     (r"^(model\.layers\.\d+)\.norm\.", r"\1.input_layernorm."),
 )
-STEP_BIAS = _renames((r"\.dt_proj\.bias$", ".dt_bias"))
+STEP_BIAS = renames((r"\.dt_proj\.bias$", ".dt_bias"))
 
 
 def build_mamba(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     """Mamba 1 and 2: layers with only a state space."""
     rules = rules_of(config)
-    renames = (*BACKBONE_RENAMES, *_renames((r"\.mixer\.", ".mamba.")), *STEP_BIAS, *rules.renames)
-    style = replace(_style(config, replace(rules, renames=renames)), make_mlp=no_mlp)
+    own = (*BACKBONE_RENAMES, *renames((r"\.mixer\.", ".mamba.")), *STEP_BIAS, *rules.renames)
+    style = replace(_style(config, replace(rules, renames=own)), make_mlp=no_mlp)
     return CausalLM(config, style, dtype, max_model_len)
 
 
 def build_jamba(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    rules = rules_of(config)
-    renames = (*BAMBA_RENAMES, *STEP_BIAS, *_renames((r"\.mlp\.router\.", ".mlp.gate.")))
-    style = _style(config, replace(rules, renames=(*rules.renames, *renames)))
+    own = (*BAMBA_RENAMES, *STEP_BIAS, *renames((r"\.mlp\.router\.", ".mlp.gate.")))
+    style = _style(config, rules_of(config, *own))
     return CausalLM(config, replace(style, make_mlp=experts_or_mlp), dtype, max_model_len)
 
 
@@ -209,7 +195,7 @@ def build_nemotron_h(config: ModelConfig, dtype: torch.dtype, max_model_len: int
         for layer, kind in enumerate(config.layer_kinds)
         if experts is None or not experts.layers[layer]
     ]
-    renames = _renames(
+    own = renames(
         *by_layer,
         (r"\.mixer\.", ".moe."),
         (r"\.moe\.shared_experts\.up_proj\.", ".moe.shared_expert.fc1."),
@@ -221,9 +207,7 @@ def build_nemotron_h(config: ModelConfig, dtype: torch.dtype, max_model_len: int
         (r"\.feed_forward\.down_proj\.", ".feed_forward.fc2."),
     )
     drafts = re.compile(r"^mtp\.")
-    fusions = tuple(fusion for fusion in rules.fusions if fusion.into != "gate_up_proj")  # there are no gates
-    rules = replace(
-        rules, renames=(*BACKBONE_RENAMES, *renames, *rules.renames), fusions=fusions, drops=(*rules.drops, drafts)
-    )
+    rules = replace(rules, renames=(*BACKBONE_RENAMES, *own, *rules.renames), drops=(*rules.drops, drafts))
+    rules = with_one_gate_up(rules)
     style = replace(_style(config, rules), make_mlp=no_mlp, make_mixers=_one_thing)
     return CausalLM(config, style, dtype, max_model_len)

@@ -5,7 +5,6 @@ alternately; each layer adds its own small matrices to the shared ones. The stat
 which is not part of the residual stream.
 """
 
-import re
 from dataclasses import replace
 from itertools import cycle
 
@@ -23,7 +22,7 @@ from lullm.nn.norm import RMSNorm
 from lullm.nn.recurrent.state_space import StateSpace
 from lullm.ops.table import Ops
 from lullm.types.layer_kind import FullAttention
-from lullm.weights.rule import Fusion, Rename, WeightRules
+from lullm.weights.rule import Fusion, WeightRules, renames
 
 MIXER_EPS = 1e-5
 """Of the norm after the state space; other norms may differ."""
@@ -191,7 +190,7 @@ def _rules(config: ModelConfig) -> WeightRules:
     ]
     return replace(
         rules,
-        renames=(*rules.renames, *(Rename(re.compile(pattern), name) for pattern, name in pairs)),
+        renames=(*rules.renames, *renames(*pairs)),
         fusions=(
             Fusion(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
             Fusion(("q_down", "k_down", "v_down"), "qkv_down"),

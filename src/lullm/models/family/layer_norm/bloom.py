@@ -9,7 +9,8 @@ import torch
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderStyle, plain_mlp, rules_of
 from lullm.models.family.layer_norm.falcon import RENAMES, of_each_group
-from lullm.models.family.layer_norm.parallel import layer_norm, renames
+from lullm.models.family.layer_norm.parallel import layer_norm
+from lullm.weights.rule import renames
 
 EMBED_NORM = renames((r"^(transformer\.)?word_embeddings_layernorm\.", "model.embed_norm."))
 
@@ -36,9 +37,7 @@ def build_bloom(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
         fusions=(),
         head_orders=(of_each_group(config),),
     )
-    style = DecoderStyle(
-        rules, qkv_bias=True, o_bias=True, make_norm=layer_norm, make_mlp=plain_mlp, norms_embedding=True
-    )
+    style = DecoderStyle(rules, make_norm=layer_norm, make_mlp=plain_mlp, norms_embedding=True)
     return CausalLM(config, style, dtype, max_model_len)
 
 

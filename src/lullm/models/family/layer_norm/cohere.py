@@ -21,8 +21,7 @@ _norm = partial(layer_norm, has_bias=False)
 
 
 def _style(config: ModelConfig) -> DecoderStyle:
-    bias = config.family.attention_bias
-    return DecoderStyle(with_neighbours(config), qkv_bias=bias, o_bias=bias, make_norm=_norm, make_layer=ParallelLayer)
+    return DecoderStyle(with_neighbours(config), make_norm=_norm, make_layer=ParallelLayer)
 
 
 def build_cohere(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:

@@ -10,8 +10,8 @@ import torch
 
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, plain_mlp, rules_of
-from lullm.models.family.layer_norm.parallel import MLPNormLayer, ParallelLayer, layer_norm, renames
-from lullm.weights.rule import HeadOrder
+from lullm.models.family.layer_norm.parallel import MLPNormLayer, ParallelLayer, layer_norm
+from lullm.weights.rule import HeadOrder, renames
 
 RENAMES = renames(
     (r"^transformer\.", ""),
@@ -49,8 +49,5 @@ def build_falcon(config: ModelConfig, dtype: torch.dtype, max_model_len: int) ->
     make_layer = DecoderLayer
     if family.has_parallel_mlp:
         make_layer = MLPNormLayer if family.has_mlp_norm else ParallelLayer
-    bias = family.attention_bias
-    style = DecoderStyle(
-        rules, qkv_bias=bias, o_bias=bias, make_norm=layer_norm, make_mlp=plain_mlp, make_layer=make_layer
-    )
+    style = DecoderStyle(rules, make_norm=layer_norm, make_mlp=plain_mlp, make_layer=make_layer)
     return CausalLM(config, style, dtype, max_model_len)

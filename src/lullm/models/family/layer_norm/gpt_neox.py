@@ -15,8 +15,8 @@ from lullm.config.family.layer_norm.families import CODEGEN_PARTS
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, plain_mlp, rules_of
 from lullm.models.family.glm import with_neighbours
-from lullm.models.family.layer_norm.parallel import LOGIT_BIAS, MLPNormLayer, ParallelLayer, layer_norm, renames
-from lullm.weights.rule import HeadOrder, rotated_first
+from lullm.models.family.layer_norm.parallel import LOGIT_BIAS, MLPNormLayer, ParallelLayer, layer_norm
+from lullm.weights.rule import HeadOrder, renames, rotated_first
 
 NEOX_RENAMES = renames(
     (r"^gpt_neox\.", "model."),
@@ -63,7 +63,7 @@ def _of_each_head(config: ModelConfig) -> HeadOrder:
 
 
 def build_gpt_neox(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    rules, bias = rules_of(config), config.family.attention_bias
+    rules = rules_of(config)
     rules = replace(
         rules,
         renames=(*NEOX_RENAMES, *rules.renames),
@@ -72,9 +72,7 @@ def build_gpt_neox(config: ModelConfig, dtype: torch.dtype, max_model_len: int) 
         head_orders=(_of_each_head(config),),
     )
     make_layer = MLPNormLayer if config.family.has_parallel_mlp else DecoderLayer
-    style = DecoderStyle(
-        rules, qkv_bias=bias, o_bias=bias, make_norm=layer_norm, make_mlp=plain_mlp, make_layer=make_layer
-    )
+    style = DecoderStyle(rules, make_norm=layer_norm, make_mlp=plain_mlp, make_layer=make_layer)
     return CausalLM(config, style, dtype, max_model_len)
 
 
@@ -108,11 +106,8 @@ def build_codegen(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -
 
 
 def build_phi(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    rules = rules_of(config)
     style = DecoderStyle(
-        replace(rules, renames=(*rules.renames, *PHI_RENAMES, *LOGIT_BIAS)),
-        qkv_bias=True,
-        o_bias=True,
+        rules_of(config, *PHI_RENAMES, *LOGIT_BIAS),
         has_logit_bias=True,
         make_norm=layer_norm,
         make_mlp=plain_mlp,

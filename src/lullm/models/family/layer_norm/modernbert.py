@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, gated_mlp, rules_of
-from lullm.models.family.layer_norm.parallel import layer_norm, renames
+from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, rules_of, with_one_gate_up
+from lullm.models.family.layer_norm.parallel import layer_norm
 from lullm.nn.linear import Linear
 from lullm.ops.table import Ops
+from lullm.weights.rule import renames
 
 RENAMES = renames(
     (r"^model\.embeddings\.tok_embeddings\.", "model.embed_tokens."),
@@ -61,15 +62,11 @@ class ModernBertCausalLM(CausalLM):
 
 def build_modernbert(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     rules, family = rules_of(config), config.family
-    fusions = tuple(fusion for fusion in rules.fusions if fusion.into != "gate_up_proj")  # one tensor already
     style = DecoderStyle(
-        replace(rules, renames=(*RENAMES, *rules.renames), fusions=fusions),
-        qkv_bias=family.attention_bias,
-        o_bias=family.attention_bias,
+        with_one_gate_up(replace(rules, renames=(*RENAMES, *rules.renames))),
         has_logit_bias=family.has_logit_bias,
         norms_embedding=True,
         make_norm=norm,
-        make_mlp=partial(gated_mlp, bias=family.mlp_bias),
         make_layer=ModernBertLayer,
     )
     return ModernBertCausalLM(config, style, dtype, max_model_len)

@@ -3,8 +3,6 @@
 So workers that share a layer sum once, not twice (GPT-J, Wang and Komatsuzaki, 2021).
 """
 
-import re
-
 import torch
 from torch import Tensor
 
@@ -12,7 +10,7 @@ from lullm.config.model import ModelConfig
 from lullm.models.decoder import DecoderLayer, DecoderStyle
 from lullm.nn.context import StepContext
 from lullm.nn.norm import LayerNorm
-from lullm.weights.rule import Rename
+from lullm.weights.rule import renames
 
 
 class ParallelLayer(DecoderLayer):
@@ -50,11 +48,6 @@ class MLPNormLayer(ParallelLayer):
 def layer_norm(config: ModelConfig, dtype: torch.dtype, has_weight: bool = True, has_bias: bool = True) -> LayerNorm:
     """A norm over a row of hidden states."""
     return LayerNorm(config.hidden_size, config.family.rms_norm_eps, dtype, has_weight, has_bias)
-
-
-def renames(*pairs: tuple[str, str]) -> tuple[Rename, ...]:
-    """Renames from pairs of pattern and replacement."""
-    return tuple(Rename(re.compile(pattern), replacement) for pattern, replacement in pairs)
 
 
 LOGIT_BIAS = renames((r"^lm_head\.bias$", "logit_bias.weight"))

@@ -11,26 +11,23 @@ from functools import partial
 import torch
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, gated_mlp, plain_mlp, rules_of
-from lullm.models.family.layer_norm.parallel import UNGATED_RENAMES, ParallelLayer, layer_norm, renames
-from lullm.weights.rule import Offset
+from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, plain_mlp, rules_of
+from lullm.models.family.layer_norm.parallel import UNGATED_RENAMES, ParallelLayer, layer_norm
+from lullm.weights.rule import Offset, renames
 
 STARCODER2_RENAMES = renames((r"\.mlp\.c_fc\.", ".mlp.fc1."), (r"\.mlp\.c_proj\.", ".mlp.fc2."))
 
 
 def build_starcoder2(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    rules, bias = rules_of(config), config.family.attention_bias
-    rules = replace(rules, renames=(*rules.renames, *STARCODER2_RENAMES))
-    style = DecoderStyle(rules, qkv_bias=bias, o_bias=bias, make_norm=layer_norm, make_mlp=plain_mlp)
+    rules = rules_of(config, *STARCODER2_RENAMES)
+    style = DecoderStyle(rules, make_norm=layer_norm, make_mlp=plain_mlp)
     return CausalLM(config, style, dtype, max_model_len)
 
 
 def build_stablelm(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
     style = DecoderStyle(
         rules_of(config),
-        qkv_bias=config.family.attention_bias,
         make_norm=layer_norm,
-        make_mlp=partial(gated_mlp, bias=False),
         make_layer=ParallelLayer if config.family.has_parallel_mlp else DecoderLayer,
     )
     return CausalLM(config, style, dtype, max_model_len)
@@ -44,15 +41,11 @@ def build_jais2(
     config: ModelConfig, dtype: torch.dtype, max_model_len: int, offsets: tuple[Offset, ...] = ()
 ) -> CausalLM:
     """Nemotron without the 1."""
-    rules, bias = rules_of(config), config.family.attention_bias
-    rules = replace(rules, renames=(*rules.renames, *UNGATED_RENAMES), offsets=offsets)
-    style = DecoderStyle(rules, qkv_bias=bias, o_bias=bias, make_norm=layer_norm, make_mlp=plain_mlp)
+    rules = replace(rules_of(config, *UNGATED_RENAMES), offsets=offsets)
+    style = DecoderStyle(rules, make_norm=layer_norm, make_mlp=plain_mlp)
     return CausalLM(config, style, dtype, max_model_len)
 
 
 def build_olmo1(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    bias = config.family.attention_bias
-    style = DecoderStyle(
-        rules_of(config), qkv_bias=bias, o_bias=bias, make_norm=partial(layer_norm, has_weight=False, has_bias=False)
-    )
+    style = DecoderStyle(rules_of(config), make_norm=partial(layer_norm, has_weight=False, has_bias=False))
     return CausalLM(config, style, dtype, max_model_len)

@@ -174,7 +174,8 @@ struct Kernels {
   void (*linear_panels[2])(const LinearArgs&, int64_t first_row, int64_t last_row, int64_t first_panel,
                            int64_t last_panel, void* scratch);
   int64_t (*spin_products[2])(int64_t rounds);  // in registers only; how many operations those were
-  void (*linear_tail[2])(const LinearArgs&, int64_t first_out, int64_t last_out);  // rows of the weight that lie as is
+  // Rows of the weight that lie as they are.
+  void (*linear_tail[2])(const LinearArgs&, int64_t first_row, int64_t last_row, int64_t first_out, int64_t last_out);
   void (*pack_panel)(void* panel, int64_t num_units, void* scratch);   // scratch: a panel
   void (*unpack_panel)(void* panel, int64_t num_units, void* scratch);
 

@@ -247,25 +247,54 @@ void linear_panels(const LinearArgs& a, int64_t first_row, int64_t last_row, int
   }
 }
 
-// Rows of the weight that lie as the checkpoint has them: one dot product each.
-template <class T>
-void linear_tail(const LinearArgs& a, int64_t first_out, int64_t last_out) {
-  for (int64_t out = first_out; out < last_out; out++) {
-    const T* w = static_cast<const T*>(a.weight) + out * a.in;
-    const float bias = a.bias == nullptr ? 0.0f : to_float(static_cast<const T*>(a.bias)[out]);
-    for (int64_t row = 0; row < a.num_rows; row++) {
-      const T* x = static_cast<const T*>(a.x) + a.offset_of(row);
-      V acc[4] = {zero(), zero(), zero(), zero()};
-      int64_t i = 0;
-      for (; i + 4 * kLanes <= a.in; i += 4 * kLanes)
-        LULLM_UNROLL for (int s = 0; s < 4; s++) acc[s] = fma(load(w + i + s * kLanes), load(x + i + s * kLanes), acc[s]);
-      for (; i < a.in; i += kLanes) acc[0] = fma(load_up_to(w + i, a.in - i), load_up_to(x + i, a.in - i), acc[0]);
-      float total = sum(add(add(acc[0], acc[1]), add(acc[2], acc[3]))) + bias;
-      const int64_t at = row * a.y_stride + out;
+// Rows of the weight that lie as the checkpoint has them: a dot product each with each row, several of both at once, so that
+// what is loaded serves more than one.
+constexpr int kTailRows = kRegisters >= 32 ? 2 : 1, kTailOuts = kRegisters >= 32 ? 3 : 1;
+
+template <class T, int kRows, int kOuts>
+void multiply_tail(const LinearArgs& a, int64_t row, int64_t out) {
+  const T *x[kRows], *w[kOuts];
+  for (int r = 0; r < kRows; r++) x[r] = static_cast<const T*>(a.x) + a.offset_of(row + r);
+  for (int o = 0; o < kOuts; o++) w[o] = static_cast<const T*>(a.weight) + (out + o) * a.in;
+  V sums[kRows][kOuts][4];
+  LULLM_UNROLL for (int i = 0; i < kRows * kOuts * 4; i++) sums[i / (4 * kOuts)][i / 4 % kOuts][i % 4] = zero();
+  const auto add_products = [&](int chain, auto&& load_lanes) {
+    V numbers[kOuts];
+    LULLM_UNROLL for (int o = 0; o < kOuts; o++) numbers[o] = load_lanes(w[o]);
+    LULLM_UNROLL for (int r = 0; r < kRows; r++) {
+      const V number = load_lanes(x[r]);
+      LULLM_UNROLL for (int o = 0; o < kOuts; o++) sums[r][o][chain] = fma(numbers[o], number, sums[r][o][chain]);
+    }
+  };
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= a.in; i += 4 * kLanes)
+    LULLM_UNROLL for (int chain = 0; chain < 4; chain++)
+      add_products(chain, [&](const T* from) { return load(from + i + chain * kLanes); });
+  for (; i < a.in; i += kLanes) add_products(0, [&](const T* from) { return load_up_to(from + i, a.in - i); });
+  for (int r = 0; r < kRows; r++) {
+    for (int o = 0; o < kOuts; o++) {
+      const V(&four)[4] = sums[r][o];
+      const float bias = a.bias == nullptr ? 0.0f : to_float(static_cast<const T*>(a.bias)[out + o]);
+      const float total = sum(add(add(four[0], four[1]), add(four[2], four[3]))) + bias;
+      const int64_t at = (row + r) * a.y_stride + out + o;
       if (a.y_is_float) static_cast<float*>(a.y)[at] = total;
       else store_first(static_cast<T*>(a.y) + at, set1(total), 1);
     }
   }
+}
+
+template <class T, int kRows>
+void multiply_tail_rows(const LinearArgs& a, int64_t row, int64_t first_out, int64_t last_out) {
+  int64_t out = first_out;
+  for (; out + kTailOuts <= last_out; out += kTailOuts) multiply_tail<T, kRows, kTailOuts>(a, row, out);
+  for (; out < last_out; out++) multiply_tail<T, kRows, 1>(a, row, out);
+}
+
+template <class T>
+void linear_tail(const LinearArgs& a, int64_t first_row, int64_t last_row, int64_t first_out, int64_t last_out) {
+  int64_t row = first_row;
+  for (; row + kTailRows <= last_row; row += kTailRows) multiply_tail_rows<T, kTailRows>(a, row, first_out, last_out);
+  for (; row < last_row; row++) multiply_tail_rows<T, 1>(a, row, first_out, last_out);
 }
 
 void pack_panel(void* panel, int64_t num_units, void* scratch) {

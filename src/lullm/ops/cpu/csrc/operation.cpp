@@ -24,6 +24,7 @@ constexpr int64_t kItemBytes = 64 * 1024;
 
 constexpr int64_t kLinearItemsPerThread = 4;
 constexpr int64_t kRunBytes = 8 * kItemBytes;  // of a weight, on one thread: starting anew costs a microsecond
+constexpr int64_t kTailRows = 16, kTailOuts = 6;  // in an item of rows of a weight that lie as they are; at least so many of these
 constexpr int64_t kCacheBytes = 1280 * 1024;  // of a second-level cache of 2 MiB; more than that was slower
 
 // body(first, last) over [0, count) in items of about kItemBytes, each element costing `bytes`.
@@ -86,9 +87,13 @@ void lullm::linear(LinearArgs a, int dtype) {
     });
   }
   if (panels > 0 && tail_of(a, dtype) > 0) return multiply_last_rows(a, dtype);
-  const int64_t first = a.out - tail_of(a, dtype);
-  for_ranges(a.out - first, a.in * size_of(dtype) * a.num_rows,
-             [&](int64_t begin, int64_t end) { k.linear_tail[dtype](a, first + begin, first + end); });
+  const int64_t first = a.out - tail_of(a, dtype), bytes = a.in * size_of(dtype) * std::min(kTailRows, a.num_rows);
+  const int64_t outs = std::max(kTailOuts, kItemBytes / bytes);
+  const int64_t columns = (a.out - first + outs - 1) / outs;
+  parallel_for((a.num_rows + kTailRows - 1) / kTailRows * columns, [&](int64_t item) {
+    const int64_t row = item / columns * kTailRows, out = first + item % columns * outs;
+    k.linear_tail[dtype](a, row, std::min(a.num_rows, row + kTailRows), out, std::min(a.out, out + outs));
+  });
 }
 
 namespace {

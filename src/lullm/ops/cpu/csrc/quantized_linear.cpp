@@ -14,7 +14,8 @@ namespace lullm {
 namespace LULLM_ISA {
 namespace {
 
-constexpr int64_t kPrefetchBytes = 6144;
+// How far ahead of the reading a panel is fetched from memory into the second-level cache, and from there into the first.
+constexpr int64_t kFarBytes = 8192, kNearBytes = 2048;
 
 constexpr int kMaxRows = kRegisters >= 32 ? 8 : 2;
 
@@ -55,7 +56,7 @@ struct Pairs {
   I even, odd;  // inputs 0 and 2, 1 and 3 of sixteen outputs
 };
 inline Pairs pairs_of_bytes(const char* line) {
-  fetch_near(line + kPrefetchBytes);
+  fetch_far(line + kFarBytes), fetch_near(line + kNearBytes);
   const I bytes = load_integers(line);
   return {shift_signed_16<8>(shift_left_16<8>(bytes)), shift_signed_16<8>(bytes)};
 }
@@ -108,8 +109,8 @@ void multiply_digits(const char* w, const char* x, const char* bias, int64_t x_s
   LULLM_UNROLL for (int r = 0; r < kRows; r++) sums[r][0] = sums[r][1] = zero_integers();
   for (int64_t block = 0; block < blocks; block++, w += kDigitBlockBytes, x += kBlockInputs * 2, bias += kBlockGroups * 4) {
     const int8_t* group_scales = reinterpret_cast<const int8_t*>(w + 2 * kDigitTileBytes);
-    fetch_near(w + 2 * kDigitTileBytes + kPrefetchBytes);
-    fetch_near(w + 2 * kDigitTileBytes + 64 + kPrefetchBytes);
+    for (int line = 0; line < 2; line++)
+      fetch_far(w + 2 * kDigitTileBytes + line * 64 + kFarBytes), fetch_near(w + 2 * kDigitTileBytes + line * 64 + kNearBytes);
     for (int group = 0; group < kBlockGroups; group++) {
       I of_group[kRows][2];
       LULLM_UNROLL for (int r = 0; r < kRows; r++)
@@ -118,7 +119,7 @@ void multiply_digits(const char* w, const char* x, const char* bias, int64_t x_s
         const int line = 2 * group + half;
         LULLM_UNROLL for (int tile = 0; tile < 2; tile++) {
           const char* at = w + tile * kDigitTileBytes + line * 64;
-          fetch_near(at + kPrefetchBytes);
+          fetch_far(at + kFarBytes), fetch_near(at + kNearBytes);
           const I digits = load_integers(at);
           const I parts[4] = {both(digits, mask), both(shift_right_16<8>(digits), mask),
                               both(shift_right_16<4>(digits), mask), shift_right_16<12>(digits)};

@@ -16,6 +16,7 @@ namespace {
 
 constexpr int64_t kItemBytes = 64 * 1024;
 constexpr int64_t kItemsPerThread = 6;
+constexpr int64_t kRunBytes = 8 * kItemBytes;  // of a weight, on one thread: starting anew costs a microsecond
 constexpr int64_t kRowBlockBytes = 640 * 1024;
 constexpr int64_t kPreparedRows = 16;
 
@@ -45,9 +46,10 @@ void linear(QuantizedArgs a, int dtype) {
                                             : 1});
   const int64_t columns = (panels + item_panels - 1) / item_panels;
   const int64_t scratch_bytes = k.scratch_bytes[dtype](a);
-  parallel_for((a.num_rows + rows - 1) / rows * columns, [&](int64_t item) {
-    const int64_t row = item / columns * rows, panel = item % columns * item_panels;
-    k.multiply_panels[dtype](a, row, std::min(a.num_rows, row + rows), panel, std::min(panels, panel + item_panels),
+  const int64_t most_items = a.num_rows > kFewRows ? 1 : std::max<int64_t>(1, kRunBytes / (item_panels * panel_bytes));
+  parallel_for_runs((a.num_rows + rows - 1) / rows * columns, most_items, [&](int64_t first, int64_t last) {
+    const int64_t row = first / columns * rows, panel = first % columns * item_panels;
+    k.multiply_panels[dtype](a, row, std::min(a.num_rows, row + rows), panel, std::min(panels, panel + (last - first) * item_panels),
                              scratch_bytes > 0 ? scratch(kItemScratch, scratch_bytes) : nullptr);
   });
 }

@@ -84,7 +84,7 @@ struct PlainKernels {
     multiply_panels(a, dtype, 0, a.num_rows, first, last);
   }
   void multiply_tail(const Args& a, int dtype) const {
-    k.linear_tail[dtype](a, a.out - tail(a, dtype), a.out);
+    k.linear_tail[dtype](a, 0, a.num_rows, a.out - tail(a, dtype), a.out);
   }
 };
 
