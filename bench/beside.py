@@ -16,6 +16,7 @@ import random
 import time
 from collections.abc import Iterator
 from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier, Event
 
 
 def main() -> None:
@@ -55,16 +56,21 @@ def main() -> None:
 
 @contextlib.contextmanager
 def busy_process(core: int) -> Iterator[None]:
-    process = multiprocessing.get_context("spawn").Process(target=never_wait, args=(core,), daemon=True)
+    context = multiprocessing.get_context("spawn")
+    is_busy = context.Event()
+    process = context.Process(target=never_wait, args=(core, is_busy), daemon=True)
     process.start()
-    time.sleep(0.5)
-    yield
-    process.terminate()
-    process.join()
+    try:
+        is_busy.wait()
+        yield
+    finally:
+        process.terminate()
+        process.join()
 
 
-def never_wait(core: int) -> None:
+def never_wait(core: int, is_busy: Event) -> None:
     os.sched_setaffinity(0, {core})
+    is_busy.set()
     while True:
         pass
 
@@ -73,8 +79,8 @@ def count_on(cores: list[int], seconds: float) -> int:
     """How far one process on each core counts, together."""
     context = multiprocessing.get_context("spawn")
     counts: Queue[int] = context.Queue()
-    start = time.monotonic() + 0.5  # all have started by then
-    processes = [context.Process(target=count, args=(core, start, seconds, counts)) for core in cores]
+    together = context.Barrier(len(cores))
+    processes = [context.Process(target=count, args=(core, together, seconds, counts)) for core in cores]
     for process in processes:
         process.start()
     total = sum(counts.get() for _ in processes)
@@ -83,11 +89,11 @@ def count_on(cores: list[int], seconds: float) -> int:
     return total
 
 
-def count(core: int, start: float, seconds: float, counts: "Queue[int]") -> None:
+def count(core: int, together: Barrier, seconds: float, counts: "Queue[int]") -> None:
     os.sched_setaffinity(0, {core})
-    time.sleep(max(start - time.monotonic(), 0))
-    number = 0
-    while time.monotonic() < start + seconds:
+    together.wait()
+    number, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
         number += 1
     counts.put(number)
 

@@ -55,7 +55,7 @@ def with_encoding(rules: WeightRules, encoding: CheckpointEncoding) -> WeightRul
             "hold matrices as [in, out]; take the original, with quantization='int8' or 'int4'"
         )
 
-    # What quantizes experts takes their stacks apart; experts that it leaves alone stay stacked.
+    # Tools that quantize experts store each of them apart; experts in 16 bits may be stacked all the same.
     rules = replace(rules, stacks=tuple(replace(stack, or_apart=True) for stack in rules.stacks))
 
     def encode(name: str, parts: Mapping[str, Tensor]) -> EncodedTensor:
