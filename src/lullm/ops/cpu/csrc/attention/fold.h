@@ -17,19 +17,17 @@ struct Sums {
   int64_t stride;
 };
 
-// Calls body(d, elements d to d + 15 of the head). E: the operand's elements; with pairs, the even of 32 elements of the
-// head lie before the odd ones (`packed.h`).
+// Calls body(d, elements d to d + 15 of the head). E: the order of the sums; of Bf16 the even of 32 elements of the head lie
+// before the odd ones (`packed.h`).
 template <class E, class Body>
 inline void for_elements(int64_t head_size, Sums sums, Body&& body) {
   int64_t d = 0;
-#if defined(LULLM_HAS_DOTS)
   for (; std::is_same_v<E, Bf16> && d + 2 * kLanes <= head_size; d += 2 * kLanes, sums.values += 2 * sums.stride) {
     V first, second;
     interleave(load(sums.values), load(sums.values + sums.stride), first, second);
     body(d, first);
     body(d + kLanes, second);
   }
-#endif
   for (; d < head_size; d += kLanes, sums.values += sums.stride) body(d, load(sums.values));
 }
 

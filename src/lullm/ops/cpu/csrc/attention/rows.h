@@ -156,7 +156,7 @@ class StepsAhead {
   StepKeys found[kAhead + 1];
 };
 
-// Fetches the rows of a cache into the second-level cache, kDistance rows before they are read, in the order in which they
+// Fetches the rows of a cache into the second-level cache, `distance` rows before they are read, in the order in which they
 // are: of a step `num_keys` keys at a time, one head after the other.
 //
 // Such a part of all heads is one piece of memory, or two, and is read as a whole. The distance is short: 64 rows of one
@@ -165,15 +165,17 @@ class StepsAhead {
 // loads behind them, and 32 x 160 read 10 % less.
 class RowsAhead {
  public:
-  RowsAhead(const AttentionArgs& a, const StepsAhead& steps, const char* cache, int64_t num_keys, int64_t step)
+  RowsAhead(const AttentionArgs& a, const StepsAhead& steps, const char* cache, int64_t num_keys, int64_t step,
+            int64_t distance = 32)
       : steps(steps), cache(cache), num_keys(num_keys), num_bytes(a.row_bytes), step(step) {
     enter_step();
-    for (int64_t skipped = kDistance; skipped > 0; skipped -= num_keys) next_head();
+    for (; distance >= num_keys; distance -= num_keys) next_head();
+    key += distance;
   }
 
   void fetch(int64_t num_rows) {
     for (; num_rows > 0; num_rows--) {
-      if (key == end) next_head();
+      if (key >= end) next_head();
       const char* row = head_rows + found->offset[key++];
       const char* line = row - reinterpret_cast<uintptr_t>(row) % 64;  // of 8 bits, rows begin anywhere in a line
       for (; line < row + num_bytes; line += 64) fetch_far(line);
@@ -181,8 +183,6 @@ class RowsAhead {
   }
 
  private:
-  static constexpr int64_t kDistance = 32;  // a multiple of all numbers of keys
-
   void enter_step() {
     item = &steps.item_of(step), found = &steps.keys(step);
     first_key = 0;
@@ -194,7 +194,7 @@ class RowsAhead {
   }
   void enter_head() {
     head_rows = cache + head * num_bytes;
-    key = first_key, end = first_key + num_keys;
+    key = first_key, end = std::min(first_key + num_keys, found->last);
   }
   __attribute__((noinline)) void next_head() {  // rare; inlined, it takes registers from the loops around it
     if (++head < item->last_head) return enter_head();

@@ -52,6 +52,25 @@ inline const StepScales* find_scales(const AttentionArgs& a, int64_t head, const
   return place;
 }
 
+// A query as integers, in the order of units of keys; gives what 1 stands for. Sums of up to 1,024 products with bytes are
+// within 2^31, and exact. Of its largest element a query keeps 15 bits: a score is off by 2^-15 of that times the sum of
+// a key's magnitudes, where the key's own rounding, to 8 bits, is off by 2^-8 of its largest. What is not finite makes
+// the unit NaN.
+template <class T, class K>
+float quantize_query(const T* from, int64_t size, K* to) {
+  constexpr float kMost = 16383;
+  V top = zero(), zeros = zero();
+  for (int64_t d = 0; d < size; d += kLanes) {
+    const V x = load(from + d);
+    top = max(top, max(x, sub(zero(), x)));
+    zeros = fma(x, zero(), zeros);
+  }
+  const float most = has_nan(zeros) ? NAN : largest(top);
+  const V factor = set1(most > 0 ? kMost / most : 0);
+  for (int64_t d = 0; d < size; d += kLanes) store_crossed(to + d, to_integers(mul(load(from + d), factor)));
+  return most / kMost;
+}
+
 }  // namespace
 }  // namespace LULLM_ISA
 }  // namespace lullm

@@ -23,11 +23,8 @@ class VectorAttention {
   static constexpr bool kIsInteger = std::is_same_v<K, Int16>;
   static constexpr int64_t kHalfBytes = kStepKeys / 2 * sizeof(E);
   static constexpr int64_t kStepsAtOnce = 4;  // of many rows
-  // Rows of 8 bits begin anywhere in a line, so that 128 bytes are parts of three.
-  static constexpr int64_t kLinesPerRead = sizeof(C) == 1 ? 2 : 1;
-  // The heads' rows share lines, so a token's are fetched in one go into the second-level cache, a step early: 4 x 1600 take
-  // 0.87 of the time. Where a head's rows have lines of their own they take a tenth more that way.
-  static constexpr bool kFetchesTokens = sizeof(C) == 1;
+  // Heads whose rows share lines are read one after the other (`attend_few_by_head`).
+  static constexpr bool kByHead = sizeof(C) == 1;
 
  public:
   VectorAttention(const AttentionArgs& args, const AttentionItem& item, const AttentionItem* after, void* scratch)
@@ -43,7 +40,7 @@ class VectorAttention {
     take(scales, std::max<int64_t>(1, num_packed));
     take(keys, num_packed * key_bytes<K>(size));
     take(values, num_packed * value_bytes<E>(size));
-    take(products, num_rows * kStepKeys);
+    take(products, (item.is_few ? std::max(num_states, num_rows) : num_rows) * kStepKeys);
     take(weights, num_rows * kStepKeys);
     take(q, num_states * padded);
     take(q_units, kIsInteger ? num_states : 0);
@@ -65,7 +62,8 @@ class VectorAttention {
       std::fill_n(base, num_states, -INFINITY);
       std::memset(sums, 0, num_states * size * sizeof(float));
       if (item.is_few) {
-        for (int64_t step = first; step < last; step++) attend_few(step);
+        if constexpr (kByHead) attend_few_by_head();
+        else attend_few();
       } else {
         for (int64_t step = first; step < last; step += kStepsAtOnce)
           attend_many(step, std::min(last, step + kStepsAtOnce));
@@ -101,29 +99,11 @@ class VectorAttention {
     for_states([&](int64_t head, int64_t row) {
       const T* from = row_of(static_cast<const T*>(a.q), a.q_stride, a, item, head, row);
       K* to = q + state_of(head, row) * padded;
-      if constexpr (kIsInteger) q_units[state_of(head, row)] = quantize(from, to);
+      if constexpr (kIsInteger) q_units[state_of(head, row)] = quantize_query(from, size, to);
       else if constexpr (std::is_same_v<T, K>) std::memcpy(to, from, size * sizeof(K));
       else for (int64_t d = 0; d < size; d += kLanes) store(to + d, load(from + d));
       std::memset(to + size, 0, (padded - size) * sizeof(K));
     });
-  }
-
-  // A query as integers, in the order of units of keys; gives what 1 stands for. Sums of up to 1,024 products with bytes are
-  // within 2^31, and exact. Of its largest element a query keeps 15 bits: a score is off by 2^-15 of that times the sum of
-  // a key's magnitudes, where the key's own rounding, to 8 bits, is off by 2^-8 of its largest. What is not finite makes
-  // the unit NaN.
-  float quantize(const T* from, K* to) const {
-    constexpr float kMost = 16383;
-    V top = zero(), zeros = zero();
-    for (int64_t d = 0; d < size; d += kLanes) {
-      const V x = load(from + d);
-      top = max(top, max(x, sub(zero(), x)));
-      zeros = fma(x, zero(), zeros);
-    }
-    const float most = has_nan(zeros) ? NAN : largest(top);
-    const V factor = set1(most > 0 ? kMost / most : 0);
-    for (int64_t d = 0; d < size; d += kLanes) store_crossed(to + d, to_integers(mul(load(from + d), factor)));
-    return most / kMost;
   }
 
   // `between` is called after each of the `num_blocks` of keys.
@@ -157,35 +137,90 @@ class VectorAttention {
     return coming;
   }
 
-  void attend_few(int64_t step) {
-    const AttentionItem& coming = find_next(step);
-    const int64_t next_head = coming.first_head, count = item.keys_in(step);
-    const StepKeys &own = found[step % 2], &next = found[(step + 1) % 2];
-    Ahead tokens(a, next, coming.first_head, coming.last_head);
-    auto fetch_beside = [&](Near& near, int64_t num_lines) {
-      near.fetch(kLinesPerRead * num_lines);
-      if constexpr (kFetchesTokens) tokens.fetch(num_lines);
+  // Of a step the keys of all heads, some at a time, then the values of all heads: memory is read in large pieces, always a
+  // little ahead of the products.
+  void attend_few() {
+    // AVX2 takes a line by two loads, and gains from more time between a fetch and these: 5 %; AVX-512 loses 2 %.
+    constexpr int64_t kDistance = kRegisters >= 32 ? 32 : 64;
+    StepsAhead steps(a, item, after);
+    RowsAhead keys_ahead(a, steps, a.key_cache, kKeysAtOnce, item.first_step(), kDistance);
+    RowsAhead values_ahead(a, steps, a.value_cache, kStepKeys, item.first_step(), kDistance);
+    // Fetches a row whenever as many bytes were read.
+    auto beside = [bytes = size * static_cast<int64_t>(sizeof(C))](RowsAhead& ahead) {
+      return [&ahead, bytes, due = int64_t{0}](int64_t num_bytes) mutable {
+        for (due += num_bytes; due >= bytes; due -= bytes) ahead.fetch(1);
+      };
     };
-    for (int64_t head = item.first_head; head < item.last_head; head++) {
-      const int64_t head_at = head * a.row_bytes, state = state_of(head, 0);
-      const CacheRows own_keys = {a.key_cache + head_at, own.offset}, own_values = {a.value_cache + head_at, own.offset};
-      const Scoring head_scoring = scoring.with(find_scales<E, C>(a, head, own, scales));
-      Near values_ahead(own_values.first, own, a.row_bytes);
-      with_elements<K, C>(size, own_keys, count, [&](auto key) {
-        multiply_keys<K, decltype(key)>(size, own_keys, count, Scores<K>{q + state * padded, padded, products}, rows.count,
-                                        [&](int64_t num_lines) { fetch_beside(values_ahead, num_lines); });
-      });
-      for (int64_t row = 0; row < rows.count; row++) weigh(head_scoring, state + row, row, step, row);
-      const bool is_last = head + 1 == item.last_head;
-      Near keys_ahead(a.key_cache + (is_last ? next_head : head + 1) * a.row_bytes, is_last ? next : own, a.row_bytes);
-      with_elements<E, C>(size, own_values, count, [&](auto value) {
-        for (int64_t row = 0; row < rows.count; row += kRowsAtOnce)
-          add_values<E, decltype(value)>({weights + row * kStepKeys, sums + (state + row) * size, size}, rows.count - row,
-                                         own_values, count,
-                                         [&](int64_t num_lines) { fetch_beside(keys_ahead, num_lines); });
-      });
+    for (int64_t step = item.first_step(); step < item.last_step(); step++) {
+      steps.enter(step);
+      const StepKeys& own = steps.keys(step);
+      const int64_t count = item.keys_in(step);
+      std::memset(products, 0, num_states * kStepKeys * sizeof(float));
+      for (int64_t first = 0; first < count; first += kKeysAtOnce)
+        for (int64_t head = item.first_head; head < item.last_head; head++)
+          multiply_few(own, head, first, std::min(kKeysAtOnce, count - first), products_of(head), beside(keys_ahead));
+      for (int64_t head = item.first_head; head < item.last_head; head++) {
+        weigh_few(step, own, head, products_of(head));
+        add_few(own, head, count, beside(values_ahead));
+      }
     }
-    if constexpr (kFetchesTokens) tokens.fetch(tokens.num_lines());
+  }
+
+  // Rows of 8 bits take more products than memory. Keys or values of one head, which come next, are fetched into the
+  // first-level cache; a token's heads, whose rows share lines, in one go into the second-level cache, a step early: 4 x 1600
+  // take 0.87 of the time.
+  void attend_few_by_head() {
+    for (int64_t step = item.first_step(); step < item.last_step(); step++) {
+      const AttentionItem& coming = find_next(step);
+      const int64_t count = item.keys_in(step);
+      const StepKeys &own = found[step % 2], &next = found[(step + 1) % 2];
+      Ahead tokens(a, next, coming.first_head, coming.last_head);
+      auto beside = [&](Near& near) {
+        return [&](int64_t num_bytes) {
+          near.fetch(2 * num_bytes / 64);  // rows begin anywhere in a line, so that 128 bytes are parts of three
+          tokens.fetch(num_bytes / 64);
+        };
+      };
+      for (int64_t head = item.first_head; head < item.last_head; head++) {
+        Near values_ahead(a.value_cache + head * a.row_bytes, own, a.row_bytes);
+        std::memset(products, 0, rows.count * kStepKeys * sizeof(float));
+        for (int64_t first = 0; first < count; first += kKeysAtOnce)
+          multiply_few(own, head, first, std::min(kKeysAtOnce, count - first), products, beside(values_ahead));
+        weigh_few(step, own, head, products);
+        const bool is_last = head + 1 == item.last_head;
+        const int64_t next_head = is_last ? coming.first_head : head + 1;
+        Near keys_ahead(a.key_cache + next_head * a.row_bytes, is_last ? next : own, a.row_bytes);
+        add_few(own, head, count, beside(keys_ahead));
+      }
+      tokens.fetch(tokens.num_lines());
+    }
+  }
+
+  float* products_of(int64_t head) const { return products + state_of(head, 0) * kStepKeys; }
+
+  template <class Between>
+  void multiply_few(const StepKeys& own, int64_t head, int64_t first, int64_t count, float* to, Between&& between) const {
+    const CacheRows own_keys = {a.key_cache + head * a.row_bytes, own.offset};
+    const Scores<K> scores = {q + state_of(head, 0) * padded, padded, to};
+    with_elements<K, C>(size, {own_keys.first, own_keys.offset + first}, count, [&](auto key) {
+      multiply_keys<K, decltype(key)>(size, own_keys, first, scores, rows.count, between);
+    });
+  }
+
+  void weigh_few(int64_t step, const StepKeys& own, int64_t head, float* from) {
+    const Scoring head_scoring = scoring.with(find_scales<E, C>(a, head, own, scales));
+    for (int64_t row = 0; row < rows.count; row++)
+      weigh(head_scoring, state_of(head, row), row, step, from + row * kStepKeys, row);
+  }
+
+  template <class Between>
+  void add_few(const StepKeys& own, int64_t head, int64_t count, Between&& between) const {
+    const CacheRows own_values = {a.value_cache + head * a.row_bytes, own.offset};
+    with_elements<E, C>(size, own_values, count, [&](auto value) {
+      for (int64_t row = 0; row < rows.count; row += kRowsAtOnce)
+        add_values<E, decltype(value)>({weights + row * kStepKeys, sums + state_of(head, row) * size, size}, rows.count - row,
+                                       own_values, count, between);
+    });
   }
 
   void attend_many(int64_t first, int64_t last) {
@@ -208,16 +243,15 @@ class VectorAttention {
                         4 * kBlockBytes, kBlockBytes, products, kStepKeys},
                     count, kStepKeys / kLanes);
     const Scoring step_scoring = scoring.with(has_scales<E, C>(a) ? scales + place : nullptr);
-    for (int64_t i = 0; i < count; i++) weigh(step_scoring, row + i, row + i, step, i);
+    for (int64_t i = 0; i < count; i++) weigh(step_scoring, row + i, row + i, step, products + i * kStepKeys, i);
     multiply<true>(Product<E>{weights, kStepKeys, values + place * value_bytes<E>(size), kStepBlocks<E>, kBlockBytes,
                        kStepBlocks<E> * kBlockBytes, sums + row * size, size},
                    count, size / kLanes);
   }
 
-  // `place`: of the row's products and weights.
-  void weigh(const Scoring& own_scoring, int64_t state, int64_t row, int64_t step, int64_t place) const {
+  // `place`: of the row's weights.
+  void weigh(const Scoring& own_scoring, int64_t state, int64_t row, int64_t step, float* row_products, int64_t place) const {
     const uint64_t mask = rows.mask(row, step);
-    float* row_products = products + place * kStepKeys;
     char* to = reinterpret_cast<char*>(weights + place * kStepKeys);
     float &own = base[state], *own_total = total + state * kLanes;
     if (mask == 0) {
@@ -238,12 +272,19 @@ class VectorAttention {
   }
 
   void finish_piece() const {
+    if (item.is_few) finish_piece<DirectOrder<C>>();
+    else finish_piece<E>();
+  }
+
+  // Order: of the sums (`fold.h`).
+  template <class Order>
+  void finish_piece() const {
     for_states([&](int64_t head, int64_t row) {
       const int64_t state = state_of(head, row);
       const float all = base[state] == -INFINITY ? 0 : sum(load(total + state * kLanes));
       const Sums own = {sums + state * size, kLanes};
-      if (is_shared()) fold<E>(share_of(head, row), size, base[state], all, own);
-      else write<E>(result_of(head, row), size, with_sink(all, base[state], sink_of(a, head, row)), own);
+      if (is_shared()) fold<Order>(share_of(head, row), size, base[state], all, own);
+      else write<Order>(result_of(head, row), size, with_sink(all, base[state], sink_of(a, head, row)), own);
     });
   }
 
@@ -256,8 +297,8 @@ class VectorAttention {
   StepKeys found[2];  // of a step and the next, by their numbers' last bit
   StepScales* scales;       // of a step of one head, or of those that are packed
   char *keys, *values;
-  float* products;  // [rows at once, kStepKeys], of a step
-  E* weights;       // the same
+  float* products;  // [rows at once, kStepKeys], of a step; of few rows [states, kStepKeys]
+  E* weights;       // [rows at once, kStepKeys]
   K* q;             // [states, padded]
   float* q_units;   // [states], of integers
   float *base, *total, *sums, *shares;  // [states], [states, kLanes], [states, size], [states, share_floats]

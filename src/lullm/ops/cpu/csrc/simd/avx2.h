@@ -104,6 +104,13 @@ static inline V odd(const Bf16* p) {
   return {_mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(bits), mask)),
           _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(bits + 1), mask))};
 }
+static inline void interleave(V even, V odd, V& first, V& second) {
+  auto half = [](__m256 a, __m256 b) -> V {
+    const __m256 low = _mm256_unpacklo_ps(a, b), high = _mm256_unpackhi_ps(a, b);
+    return {_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31)};
+  };
+  first = half(even.low, odd.low), second = half(even.high, odd.high);
+}
 struct Masks {
   __m256 low, high;
 };

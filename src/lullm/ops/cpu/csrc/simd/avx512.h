@@ -55,6 +55,11 @@ static inline V even(const Bf16* p) { return _mm512_castsi512_ps(_mm512_slli_epi
 static inline V odd(const Bf16* p) {
   return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(0xffff0000)));
 }
+static inline void interleave(V even, V odd, V& first, V& second) {
+  const __m512i places = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  first = _mm512_permutex2var_ps(even, places, odd);
+  second = _mm512_permutex2var_ps(even, _mm512_add_epi32(places, _mm512_set1_epi32(8)), odd);
+}
 static inline V keep_below(V a, int64_t first, int64_t last, float other) {
   int64_t count = last - first;
   __mmask16 mask = count >= 16 ? 0xffff : count <= 0 ? 0 : (1u << count) - 1;
@@ -251,11 +256,6 @@ static inline V pair_first(V a, V b) {
   const __m512i low = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(_mm512_castps_si512(a)));
   const __m512i high = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(_mm512_castps_si512(b)));
   return _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
-}
-static inline void interleave(V even, V odd, V& first, V& second) {
-  const __m512i places = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-  first = _mm512_permutex2var_ps(even, places, odd);
-  second = _mm512_permutex2var_ps(even, _mm512_add_epi32(places, _mm512_set1_epi32(8)), odd);
 }
 static inline I to_unsigned(V a) { return _mm512_cvtps_epu32(a); }
 static inline I both_or(I a, I b, I c) { return _mm512_ternarylogic_epi32(a, b, c, 0xea); }

@@ -104,6 +104,15 @@ static inline V odd(const Bf16* p) {
   const uint32x4_t high = vdupq_n_u32(0xffff0000);
   return parts([&](int i) { return vreinterpretq_f32_u32(vandq_u32(vld1q_u32(units + 4 * i), high)); });
 }
+static inline void interleave(V even, V odd, V& first, V& second) {
+  auto half = [&](int from) {
+    return parts([&](int i) {
+      const float32x4_t a = even.part[from + i / 2], b = odd.part[from + i / 2];
+      return i % 2 == 0 ? vzip1q_f32(a, b) : vzip2q_f32(a, b);
+    });
+  };
+  first = half(0), second = half(2);
+}
 
 // Masks have all bits of a lane.
 static inline uint32x4_t lanes_below(int64_t count, int part) {

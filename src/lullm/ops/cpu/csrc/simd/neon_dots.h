@@ -44,15 +44,6 @@ static inline V pair_first(V a, V b) {
     return from_words(i % 2 == 0 ? vzip1q_u16(first, second) : vzip2q_u16(first, second));
   });
 }
-static inline void interleave(V even, V odd, V& first, V& second) {
-  auto half = [&](int from) {
-    return parts([&](int i) {
-      const float32x4_t a = even.part[from + i / 2], b = odd.part[from + i / 2];
-      return i % 2 == 0 ? vzip1q_f32(a, b) : vzip2q_f32(a, b);
-    });
-  };
-  first = half(0), second = half(2);
-}
 static inline I to_unsigned(V a) { return parts([&](int i) { return vreinterpretq_s32_u32(vcvtnq_u32_f32(a.part[i])); }); }
 static inline I both_or(I a, I b, I c) { return either(both(a, b), c); }
 LULLM_LANEWISE(I, sub, vsubq_s32)
