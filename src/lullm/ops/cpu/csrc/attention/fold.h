@@ -65,6 +65,17 @@ void write(T* out, int64_t head_size, float total, Sums sums) {
   for_elements<E>(head_size, sums, [&](int64_t d, V own) { store(out + d, mul(own, factor)); });
 }
 
+// The result of a row of one query head from its shares of `count` pieces, `stride` floats apart. The first becomes it.
+template <class T>
+void merge(float* shares, int64_t stride, int64_t count, int64_t head_size, const float* sink, void* out) {
+  for (int64_t i = 1; i < count; i++) {
+    float* share = shares + i * stride;
+    fold<float>(shares, head_size, base_of(share, head_size), total_of(share, head_size), {share, kLanes});
+  }
+  const float total = with_sink(total_of(shares, head_size), base_of(shares, head_size), sink);
+  write<float>(static_cast<T*>(out), head_size, total, {shares, kLanes});
+}
+
 }  // namespace
 }  // namespace LULLM_ISA
 }  // namespace lullm

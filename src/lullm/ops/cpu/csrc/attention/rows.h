@@ -214,6 +214,13 @@ class RowsAhead {
   const char* head_rows;
 };
 
+// Is told how many bytes were read, and fetches a row for each `row_bytes` of them.
+inline auto fetch_beside(RowsAhead& ahead, int64_t row_bytes) {
+  return [&ahead, row_bytes, due = int64_t{0}](int64_t num_bytes) mutable {
+    for (due += num_bytes; due >= row_bytes; due -= row_bytes) ahead.fetch(1);
+  };
+}
+
 // The same for rows of which most share their lines, integers and a scale: token after token, all heads of the item in one
 // go. Head after head, every such line would be fetched twice, and 4 x 1600 take a twentieth longer. Plain rows read 10 %
 // less that way.

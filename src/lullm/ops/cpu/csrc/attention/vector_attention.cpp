@@ -4,6 +4,7 @@
 // in one go, and read keys and values in place. For many rows of one head, the query heads of a group among them, a few
 // steps are packed once, and all rows pass over these while they are in the cache.
 
+#include "../flush_denormals.h"
 #include "../kernel_table.h"
 #include "direct.h"
 #include "fold.h"
@@ -15,14 +16,15 @@ namespace lullm {
 namespace LULLM_ISA {
 namespace {
 
-// T: of queries and results, C: of the cache. A state is a row of one of the item's heads.
-template <class T, class C>
+// T: of queries and results, C: of the cache, E: of weights and values. A state is a row of one of the item's heads.
+template <class T, class C, class E>
 class VectorAttention {
-  using E = Operand<T, C>;  // of weights and values
-  using K = KeyOperand<T, C>;  // of queries and keys
+  using K = std::conditional_t<std::is_same_v<E, Swapped>, E, KeyOperand<T, C>>;  // of queries and keys
   static constexpr bool kIsInteger = std::is_same_v<K, Int16>;
   static constexpr int64_t kHalfBytes = kStepKeys / 2 * sizeof(E);
   static constexpr int64_t kStepsAtOnce = 4;  // of many rows
+  // Dot products of pairs take denormals for zero. So does all that lies between two of them, whatever they are made of.
+  static constexpr bool kFlushes = kHasDotBits<E>;
   // Heads whose rows share lines are read one after the other (`attend_few_by_head`).
   static constexpr bool kByHead = sizeof(C) == 1;
 
@@ -42,7 +44,8 @@ class VectorAttention {
     take(values, num_packed * value_bytes<E>(size));
     take(products, (item.is_few ? std::max(num_states, num_rows) : num_rows) * kStepKeys);
     take(weights, num_rows * kStepKeys);
-    take(q, num_states * padded);
+    take(q, num_states * padded + kSpareBytes / static_cast<int64_t>(sizeof(K)));
+    take(loaded, item.is_few ? 0 : kTileUnits * padded);
     take(q_units, kIsInteger ? num_states : 0);
     take(base, num_states);
     take(total, num_states * kLanes);
@@ -61,14 +64,8 @@ class VectorAttention {
       last = std::min(item.last_step(), (first / kPieceSteps + 1) * kPieceSteps);
       std::fill_n(base, num_states, -INFINITY);
       std::memset(sums, 0, num_states * size * sizeof(float));
-      if (item.is_few) {
-        if constexpr (kByHead) attend_few_by_head();
-        else attend_few();
-      } else {
-        for (int64_t step = first; step < last; step += kStepsAtOnce)
-          attend_many(step, std::min(last, step + kStepsAtOnce));
-      }
-      finish_piece();
+      attend_steps(first, last);
+      item.is_few ? finish_piece<DirectOrder<C>>() : finish_piece<E>();
     }
     if (has_shares()) for_states([&](int64_t head, int64_t row) {
       float* share = share_of(head, row);
@@ -96,14 +93,20 @@ class VectorAttention {
   }
 
   void load_queries() const {
-    for_states([&](int64_t head, int64_t row) {
-      const T* from = row_of(static_cast<const T*>(a.q), a.q_stride, a, item, head, row);
-      K* to = q + state_of(head, row) * padded;
-      if constexpr (kIsInteger) q_units[state_of(head, row)] = quantize_query(from, size, to);
-      else if constexpr (std::is_same_v<T, K>) std::memcpy(to, from, size * sizeof(K));
-      else for (int64_t d = 0; d < size; d += kLanes) store(to + d, load(from + d));
-      std::memset(to + size, 0, (padded - size) * sizeof(K));
-    });
+    if (item.is_few) return for_states([&](int64_t head, int64_t row) { load_query(head, row, q + state_of(head, row) * padded); });
+    for (int64_t row = 0; row < rows.count; row += kRowsAtOnce) {
+      const int64_t count = std::min<int64_t>(kRowsAtOnce, rows.count - row);
+      for (int64_t i = 0; i < count; i++) load_query(item.first_head, row + i, loaded + i * padded);
+      gather_units(reinterpret_cast<const char*>(loaded), padded * sizeof(K), count, reinterpret_cast<char*>(q + row * padded));
+    }
+  }
+
+  void load_query(int64_t head, int64_t row, K* to) const {
+    const T* from = row_of(static_cast<const T*>(a.q), a.q_stride, a, item, head, row);
+    if constexpr (kIsInteger) q_units[state_of(head, row)] = quantize_query(from, size, to);
+    else if constexpr (std::is_same_v<T, K>) std::memcpy(to, from, size * sizeof(K));
+    else for (int64_t d = 0; d < size; d += kLanes) store(reinterpret_cast<float*>(to + d), load_units<K>(from + d, kLanes));
+    std::memset(to + size, 0, (padded - size) * sizeof(K));
   }
 
   // `between` is called after each of the `num_blocks` of keys.
@@ -137,6 +140,15 @@ class VectorAttention {
     return coming;
   }
 
+  void attend_steps(int64_t first, int64_t last) {
+    const FlushDenormals flush(kFlushes);
+    if constexpr (!std::is_same_v<E, Swapped>) {
+      if (item.is_few) return kByHead ? attend_few_by_head() : attend_few();
+    }
+    for (int64_t step = first; step < last; step += kStepsAtOnce)
+      attend_many(step, std::min(last, step + kStepsAtOnce));
+  }
+
   // Of a step the keys of all heads, some at a time, then the values of all heads: memory is read in large pieces, always a
   // little ahead of the products.
   void attend_few() {
@@ -145,12 +157,6 @@ class VectorAttention {
     StepsAhead steps(a, item, after);
     RowsAhead keys_ahead(a, steps, a.key_cache, kKeysAtOnce, item.first_step(), kDistance);
     RowsAhead values_ahead(a, steps, a.value_cache, kStepKeys, item.first_step(), kDistance);
-    // Fetches a row whenever as many bytes were read.
-    auto beside = [bytes = size * static_cast<int64_t>(sizeof(C))](RowsAhead& ahead) {
-      return [&ahead, bytes, due = int64_t{0}](int64_t num_bytes) mutable {
-        for (due += num_bytes; due >= bytes; due -= bytes) ahead.fetch(1);
-      };
-    };
     for (int64_t step = item.first_step(); step < item.last_step(); step++) {
       steps.enter(step);
       const StepKeys& own = steps.keys(step);
@@ -158,10 +164,10 @@ class VectorAttention {
       std::memset(products, 0, num_states * kStepKeys * sizeof(float));
       for (int64_t first = 0; first < count; first += kKeysAtOnce)
         for (int64_t head = item.first_head; head < item.last_head; head++)
-          multiply_few(own, head, first, std::min(kKeysAtOnce, count - first), products_of(head), beside(keys_ahead));
+          multiply_few(own, head, first, std::min(kKeysAtOnce, count - first), products_of(head), fetch_beside(keys_ahead, size * sizeof(C)));
       for (int64_t head = item.first_head; head < item.last_head; head++) {
         weigh_few(step, own, head, products_of(head));
-        add_few(own, head, count, beside(values_ahead));
+        add_few(own, head, count, fetch_beside(values_ahead, size * sizeof(C)));
       }
     }
   }
@@ -210,7 +216,7 @@ class VectorAttention {
   void weigh_few(int64_t step, const StepKeys& own, int64_t head, float* from) {
     const Scoring head_scoring = scoring.with(find_scales<E, C>(a, head, own, scales));
     for (int64_t row = 0; row < rows.count; row++)
-      weigh(head_scoring, state_of(head, row), row, step, from + row * kStepKeys, row);
+      weigh(head_scoring, state_of(head, row), rows.mask(row, step), from + row * kStepKeys, row);
   }
 
   template <class Between>
@@ -239,19 +245,23 @@ class VectorAttention {
   }
 
   void attend_rows(int64_t row, int64_t count, int64_t step, int64_t place) const {
-    multiply<false>(Product<K>{q + row * padded, padded, keys + place * key_bytes<K>(size), depth_of<K>(size),
-                        4 * kBlockBytes, kBlockBytes, products, kStepKeys},
-                    count, kStepKeys / kLanes);
+    // What lies behind the last row's own key would add exact zeros.
+    const int64_t num_keys = std::min(kStepKeys, rows.limit(row + count - 1) - step * kStepKeys);
+    multiply<OfKeys>(Product<K>{q + row * padded, keys + place * key_bytes<K>(size), depth_of<K>(size), 4 * kBlockBytes,
+                                kBlockBytes, products, kStepKeys},
+                     count, (num_keys + kLanes - 1) / kLanes);
     const Scoring step_scoring = scoring.with(has_scales<E, C>(a) ? scales + place : nullptr);
-    for (int64_t i = 0; i < count; i++) weigh(step_scoring, row + i, row + i, step, products + i * kStepKeys, i);
-    multiply<true>(Product<E>{weights, kStepKeys, values + place * value_bytes<E>(size), kStepBlocks<E>, kBlockBytes,
-                       kStepBlocks<E> * kBlockBytes, sums + row * size, size},
-                   count, size / kLanes);
+    const uint64_t seen_by_all = rows.mask(row, step) & rows.mask(row + count - 1, step);
+    for (int64_t i = 0; i < count; i++)
+      weigh(step_scoring, row + i, ~seen_by_all == 0 ? seen_by_all : rows.mask(row + i, step), products + i * kStepKeys, i);
+    multiply<OfValues>(Product<E>{weights, values + place * value_bytes<E>(size),
+                                  (num_keys + kBlockElements<E> - 1) / kBlockElements<E>, kBlockBytes,
+                                  kStepBlocks<E> * kBlockBytes, sums + row * size, size},
+                       count, size / kLanes);
   }
 
-  // `place`: of the row's weights.
-  void weigh(const Scoring& own_scoring, int64_t state, int64_t row, int64_t step, float* row_products, int64_t place) const {
-    const uint64_t mask = rows.mask(row, step);
+  // `mask`: the keys that the row sees. `place`: of its weights.
+  void weigh(const Scoring& own_scoring, int64_t state, uint64_t mask, float* row_products, int64_t place) const {
     char* to = reinterpret_cast<char*>(weights + place * kStepKeys);
     float &own = base[state], *own_total = total + state * kLanes;
     if (mask == 0) {
@@ -269,11 +279,6 @@ class VectorAttention {
     else is_done = weigh_row<E, false, true>(row_products, own_scoring, mask, own, own_total, to, kHalfBytes);
     if (!is_done)
       revise<E>(row_products, own_scoring, mask, own, own_total, to, kHalfBytes, sums + state * size, kLanes, size);
-  }
-
-  void finish_piece() const {
-    if (item.is_few) finish_piece<DirectOrder<C>>();
-    else finish_piece<E>();
   }
 
   // Order: of the sums (`fold.h`).
@@ -299,31 +304,21 @@ class VectorAttention {
   char *keys, *values;
   float* products;  // [rows at once, kStepKeys], of a step; of few rows [states, kStepKeys]
   E* weights;       // [rows at once, kStepKeys]
-  K* q;             // [states, padded]
+  K* q;             // [states, padded]; of many rows, by groups and units
+  K* loaded;        // [16, padded], rows of a group
   float* q_units;   // [states], of integers
   float *base, *total, *sums, *shares;  // [states], [states, kLanes], [states, size], [states, share_floats]
   int64_t num_bytes;
 };
 
-template <class T, class C>
+template <class T, class C, class E = Operand<T, C>>
 int64_t scratch_bytes(const AttentionArgs& a, const AttentionItem& item) {
-  return VectorAttention<T, C>(a, item, nullptr, nullptr).scratch_bytes();
+  return VectorAttention<T, C, E>(a, item, nullptr, nullptr).scratch_bytes();
 }
 
-template <class T, class C>
+template <class T, class C, class E = Operand<T, C>>
 void attend(const AttentionArgs& a, const AttentionItem& item, const AttentionItem* after, void* scratch) {
-  VectorAttention<T, C>(a, item, after, scratch).run();
-}
-
-// The result of a row of one query head from its shares of `count` pieces, `stride` floats apart. The first becomes it.
-template <class T>
-void merge(float* shares, int64_t stride, int64_t count, int64_t head_size, const float* sink, void* out) {
-  for (int64_t i = 1; i < count; i++) {
-    float* share = shares + i * stride;
-    fold<float>(shares, head_size, base_of(share, head_size), total_of(share, head_size), {share, kLanes});
-  }
-  const float total = with_sink(total_of(shares, head_size), base_of(shares, head_size), sink);
-  write<float>(static_cast<T*>(out), head_size, total, {shares, kLanes});
+  VectorAttention<T, C, E>(a, item, after, scratch).run();
 }
 
 template <class T>
@@ -341,6 +336,10 @@ void fill_formats(Kernels& kernels, DType dtype) {
 void fill_attention(Kernels& kernels) {
   fill_formats<float>(kernels, kFloat32);
   fill_formats<Bf16>(kernels, kBFloat16);
+#if defined(LULLM_HAS_DOTS)
+  if (!kernels.prefers_dots)
+    kernels.attend_many[kBFloat16][kPlainCache] = {scratch_bytes<Bf16, Bf16, Swapped>, attend<Bf16, Bf16, Swapped>};
+#endif
   kernels.merge[kFloat32] = merge<float>;
   kernels.merge[kBFloat16] = merge<Bf16>;
 }

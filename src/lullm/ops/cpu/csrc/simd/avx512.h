@@ -257,6 +257,7 @@ static inline V pair_first(V a, V b) {
   const __m512i high = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(_mm512_castps_si512(b)));
   return _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
 }
+static inline V swap_neighbours(V a) { return _mm512_permute_ps(a, 0xb1); }
 static inline I to_unsigned(V a) { return _mm512_cvtps_epu32(a); }
 static inline I both_or(I a, I b, I c) { return _mm512_ternarylogic_epi32(a, b, c, 0xea); }
 static inline I sub(I a, I b) { return _mm512_sub_epi32(a, b); }

@@ -44,6 +44,7 @@ static inline V pair_first(V a, V b) {
     return from_words(i % 2 == 0 ? vzip1q_u16(first, second) : vzip2q_u16(first, second));
   });
 }
+static inline V swap_neighbours(V a) { return parts([&](int i) { return vrev64q_f32(a.part[i]); }); }
 static inline I to_unsigned(V a) { return parts([&](int i) { return vreinterpretq_s32_u32(vcvtnq_u32_f32(a.part[i])); }); }
 static inline I both_or(I a, I b, I c) { return either(both(a, b), c); }
 LULLM_LANEWISE(I, sub, vsubq_s32)
