@@ -43,8 +43,8 @@ def delta_net_or_attention(
     if not spec.is_recurrent:
         return attention_alone(spec)
     sizes = spec.config.hidden_size, spec.config.family.rms_norm_eps if eps is None else eps
-    layer = spec.number, spec.place, spec.dtype
-    return {"linear_attn": GatedDeltaNet(_delta_net(spec.config), *sizes, *layer, is_apart)}
+    delta_net, place = _delta_net(spec.config), spec.place
+    return {"linear_attn": GatedDeltaNet(delta_net, *sizes, spec.number, place, spec.dtype, is_apart)}
 
 
 def _delta_net(config: ModelConfig) -> DeltaNetConfig:
