@@ -6,42 +6,37 @@ Attention over latent vectors, dense layers in front, and then experts with shar
 import re
 from dataclasses import replace
 
-import torch
 from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, rules_of
+from lullm.models.decoder import DecoderLayer, DecoderStyle, LayerSpec
 from lullm.models.family.experts.routed import GLM_RENAMES, ROW_STACKS, drafts_of, experts_or_mlp
-from lullm.nn.attention import stretch_factors
+from lullm.models.rules import rules_of
 from lullm.nn.latent_attention import LatentAttention
 from lullm.ops.table import Ops
 from lullm.weights.rule import HeadOrder, WeightRules
 
 
-def latent_attention(
-    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
-) -> dict[str, nn.Module]:
-    bias, factors = config.family.attention_bias, style.query_factors
-    return {"self_attn": LatentAttention(config, bias, layer, group, dtype, factors)}
+def latent_attention(spec: LayerSpec) -> dict[str, nn.Module]:
+    bias, factors = spec.config.family.attention_bias, spec.style.query_factors
+    return {"self_attn": LatentAttention(spec.config, bias, spec.number, spec.group, spec.dtype, factors)}
 
 
-def build_deepseek(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    style = DecoderStyle(
+def deepseek_style(config: ModelConfig) -> DecoderStyle:
+    return DecoderStyle(
         _rules(config),
-        query_factors=stretch_factors(config.family.query_stretch, max_model_len, dtype),
         make_mlp=experts_or_mlp,
         make_mixers=latent_attention,
     )
-    return CausalLM(config, style, dtype, max_model_len)
 
 
 class NormBehindExperts(DecoderLayer):
     """A layer with a norm on the experts' results; layers with an MLP have none."""
 
-    def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
-        super().__init__(config, style, layer, group, dtype)
-        has_experts = config.family.experts is not None and config.family.experts.layers[layer]
-        self.post_mlp_layernorm = style.make_norm(config, dtype) if has_experts else None
+    def __init__(self, spec: LayerSpec):
+        super().__init__(spec)
+        has_experts = spec.config.family.experts is not None and spec.config.family.experts.layers[spec.number]
+        self.post_mlp_layernorm = spec.style.make_norm(spec.config, spec.dtype) if has_experts else None
 
     def feed(self, hidden: Tensor, ops: Ops) -> Tensor:
         """See `DecoderLayer.feed`."""
@@ -49,7 +44,7 @@ class NormBehindExperts(DecoderLayer):
         return fed if self.post_mlp_layernorm is None else self.post_mlp_layernorm(fed, ops)
 
 
-def build_axk1(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def axk1_style(config: ModelConfig) -> DecoderStyle:
     """A.X-K1, whose files hold the norm of layers with an MLP, too, and may lack the router's correction."""
     rules, experts = _rules(config), config.family.experts
     dense = "|".join(str(layer) for layer, own in enumerate(experts.layers if experts else ()) if not own)
@@ -58,15 +53,13 @@ def build_axk1(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> C
         drops=(*rules.drops, re.compile(rf"\.layers\.({dense or 'none'})\.post_mlp_layernorm\.")),
         zeros=(re.compile(r"\.e_score_correction_bias$"),),
     )
-    style = DecoderStyle(rules, make_mlp=experts_or_mlp, make_mixers=latent_attention, make_layer=NormBehindExperts)
-    return CausalLM(config, style, dtype, max_model_len)
+    return DecoderStyle(rules, make_mlp=experts_or_mlp, make_mixers=latent_attention, make_layer=NormBehindExperts)
 
 
-def build_mistral4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def mistral4_style(config: ModelConfig) -> DecoderStyle:
     """Its files hold the experts of a layer as one tensor."""
-    model = build_deepseek(config, dtype, max_model_len)
-    model.rules = replace(model.rules, stacks=ROW_STACKS)
-    return model
+    style = deepseek_style(config)
+    return replace(style, rules=replace(style.rules, stacks=ROW_STACKS))
 
 
 def _rules(config: ModelConfig) -> WeightRules:

@@ -6,14 +6,12 @@ stretch their queries. A router's scores multiply an expert's input.
 
 from dataclasses import replace
 
-import torch
 from torch import nn
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone
+from lullm.models.decoder import DecoderStyle, LayerSpec, attention_alone
 from lullm.models.family.experts.routed import COLUMN_STACKS, experts_or_mlp
 from lullm.models.family.glm import with_neighbours
-from lullm.nn.attention import stretch_factors
 from lullm.weights.rule import renames
 
 LLAMA4_RENAMES = renames(
@@ -22,28 +20,24 @@ LLAMA4_RENAMES = renames(
 )
 
 
-def _attention(
-    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
-) -> dict[str, nn.Module]:
+def _attention(spec: LayerSpec) -> dict[str, nn.Module]:
     """Norms without weights come before the rotation: the result is the same as after it, since it keeps a head's
     length.
     """
-    if config.family.ropes[layer] is None:
-        style = replace(style, head_norms=False, has_norm_weights=True)
+    if spec.config.family.ropes[spec.number] is None:
+        style = replace(spec.style, head_norms=False, has_norm_weights=True)
     else:
-        style = replace(style, query_factors=None)
-    return attention_alone(config, style, layer, group, dtype)
+        style = replace(spec.style, query_factors=None)
+    return attention_alone(replace(spec, style=style))
 
 
-def build_llama4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def llama4_style(config: ModelConfig) -> DecoderStyle:
     family, rules = config.family, with_neighbours(config)
     stacks = tuple(replace(stack, or_plain=False) for stack in COLUMN_STACKS)  # all files are alike: a square is turned
-    style = DecoderStyle(
+    return DecoderStyle(
         replace(rules, renames=(*rules.renames, *LLAMA4_RENAMES), stacks=stacks),
         head_norms=family.has_head_norms,
         has_norm_weights=not family.has_head_norms,
-        query_factors=stretch_factors(family.query_stretch, max_model_len, dtype),
         make_mlp=experts_or_mlp,
         make_mixers=_attention,
     )
-    return CausalLM(config, style, dtype, max_model_len)

@@ -6,25 +6,22 @@ The others have attention as in OLMo 3, with norms after it; delta nets have nor
 from dataclasses import replace
 from functools import partial
 
-import torch
-
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, rules_of
+from lullm.models.decoder import DecoderLayer, DecoderStyle, LayerSpec
 from lullm.models.family.hybrid.qwen_next import delta_net_or_attention
 from lullm.models.family.olmo import OlmoLayer
-from lullm.types.layer_kind import RecurrentState
+from lullm.models.rules import rules_of
 from lullm.weights.rule import Fusion, renames
 
 MIXER_EPS = 1e-5
 """Of the norm after the delta net; other norms may differ."""
 
 
-def _layer(config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype) -> DecoderLayer:
-    is_recurrent = isinstance(config.layer_kinds[layer], RecurrentState)
-    return (DecoderLayer if is_recurrent else OlmoLayer)(config, style, layer, group, dtype)
+def _layer(spec: LayerSpec) -> DecoderLayer:
+    return (DecoderLayer if spec.is_recurrent else OlmoLayer)(spec)
 
 
-def build_olmo_hybrid(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def olmo_hybrid_style(config: ModelConfig) -> DecoderStyle:
     rules = rules_of(config)
     own = renames(
         (r"\.attention_layer_norm\.", ".input_layernorm."),
@@ -42,10 +39,9 @@ def build_olmo_hybrid(config: ModelConfig, dtype: torch.dtype, max_model_len: in
             Fusion(("q_conv1d", "k_conv1d", "v_conv1d"), "conv1d"),
         ),
     )
-    style = DecoderStyle(
+    return DecoderStyle(
         rules,
         row_norms=True,
         make_mixers=partial(delta_net_or_attention, eps=MIXER_EPS, is_apart=True),
         make_layer=_layer,
     )
-    return CausalLM(config, style, dtype, max_model_len)
