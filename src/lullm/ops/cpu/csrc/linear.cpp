@@ -368,7 +368,8 @@ void fill_linear(Kernels& kernels) {
   fill_line<FloatLine>(kernels);
   fill_line<PairLine>(kernels);
 #if defined(LULLM_HAS_DOTS)
-  if (prefers_dot()) fill_line<DotLine>(kernels);
+  kernels.prefers_dots = prefers_dot();
+  if (kernels.prefers_dots) fill_line<DotLine>(kernels);
 #endif
   kernels.pack_panel = pack_panel;
   kernels.unpack_panel = unpack_panel;
