@@ -174,6 +174,14 @@ def test_queries_of_extremes(num_rows):
         assert_native(layout, torch.full_like(q, size), cache, 1e-5 / size)
 
 
+@pytest.mark.parametrize("num_rows", [1, 7, 40])
+def test_a_query_with_one_large_element(num_rows):
+    """Its integers are as large as any: more than two digits hold if only the sum of the others set their unit."""
+    layout, q, caches = make_step([(num_rows, 70)], 2, 1, 128, 16, torch.bfloat16)
+    q[..., 5] = 3000
+    assert_native(layout, q, cache_of("int8", *caches), 2e-4)
+
+
 @QUANTIZED
 def test_every_byte_is_read_as_what_it_is(kind, isa):
     """A decode that sees one key gives its values, of all 256 bytes, NaN as NaN. Small numbers are not flushed."""

@@ -28,16 +28,16 @@ _NUM_MEASURED_SLOTS = 1
 """Layer-slots that are copied to measure the speed. Each keeps a huge page or two in host memory."""
 
 
-def kv_memory_bytes(setup: WorkerSetup, model: Model, num_mapped_bytes: int = 0) -> int:
+def kv_memory_bytes(setup: WorkerSetup, model: Model, bytes_to_come: int = 0) -> int:
     """Memory for the KV cache. Blocking.
 
-    On a CPU: the available memory without that of mapped weights to come, within `ulimit -v`.
+    On a CPU: the available memory without `bytes_to_come`, within `ulimit -v`.
     On a GPU: `gpu_memory_utilization` of all memory, less the memory in use after a run of the largest batch (torch's
     allocator keeps its activations), less an estimate for the graphs. Raises CacheSizeError: nothing is left.
     """
     config, device = setup.config, setup.device
     if not device.is_accelerator:
-        free, room = device.memory_info().free_bytes - num_mapped_bytes, address_room_bytes()
+        free, room = device.memory_info().free_bytes - bytes_to_come, address_room_bytes()
         # Both pools are reserved; the host's is at most as large as the other.
         return free if room is None else min(free, max(room - int(config.swap_space * GIB), room // 2))
     gc.collect()  # until then an engine that was dropped without `shutdown` holds its graphs

@@ -99,9 +99,14 @@ class Worker:
         """(device, host) KV blocks that fit here; before `initialize_cache`. Raises CacheSizeError: none fits."""
         setup = self.setup
         compile_ahead(setup, self.loaded.model)
-        available = kv_memory_bytes(setup, self.loaded.model, self.loaded.store.num_mapped_bytes)
+        available = kv_memory_bytes(setup, self.loaded.model, self._weight_bytes_to_come())
         num_blocks = num_blocks_within(setup.config, setup.model_config, available)
         return num_blocks, num_host_blocks_within(setup.config, setup.model_config, num_blocks)
+
+    def _weight_bytes_to_come(self) -> int:
+        """Memory that mapped weights will take: what was touched ahead is theirs already."""
+        mapped = self.loaded.store.num_mapped_bytes
+        return max(mapped - self.setup.device.resident_bytes(self.loaded.arena), 0) if mapped else 0
 
     def initialize_cache(self, num_blocks: int, num_host_blocks: int, max_model_len: int) -> None:
         """Map both pools of the KV cache and prepare steps: a GPU records its graphs. Raises CacheSizeError.
