@@ -370,6 +370,7 @@ void fill_linear(Kernels& kernels) {
 #if defined(LULLM_HAS_DOTS)
   if (prefers_dot()) fill_line<DotLine>(kernels);
 #endif
+  kernels.own_rows = kRegisters >= 32 ? 64 : 0;  // with fewer registers, 8 rows lost 5 % by it
   kernels.pack_panel = pack_panel;
   kernels.unpack_panel = unpack_panel;
 }
