@@ -31,8 +31,8 @@ from engine_part import model_of, recorded_sizes_of
 from kernels import measure_ceilings
 
 from lullm import LLM, SamplingParams
+from lullm.config.family.table import STYLES
 from lullm.models.protocol import Model
-from lullm.models.registry import BUILDERS
 from lullm.models.work import Work, parts
 from lullm.types.layer_kind import Nothing, RecurrentState
 
@@ -164,7 +164,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     ceilings = measure_ceilings(5)
-    missing = sorted(BUILDERS.keys() - {architecture_of(family) for family in FAMILIES})
+    missing = sorted(STYLES.keys() - {architecture_of(family) for family in FAMILIES})
     if missing:
         print(f"no shape here for {', '.join(missing)}")
     print(

@@ -169,9 +169,11 @@ def test_threads(monkeypatch, omp, cores, quota, status, text):
 def test_memory_and_huge_pages(tree):
     assert found("memory").text == "16.0 GiB available of 32.0 GiB"
     assert found("huge pages").status == "ok"
+    tree("proc/self/cgroup", "0::/\n")
     tree("sys/fs/cgroup/memory.max", "1073741824\n")
+    tree("sys/fs/cgroup/memory.current", "268435456\n")
     assert found("memory").status == "advice"
-    assert "control group may have 1.0 GiB" in found("memory").text
+    assert found("memory").text == "768.0 MiB available of 32.0 GiB, of which this control group may have 1.0 GiB"
     tree("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n")
     assert "echo madvise" in found("huge pages").advice
 

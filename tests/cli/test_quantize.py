@@ -10,6 +10,7 @@ from kit.folder.checkpoint import write_checkpoint
 from kit.folder.quantized import FORMATS
 from kit.folder.sentence import write_modules, write_score
 from kit.model.golden import SIZES, random_model
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from lullm import LLM, SamplingParams
@@ -90,7 +91,7 @@ def test_it_sleeps_and_wakes(tmp_path, qwen3_folder):
         assert_equal(dict(model_of(llm).named_parameters()), before)
 
 
-def test_refusals(tmp_path, qwen3_folder, capsys):
+def test_refusals(tmp_path, qwen3_folder, capsys, monkeypatch):
     out = str(tmp_path / "out")
     assert main(["quantize", str(qwen3_folder), str(tmp_path), "--quantization", "int4"]) == USER_ERROR
     assert "exists; name a folder" in capsys.readouterr().err
@@ -106,6 +107,13 @@ def test_refusals(tmp_path, qwen3_folder, capsys):
     save_file(tensors, broken / "model.safetensors")
     assert main(["quantize", str(broken), out + "2", "--quantization", "int8"]) == USER_ERROR
     assert "model.layers.0.mlp.up_proj.weight: a weight is not finite" in capsys.readouterr().err
+
+    def full(*_):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(export, "save_file", full)
+    assert main(["quantize", str(qwen3_folder), out + "2", "--quantization", "int8"]) == USER_ERROR
+    assert "cannot be written: I/O error: No space left on device" in capsys.readouterr().err
     assert not (tmp_path / "out2.partial").exists() and not (tmp_path / "out2").exists()
 
 

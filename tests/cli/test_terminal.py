@@ -122,6 +122,31 @@ def test_a_model_whose_numbers_are_of_no_use(qwen3_folder, monkeypatch, capsys):
     assert "no token can be drawn" in capsys.readouterr().err
 
 
+def test_what_ends_the_command_in_its_middle(qwen3_folder, capsys, monkeypatch):
+    """torch's allocator raises RuntimeError; Python 3.11 turns Ctrl-C in the body of a class into one."""
+    wrapped = RuntimeError("Error calling __set_name__ on 'Field' instance")
+    wrapped.__cause__ = KeyboardInterrupt()
+    for error, code, said in (
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 bytes"), 2, "can't allocate memory"),
+        (MemoryError(), 2, "lullm: error: memory is short: no more can be had"),
+        (wrapped, 130, ""),
+    ):
+        monkeypatch.setattr(LLMEngine, "add_processed", raises(error))
+        assert main(["run", "--model", str(qwen3_folder), *FLAGS, "--raw", "hello"]) == code
+        found = capsys.readouterr().err
+        assert said in found and "Traceback" not in found
+    monkeypatch.setattr(LLMEngine, "add_processed", raises(RuntimeError("a mistake in lullm")))
+    with pytest.raises(RuntimeError, match="a mistake"):
+        main(["run", "--model", str(qwen3_folder), *FLAGS, "--raw", "hello"])
+
+
+def raises(error):
+    def call(*_):
+        raise error
+
+    return call
+
+
 def drawn_by(monkeypatch, *argv: str) -> list[tuple[float, int, float, float, int | None]]:
     """How the requests of a command draw."""
     seen = []

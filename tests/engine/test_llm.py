@@ -2,6 +2,7 @@
 
 import pickle
 import signal
+from collections import UserDict, deque
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -56,6 +57,20 @@ def test_forms_of_a_prompt_give_the_same(llm, engine):
     assert llm.generate("the quick fox", PARAMS, use_tqdm=False)[0].outputs == outputs[0].outputs
     assert llm.generate(ids, PARAMS, use_tqdm=False)[0].outputs == outputs[0].outputs
     assert llm.generate([], PARAMS, use_tqdm=False) == []
+
+
+def test_prompts_come_in_whatever_can_be_gone_through(llm, engine):
+    texts = ["the quick fox", "hello"]
+    expected = [output.outputs for output in llm.generate(texts, PARAMS, use_tqdm=False)]
+    for prompts in (iter(texts), deque(texts), dict.fromkeys(texts).keys(), np.array(texts)):
+        assert [output.outputs for output in llm.generate(prompts, PARAMS, use_tqdm=False)] == expected
+    conversation = [{"role": "user", "content": "x"}]
+    [expected] = llm.chat(conversation, PARAMS, use_tqdm=False)
+    for messages in (iter(conversation), deque([conversation])):
+        assert llm.chat(messages, PARAMS, use_tqdm=False)[0].outputs == expected.outputs
+    for other in (b"abc", 5, UserDict(input_ids=[3]), np.array("hello")):
+        with pytest.raises(InvalidRequestError, match="prompts must be a prompt or a list of them, not "):
+            llm.generate(other, PARAMS, use_tqdm=False)
 
 
 def test_a_salt_keeps_cached_prefixes_apart(llm, engine):

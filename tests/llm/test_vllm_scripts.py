@@ -20,7 +20,7 @@ from lullm import (
     SamplingParams,
     TokensPrompt,
 )
-from lullm.errors import ConfigError, InvalidRequestError, UnsupportedError
+from lullm.errors import ConfigError, EngineAsleepError, InvalidRequestError, UnsupportedError
 from lullm.types.vllm_argument import VLLM_NAMES
 
 PROMPTS = ["Once upon a time", "17 + 25 ="]
@@ -101,6 +101,15 @@ def test_enqueue(llm, texts):
     assert [output.request_id for output in outputs] == ids
     assert [output.outputs[0].text for output in outputs] == texts
     assert llm.wait_for_completion(use_tqdm=False) == []
+
+
+def test_a_sleep_leaves_what_is_queued(llm, texts):
+    llm.enqueue(PROMPTS, SamplingParams(temperature=0))
+    llm.sleep(level=0)
+    with pytest.raises(EngineAsleepError):
+        llm.wait_for_completion(use_tqdm=False)
+    llm.wake_up()
+    assert [output.outputs[0].text for output in llm.wait_for_completion(use_tqdm=False)] == texts
 
 
 def test_one_priority_for_all(llm):

@@ -5,19 +5,6 @@ import pytest
 from lullm.machine import processor
 
 
-@pytest.fixture
-def write(tmp_path):
-    """`write(path, text)`: a file of the tree; returns the root."""
-
-    def write_file(path, text):
-        file = tmp_path / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text + "\n")
-        return tmp_path
-
-    return write_file
-
-
 def test_two_hardware_threads_are_one_core(write):
     for cpu, siblings in enumerate(("0,4", "1,5", "2,6", "3,7", "0,4", "1,5", "2,6", "3,7")):
         root = write(f"sys/devices/system/cpu/cpu{cpu}/topology/core_cpus_list", siblings)

@@ -147,6 +147,17 @@ def test_a_chunk_may_end_anywhere(isa):
         first = last
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_sums_that_are_denormal(dtype):
+    """A prompt may be products of floats where a decode is dot products, which take denormals for zero."""
+    sequences = Sequences(4, 2, 64, dtype)
+    for values in sequences.values:
+        values *= 1e-38
+        values[::3] *= 0.1
+    whole = sequences.attend([(5, 0, 2300)])[0]
+    assert_equal(sequences, {5: whole}, [(5, p, p + 1) for p in (*EDGES, 2299)])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_query_or_key_of_nan_stays_nan(dtype, kind):

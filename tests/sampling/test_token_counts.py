@@ -29,7 +29,7 @@ def params_of(rng):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_bits_are_those_of_lists_built_anew(seed):
-    """Sequences come, grow, pause, are cut (a beam, a rejected draft), go, and draw twice in a step."""
+    """Sequences come, grow, pause, are cut (a beam), go, and draw twice in a step."""
     rng = np.random.default_rng(seed)
     counts, sequences = TokenCounts(V), {}
     for step in range(40):

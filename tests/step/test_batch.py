@@ -59,16 +59,6 @@ def test_rows_to_draw_from():
     assert builder.build(StepPlan([decode])).draw_index is None
 
 
-def test_a_span_that_draws_at_several_rows():
-    builder = BatchBuilder(StepLimits(4, 16, 16, 4))
-    drafted = new_span(1, 4, [7, 8, 9, 6], [0, 1], [new_draw(1, row=row) for row in (1, 2, 3)])
-    decode = new_span(2, 3, [6], [2], [new_draw(2)])
-    batch = builder.build(StepPlan([decode, drafted]))
-    assert batch.drawn_rows == [0, 2, 3, 4] and batch.draw_index is None
-    assert [d.seq_id for d in batch.draws] == [2, 1, 1, 1]
-    assert not batch.is_decode
-
-
 def test_rows_that_are_pooled():
     """They stand behind those that are drawn from, and a step with them is no batch of decodes."""
     builder = BatchBuilder(StepLimits(4, 32, 64, 4))

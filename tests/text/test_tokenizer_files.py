@@ -9,6 +9,7 @@ import sentencepiece
 
 from lullm.errors import ModelLoadError
 from lullm.text.tokenizer import Tokenizer
+from lullm.text.vocabulary import folder as folder_reader
 
 TEXTS = [
     "Hello world",
@@ -194,6 +195,17 @@ def test_tokenizers_in_other_forms_are_refused_with_what_to_do(tmp_path, name):
     (tmp_path / name).write_text("IQ== 0\n")
     with pytest.raises(ModelLoadError, match=f"{name} and no tokenizer.json.*save_pretrained.*tokenizer=FOLDER"):
         Tokenizer.from_folder(tmp_path)
+
+
+def test_a_lack_of_memory_is_no_fault_of_the_file(tmp_path, monkeypatch):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    monkeypatch.setattr(folder_reader, "read_text", raises_memory_error)
+    with pytest.raises(MemoryError):
+        Tokenizer.from_folder(tmp_path)
+
+
+def raises_memory_error(*_):
+    raise MemoryError
 
 
 def test_the_template_of_a_processor(tmp_path):

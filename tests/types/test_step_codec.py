@@ -47,7 +47,6 @@ def test_a_result():
     result = StepResult(
         [DrawnToken(9, 5, ((5, -math.inf, 4), (6, -1e-17, 1))), DrawnToken(2**40, NO_TOKEN)],
         {9: [((1, -0.5, 1),), ()]},
-        {9: 2},
         0.25,
         1e-9,
         [PooledSum(3, 2, struct.pack("2f", -math.inf, 0.5))],

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from lullm.collective.seat import Seat
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.device.device import MemoryInfo
 from lullm.errors import CacheSizeError, ModelLoadError
 from lullm.types.sleep import UsedBlocks
 from lullm.worker.setup import WorkerSetup
@@ -85,6 +86,15 @@ def test_a_model_that_cannot_be_loaded_leaves_nothing(build, tmp_path, qwen3_fol
     with pytest.raises(ModelLoadError, match=r"missing tensor model\.norm\.weight"):
         build(device, folder=tmp_path)
     assert [arena.tag for arena in device.arenas] == ["weights"] and device.held() == []
+
+
+def test_weights_that_can_never_fit_are_refused(build):
+    """A host's kernel would reserve the memory, and kill the process while it reads the checkpoint."""
+    device = CountingDevice()
+    device.memory = MemoryInfo(1000, 1000)
+    with pytest.raises(CacheSizeError, match=r"the weights take .* as float32, and there are 1000 B of memory"):
+        build(device)
+    assert device.arenas == []
 
 
 def test_a_pool_that_cannot_be_had_leaves_the_weights_alone(build):

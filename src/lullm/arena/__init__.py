@@ -5,6 +5,5 @@
 
 - Kinds of memory: `host`, and those in `driver/`. `address_range`: chunks of reserved addresses, mapped or released.
 - A backup: `chunk_store` (in RAM or in a file), `chunk_copies`, `transfer` (in order), `checksum`.
-- `region`: torch's factories allocate from an arena inside a `with`.
 - `driver/`: the memory of GPUs and NPUs.
 """

@@ -9,7 +9,6 @@ import torch
 from lullm.arena.address_range import AddressRange, ChunkState
 from lullm.arena.backend import Backend
 from lullm.arena.driver.dlpack import over_storage, view
-from lullm.arena.region import Region
 from lullm.errors import CacheSizeError, LullmError, WakeUpError
 from lullm.log import get_logger
 from lullm.units import format_bytes, round_up
@@ -159,10 +158,6 @@ class Arena:
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor lies in the arena's addresses."""
         return 0 <= tensor.data_ptr() - self.base_address < self.capacity_bytes
-
-    def region(self) -> Region:
-        """Inside `with arena.region():`, torch's factories allocate from this arena."""
-        return Region(self)
 
     def check_mapped(self, offset: int, num_bytes: int) -> None:
         """Raises LullmError: some of these bytes have no memory now."""

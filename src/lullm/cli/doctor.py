@@ -16,10 +16,10 @@ from typing import Literal
 
 import lullm
 from lullm.config.engine import EngineConfig
-from lullm.errors import ConfigError
-from lullm.machine import processor
+from lullm.errors import ConfigError, LullmError
+from lullm.machine import memory, processor
 from lullm.ops.cpu import library
-from lullm.units import GIB, KIB, format_bytes
+from lullm.units import GIB, format_bytes
 
 Status = Literal["ok", "advice", "problem"]
 
@@ -106,7 +106,7 @@ def examine() -> list[Finding]:
     for examination in examinations:
         try:
             findings += examination()
-        except (OSError, ValueError) as error:
+        except (LullmError, OSError, ValueError) as error:
             topic = examination.__name__.strip("_").replace("_", " ")
             findings.append(Finding(topic, f"could not be examined: {type(error).__name__}: {error}", "advice"))
     return findings
@@ -182,13 +182,10 @@ def _threads() -> Iterator[Finding]:
 
 
 def _memory() -> Iterator[Finding]:
-    lines = (_ROOT / "proc/meminfo").read_text().splitlines()
-    sizes = {name: int(rest.split()[0]) * KIB for name, _, rest in (line.partition(":") for line in lines)}
-    text = f"{format_bytes(sizes['MemAvailable'])} available of {format_bytes(sizes['MemTotal'])}"
-    limit = _number(_ROOT / "sys/fs/cgroup/memory.max")
+    available, limit = memory.available_memory_bytes(_ROOT), memory.group_limit_bytes(_ROOT)
+    text = f"{format_bytes(available)} available of {format_bytes(memory.total_memory_bytes(_ROOT))}"
     if limit is not None:
         text += f", of which this control group may have {format_bytes(limit)}"
-    available = sizes["MemAvailable"] if limit is None else min(limit, sizes["MemAvailable"])
     if available < _LITTLE_MEMORY:
         yield Finding(
             "memory", text, "advice", "enough for the demo model; weights take 2 bytes a parameter in bfloat16"
@@ -277,13 +274,6 @@ def _numbers(version: str) -> tuple[int, ...]:
 def _after(key: str, path: Path) -> str:
     lines = (line.partition(":") for line in path.read_text().splitlines())
     return next((value.strip() for name, _, value in lines if name.strip() == key), "GPU")
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):  # no such file; or 'max'
-        return None
 
 
 def _file_system(folder: Path) -> str | None:

@@ -11,6 +11,7 @@ from lullm.cli.flag.settings import apply_settings
 from lullm.cli.flag.spelling import spelled_as_flags
 from lullm.cli.parser import Command, CommandParser, chosen, with_sub_parsers
 from lullm.errors import LullmError
+from lullm.machine.memory import is_no_room
 
 USER_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
@@ -89,6 +90,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USER_ERROR
     except KeyboardInterrupt:
         return INTERRUPTED
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # what Python makes of Ctrl-C in the body of a class
+            return INTERRUPTED
+        if not is_no_room(error):
+            raise
+        print(f"lullm: error: memory is short: {str(error) or 'no more can be had'}", file=sys.stderr)
+        return USER_ERROR
     except BrokenPipeError:
         _drop_output()  # the reader has ended: `lullm run ... | head`
         return 0

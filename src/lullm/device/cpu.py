@@ -13,7 +13,7 @@ from lullm.arena.host import HostArena
 from lullm.arena.workspace import Workspace
 from lullm.device.device import Captured, MemoryInfo, Tensors
 from lullm.errors import UnsupportedError
-from lullm.machine.memory import available_memory_bytes, resident_bytes_within, total_memory_bytes, trim_malloc
+from lullm.machine.memory import available_memory_bytes, memory_bound_bytes, resident_bytes_within, trim_malloc
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.ops.cpu.recording import Recording
 from lullm.types.step import Running
@@ -46,7 +46,7 @@ class CpuDevice:
         self._ahead = ahead
 
     def memory_info(self) -> MemoryInfo:
-        return MemoryInfo(available_memory_bytes(), total_memory_bytes())
+        return MemoryInfo(available_memory_bytes(), memory_bound_bytes())
 
     def resident_bytes(self, arena: Arena) -> int:
         return resident_bytes_within(arena.base_address, arena.capacity_bytes)

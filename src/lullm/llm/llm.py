@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.engine.start.client import start_engine
-from lullm.errors import InvalidRequestError
+from lullm.errors import EngineAsleepError, InvalidRequestError
 from lullm.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search_output, checked_width
 from lullm.llm.exclusive import ExclusiveCalls
 from lullm.llm.offline import run_all
@@ -63,8 +63,8 @@ class LLM(PoolingCalls, ExclusiveCalls):
         """Complete the prompts; the outputs are in their order. Blocks until all are done.
 
         Args:
-            prompts: one prompt or several; a prompt is a string, a list of token ids, or a dict with `prompt` or
-                `prompt_token_ids`.
+            prompts: one prompt or several: a list, a generator, a column of a data set. A prompt is a string, a list of
+                token ids, or a dict with `prompt` or `prompt_token_ids`.
             sampling_params: one for all, or one for each prompt; None: the model's defaults.
             use_tqdm: show progress; or a function that makes the bar, with the arguments of `tqdm`.
             priority: one number for all prompts, or one for each; lower goes first (policy 'priority').
@@ -91,10 +91,17 @@ class LLM(PoolingCalls, ExclusiveCalls):
         return [request.request_id for request in requests]
 
     def wait_for_completion(self, *, use_tqdm: UseTqdm = True) -> list[RequestOutput]:
-        """Run the requests that `enqueue` queued; the outputs are in their order. Blocks until all are done."""
+        """Run the requests that `enqueue` queued; the outputs are in their order. Blocks until all are done.
+
+        Raises as `generate` does. EngineAsleepError: they stay queued.
+        """
         with self._turn:
             requests, self._enqueued = self._enqueued, []
-            return self._run(requests, use_tqdm)
+            try:
+                return self._run(requests, use_tqdm)
+            except EngineAsleepError:  # nothing of them has begun
+                self._enqueued = requests
+                raise
 
     def _requests(
         self,

@@ -1,6 +1,6 @@
 """Arguments that several calls of `LLM` take: one prompt or several, one value for all or one for each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from lullm.errors import InvalidRequestError
@@ -15,11 +15,19 @@ def as_prompts(prompts: Any) -> Sequence[Prompt]:
     """One prompt or several as a list. A list of ids is one prompt, and so is an array of one dimension."""
     if isinstance(prompts, (str, dict)):
         return [cast(Prompt, prompts)]
-    if hasattr(prompts, "tolist"):
-        prompts = prompts.tolist()
-    if not isinstance(prompts, (list, tuple)):
-        raise InvalidRequestError(f"prompts must be a prompt or a list of them, not {type(prompts).__name__}", "prompt")
+    prompts = _listed(prompts, "prompts must be a prompt or a list of them", "prompt")
     return [prompts] if prompts and integers(prompts) is not None else prompts
+
+
+def _listed(values: Any, rule: str, name: str) -> list[Any]:
+    """What can be gone through as a list: an array, a generator, a column of a table or of a dataset.
+
+    Raises InvalidRequestError, with the rule. A mapping would give its keys, and bytes give numbers.
+    """
+    values = values.tolist() if hasattr(values, "tolist") else values
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+        raise InvalidRequestError(f"{rule}, not {type(values).__name__}", name)
+    return list(values)
 
 
 def one_each(name: str, value: Any, kind: type, num_prompts: int) -> list[Any]:
@@ -45,8 +53,7 @@ def conversations(
 
     Raises InvalidRequestError: an argument has the wrong type.
     """
-    if not isinstance(messages, (list, tuple)):
-        raise InvalidRequestError(f"messages must be a list of messages, not {type(messages).__name__}", "messages")
+    messages = _listed(messages, "messages must be a list of messages", "messages")
     if not isinstance(template_kwargs, dict | None):
         kind = type(template_kwargs).__name__
         raise InvalidRequestError(f"chat_template_kwargs must be a dict, not {kind}", "chat_template_kwargs")

@@ -7,6 +7,8 @@ import math
 import os
 from pathlib import Path
 
+from lullm.machine.control_group import group_folders, read_text
+
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 """The usual variable for a program's number of threads, as for other numerical libraries."""
 
@@ -43,33 +45,17 @@ def num_cores(cpus: frozenset[int], root: Path = _ROOT) -> int:
 
 def siblings(cpu: int, root: Path = _ROOT) -> frozenset[int]:
     """The hardware threads of a CPU's core."""
-    text = _read(root / _CPUS / f"cpu{cpu}/topology/core_cpus_list")
-    text = text or _read(root / _CPUS / f"cpu{cpu}/topology/thread_siblings_list")  # before Linux 5.4
+    text = read_text(root / _CPUS / f"cpu{cpu}/topology/core_cpus_list")
+    text = text or read_text(root / _CPUS / f"cpu{cpu}/topology/thread_siblings_list")  # before Linux 5.4
     return frozenset(_parse_list(text) if text else {cpu})
 
 
 def cpu_quota(root: Path = _ROOT) -> float | None:
     """CPUs' worth of time that the control groups of this process allow, such as 1.5; None: no limit.
 
-    A group's limit holds for all groups below it, so the smallest limit up to the root counts (version 2: `cpu.max`;
-    version 1: `cpu.cfs_quota_us`). In a container the group's path may be the host's, so the mount's root counts, too.
+    Version 2: `cpu.max`; version 1: `cpu.cfs_quota_us`.
     """
-    shares = []
-    for line in (_read(root / "proc/self/cgroup") or "").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            mount, parse = root / "sys/fs/cgroup", _share_v2
-        elif "cpu" in controllers.split(","):
-            mount, parse = root / "sys/fs/cgroup" / controllers, _share_v1
-            if not mount.is_dir():
-                mount = root / "sys/fs/cgroup/cpu"
-        else:
-            continue
-        group = mount / path.lstrip("/")
-        for folder in (group, *group.parents):
-            if folder == mount.parent:
-                break
-            shares.append(parse(folder))
+    shares = [share for folder in group_folders("cpu", root) for share in (_share_v2(folder), _share_v1(folder))]
     found = [share for share in shares if share is not None]
     return min(found) if found else None
 
@@ -85,13 +71,13 @@ def node_of_cpus(root: Path = _ROOT) -> dict[int, int]:
     return {
         cpu: int(folder.name.removeprefix("node"))
         for folder in (root / _NODES).glob("node[0-9]*")
-        for cpu in _parse_list(_read(folder / "cpulist") or "")
+        for cpu in _parse_list(read_text(folder / "cpulist") or "")
     }
 
 
 def node_of_pci_device(domain: int, bus: int, device: int, root: Path = _ROOT) -> int | None:
     """The memory node of a PCI device; None: unknown, or the system has only one."""
-    text = _read(root / f"sys/bus/pci/devices/{domain:04x}:{bus:02x}:{device:02x}.0/numa_node")
+    text = read_text(root / f"sys/bus/pci/devices/{domain:04x}:{bus:02x}:{device:02x}.0/numa_node")
     return int(text) if text and int(text) >= 0 else None
 
 
@@ -106,18 +92,18 @@ def flags(root: Path = _ROOT) -> frozenset[str]:
 
 
 def _share_v2(folder: Path) -> float | None:
-    quota, _, period = (_read(folder / "cpu.max") or "max").partition(" ")
+    quota, _, period = (read_text(folder / "cpu.max") or "max").partition(" ")
     return None if quota == "max" else int(quota) / int(period or 100_000)
 
 
 def _share_v1(folder: Path) -> float | None:
-    quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
+    quota, period = read_text(folder / "cpu.cfs_quota_us"), read_text(folder / "cpu.cfs_period_us")
     return None if quota is None or period is None or int(quota) <= 0 else int(quota) / int(period)
 
 
 def _cpuinfo(root: Path) -> list[tuple[str, str]]:
     """(key, value) of every line, in the order of the CPUs."""
-    lines = (_read(root / "proc/cpuinfo") or "").splitlines()
+    lines = (read_text(root / "proc/cpuinfo") or "").splitlines()
     return [(key.strip(), value.strip()) for key, _, value in (line.partition(":") for line in lines)]
 
 
@@ -128,10 +114,3 @@ def _parse_list(text: str) -> set[int]:
         first, _, last = part.partition("-")
         numbers.update(range(int(first), int(last or first) + 1))
     return numbers
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text().strip() or None
-    except OSError:
-        return None

@@ -5,8 +5,8 @@ the meta device until `weights.materialize` gives them memory.
 """
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from lullm.kv.cache_group import LayerPlace
 from lullm.kv.layout import layer_places
 from lullm.models.protocol import Model
 from lullm.nn.alibi import AlibiAttention
-from lullm.nn.attention import Attention, AttentionStyle, QueryAttention
+from lullm.nn.attention import Attention, AttentionStyle, QueryAttention, stretch_factors
 from lullm.nn.context import StepContext
 from lullm.nn.embedding import ALONE, Embedding, LabelHead, LMHead, LogitBias, num_share_rows
 from lullm.nn.mlp import MLP, GatedMLP
@@ -25,6 +25,7 @@ from lullm.nn.norm import Norm, RMSNorm
 from lullm.nn.rotary import Rotary
 from lullm.ops.table import Ops
 from lullm.types.layer_kind import SharedAttention
+from lullm.weights.rows.cut import Cut
 from lullm.weights.rule import Rename, Scale, WeightRules, decoder_rules, without_tower
 
 
@@ -91,6 +92,8 @@ class DecoderStyle:
             states `[T, H]`, the layer's rotary table, context).
         make_layer: (config, style, number of the layer, its KV cache group, dtype) -> the layer; None: `DecoderLayer`.
         make_decoder: (config, style, dtype, max_model_len) -> the part before the head; None: `Decoder`.
+        make_model: the same -> the model; None: `CausalLM`.
+        cuts: see `Model`.
     """
 
     rules: WeightRules
@@ -106,6 +109,12 @@ class DecoderStyle:
     make_mixers: "Callable[[ModelConfig, DecoderStyle, int, int, torch.dtype], dict[str, nn.Module]]" = attention_alone
     make_layer: "Callable[[ModelConfig, DecoderStyle, int, int, torch.dtype], DecoderLayer] | None" = None
     make_decoder: "Callable[[ModelConfig, DecoderStyle, torch.dtype, int], Decoder] | None" = None
+    make_model: "Callable[[ModelConfig, DecoderStyle, torch.dtype, int], CausalLM] | None" = None
+    cuts: Mapping[str, Cut] = field(default_factory=dict)
+
+    def build(self, config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> "CausalLM":
+        """See `registry.Style`."""
+        return (self.make_model or CausalLM)(config, self, dtype, max_model_len)
 
 
 class DecoderLayer(nn.Module):
@@ -284,6 +293,8 @@ class CausalLM(Model):
 
     def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
         super().__init__(config, style.rules)
+        self.cuts = style.cuts
+        style = replace(style, query_factors=stretch_factors(config.family.query_stretch, max_model_len, dtype))
         self.model = (style.make_decoder or Decoder)(config, style, dtype, max_model_len)
         if not config.stage.is_last:
             return

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
+from typing import Protocol
 
 import torch
 
 from lullm.config.family.dense import LLAMA
 from lullm.config.family.family import Family
-from lullm.config.family.table import BUILDERS, OUTSIDE
+from lullm.config.family.table import OUTSIDE, STYLES
 from lullm.config.model import ModelConfig, Share
 from lullm.errors import ConfigError, UnsupportedError
 from lullm.models.protocol import Model
@@ -19,6 +20,14 @@ from lullm.weights.rule import without_experts
 
 Builder = Callable[[ModelConfig, torch.dtype, int], Model]
 """(config, dtype, max_model_len) -> the model, its parameters on the meta device; see `build_model`."""
+
+
+class Style(Protocol):
+    """The differences of a family: a function (config) -> style of its module in `models.family` gives it."""
+
+    def build(self, config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> Model:
+        """The model, its parameters on the meta device; see `build_model`."""
+        ...
 
 
 _OUTSIDE_BUILDERS: dict[str, Builder] = {}
@@ -37,7 +46,7 @@ def register_model(architecture: str, builder: Builder, family: Family = LLAMA) 
     Raises:
         ConfigError: the architecture is one of lullm's own.
     """
-    if architecture in BUILDERS:
+    if architecture in STYLES:
         raise ConfigError(f"lullm has {architecture} itself; give your model's config.json another architecture")
     OUTSIDE[architecture] = family
     _OUTSIDE_BUILDERS[architecture] = builder
@@ -45,11 +54,11 @@ def register_model(architecture: str, builder: Builder, family: Family = LLAMA) 
 
 def builder_of(architecture: str) -> Builder:
     """Of one that is registered. Loads the module of its family."""
-    if architecture not in BUILDERS:
+    if architecture not in STYLES:
         return _OUTSIDE_BUILDERS[architecture]
-    module, _, name = BUILDERS[architecture].partition(":")
-    builder: Builder = getattr(import_module(f"lullm.models.family.{module}"), name)
-    return builder
+    module, _, name = STYLES[architecture].partition(":")
+    style_of: Callable[[ModelConfig], Style] = getattr(import_module(f"lullm.models.family.{module}"), name)
+    return lambda config, dtype, max_model_len: style_of(config).build(config, dtype, max_model_len)
 
 
 def build_model(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> Model:

@@ -2,7 +2,7 @@
 
 `penalties` builds lists of all tokens on the host for each step, and copies megabytes. Here a step brings only new
 tokens. A draw still carries all of its tokens. They are compared as bytes with those that were counted, and counted
-anew where they differ: after a fork, a beam or a rejected draft. So the counts are always those of the draw, and no
+anew where they differ: after a fork or a beam. So the counts are always those of the draw, and no
 message about ended sequences is needed.
 """
 
@@ -87,7 +87,7 @@ class TokenCounts:
         found = Arrivals([], [], np.zeros(0, np.int64), np.zeros(0, np.int64))
         times: dict[int, int] = {}
         keys = []
-        for draw in draws:  # a sequence with drafts, or about to be forked, draws more than once
+        for draw in draws:  # a sequence that is about to be forked draws more than once
             times[draw.seq_id] = times.get(draw.seq_id, -1) + 1
             keys.append((draw.seq_id, times[draw.seq_id]))
         for key in keys:

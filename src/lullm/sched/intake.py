@@ -1,12 +1,10 @@
 """Intake: applies the result of a step: sequences get tokens, and some end.
 
-Every accepted token is appended to its sequence. The sequence ends at an end token, a stop token or a length limit, and
-later tokens are dropped. A sequence whose prompt is pooled ends once all its rows have arrived. Stop strings are found
-in the text, and end a sequence from outside (`Scheduler.finish`). The tokens of a beam search are offers, which are
-applied for all beams of a group at once.
+Every drawn token is appended to its sequence. The sequence ends at an end token, a stop token or a length limit. A
+sequence whose prompt is pooled ends once all its rows have arrived. Stop strings are found in the text, and end a
+sequence from outside (`Scheduler.finish`). The tokens of a beam search are offers, which are applied for all beams of a
+group at once.
 """
-
-from collections import Counter
 
 import msgspec
 
@@ -45,7 +43,7 @@ class Intake:
         self._outgrown: list[SequenceUpdate] = []
 
     def take(self, result: StepResult, now: float) -> list[SequenceUpdate]:
-        """Append the accepted tokens, and end sequences that are done; one update per token, in plan order.
+        """Append the drawn tokens, and end sequences that are done; one update per token, in plan order.
 
         Groups that end here stay on the roster until the caller removes them. Tokens of sequences that had ended before
         are ignored.
@@ -59,7 +57,7 @@ class Intake:
         offers: dict[str, list[DrawnToken]] = {}
         num_by_last_s: dict[float, int] = {}  # by the time of their last token: requests that get tokens now
         find_member = self._roster.find_member
-        for drawn in self._accepted(result) if result.num_accepted else result.tokens:
+        for drawn in result.tokens:
             member = find_member(drawn.seq_id)
             if member is None or member[1].status.is_finished:
                 continue
@@ -131,7 +129,7 @@ class Intake:
         seq.append(token_id)
         self._stats.generation_tokens += 1
         params, num_known = group.request.params, len(seq.token_ids) - seq.num_pending
-        # The token was computed already, as a pending token or a draft. Only now is the content of its block known.
+        # The token was computed already, as a pending token. Only now is the content of its block known.
         if seq.num_computed_tokens >= num_known:
             self._block_space.promote(group, seq)
         output_len = num_known - seq.prompt_len
@@ -142,23 +140,3 @@ class Intake:
                 return self._roster.end(seq, SequenceStatus.FINISHED_STOPPED, token_id)
         if output_len == params.max_tokens or num_known >= self._max_model_len:
             self._roster.end(seq, SequenceStatus.FINISHED_LENGTH_CAPPED)
-
-    def _accepted(self, result: StepResult) -> list[DrawnToken]:
-        """The accepted tokens. Forgets the KV of rejected drafts."""
-        num_drawn = Counter(drawn.seq_id for drawn in result.tokens)
-        for seq_id, num_accepted in result.num_accepted.items():
-            num_rejected = num_drawn[seq_id] - num_accepted
-            assert num_accepted >= 1 and num_rejected >= 0, "the token behind the last known one always counts"
-            member = self._roster.find_member(seq_id)
-            if num_rejected and member is not None and not member[1].is_finished:
-                member[1].num_computed_tokens -= num_rejected
-                self._block_space.shrink(member[1])
-        num_left = dict(result.num_accepted)
-        accepted = []
-        for drawn in result.tokens:
-            num = num_left.get(drawn.seq_id, 1)
-            if num > 0:
-                accepted.append(drawn)
-            if drawn.seq_id in num_left:
-                num_left[drawn.seq_id] = num - 1
-        return accepted

@@ -6,13 +6,8 @@ sequences: the leader comes first, since the others share its prompt blocks; and
 
 `add` treats a group as computed: its counters advance, its blocks full of known tokens can be found by their content,
 and at the end of its prompt the other sequences are forked. So the plan must run.
-
-Drafts (`Sequence.draft_token_ids`) use resources that are left over: budget, slots, and draws that no running sequence
-can need. Each draft's row draws the token that verifies the next draft.
 """
 
-from collections.abc import Callable
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from lullm.kv.block_space import BlockSpaceManager
@@ -41,7 +36,6 @@ class PlanBuilder:
     `is_blocked`: a group must be preempted, which needs a plan that is made while no step runs.
 
     Args:
-        num_spare_draws: returns the number of draws that drafts may use.
         share: see `Lookahead.share`.
 
     Attributes:
@@ -49,8 +43,8 @@ class PlanBuilder:
     """
 
     __slots__ = (
-        "_block_space", "_copies", "_max_model_len", "_num_ends", "_num_spare_draws", "_roster", "_spare_draws",
-        "budget", "is_blocked", "reads_draws", "share", "spans", "swap_in", "swap_out",
+        "_block_space", "_copies", "_num_ends", "_roster", "budget", "is_blocked", "reads_draws", "share", "spans",
+        "swap_in", "swap_out",
     )  # fmt: skip
 
     def __init__(
@@ -58,7 +52,6 @@ class PlanBuilder:
         limits: SchedulerLimits,
         block_space: BlockSpaceManager,
         roster: Roster,
-        num_spare_draws: Callable[[], int],
         share: int | None = None,
     ) -> None:
         self.budget = limits.max_num_batched_tokens
@@ -71,9 +64,6 @@ class PlanBuilder:
         self._copies: list[BlockPair] = []
         self._block_space = block_space
         self._roster = roster
-        self._max_model_len = limits.max_model_len
-        self._num_spare_draws = num_spare_draws
-        self._spare_draws: int | None = None  # not counted yet: counting the sequences costs a tenth of a plan
 
     def passes_over(self, seqs: list[Sequence]) -> bool:
         """Whether to skip a group: a draw of it is in flight, or this plan has its share of draws already."""
@@ -91,7 +81,7 @@ class PlanBuilder:
         if group.request.params.beam_width is not None:
             may_draw = self._can_draw_together(seqs, reserved)
             self.reads_draws = self.reads_draws or may_draw
-        for index, seq in enumerate(seqs):
+        for seq in seqs:
             # After a preemption the others share the leader's prompt blocks, so they wait until it has computed them.
             # The same step is early enough: within a layer all KV is written before any attention reads it.
             if seq is not leader:
@@ -108,10 +98,7 @@ class PlanBuilder:
                 continue
             if space.has_states:
                 num_tokens = space.num_until_snapshot(group, seq, num_tokens)
-            drafts: Seq[int] = ()
-            if seq.draft_token_ids:
-                drafts = self._take_drafts(group, seq, num_tokens, reserved + len(seqs) - 1 - index)
-            self.spans.append(self._span(group, seq, num_tokens, drafts))
+            self.spans.append(self._span(group, seq, num_tokens))
 
     def complete(self) -> StepPlan:
         """The plan, after the last group was added. Call once."""
@@ -124,37 +111,9 @@ class PlanBuilder:
         fits = self._block_space.can_append_slots(seqs, num_tokens=num_uncomputed)
         return fits and num_uncomputed <= self.budget - reserved
 
-    def _take_drafts(self, group: SequenceGroup, seq: Sequence, num_tokens: int, num_others: int) -> Seq[int]:
-        """The drafts of the sequence that fit into the step after its own next `num_tokens` tokens.
-
-        Room for one token stays for each of the `num_others` later sequences of the plan. No drafts while more of its
-        own tokens are left, or while its last token is pending, since drafts continue known tokens.
-        """
-        if num_tokens < seq.num_uncomputed_tokens or seq.num_pending or group.num_unborn:
-            return ()
-        if self._spare_draws is None:
-            self._spare_draws = self._num_spare_draws()
-        drafts, seq.draft_token_ids = seq.draft_token_ids, ()
-        max_tokens = group.request.params.max_tokens
-        num_drafts = min(
-            len(drafts),
-            self.budget - num_others - num_tokens,
-            self._spare_draws,
-            # a step draws one token more than it has drafts
-            self._max_model_len - len(seq) - 1,
-            len(drafts) if max_tokens is None else max_tokens - seq.output_len - 1,
-            self._block_space.num_draft_slots(seq, num_others),
-        )
-        if num_drafts <= 0 or self._roster.beam(group) is not None:
-            return ()
-        self._spare_draws -= num_drafts
-        self.reads_draws = True
-        return drafts[:num_drafts]
-
-    def _span(self, group: SequenceGroup, seq: Sequence, num_tokens: int, drafts: Seq[int]) -> Span:
+    def _span(self, group: SequenceGroup, seq: Sequence, num_tokens: int) -> Span:
         params, token_ids, start = group.request.params, seq.token_ids, seq.num_computed_tokens
         end, is_last = start + num_tokens, start + num_tokens == len(token_ids)
-        num_tokens += len(drafts)
         self.budget -= num_tokens
         self._num_ends += is_last
         block_ids, copies = self._block_space.append_slots(group, seq, num_tokens)
@@ -162,14 +121,14 @@ class PlanBuilder:
             self._copies.extend(copies)
         pooled, own_params = group.pooled, seq.draw_params
         draws: tuple[Draw, ...] = ()
-        if is_last and own_params is not None and own_params.edits is None and not drafts:  # most draws; saves calls
+        if is_last and own_params is not None and own_params.edits is None:  # most draws; saves calls
             draws = (Draw(seq.seq_id, end - start - 1, own_params, end - seq.prompt_len),)
         elif is_last and pooled is None:
-            draws = self._draws(group, seq, end - start - 1, drafts)
+            draws = self._draws(group, seq, end - start - 1)
         return Span(
             seq.seq_id,
             start,
-            pack_one(token_ids[start]) if num_tokens == 1 else pack([*token_ids[start:end], *drafts]),
+            pack_one(token_ids[start]) if num_tokens == 1 else pack(token_ids[start:end]),
             block_ids,
             draws,
             b"" if params.prompt_logprobs is None else self._prompt_targets(group, seq, start, end),
@@ -182,19 +141,17 @@ class PlanBuilder:
         is_wanted = len(group.prompt_logprobs) < seq.prompt_len - 1
         return pack(seq.token_ids[start + 1 : min(end + 1, seq.prompt_len)]) if is_wanted else b""
 
-    def _draws(self, group: SequenceGroup, seq: Sequence, row: int, drafts: Seq[int]) -> tuple[Draw, ...]:
-        """The draws of a span that reaches the sequence's end in `row`: its own, those of forks and of drafts."""
+    def _draws(self, group: SequenceGroup, seq: Sequence, row: int) -> tuple[Draw, ...]:
+        """The draws of a span that reaches the sequence's end in `row`: its own, and those of forks."""
         is_first = seq.draw_params is None
         first = self._draw(group, seq, row)
-        if drafts:
-            return first, *(self._draw(group, seq, row + i, drafts[:i]) for i in range(1, len(drafts) + 1))
         if is_first and self._roster.beam(group) is None:
             forks = [self._roster.fork(group, seq) for _ in range(group.num_unborn)]
             return first, *(self._draw(group, fork, row) for fork in forks)
         return (first,)
 
-    def _draw(self, group: SequenceGroup, seq: Sequence, row: int, drafts: Seq[int] = ()) -> Draw:
-        """The draw after the sequence's tokens and these drafts."""
+    def _draw(self, group: SequenceGroup, seq: Sequence, row: int) -> Draw:
+        """The draw after the sequence's tokens."""
         params = seq.draw_params
         if params is None:
             beam = self._roster.beam(group)
@@ -205,5 +162,5 @@ class PlanBuilder:
             self.reads_draws = self.reads_draws or params.reads_tokens or params.edits.min_tokens > 0
             if params.reads_tokens:
                 start = 0 if params.edits.reads_prompt else seq.prompt_len
-                token_ids = pack([*seq.token_ids[start:], *drafts])
-        return Draw(seq.seq_id, row, params, len(seq.token_ids) - seq.prompt_len + len(drafts), token_ids)
+                token_ids = pack(seq.token_ids[start:])
+        return Draw(seq.seq_id, row, params, len(seq.token_ids) - seq.prompt_len, token_ids)

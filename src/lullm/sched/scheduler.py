@@ -131,7 +131,7 @@ class Scheduler:
         self.block_space.merge_duplicates()
         self._lookahead.begin(self._roster.find_member)
         share = self._lookahead.share(self._num_candidates)
-        builder = PlanBuilder(self.limits, self.block_space, self._roster, self._num_spare_draws, share)
+        builder = PlanBuilder(self.limits, self.block_space, self._roster, share)
         self._make_way(builder)
         if not self._is_chunked:
             self._plan_prefill_first(builder)
@@ -228,12 +228,6 @@ class Scheduler:
         """Sequences that may run, at most."""
         num_running = sum(group.num_seqs for group in self.running)
         return min(num_running + len(self.waiting) + len(self.swapped), self.limits.max_num_seqs)
-
-    def _num_spare_draws(self) -> int:
-        """Draws of a step that no running sequence can need. 0 while requests wait: those come first."""
-        if self.waiting or self.swapped:
-            return 0
-        return self.limits.max_num_seqs - sum(group.num_seqs for group in self.running)
 
     def _admission(self, queue: GroupQueue, group: SequenceGroup) -> AllocStatus:
         """Whether the queue's first group can run now."""

@@ -5,7 +5,6 @@ and recompute after preemption are all this counter catching up with the tokens.
 """
 
 import enum
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -64,9 +63,6 @@ class Sequence:
     cache_salt: str = ""
     # Made once, since it is the same at every step.
     draw_params: DrawParams | None = None
-    # Guesses of the next tokens. The next span verifies as many as fit, and the rest are dropped; a token that is
-    # appended before makes them void.
-    draft_token_ids: Seq[int] = ()
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -102,8 +98,6 @@ class Sequence:
             self.num_pending -= 1
         else:
             self.token_ids.append(token_id)
-        if self.draft_token_ids:
-            self.draft_token_ids = ()
 
     def drop_pending(self) -> None:
         """Remove the pending tokens."""

@@ -34,7 +34,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     per KV cache group: the sequence's blocks in order, which cover all positions up to the span's end.
 
     `draws` is empty while the sequence has more tokens to compute. It has several entries when sequences are about to
-    be forked (of one row), or when the last tokens are drafts (one per row). `prompt_targets`: for `prompt_logprobs`,
+    be forked. `prompt_targets`: for `prompt_logprobs`,
     the next token of each of the first rows; empty otherwise. `pooled_rows`: rows to sum for the caller. Their hidden
     states are summed, or the results of the model's head for them.
     """
@@ -103,14 +103,12 @@ class PooledSum(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class StepResult(msgspec.Struct, frozen=True, array_like=True):
     """The draws of all spans in plan order; for each span with `prompt_targets`, by seq_id, one entry per target.
 
-    `num_accepted`: for a sequence that drew at several rows, how many of its tokens count, from the first on; all do if
-    it is not listed. `pooled`: one sum for each span with `pooled_rows`. `swap_s` and `compute_s`: seconds of the block
+    `pooled`: one sum for each span with `pooled_rows`. `swap_s` and `compute_s`: seconds of the block
     moves between the pools, and of all the rest.
     """
 
     tokens: list[DrawnToken]
     prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
-    num_accepted: dict[int, int] = {}
     swap_s: float = 0.0
     compute_s: float = 0.0
     pooled: list[PooledSum] = []

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from lullm.arena.arena import Arena
+from lullm.errors import CacheSizeError
 from lullm.log import get_logger
 from lullm.models.protocol import Model
 from lullm.models.registry import build_model
@@ -51,7 +52,13 @@ def load_model(setup: WorkerSetup, folder: Path) -> LoadedModel:
     num_as_stored = choose_storage(model, encoding, config.quantization, folder if keeps else None)
     if config.kv_dtype == "fp8_e4m3":
         add_kv_scales(model)
-    arena = setup.device.new_arena("weights", weights_bytes(model))
+    num_bytes, bound = weights_bytes(model), setup.device.memory_info().total_bytes
+    if num_bytes > bound:  # the kernel of a host would reserve it, and end this process in the middle of the loading
+        raise CacheSizeError(
+            f"the weights take {format_bytes(num_bytes)} as {config.quantization or config.dtype}, and there are "
+            f"{format_bytes(bound)} of memory; `lullm plan` says which quantization or model fits"
+        )
+    arena = setup.device.new_arena("weights", num_bytes)
     try:
         materialize(model, arena)
         for module in model.modules():

@@ -62,8 +62,6 @@ class PagedMemory:
         self.choose = choose
         self.sequences: dict[int, list[int]] = {}
         self.drawn: dict[tuple[int, int], int] = {}  # (sequence, position) -> the token that was drawn for it
-        self.random = random.Random(0)
-        self.num_drafts = self.num_accepted_drafts = 0
 
     def execute(self, plan: StepPlan) -> StepResult:
         for device, host in plan.blocks_to_swap_out:
@@ -81,7 +79,7 @@ class PagedMemory:
                     continue
                 for position in range(span.start, span.end):  # all writes of a layer come before any attention
                     self._slots(blocks, position)[position % self.block_size] = group, history[position]
-        drawn, num_accepted = [], {}
+        drawn = []
         for (span, tables, tokens), history in zip(spans, histories, strict=True):
             for group, (blocks, window) in enumerate(zip(tables, self.windows, strict=True)):
                 if isinstance(window, State):
@@ -91,14 +89,11 @@ class PagedMemory:
                     found = self._slots(blocks, position)[position % self.block_size]
                     expected = group, history[position]
                     assert found == expected, f"sequence {span.seq_id} would attend to foreign KV at {position}"
-            found = [self._draw(draw, tokens[: span.start + draw.row + 1]) for draw in span.draws]
-            if len({draw.row for draw in span.draws}) > 1:
-                num_accepted[span.seq_id] = self._num_accepted(found, tokens[-len(found) + 1 :])
-            drawn += found
+            drawn += [self._draw(draw, tokens[: span.start + draw.row + 1]) for draw in span.draws]
         targets = {span.seq_id: unpack(span.prompt_targets) for span in plan.spans if span.prompt_targets}
         prompt_logprobs = {seq_id: [((t, 0.0, 1),) for t in ids] for seq_id, ids in targets.items()}
         pooled = [self._pool(span, tokens) for (span, _, tokens) in spans if span.pooled_rows]
-        return StepResult(drawn, prompt_logprobs, num_accepted, pooled=pooled)
+        return StepResult(drawn, prompt_logprobs, pooled=pooled)
 
     def _pool(self, span: Span, tokens: list[int]) -> PooledSum:
         """The sum of (1, position, token) over the rows."""
@@ -116,15 +111,6 @@ class PagedMemory:
                 expected = group, part, history[span.start - 1]
                 assert slots[0] == expected, f"sequence {span.seq_id} would go on from a foreign state"
             slots[0] = group, part, history[span.end - 1]
-
-    def _num_accepted(self, drawn: list[DrawnToken], drafts: list[int]) -> int:
-        """The drawn tokens up to the first that a draft did not foresee, or fewer: a worker may doubt a right draft."""
-        self.num_drafts += len(drafts)
-        num = 1
-        while num < len(drawn) and drawn[num - 1].token_id == drafts[num - 1] and self.random.random() < 0.9:
-            num += 1
-        self.num_accepted_drafts += num - 1
-        return num
 
     def _draw(self, draw: Draw, tokens: list[int]) -> DrawnToken:
         """The token behind `tokens`."""
@@ -181,7 +167,6 @@ class Simulation:
         preemption: PreemptionPolicy | None = None,
         windows: Sequence[int | State | None] = (None,),
         max_in_flight: int = 1,
-        most_drafts: int = 0,
         **options: object,
     ):
         self.limits = SchedulerLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
@@ -206,7 +191,6 @@ class Simulation:
         # Plans that have not run, each with its bytes and its sequences' tokens when it was made.
         self._in_flight: deque[tuple[StepPlan, bytes, dict[int, list[int]]]] = deque()
         self.num_pending = 0
-        self._most_drafts = most_drafts
         self.preempted: Counter[str] = Counter()  # how often, by request
 
     def add(self, request_id: str, prompt: list[int], priority: int = 0, end: int | None = None, **params: object):
@@ -232,8 +216,6 @@ class Simulation:
     def step(self) -> list[SequenceUpdate]:
         while self.scheduler.can_plan:
             running = list(self.scheduler.running)
-            if self._most_drafts:
-                self._propose()
             plan = self.scheduler.plan()
             self.preempted.update(
                 group.request_id for group in running if group not in self.scheduler.running and not group.is_finished
@@ -274,16 +256,6 @@ class Simulation:
 
     def _choose(self, draw: Draw, tokens: list[int]) -> int:
         return token_behind(tokens, draw.params.seq_index)
-
-    def _propose(self) -> None:
-        """Drafts for all sequences that run, of which most are right."""
-        for group in self.scheduler.running:
-            for seq in group.unfinished:
-                tokens = list(seq.token_ids)
-                for _ in range(self.random.randrange(self._most_drafts + 1)):
-                    token_id = token_behind(tokens, seq.index)
-                    tokens.append(token_id if self.random.random() < 0.8 else 1 - token_id)
-                seq.draft_token_ids = tokens[len(seq) :]
 
     def _check_windows(self, plan: StepPlan) -> None:
         """A sequence that decodes holds the blocks of its windows and no more."""

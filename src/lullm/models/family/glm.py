@@ -6,10 +6,8 @@ In GLM only in a part of a head. The newer GLM-4-0414 has norms on both sides of
 import re
 from dataclasses import replace
 
-import torch
-
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, rules_of, with_one_gate_up
+from lullm.models.decoder import DecoderStyle, rules_of, with_one_gate_up
 from lullm.models.family.gemma.gemma3 import GemmaLayer
 from lullm.weights.rule import HeadOrder, Rename, WeightRules, renames, rotated_first
 
@@ -27,17 +25,16 @@ def with_neighbours(config: ModelConfig, *renames: Rename) -> WeightRules:
     return replace(rules_of(config, *renames), head_orders=(HeadOrder(re.compile(r"\.self_attn\.[qk]_proj\."), order),))
 
 
-def build_glm(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def glm_style(config: ModelConfig) -> DecoderStyle:
     rules = with_one_gate_up(with_neighbours(config))
-    return CausalLM(config, DecoderStyle(rules), dtype, max_model_len)
+    return DecoderStyle(rules)
 
 
-def build_glm4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def glm4_style(config: ModelConfig) -> DecoderStyle:
     rules = with_one_gate_up(with_neighbours(config, *GLM4_RENAMES))
-    style = DecoderStyle(rules, make_layer=GemmaLayer)
-    return CausalLM(config, style, dtype, max_model_len)
+    return DecoderStyle(rules, make_layer=GemmaLayer)
 
 
-def build_helium(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def helium_style(config: ModelConfig) -> DecoderStyle:
     """ERNIE 4.5, too."""
-    return CausalLM(config, DecoderStyle(with_neighbours(config)), dtype, max_model_len)
+    return DecoderStyle(with_neighbours(config))

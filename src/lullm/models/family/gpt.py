@@ -7,6 +7,7 @@ too, have its names.
 """
 
 import re
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -116,11 +117,9 @@ class GPTCausalLM(Model):
 
     has_stages = True
 
-    def __init__(
-        self, config: ModelConfig, rules: WeightRules, num_unused_positions: int, dtype: torch.dtype, max_model_len: int
-    ):
-        super().__init__(config, rules)
-        self.model = GPT(config, num_unused_positions, dtype, max_model_len)
+    def __init__(self, config: ModelConfig, style: "GPTStyle", dtype: torch.dtype, max_model_len: int):
+        super().__init__(config, style.rules)
+        self.model = GPT(config, style.num_unused_positions, dtype, max_model_len)
         size = config.family.embedding_size or config.hidden_size
         if config.stage.is_last:
             self.lm_head = new_head(config, size, dtype)
@@ -142,6 +141,18 @@ class GPTCausalLM(Model):
     def _projected(self, hidden: Tensor, ops: Ops) -> Tensor:
         projected: Tensor = hidden if self.model.project_out is None else self.model.project_out(hidden, ops)
         return projected
+
+
+@dataclass(frozen=True, slots=True)
+class GPTStyle:
+    """The differences of a family. `num_unused_positions`: rows of the table of positions that no token has."""
+
+    rules: WeightRules
+    num_unused_positions: int = 0
+
+    def build(self, config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> GPTCausalLM:
+        """See `registry.Style`."""
+        return GPTCausalLM(config, self, dtype, max_model_len)
 
 
 def _drops(config: ModelConfig, *patterns: str) -> tuple[re.Pattern[str], ...]:
@@ -167,26 +178,26 @@ _SAVED_MASKS = r"\.attn\.(attention\.)?(masked_)?bias$"
 """The causal mask, saved by older checkpoints."""
 
 
-def build_gpt2(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> GPTCausalLM:
+def gpt2_style(config: ModelConfig) -> GPTStyle:
     rules = WeightRules(
         renames=renames(*_GPT2_RENAMES),
         drops=_drops(config, _SAVED_MASKS),
         transposes=(re.compile(r"\.(qkv_proj|o_proj|fc1|fc2)\.weight$"),),
     )
-    return GPTCausalLM(config, rules, 0, dtype, max_model_len)
+    return GPTStyle(rules)
 
 
-def build_gpt1(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> GPTCausalLM:
+def gpt1_style(config: ModelConfig) -> GPTStyle:
     names = ((r"(?<![^.])tokens_embed\.", "wte."), (r"(?<![^.])positions_embed\.", "wpe."))
     rules = WeightRules(
         renames=renames(*names, *_GPT2_RENAMES),
         drops=_drops(config, _SAVED_MASKS, r"^(transformer\.)?position_ids$"),
         transposes=(re.compile(r"\.(qkv_proj|o_proj|fc1|fc2)\.weight$"),),
     )
-    return GPTCausalLM(config, rules, 0, dtype, max_model_len)
+    return GPTStyle(rules)
 
 
-def build_gpt_bigcode(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> GPTCausalLM:
+def gpt_bigcode_style(config: ModelConfig) -> GPTStyle:
     """With one key head all queries come first in a checkpoint; else query, key and value of a head are together."""
     num_heads, size = config.num_attention_heads, config.head_dim
     orders: tuple[HeadOrder, ...] = ()
@@ -195,17 +206,17 @@ def build_gpt_bigcode(config: ModelConfig, dtype: torch.dtype, max_model_len: in
         rows = tuple(start + row for start in starts for row in range(size))
         orders = (HeadOrder(re.compile(r"\.qkv_proj\."), rows),)
     rules = WeightRules(renames=renames(*_GPT2_RENAMES), drops=_drops(config, _SAVED_MASKS), head_orders=orders)
-    return GPTCausalLM(config, rules, 0, dtype, max_model_len)
+    return GPTStyle(rules)
 
 
-def build_gpt_neo(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> GPTCausalLM:
+def gpt_neo_style(config: ModelConfig) -> GPTStyle:
     names = ((r"\.attn\.attention\.out_proj\.", ".self_attn.o_proj."), (r"\.attn\.attention\.", ".self_attn."))
     rules = WeightRules(
         renames=renames(*names, *_GPT2_RENAMES),
         fusions=(Fusion(("q_proj", "k_proj", "v_proj"), "qkv_proj"),),
         drops=_drops(config, _SAVED_MASKS, r"\.self_attn\.(masked_)?bias$"),
     )
-    return GPTCausalLM(config, rules, 0, dtype, max_model_len)
+    return GPTStyle(rules)
 
 
 def _used_first(num_positions: int) -> tuple[int, ...]:
@@ -213,27 +224,25 @@ def _used_first(num_positions: int) -> tuple[int, ...]:
     return (*range(OPT_UNUSED_POSITIONS, num_positions + OPT_UNUSED_POSITIONS), *range(OPT_UNUSED_POSITIONS))
 
 
-def build_opt(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> GPTCausalLM:
+def opt_style(config: ModelConfig) -> GPTStyle:
     names = (
         (r"^(?=decoder\.)", "model."),
         (r"^model\.decoder\.final_layer_norm\.", "model.norm."),
         (r"^model\.decoder\.", "model."),
     )
-    return _build_opt(config, names, dtype, max_model_len)
+    return _opt_style(config, names)
 
 
-def build_biogpt(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> GPTCausalLM:
+def biogpt_style(config: ModelConfig) -> GPTStyle:
     names = (
         (r"^(biogpt\.)?(?=(embed_tokens|embed_positions|layers|layer_norm)\.)", "model."),
         (r"^model\.layer_norm\.", "model.norm."),
         (r"^output_projection\.", "lm_head."),
     )
-    return _build_opt(config, names, dtype, max_model_len)
+    return _opt_style(config, names)
 
 
-def _build_opt(
-    config: ModelConfig, names: tuple[tuple[str, str], ...], dtype: torch.dtype, max_model_len: int
-) -> GPTCausalLM:
+def _opt_style(config: ModelConfig, names: tuple[tuple[str, str], ...]) -> GPTStyle:
     rules = WeightRules(
         renames=renames(
             *names,
@@ -246,4 +255,4 @@ def _build_opt(
         drops=_drops(config),
         head_orders=(HeadOrder(re.compile(r"\.embed_positions\."), _used_first(config.max_position_embeddings)),),
     )
-    return GPTCausalLM(config, rules, OPT_UNUSED_POSITIONS, dtype, max_model_len)
+    return GPTStyle(rules, OPT_UNUSED_POSITIONS)

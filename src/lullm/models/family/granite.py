@@ -3,10 +3,8 @@
 import re
 from dataclasses import replace
 
-import torch
-
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, rules_of
+from lullm.models.decoder import DecoderStyle, rules_of
 from lullm.models.family.gemma.gemma3 import GemmaLayer
 from lullm.weights.rule import Scale, renames
 
@@ -17,13 +15,12 @@ RENAMES = renames(
 )
 
 
-def build_hyperclovax(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def hyperclovax_style(config: ModelConfig) -> DecoderStyle:
     rules, family = rules_of(config), config.family
     if family.has_post_norms:  # the factor on their results is in their weights
         behind = Scale(re.compile(r"\.post_(attention|feedforward)_layernorm\.weight$"), family.residual_scale)
         rules = replace(rules, renames=(*rules.renames, *RENAMES), scales=(behind,))
-    style = DecoderStyle(
+    return DecoderStyle(
         rules,
         make_layer=GemmaLayer if family.has_post_norms else None,
     )
-    return CausalLM(config, style, dtype, max_model_len)

@@ -1,9 +1,7 @@
 """HunYuan, dense and with experts (https://arxiv.org/abs/2411.02265): heads are rotated, then normed."""
 
-import torch
-
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, rules_of
+from lullm.models.decoder import DecoderStyle, rules_of
 from lullm.models.family.experts.routed import experts_or_mlp
 from lullm.weights.rule import renames
 
@@ -15,11 +13,10 @@ RENAMES = renames(
 )
 
 
-def build_hunyuan(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    style = DecoderStyle(
+def hunyuan_style(config: ModelConfig) -> DecoderStyle:
+    return DecoderStyle(
         rules_of(config, *RENAMES),
         head_norms=True,
         norms_behind_rope=True,
         make_mlp=experts_or_mlp,
     )
-    return CausalLM(config, style, dtype, max_model_len)

@@ -12,32 +12,26 @@ With experts: Mixtral (https://arxiv.org/abs/2401.04088), Qwen2 MoE, OLMoE (http
 import re
 from dataclasses import replace
 
-import torch
-
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, plain_mlp, rules_of
+from lullm.models.decoder import DecoderStyle, plain_mlp, rules_of
 from lullm.models.family.experts.routed import EXPERT_RENAMES, drafts_of, experts_or_mlp
 from lullm.models.family.layer_norm.parallel import UNGATED_RENAMES
-from lullm.nn.attention import stretch_factors
 
 DRAFTS = re.compile(r"^mtp\.")
 
 
-def build_llama(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def llama_style(config: ModelConfig) -> DecoderStyle:
     family, rules = config.family, rules_of(config, *EXPERT_RENAMES)
     if family.has_drafts:
         rules = replace(rules, drops=(*rules.drops, drafts_of(config), DRAFTS))
-    style = DecoderStyle(
+    return DecoderStyle(
         rules,
         head_norms=family.has_head_norms,
         row_norms=family.has_row_norms,
-        query_factors=stretch_factors(family.query_stretch, max_model_len, dtype),
         make_mlp=experts_or_mlp,
     )
-    return CausalLM(config, style, dtype, max_model_len)
 
 
-def build_arcee(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def arcee_style(config: ModelConfig) -> DecoderStyle:
     """Llama without gates."""
-    style = DecoderStyle(rules_of(config, *UNGATED_RENAMES), make_mlp=plain_mlp)
-    return CausalLM(config, style, dtype, max_model_len)
+    return DecoderStyle(rules_of(config, *UNGATED_RENAMES), make_mlp=plain_mlp)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, new_norm, rules_of
+from lullm.models.decoder import DecoderLayer, DecoderStyle, new_norm, rules_of
 from lullm.models.family.experts.routed import experts_or_mlp
 from lullm.nn.context import StepContext
 
@@ -40,16 +40,14 @@ class OlmoLayer(DecoderLayer):
         return self.post_feedforward_layernorm(hidden, ops), residual
 
 
-def build_olmo(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    style = DecoderStyle(
+def olmo_style(config: ModelConfig) -> DecoderStyle:
+    return DecoderStyle(
         rules_of(config),
         row_norms=True,
         make_mlp=experts_or_mlp,
         make_layer=OlmoLayer,
     )
-    return CausalLM(config, style, dtype, max_model_len)
 
 
-def build_exaone4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    style = DecoderStyle(rules_of(config), head_norms=True, make_layer=OlmoLayer)
-    return CausalLM(config, style, dtype, max_model_len)
+def exaone4_style(config: ModelConfig) -> DecoderStyle:
+    return DecoderStyle(rules_of(config), head_norms=True, make_layer=OlmoLayer)

@@ -6,15 +6,13 @@ Heads may be rotated in part. For long contexts every frequency is divided by it
 import re
 from dataclasses import replace
 
-import torch
-
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, rules_of
+from lullm.models.decoder import DecoderStyle, rules_of
 from lullm.weights.rule import WeightRules
 
 
-def build_phi3(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    return CausalLM(config, DecoderStyle(_rules(config)), dtype, max_model_len)
+def phi3_style(config: ModelConfig) -> DecoderStyle:
+    return DecoderStyle(_rules(config))
 
 
 def _rules(config: ModelConfig) -> WeightRules:

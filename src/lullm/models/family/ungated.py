@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, plain_mlp, rules_of
+from lullm.models.decoder import DecoderStyle, plain_mlp, rules_of
 from lullm.models.family.layer_norm.parallel import UNGATED_RENAMES
 from lullm.nn.mlp import XieluMLP
 from lullm.nn.norm import RMSNorm
@@ -22,24 +22,23 @@ def _xielu_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> XieluMLP:
     return XieluMLP(config.hidden_size, config.family.inner_size(layer), config.family.mlp_bias, dtype)
 
 
-def build_apertus(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    style = DecoderStyle(
+def apertus_style(config: ModelConfig) -> DecoderStyle:
+    return DecoderStyle(
         rules_of(config, *UNGATED_RENAMES, *APERTUS_RENAMES),
         head_norms=True,
         make_mlp=_xielu_mlp,
     )
-    return CausalLM(config, style, dtype, max_model_len)
 
 
 def _empty_norm(config: ModelConfig, dtype: torch.dtype) -> RMSNorm:
     return RMSNorm(config.hidden_size, config.family.rms_norm_eps, dtype, has_weight=False)
 
 
-def build_nanochat(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def nanochat_style(config: ModelConfig) -> DecoderStyle:
     """Heads turn the other way round: as in a head whose halves are exchanged."""
     rules, half = rules_of(config), config.head_dim // 2
     order = (*range(half, 2 * half), *range(half))
-    style = DecoderStyle(
+    return DecoderStyle(
         replace(rules, head_orders=(HeadOrder(re.compile(r"\.self_attn\.[qk]_proj\."), order),)),
         head_norms=True,
         has_norm_weights=False,
@@ -47,4 +46,3 @@ def build_nanochat(config: ModelConfig, dtype: torch.dtype, max_model_len: int) 
         make_mlp=plain_mlp,
         norms_embedding=True,
     )
-    return CausalLM(config, style, dtype, max_model_len)

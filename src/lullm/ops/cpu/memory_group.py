@@ -54,7 +54,7 @@ class MemoryGroup:
 
     def all_reduce_(self, x: Tensor) -> None:
         whole = x.contiguous()
-        self._call("lullm_all_reduce", whole.data_ptr(), whole.numel(), DTYPES[x.dtype])
+        self._call("lullm_all_reduce", whole, whole.numel(), DTYPES[x.dtype])
         if whole is not x:
             x.copy_(whole)
 
@@ -62,23 +62,23 @@ class MemoryGroup:
         whole = x.contiguous()
         num_rows, num_columns = x.shape
         y = new_result((num_rows, self.size * num_columns), x.dtype)
-        self._call("lullm_all_gather", whole.data_ptr(), y.data_ptr(), num_rows, num_columns * x.itemsize)
+        self._call("lullm_all_gather", whole, y, num_rows, num_columns * x.itemsize)
         return y
 
     def deal_rows(self, x: Tensor) -> Tensor:
         whole = x.contiguous()
         num_rows, num_columns = x.shape
         y = new_result((len(rows_of(num_rows, self.rank, self.size)), self.size * num_columns), x.dtype)
-        self._call("lullm_deal_rows", whole.data_ptr(), y.data_ptr(), num_rows, num_columns * x.itemsize)
+        self._call("lullm_deal_rows", whole, y, num_rows, num_columns * x.itemsize)
         return y
 
     def send(self, x: Tensor, to: int) -> None:
         whole = x.contiguous()
-        self._call("lullm_send", whole.data_ptr(), whole.nbytes, to)
+        self._call("lullm_send", whole, whole.nbytes, to)
 
     def receive_(self, x: Tensor, source: int) -> None:
         whole = x if x.is_contiguous() else torch.empty(x.shape, dtype=x.dtype)
-        self._call("lullm_receive", whole.data_ptr(), whole.nbytes, source)
+        self._call("lullm_receive", whole, whole.nbytes, source)
         if whole is not x:
             x.copy_(whole)
 
@@ -87,7 +87,7 @@ class MemoryGroup:
             call("lullm_close_group", self._group)
         self._group = None
 
-    def _call(self, name: str, *arguments: int) -> None:
+    def _call(self, name: str, *arguments: Tensor | int) -> None:
         if self._group is None:
             raise WorkerLostError(f"group {self._name}: worker {self.rank} has left it")
         if not call(name, self._group, *arguments):

@@ -40,34 +40,29 @@ def pack_weight_(weight: Tensor) -> None:
     """
     if weight.dtype in DTYPES and weight.numel():
         assert weight.is_contiguous(), "packed in place"
-        call("lullm_pack_weight", weight.data_ptr(), *weight.shape, DTYPES[weight.dtype])
+        call("lullm_pack_weight", weight, *weight.shape, DTYPES[weight.dtype])
 
 
 def unpack_weight_(weight: Tensor) -> None:
     """Undo `pack_weight_`: for an update of some rows, or for reading the weight."""
     if weight.dtype in DTYPES and weight.numel():
         assert weight.is_contiguous(), "unpacked in place"
-        call("lullm_unpack_weight", weight.data_ptr(), *weight.shape, DTYPES[weight.dtype])
+        call("lullm_unpack_weight", weight, *weight.shape, DTYPES[weight.dtype])
+
+
+def with_whole_rows(x: Tensor) -> Tensor:
+    """x `[T, N]`, or a copy of it, whose rows are each in one piece."""
+    return x if x.stride(1) == 1 else x.contiguous()
 
 
 def embedding(token_ids: Tensor, weight: Tensor) -> Tensor:
     dtype = DTYPES.get(weight.dtype)
     if dtype is None:
         return torch_cpu.embedding(token_ids, weight)
-    token_ids = token_ids.contiguous()
     vocab_size, hidden_size = weight.shape
     num_tokens = token_ids.shape[0]
     out = new_result((num_tokens, hidden_size), weight.dtype)
-    if not call(
-        "lullm_embedding",
-        token_ids.data_ptr(),
-        weight.data_ptr(),
-        out.data_ptr(),
-        num_tokens,
-        vocab_size,
-        hidden_size,
-        dtype,
-    ):
+    if not call("lullm_embedding", token_ids.contiguous(), weight, out, num_tokens, vocab_size, hidden_size, dtype):
         raise IndexError(f"a token id is outside the vocabulary of {vocab_size}")
     return out
 
@@ -76,26 +71,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     dtype = DTYPES.get(weight.dtype)
     if dtype is None:
         return torch_cpu.linear(x, weight, bias)
-    if x.stride(1) != 1:
-        x = x.contiguous()
+    x = with_whole_rows(x)
     num_rows, num_outputs = x.shape[0], weight.shape[0]
     row_len = num_outputs
     if num_rows > _FEW_ROWS and num_outputs > _FEW_OUTPUTS:
         row_len = round_up(num_outputs, _LINE)
     y = new_result((num_rows, row_len), x.dtype)[:, :num_outputs]
-    call(
-        "lullm_linear",
-        x.data_ptr(),
-        weight.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        y.data_ptr(),
-        x.stride(0),
-        y.stride(0),
-        num_rows,
-        weight.shape[1],
-        num_outputs,
-        dtype,
-    )
+    call("lullm_linear", x, weight, bias, y, x.stride(0), y.stride(0), num_rows, weight.shape[1], num_outputs, dtype)
     return y
 
 
@@ -103,21 +85,10 @@ def logits(x: Tensor, weight: Tensor) -> Tensor:
     dtype = DTYPES.get(weight.dtype)
     if dtype is None:
         return torch_cpu.logits(x, weight)
-    if x.stride(1) != 1:
-        x = x.contiguous()
+    x = with_whole_rows(x)
     num_rows, vocab_size = x.shape[0], weight.shape[0]
     y = new_result((num_rows, vocab_size), torch.float32)
-    call(
-        "lullm_logits",
-        x.data_ptr(),
-        weight.data_ptr(),
-        y.data_ptr(),
-        x.stride(0),
-        num_rows,
-        weight.shape[1],
-        vocab_size,
-        dtype,
-    )
+    call("lullm_logits", x, weight, y, x.stride(0), num_rows, weight.shape[1], vocab_size, dtype)
     return y
 
 
@@ -125,23 +96,11 @@ def gated_linear(x: Tensor, gate_up_weight: Tensor, bias: Tensor | None, activat
     dtype = DTYPES.get(gate_up_weight.dtype)
     if dtype is None:
         return torch_cpu.gated_linear(x, gate_up_weight, bias, activation)
-    if x.stride(1) != 1:
-        x = x.contiguous()
+    x = with_whole_rows(x)
     num_rows, num_outputs = x.shape[0], gate_up_weight.shape[0]
     y = new_result((num_rows, num_outputs // 2), x.dtype)
-    is_done = call(
-        "lullm_gated_linear",
-        x.data_ptr(),
-        gate_up_weight.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        y.data_ptr(),
-        x.stride(0),
-        num_rows,
-        gate_up_weight.shape[1],
-        num_outputs,
-        ACTIVATIONS[activation],
-        dtype,
-    )
+    sizes = x.stride(0), num_rows, gate_up_weight.shape[1], num_outputs
+    is_done = call("lullm_gated_linear", x, gate_up_weight, bias, y, *sizes, ACTIVATIONS[activation], dtype)
     return y if is_done else gate(linear(x, gate_up_weight, bias), activation)
 
 
@@ -173,21 +132,8 @@ def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> None:
 def _norm_rows(x: Tensor, y: Tensor, weight: Tensor, eps: float, sizes: tuple[int, int, int, int]) -> None:
     """`sizes`: rows, heads of a row, the strides of rows of x and y."""
     num_rows, num_heads, x_stride, y_stride = sizes
-    call(
-        "lullm_rms_norm",
-        x.data_ptr(),
-        None,
-        weight.data_ptr(),
-        y.data_ptr(),
-        None,
-        x_stride,
-        y_stride,
-        num_rows,
-        num_heads,
-        weight.shape[0],
-        eps,
-        DTYPES[x.dtype],
-    )
+    ordered = x_stride, y_stride, num_rows, num_heads, weight.shape[0]
+    call("lullm_rms_norm", x, None, weight, y, None, *ordered, eps, DTYPES[x.dtype])
 
 
 def norm_shares_(
@@ -200,11 +146,11 @@ def norm_shares_(
     sums = new_result((num_rows, stride), torch.float32)
     columns = [sums.data_ptr() + number * sums.element_size() for number in range(stride)]
     for (x, _), at in zip(parts, columns, strict=True):
-        call("lullm_sum_squares", x.data_ptr(), at, x.stride(0), num_rows, x.shape[1], stride, DTYPES[x.dtype])
+        call("lullm_sum_squares", x, at, x.stride(0), num_rows, x.shape[1], stride, DTYPES[x.dtype])
     all_reduce_(sums)
     for (x, weight), at in zip(parts, columns, strict=True):
         sizes = x.stride(0), num_rows, x.shape[1], stride, num_shares
-        call("lullm_norm_by_squares", x.data_ptr(), weight.data_ptr(), at, *sizes, eps, DTYPES[x.dtype])
+        call("lullm_norm_by_squares", x, weight, at, *sizes, eps, DTYPES[x.dtype])
 
 
 def has_whole_heads(x: Tensor) -> bool:
@@ -219,22 +165,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     x, residual = x.contiguous(), residual.contiguous()
     num_rows, size = x.shape
     y = new_result(x.shape, x.dtype)
-    total = residual.data_ptr()
-    call(
-        "lullm_rms_norm",
-        x.data_ptr(),
-        total,
-        weight.data_ptr(),
-        y.data_ptr(),
-        total,
-        size,
-        size,
-        num_rows,
-        1,
-        size,
-        eps,
-        dtype,
-    )
+    call("lullm_rms_norm", x, residual, weight, y, residual, size, size, num_rows, 1, size, eps, dtype)
     return y, residual
 
 
@@ -242,20 +173,9 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
     dtype = DTYPES.get(x.dtype)
     if dtype is None:
         return torch_cpu.layer_norm(x, weight, bias, eps)
-    if x.stride(1) != 1:
-        x = x.contiguous()
+    x = with_whole_rows(x)
     y = new_result(x.shape, x.dtype)
-    call(
-        "lullm_layer_norm",
-        x.data_ptr(),
-        weight.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        y.data_ptr(),
-        x.stride(0),
-        *x.shape,
-        eps,
-        dtype,
-    )
+    call("lullm_layer_norm", x, weight, bias, y, x.stride(0), *x.shape, eps, dtype)
     return y
 
 
@@ -273,27 +193,16 @@ def _activate(x: Tensor, activation: Activation, has_ups: bool) -> Tensor:
     dtype = DTYPES.get(x.dtype)
     if dtype is None:
         return torch_activation.gate(x, activation) if has_ups else torch_activation.activate(x, activation)
-    if x.stride(1) != 1:
-        x = x.contiguous()
+    x = with_whole_rows(x)
     num_rows, size = x.shape[0], x.shape[1] // 2 if has_ups else x.shape[1]
     y = new_result((num_rows, size), x.dtype)
-    call(
-        "lullm_activate",
-        x.data_ptr(),
-        y.data_ptr(),
-        x.stride(0),
-        num_rows,
-        size,
-        ACTIVATIONS[activation],
-        has_ups,
-        dtype,
-    )
+    call("lullm_activate", x, y, x.stride(0), num_rows, size, ACTIVATIONS[activation], has_ups, dtype)
     return y
 
 
 def add_(total: Tensor, x: Tensor) -> None:
     if total.dtype in DTYPES and total.is_contiguous() and x.is_contiguous():
-        call("lullm_add", total.data_ptr(), x.data_ptr(), total.numel(), DTYPES[total.dtype])
+        call("lullm_add", total, x, total.numel(), DTYPES[total.dtype])
     else:
         in_place.add_(total, x)
 
@@ -301,8 +210,7 @@ def add_(total: Tensor, x: Tensor) -> None:
 def xielu_(x: Tensor, alpha_p: Tensor, alpha_n: Tensor, beta: Tensor, eps: Tensor) -> None:
     numbers = alpha_p, alpha_n, beta, eps
     if x.dtype in DTYPES and x.is_contiguous() and all(number.dtype == x.dtype for number in numbers):
-        addresses = (number.data_ptr() for number in numbers)
-        call("lullm_xielu", x.data_ptr(), *addresses, x.numel(), DTYPES[x.dtype])
+        call("lullm_xielu", x, *numbers, x.numel(), DTYPES[x.dtype])
     else:
         in_place.xielu_(x, alpha_p, alpha_n, beta, eps)
 
@@ -313,20 +221,20 @@ def join(x: Tensor, y: Tensor) -> Tensor:
     sizes = x.shape[1] * x.itemsize, y.shape[1] * y.itemsize
     joined = new_result((len(x), x.shape[1] + y.shape[1]), x.dtype)
     strides = x.stride(0) * x.itemsize, y.stride(0) * y.itemsize
-    call("lullm_join", x.data_ptr(), y.data_ptr(), joined.data_ptr(), *strides, len(x), *sizes)
+    call("lullm_join", x, y, joined, *strides, len(x), *sizes)
     return joined
 
 
 def scale_(x: Tensor, factor: float) -> None:
     if x.dtype in DTYPES and x.is_contiguous():
-        call("lullm_scale", x.data_ptr(), x.numel(), factor, DTYPES[x.dtype])
+        call("lullm_scale", x, x.numel(), factor, DTYPES[x.dtype])
     else:
         in_place.scale_(x, factor)
 
 
 def scale_by_(x: Tensor, factor: Tensor) -> None:
     if x.dtype in DTYPES and factor.dtype == x.dtype and x.is_contiguous():
-        call("lullm_scale_by", x.data_ptr(), factor.data_ptr(), x.numel(), DTYPES[x.dtype])
+        call("lullm_scale_by", x, factor, x.numel(), DTYPES[x.dtype])
     else:
         in_place.scale_by_(x, factor)
 
@@ -334,14 +242,12 @@ def scale_by_(x: Tensor, factor: Tensor) -> None:
 def rotate_(x: Tensor, norm: HeadNorm | None, positions: Tensor, cos_sin_cache: Tensor) -> None:
     if x.dtype not in DTYPES or x.stride(2) != 1:
         return in_place.rotate_(x, norm, positions, cos_sin_cache)
-    weight, eps = (None, 0.0) if norm is None else (norm.q_weight.data_ptr(), norm.eps)
-    table = cos_sin_cache.data_ptr()
-    sizes = x.stride(0), x.stride(1), *x.shape
-    call("lullm_rotate", x.data_ptr(), weight, positions.data_ptr(), table, *sizes, eps, DTYPES[x.dtype])
+    weight, eps = (None, 0.0) if norm is None else (norm.q_weight, norm.eps)
+    call("lullm_rotate", x, weight, positions, cos_sin_cache, x.stride(0), x.stride(1), *x.shape, eps, DTYPES[x.dtype])
 
 
 def soft_cap_(x: Tensor, cap: float) -> None:
     if x.dtype in DTYPES and x.is_contiguous():
-        call("lullm_soft_cap", x.data_ptr(), x.numel(), cap, DTYPES[x.dtype])
+        call("lullm_soft_cap", x, x.numel(), cap, DTYPES[x.dtype])
     else:
         in_place.soft_cap_(x, cap)

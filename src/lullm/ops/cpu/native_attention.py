@@ -29,8 +29,9 @@ def _format_of(cache: LayerCache, dtype: torch.dtype) -> int | None:
     return _PLAIN_FORMAT if cache.key.dtype == dtype else _FORMATS.get(cache.key.dtype)
 
 
-def _address(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
+def _parts(cache: LayerCache) -> tuple[Tensor | None, ...]:
+    """In the order of the native functions."""
+    return cache.key, cache.value, cache.key_scales, cache.value_scales
 
 
 def rope_and_cache(
@@ -48,29 +49,11 @@ def rope_and_cache(
     num_kv_heads = cache.num_kv_heads
     num_q_heads = num_heads - 2 * num_kv_heads
     q = new_result((num_tokens, num_q_heads, head_size), qkv.dtype)
-    call(
-        "lullm_rope_and_cache",
-        qkv.data_ptr(),
-        None if head_norm is None else head_norm.q_weight.data_ptr(),
-        None if head_norm is None else head_norm.k_weight.data_ptr(),
-        positions.data_ptr(),
-        cos_sin_cache.data_ptr(),
-        q.data_ptr(),
-        cache.key.data_ptr(),
-        cache.value.data_ptr(),
-        _address(cache.key_scales),
-        _address(cache.value_scales),
-        slot_mapping.data_ptr(),
-        qkv.stride(0),
-        num_tokens,
-        num_q_heads,
-        num_kv_heads,
-        head_size,
-        cache.row_bytes,
-        0.0 if head_norm is None else head_norm.eps,
-        dtype,
-        cache_format,
-    )
+    norms = (None, None) if head_norm is None else (head_norm.q_weight, head_norm.k_weight)
+    eps = 0.0 if head_norm is None else head_norm.eps
+    sizes = qkv.stride(0), num_tokens, num_q_heads, num_kv_heads, head_size, cache.row_bytes
+    tensors = qkv, *norms, positions, cos_sin_cache, q, *_parts(cache), slot_mapping
+    call("lullm_rope_and_cache", *tensors, *sizes, eps, dtype, cache_format)
     return q
 
 
@@ -83,8 +66,7 @@ def write_cache(kv: Tensor, cache: LayerCache, slot_mapping: Tensor) -> None:
     for number, (side, scales) in enumerate(sides[: len(cache.tensors)]):
         rows = kv[:, number * num_heads :]
         sizes = kv.stride(0), kv.shape[0], num_heads, kv.shape[2], cache.row_bytes
-        addresses = rows.data_ptr(), side.data_ptr(), _address(scales), slot_mapping.data_ptr()
-        call("lullm_write_cache", *addresses, *sizes, dtype, cache_format)
+        call("lullm_write_cache", rows, side, scales, slot_mapping, *sizes, dtype, cache_format)
 
 
 _MOST_ROWS = 256
@@ -101,9 +83,8 @@ def multiply_heads(x: Tensor, weight: Tensor, num_kept: int) -> Tensor:
     if dtype is None or num_rows > _MOST_ROWS and not is_packable or x.stride(2) != 1 or not is_dense:
         return head_products.multiply_heads(x, weight, num_kept)
     y = new_result((num_rows, num_heads, out + num_kept), x.dtype)
-    addresses = x.data_ptr(), weight.data_ptr(), y.data_ptr()
-    strides = x.stride(0), x.stride(1), weight.stride(0)
-    call("lullm_multiply_heads", *addresses, *strides, num_rows, num_heads, size, out, num_kept, is_by_inputs, dtype)
+    sizes = x.stride(0), x.stride(1), weight.stride(0), num_rows, num_heads, size, out, num_kept
+    call("lullm_multiply_heads", x, weight, y, *sizes, is_by_inputs, dtype)
     return y
 
 
@@ -147,31 +128,12 @@ def attention(
     if dtype is None or cache_format is None or head_size % 16 or not has_whole_heads(q):
         return grouped_attention.attention(q, cache, prepared.grouped, scale, soft_cap, sinks)
     out = new_result((num_tokens, num_q_heads, head_size), q.dtype)
-    call(
-        "lullm_attention",
-        q.data_ptr(),
-        cache.key.data_ptr(),
-        cache.value.data_ptr(),
-        _address(cache.key_scales),
-        _address(cache.value_scales),
-        _address(sinks),
-        *prepared.pointers,
-        out.data_ptr(),
-        q.stride(0),
-        prepared.layout.block_tables.stride(0),
-        cache.block_size,
-        num_q_heads,
-        cache.num_kv_heads,
-        head_size,
-        cache.row_bytes,
-        prepared.layout.num_spans,
-        prepared.layout.window or 0,
-        scale,
-        soft_cap or 0.0,
-        prepared.layout.is_chunked,
-        dtype,
-        cache_format,
-    )
+    layout = prepared.layout
+    strides = q.stride(0), layout.block_tables.stride(0)
+    sizes = cache.block_size, num_q_heads, cache.num_kv_heads, head_size, cache.row_bytes, layout.num_spans
+    tensors = q, *_parts(cache), sinks, *prepared.pointers, out
+    numbers = *strides, *sizes, layout.window or 0, scale, soft_cap or 0.0, layout.is_chunked
+    call("lullm_attention", *tensors, *numbers, dtype, cache_format)
     return out
 
 
@@ -188,4 +150,4 @@ def swap_blocks(sources: list[LayerCache], destinations: list[LayerCache], pairs
     ]
     flat_pairs = torch.tensor(pairs, dtype=torch.int64)
     block_bytes = from_sides[0].stride(0) * from_sides[0].dtype.itemsize
-    call("lullm_copy_blocks", *pointers, len(from_sides), flat_pairs.data_ptr(), len(pairs), block_bytes)
+    call("lullm_copy_blocks", *pointers, len(from_sides), flat_pairs, len(pairs), block_bytes)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lullm.config.layer.experts import ClampedGate, ExpertsConfig
 from lullm.ops import torch_cpu
-from lullm.ops.cpu.native import ACTIVATIONS, DTYPES, activate, gate, linear
+from lullm.ops.cpu.native import ACTIVATIONS, DTYPES, activate, gate, linear, with_whole_rows
 from lullm.ops.cpu.quantized_native import quantized_linear
 from lullm.ops.cpu.recording import call, new_result
 from lullm.ops.experts import grouped, routing
@@ -31,25 +31,10 @@ def route(products: Tensor, correction: Tensor | None, config: ExpertsConfig, fa
     num_rows, num_experts = products.shape
     experts = new_result((num_rows, config.num_used), torch.int64)
     shares = new_result((num_rows, config.num_used), torch.float32)
-    call(
-        "lullm_route",
-        products.data_ptr(),
-        None if correction is None else correction.data_ptr(),
-        None if factors is None else factors.data_ptr(),
-        experts.data_ptr(),
-        shares.data_ptr(),
-        products.stride(0),
-        num_rows,
-        num_experts,
-        config.num_used,
-        config.num_groups,
-        config.num_used_groups,
-        config.num_group_scores,
-        config.scale,
-        config.scoring == "sigmoid",
-        config.normalizes,
-        DTYPES[products.dtype],
-    )
+    groups = config.num_groups, config.num_used_groups, config.num_group_scores
+    sizes = products.stride(0), num_rows, num_experts, config.num_used, *groups
+    kinds = config.scoring == "sigmoid", config.normalizes, DTYPES[products.dtype]
+    call("lullm_route", products, correction, factors, experts, shares, *sizes, config.scale, *kinds)
     return Routes(experts, shares)
 
 
@@ -71,8 +56,7 @@ def experts(
         return _torch_experts(x, routes, weights, shared, shared_gate)
     if not (weights.gate_up.are_alike and weights.down.are_alike):
         return _one_by_one(x, routes, weights, shared, shared_gate)
-    if x.stride(1) != 1:
-        x = x.contiguous()
+    x = with_whole_rows(x)
     if shared is not None:
         shared = shared.contiguous()
     y = new_result(x.shape, x.dtype)
@@ -99,8 +83,8 @@ def _sort(routes: Routes, slots: ExpertSlots) -> _Sorted:
     num_experts = len(slots)
     sizes = (num_experts + 1, num_rows * num_used, num_rows * num_used)
     found = _Sorted(*(new_result((size,), torch.int64) for size in sizes))
-    pointers = [tensor.data_ptr() for tensor in (routes.experts, slots.of_experts, slots.load, *found)]
-    if not call("lullm_sort_rows", *pointers, num_rows, num_used, num_experts):
+    inputs = routes.experts, slots.of_experts, slots.load
+    if not call("lullm_sort_rows", *inputs, *found, num_rows, num_used, num_experts):
         raise IndexError(f"a token chose an expert outside the {num_experts}")
     return found
 
@@ -116,22 +100,10 @@ def _mix_experts(
     for first in range(0, y.shape[1], step):
         columns = slice(first, min(first + step, y.shape[1]))
         parts = _multiply(gated, weights.down, own, None, columns)
-        call(
-            "lullm_mix",
-            parts.data_ptr(),
-            places.places.data_ptr(),
-            routes.shares.data_ptr(),
-            None if shared is None else shared[:, columns].data_ptr(),
-            None if shared_gate is None else shared_gate.data_ptr(),
-            y[:, columns].data_ptr(),
-            own.data_ptr(),
-            own[-1:].data_ptr(),
-            y.stride(0),
-            y.shape[0],
-            parts.shape[1],
-            routes.experts.shape[1],
-            DTYPES[x.dtype],
-        )
+        added = None if shared is None else shared[:, columns]
+        tensors = parts, places.places, routes.shares, added, shared_gate, y[:, columns], own, own[-1:]
+        sizes = y.stride(0), y.shape[0], parts.shape[1], routes.experts.shape[1]
+        call("lullm_mix", *tensors, *sizes, DTYPES[x.dtype])
 
 
 def _gated(x: Tensor, starts: Tensor, rows: Tensor, weights: ExpertWeights) -> Tensor:
@@ -152,7 +124,7 @@ def _gated(x: Tensor, starts: Tensor, rows: Tensor, weights: ExpertWeights) -> T
     if not isinstance(weights.gate, ClampedGate):
         return gate(gate_up, weights.gate)
     alpha, limit = weights.gate.alpha, weights.gate.limit
-    call("lullm_clamped_gate", gate_up.data_ptr(), y.data_ptr(), *y.shape, alpha, limit, DTYPES[x.dtype])
+    call("lullm_clamped_gate", gate_up, y, *y.shape, alpha, limit, DTYPES[x.dtype])
     return y
 
 
@@ -175,25 +147,9 @@ def _call_product(
     """`form`: first output, outputs, activation, clamp. False: not with this activation."""
     first, num_outputs, kind, clamp = form
     biases, layout = matrices.bias_pointers, matrices.layouts[0]
-    return bool(
-        call(
-            "lullm_grouped_linear",
-            x.data_ptr(),
-            ctypes.addressof(matrices.weight_pointers),
-            None if biases is None else ctypes.addressof(biases),
-            y.data_ptr(),
-            starts.data_ptr(),
-            None if rows is None else rows.data_ptr(),
-            x.stride(0),
-            y.stride(0),
-            len(matrices.weights),
-            matrices.shape[1],
-            first,
-            num_outputs,
-            0 if layout is None else layout.format,
-            kind,
-            0.0 if clamp is None else clamp.alpha,
-            0.0 if clamp is None else clamp.limit,
-            DTYPES[x.dtype],
-        )
-    )
+    pointers = [None if each is None else ctypes.addressof(each) for each in (matrices.weight_pointers, biases)]
+    sizes = x.stride(0), y.stride(0), len(matrices.weights), matrices.shape[1], first, num_outputs
+    kinds = 0 if layout is None else layout.format, kind
+    limits = (0.0, 0.0) if clamp is None else (clamp.alpha, clamp.limit)
+    given = x, *pointers, y, starts, rows
+    return bool(call("lullm_grouped_linear", *given, *sizes, *kinds, *limits, DTYPES[x.dtype]))

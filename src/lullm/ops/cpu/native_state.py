@@ -25,23 +25,14 @@ _GATINGS: dict[Gating | None, int] = {None: 0, "silu": 1, "sigmoid": 2, "softplu
 """By their number in `csrc/state/arguments.h`."""
 
 
-def _place(state: LayerState, index: int) -> tuple[int, ...]:
+def _place(state: LayerState, index: int) -> tuple[Tensor | int, ...]:
     """Where tensor `index` of the states lies: the arguments from the caches on."""
-    key, value, layout, num_blocks = state.cache.key, state.cache.value, state.layout.layout, state.num_blocks
+    key, layout, num_blocks = state.cache.key, state.layout.layout, state.num_blocks
     tables = layout.block_tables
-    return (
-        key.data_ptr(),
-        value.data_ptr(),
-        tables.data_ptr() + state.part * num_blocks * tables.itemsize,
-        layout.context_lens.data_ptr(),
-        layout.query_starts.data_ptr(),
-        layout.num_spans,
-        tables.stride(0),
-        num_blocks,
-        key.stride(0) * key.itemsize,
-        key[0].nbytes // torch.float32.itemsize,
-        state.offset(index),
-    )
+    first_block = tables.data_ptr() + state.part * num_blocks * tables.itemsize
+    sizes = layout.num_spans, tables.stride(0), num_blocks
+    piece = key.stride(0) * key.itemsize, key[0].nbytes // torch.float32.itemsize, state.offset(index)
+    return key, state.cache.value, first_block, layout.context_lens, layout.query_starts, *sizes, *piece
 
 
 def causal_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, activates: bool, state: LayerState) -> Tensor:
@@ -49,18 +40,8 @@ def causal_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, activates
     if dtype is None or weight.dtype != x.dtype or x.stride(1) != 1 or not weight.is_contiguous():
         return _torch_convolution(x, weight, bias, activates, state)
     y = new_result(x.shape, x.dtype)
-    call(
-        "lullm_causal_convolution",
-        x.data_ptr(),
-        weight.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        y.data_ptr(),
-        *_place(state, 0),
-        x.stride(0),
-        *weight.shape,
-        activates,
-        dtype,
-    )
+    sizes = x.stride(0), *weight.shape
+    call("lullm_causal_convolution", x, weight, bias, y, *_place(state, 0), *sizes, activates, dtype)
     return y
 
 
@@ -93,31 +74,13 @@ def _recur(
     (queries, keys, values), (betas, steps) = heads, sizes
     y = new_result(values.shape, values.dtype)
     decays_by_key = steps.shape[1] != values.shape[1]  # then no factors lie behind the matrices
-    call(
-        "lullm_recurrence",
-        queries.data_ptr(),
-        keys.data_ptr(),
-        values.data_ptr(),
-        None if betas is None else betas.data_ptr(),
-        steps.data_ptr(),
-        weights.a_log.data_ptr(),
-        weights.dt_bias.data_ptr(),
-        None if weights.skip is None else weights.skip.data_ptr(),
-        y.data_ptr(),
-        *_place(state, 1),
-        keys.stride(0),
-        values.stride(0),
-        steps.stride(0),
-        keys.shape[1],
-        values.shape[1],
-        keys.shape[2],
-        values.shape[2],
-        weights.least_step,
-        weights.most_step if betas is None else weights.most_beta,
-        len(state.shapes) > (2 if decays_by_key else 3),
-        decays_by_key,
-        DTYPES[values.dtype],
-    )
+    has_chunks = len(state.shapes) > (2 if decays_by_key else 3)
+    tensors = queries, keys, values, betas, steps, weights.a_log, weights.dt_bias, weights.skip, y
+    strides = keys.stride(0), values.stride(0), steps.stride(0)
+    counts = keys.shape[1], values.shape[1], keys.shape[2], values.shape[2]
+    bounds = weights.least_step, weights.most_step if betas is None else weights.most_beta
+    kinds = has_chunks, decays_by_key, DTYPES[values.dtype]
+    call("lullm_recurrence", *tensors, *_place(state, 1), *strides, *counts, *bounds, *kinds)
     return y
 
 
@@ -126,22 +89,9 @@ def selective_scan(x: Tensor, bc: Tensor, dt: Tensor, weights: DecayWeights, sta
     if x.dtype not in DTYPES or not x.dtype == bc.dtype == dt.dtype or not is_laid_out or weights.skip is None:
         return _torch_selective_scan(x, bc, dt, weights, state)
     y = new_result(x.shape, x.dtype)
-    call(
-        "lullm_selective_scan",
-        x.data_ptr(),
-        bc.data_ptr(),
-        dt.data_ptr(),
-        weights.a_log.data_ptr(),
-        weights.dt_bias.data_ptr(),
-        weights.skip.data_ptr(),
-        y.data_ptr(),
-        *_place(state, 1),
-        x.stride(0),
-        bc.stride(0),
-        dt.stride(0),
-        *weights.a_log.shape,
-        DTYPES[x.dtype],
-    )
+    tensors = x, bc, dt, weights.a_log, weights.dt_bias, weights.skip, y
+    sizes = x.stride(0), bc.stride(0), dt.stride(0), *weights.a_log.shape
+    call("lullm_selective_scan", *tensors, *_place(state, 1), *sizes, DTYPES[x.dtype])
     return y
 
 
@@ -150,18 +100,9 @@ def rg_lru(x: Tensor, inputs: Tensor, decays: Tensor, weights: UnitWeights, stat
     if x.dtype not in DTYPES or any(given.dtype != x.dtype or given.stride(1) != 1 for given in rows):
         return _torch_rg_lru(x, inputs, decays, weights, state)
     y = new_result(x.shape, x.dtype)
-    call(
-        "lullm_rg_lru",
-        *(given.data_ptr() for given in rows),
-        weights.rate.data_ptr(),
-        weights.input_bias.data_ptr(),
-        weights.decay_bias.data_ptr(),
-        y.data_ptr(),
-        *_place(state, 1),
-        *(given.stride(0) for given in rows),
-        x.shape[1],
-        DTYPES[x.dtype],
-    )
+    tensors = *rows, weights.rate, weights.input_bias, weights.decay_bias, y
+    sizes = *(given.stride(0) for given in rows), x.shape[1]
+    call("lullm_rg_lru", *tensors, *_place(state, 1), *sizes, DTYPES[x.dtype])
     return y
 
 
@@ -171,22 +112,8 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, gates_fi
         return mixing.gated_rms_norm(x, gate, weight, eps, gates_first)
     num_rows, num_groups, size = x.shape
     y = new_result((num_rows, num_groups * size), x.dtype)
-    call(
-        "lullm_gated_rms_norm",
-        x.data_ptr(),
-        gate.data_ptr(),
-        weight.data_ptr(),
-        y.data_ptr(),
-        x.stride(0),
-        gate.stride(0),
-        num_rows,
-        num_groups,
-        size,
-        size if weight.shape[0] > size else 0,
-        eps,
-        gates_first,
-        dtype,
-    )
+    sizes = x.stride(0), gate.stride(0), num_rows, num_groups, size, size if weight.shape[0] > size else 0
+    call("lullm_gated_rms_norm", x, gate, weight, y, *sizes, eps, gates_first, dtype)
     return y
 
 
@@ -194,14 +121,5 @@ def multiply_(y: Tensor, x: Tensor, gating: Gating | None) -> None:
     if y.dtype not in DTYPES or x.dtype != y.dtype or y.stride(1) != 1 or x.stride(1) != 1:
         in_place.multiply_(y, x, gating)
         return
-    call(
-        "lullm_multiply",
-        y.data_ptr(),
-        x.data_ptr(),
-        y.stride(0),
-        x.stride(0),
-        *y.shape,
-        y.shape[1] // x.shape[1],
-        _GATINGS[gating],
-        DTYPES[y.dtype],
-    )
+    sizes = y.stride(0), x.stride(0), *y.shape, y.shape[1] // x.shape[1]
+    call("lullm_multiply", y, x, *sizes, _GATINGS[gating], DTYPES[y.dtype])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lullm.errors import ModelLoadError
-from lullm.ops.cpu.native import ACTIVATIONS, DTYPES, gate
+from lullm.ops.cpu.native import ACTIVATIONS, DTYPES, gate, with_whole_rows
 from lullm.ops.cpu.recording import call, new_result
 from lullm.ops.quantized import expansion, integer_rows
 from lullm.ops.quantized.grid import GridLayout, GridRows, mins_without_codes
@@ -27,17 +27,8 @@ def quantize_rows_(storage: Tensor, layout: QuantizedLayout, first_row: int, row
     rows = rows.to(storage.device)
     if rows.dtype not in DTYPES:
         rows = rows.float()
-    rows = rows.contiguous()
-    if not call(
-        "lullm_quantize_rows",
-        rows.data_ptr(),
-        storage.data_ptr(),
-        len(rows),
-        layout.in_features,
-        first_row,
-        layout.format,
-        DTYPES[rows.dtype],
-    ):
+    sizes = len(rows), layout.in_features, first_row
+    if not call("lullm_quantize_rows", rows.contiguous(), storage, *sizes, layout.format, DTYPES[rows.dtype]):
         raise ModelLoadError(NOT_FINITE)
 
 
@@ -48,17 +39,8 @@ def store_rows_(storage: Tensor, layout: QuantizedLayout, first_row: int, rows: 
         return
     integers, scales = rows.integers.contiguous(), rows.row_scales.float().contiguous()
     groups = None if rows.group_scales is None else rows.group_scales.contiguous()
-    call(
-        "lullm_store_rows",
-        integers.data_ptr(),
-        0 if groups is None else groups.data_ptr(),
-        scales.data_ptr(),
-        storage.data_ptr(),
-        len(rows),
-        layout.in_features,
-        first_row,
-        layout.bits,
-    )
+    sizes = len(rows), layout.in_features, first_row
+    call("lullm_store_rows", integers, groups, scales, storage, *sizes, layout.bits)
 
 
 def store_groups_(storage: Tensor, layout: GridLayout, first_row: int, rows: GridRows) -> None:
@@ -66,38 +48,20 @@ def store_groups_(storage: Tensor, layout: GridLayout, first_row: int, rows: Gri
     if layout.grid.has_codes:
         store_groups_of_codes_(storage, layout, first_row, rows)
         return
-    integers, num_groups = rows.digits.contiguous(), layout.in_features // layout.grid.group_inputs
+    num_groups = layout.in_features // layout.grid.group_inputs
     scales = rows.factors.repeat_interleave(num_groups // rows.factors.shape[1], 1)
     mins = mins_without_codes(rows, layout.grid)
     if mins is not None:
         mins = mins.repeat_interleave(num_groups // mins.shape[1], 1)
-    call(
-        "lullm_store_groups",
-        integers.data_ptr(),
-        scales.data_ptr(),
-        0 if mins is None else mins.data_ptr(),
-        storage.data_ptr(),
-        len(rows),
-        layout.in_features,
-        first_row,
-        layout.format,
-    )
+    sizes = len(rows), layout.in_features, first_row
+    call("lullm_store_groups", rows.digits.contiguous(), scales, mins, storage, *sizes, layout.format)
 
 
 def store_narrow_(storage: Tensor, layout: NarrowLayout, first_row: int, rows: NarrowRows) -> None:
     """See `quantized.narrow.store_narrow_`. The bytes are the same."""
     rows = rows.in_groups_of(layout.group_inputs)
     codes, scales = rows.codes.contiguous(), rows.scales.contiguous()
-    if not call(
-        "lullm_store_narrow",
-        codes.data_ptr(),
-        scales.data_ptr(),
-        storage.data_ptr(),
-        len(rows),
-        layout.in_features,
-        first_row,
-        layout.format,
-    ):
+    if not call("lullm_store_narrow", codes, scales, storage, len(rows), layout.in_features, first_row, layout.format):
         raise ModelLoadError(NOT_A_NUMBER)
 
 
@@ -106,17 +70,8 @@ def quantized_embedding(token_ids: Tensor, weight: Tensor, layout: Layout, dtype
         return expansion.quantized_embedding(token_ids, weight, layout, dtype)
     token_ids = token_ids.contiguous()
     out = new_result((token_ids.shape[0], layout.in_features), dtype)
-    if not call(
-        "lullm_quantized_embedding",
-        token_ids.data_ptr(),
-        weight.data_ptr(),
-        out.data_ptr(),
-        token_ids.shape[0],
-        layout.out_features,
-        layout.in_features,
-        layout.format,
-        DTYPES[dtype],
-    ):
+    sizes = token_ids.shape[0], layout.out_features, layout.in_features
+    if not call("lullm_quantized_embedding", token_ids, weight, out, *sizes, layout.format, DTYPES[dtype]):
         raise IndexError(f"a token id is outside the vocabulary of {layout.out_features}")
     return out
 
@@ -129,21 +84,10 @@ def quantized_logits(x: Tensor, weight: Tensor, layout: Layout) -> Tensor:
     dtype = DTYPES.get(x.dtype)
     if dtype is None or layout.in_features > _MAX_INPUTS:
         return expansion.quantized_logits(x, weight, layout)
-    if x.stride(1) != 1:
-        x = x.contiguous()
+    x = with_whole_rows(x)
     y = new_result((x.shape[0], layout.out_features), torch.float32)
-    call(
-        "lullm_quantized_logits",
-        x.data_ptr(),
-        weight.data_ptr(),
-        y.data_ptr(),
-        x.stride(0),
-        x.shape[0],
-        layout.in_features,
-        layout.out_features,
-        layout.format,
-        dtype,
-    )
+    sizes = x.stride(0), x.shape[0], layout.in_features, layout.out_features
+    call("lullm_quantized_logits", x, weight, y, *sizes, layout.format, dtype)
     return y
 
 
@@ -161,23 +105,10 @@ def _linear(x: Tensor, weight: Tensor, layout: Layout, bias: Tensor | None, acti
         if activation is not None:
             return expansion.quantized_gated_linear(x, weight, layout, bias, activation)
         return expansion.quantized_linear(x, weight, layout, bias)
-    if x.stride(1) != 1:
-        x = x.contiguous()
+    x = with_whole_rows(x)
     num_rows, num_outputs = x.shape[0], layout.out_features // (1 if activation is None else 2)
     y = new_result((num_rows, num_outputs), x.dtype)
-    call(
-        "lullm_quantized_linear",
-        x.data_ptr(),
-        weight.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        y.data_ptr(),
-        x.stride(0),
-        num_outputs,
-        num_rows,
-        layout.in_features,
-        layout.out_features,
-        layout.format,
-        0 if activation is None else ACTIVATIONS[activation],
-        dtype,
-    )
+    sizes = x.stride(0), num_outputs, num_rows, layout.in_features, layout.out_features
+    kind = 0 if activation is None else ACTIVATIONS[activation]
+    call("lullm_quantized_linear", x, weight, bias, y, *sizes, layout.format, kind, dtype)
     return y

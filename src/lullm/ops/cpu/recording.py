@@ -46,11 +46,15 @@ def _handle() -> ctypes.CDLL:
 
 
 def call(name: str, *arguments: Any) -> int | None:
-    """Call a function of the native library. It returns 0 if it cannot do its work (`csrc/operation.h`)."""
-    result: int | None = getattr(_handle(), name)(*arguments)
+    """Call a function of the native library. It returns 0 if it cannot do its work (`csrc/operation.h`).
+
+    A tensor is passed as its address. None where the function takes one is a null pointer.
+    """
+    plain = tuple([each.data_ptr() if isinstance(each, Tensor) else each for each in arguments])
+    result: int | None = getattr(_handle(), name)(*plain)
     recording = _thread.recording
     if recording is not None and result != 0:
-        recording.add(name, arguments)
+        recording.add(name, plain)
     return result
 
 

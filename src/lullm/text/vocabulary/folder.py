@@ -38,11 +38,12 @@ def read_tokenizer(folder: Path) -> tuple[Backend, dict[str, str], dict[str, str
 
 
 def reraise_foreign(error: BaseException) -> None:
-    """Re-raise errors that are neither an Exception nor a panic of the library, such as Ctrl-C.
+    """Re-raise errors that say nothing of the file: a lack of memory, and what is no Exception, such as Ctrl-C.
 
     A panic is a BaseException whose class cannot be imported; no handler of Exception catches it.
     """
-    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+    is_panic = type(error).__name__ == "PanicException"
+    if isinstance(error, MemoryError) or not (is_panic or isinstance(error, Exception)):
         raise error
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -174,7 +175,10 @@ class _Shards:
     def write(self) -> None:
         """Write the waiting tensors as a shard."""
         path = self._out / f"shard-{self._number}"
-        save_file(self._tensors, path, _METADATA)
+        try:
+            save_file(self._tensors, path, _METADATA)
+        except SafetensorError as error:  # such as a full disk
+            raise OSError(f"{path} cannot be written: {error}") from None
         path.chmod(self._out.stat().st_mode & 0o666)  # safetensors leaves the file to its owner alone
         self._tensors, self._waiting_bytes, self._number = {}, 0, self._number + 1
 

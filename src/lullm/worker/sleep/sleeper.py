@@ -22,7 +22,7 @@ import torch
 from lullm.arena.arena import Arena
 from lullm.arena.backend import Backend
 from lullm.errors import CacheSizeError, LullmError, WakeUpError
-from lullm.machine.memory import resident_bytes
+from lullm.machine.memory import is_no_room, resident_bytes
 from lullm.types.sleep import KV_CACHE, WEIGHTS, Action, Released, SleepCommand, SleepForecast, UsedBlocks
 from lullm.weights.store import WeightStore
 from lullm.worker.kv_pools import KVPools
@@ -35,17 +35,6 @@ from lullm.worker.sleep.speed import SleepSpeeds
 ARENA_TAGS = {WEIGHTS: ("weights",), KV_CACHE: ("kv_cache", "kv_swap", "graphs")}
 """The tag of the KV cache covers the host pool and the workspace of a CPU's recorded steps, too. The latter is not
 saved."""
-
-
-_NO_ROOM = (CacheSizeError, MemoryError, torch.OutOfMemoryError)
-_NO_ROOM_WORDS = ("can't allocate memory", "out of memory", "can't start new thread")
-"""Words in a RuntimeError of torch's allocators or of `Thread.start`. Errors of a device are RuntimeErrors, too."""
-
-
-def _is_no_room(error: BaseException) -> bool:
-    """Whether memory for a backup or its buffers, or a thread, is lacking."""
-    is_told = isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_ROOM_WORDS)
-    return isinstance(error, _NO_ROOM) or is_told
 
 
 def _release(arenas: Sequence[Arena]) -> None:
@@ -117,7 +106,7 @@ class Sleeper:
                     made[saving.tag] = self._backups.save(saving)
         except BaseException as error:
             self._backups.undo(made)
-            if _is_no_room(error):
+            if isinstance(error, CacheSizeError) or is_no_room(error):
                 raise OSError(errno.ENOMEM, str(error)) from error
             raise
         seconds = time.perf_counter() - started

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, rules_of
+from lullm.models.decoder import DecoderLayer, DecoderStyle, rules_of
 from lullm.models.family.experts.routed import GLM_RENAMES, ROW_STACKS, drafts_of, experts_or_mlp
-from lullm.nn.attention import stretch_factors
 from lullm.nn.latent_attention import LatentAttention
 from lullm.ops.table import Ops
 from lullm.weights.rule import HeadOrder, WeightRules
@@ -25,14 +24,12 @@ def latent_attention(
     return {"self_attn": LatentAttention(config, bias, layer, group, dtype, factors)}
 
 
-def build_deepseek(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    style = DecoderStyle(
+def deepseek_style(config: ModelConfig) -> DecoderStyle:
+    return DecoderStyle(
         _rules(config),
-        query_factors=stretch_factors(config.family.query_stretch, max_model_len, dtype),
         make_mlp=experts_or_mlp,
         make_mixers=latent_attention,
     )
-    return CausalLM(config, style, dtype, max_model_len)
 
 
 class NormBehindExperts(DecoderLayer):
@@ -49,7 +46,7 @@ class NormBehindExperts(DecoderLayer):
         return fed if self.post_mlp_layernorm is None else self.post_mlp_layernorm(fed, ops)
 
 
-def build_axk1(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def axk1_style(config: ModelConfig) -> DecoderStyle:
     """A.X-K1, whose files hold the norm of layers with an MLP, too, and may lack the router's correction."""
     rules, experts = _rules(config), config.family.experts
     dense = "|".join(str(layer) for layer, own in enumerate(experts.layers if experts else ()) if not own)
@@ -58,15 +55,13 @@ def build_axk1(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> C
         drops=(*rules.drops, re.compile(rf"\.layers\.({dense or 'none'})\.post_mlp_layernorm\.")),
         zeros=(re.compile(r"\.e_score_correction_bias$"),),
     )
-    style = DecoderStyle(rules, make_mlp=experts_or_mlp, make_mixers=latent_attention, make_layer=NormBehindExperts)
-    return CausalLM(config, style, dtype, max_model_len)
+    return DecoderStyle(rules, make_mlp=experts_or_mlp, make_mixers=latent_attention, make_layer=NormBehindExperts)
 
 
-def build_mistral4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def mistral4_style(config: ModelConfig) -> DecoderStyle:
     """Its files hold the experts of a layer as one tensor."""
-    model = build_deepseek(config, dtype, max_model_len)
-    model.rules = replace(model.rules, stacks=ROW_STACKS)
-    return model
+    style = deepseek_style(config)
+    return replace(style, rules=replace(style.rules, stacks=ROW_STACKS))
 
 
 def _rules(config: ModelConfig) -> WeightRules:

@@ -6,10 +6,8 @@ A checkpoint holds the matrices of all experts of a layer as one tensor, in floa
 import re
 from dataclasses import replace
 
-import torch
-
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, rules_of
+from lullm.models.decoder import DecoderStyle, rules_of
 from lullm.models.family.experts.routed import experts_or_mlp
 from lullm.weights.encoding.joining import Join
 from lullm.weights.encoding.mxfp4 import encode_mxfp4
@@ -26,7 +24,6 @@ JOIN = Join(("_blocks", "_scales"), encode_mxfp4)
 """`X_blocks` and `X_scales` are one tensor `X`."""
 
 
-def build_gpt_oss(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def gpt_oss_style(config: ModelConfig) -> DecoderStyle:
     rules = replace(rules_of(config, ROUTER), stacks=STACKS, joins=(JOIN,))
-    style = DecoderStyle(rules, make_mlp=experts_or_mlp)
-    return CausalLM(config, style, dtype, max_model_len)
+    return DecoderStyle(rules, make_mlp=experts_or_mlp)

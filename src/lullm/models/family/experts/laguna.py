@@ -5,10 +5,8 @@ another part of a head. A gate per head multiplies the result of attention. The 
 import re
 from dataclasses import replace
 
-import torch
-
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, rules_of
+from lullm.models.decoder import DecoderStyle, rules_of
 from lullm.models.family.experts.routed import GLM_RENAMES, experts_or_mlp, with_gates_apart
 from lullm.weights.rule import HeadOrder, Rename, rotated_first
 
@@ -27,7 +25,7 @@ def head_orders(config: ModelConfig) -> tuple[HeadOrder, ...]:
     return tuple(orders)
 
 
-def build_laguna(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def laguna_style(config: ModelConfig) -> DecoderStyle:
     rules = with_gates_apart(rules_of(config))
     rules = replace(rules, renames=(*rules.renames, *GLM_RENAMES, CORRECTION), head_orders=head_orders(config))
-    return CausalLM(config, DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp), dtype, max_model_len)
+    return DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp)

@@ -10,10 +10,9 @@ import torch
 from torch import nn
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone
+from lullm.models.decoder import DecoderStyle, attention_alone
 from lullm.models.family.experts.routed import COLUMN_STACKS, experts_or_mlp
 from lullm.models.family.glm import with_neighbours
-from lullm.nn.attention import stretch_factors
 from lullm.weights.rule import renames
 
 LLAMA4_RENAMES = renames(
@@ -35,15 +34,13 @@ def _attention(
     return attention_alone(config, style, layer, group, dtype)
 
 
-def build_llama4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def llama4_style(config: ModelConfig) -> DecoderStyle:
     family, rules = config.family, with_neighbours(config)
     stacks = tuple(replace(stack, or_plain=False) for stack in COLUMN_STACKS)  # all files are alike: a square is turned
-    style = DecoderStyle(
+    return DecoderStyle(
         replace(rules, renames=(*rules.renames, *LLAMA4_RENAMES), stacks=stacks),
         head_norms=family.has_head_norms,
         has_norm_weights=not family.has_head_norms,
-        query_factors=stretch_factors(family.query_stretch, max_model_len, dtype),
         make_mlp=experts_or_mlp,
         make_mixers=_attention,
     )
-    return CausalLM(config, style, dtype, max_model_len)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, gated_mlp, rules_of
+from lullm.models.decoder import DecoderStyle, gated_mlp, rules_of
 from lullm.models.family.gemma.gemma3 import GemmaLayer
 from lullm.models.family.glm import with_neighbours
 from lullm.models.family.layer_norm.parallel import LOGIT_BIAS, layer_norm
@@ -84,25 +84,23 @@ def drafts_of(config: ModelConfig) -> re.Pattern[str]:
     return re.compile(rf"^model\.layers\.{config.num_hidden_layers}\.")
 
 
-def build_phimoe(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def phimoe_style(config: ModelConfig) -> DecoderStyle:
     """Mixtral with norms of mean and variance, and biases (https://arxiv.org/abs/2404.14219)."""
-    style = DecoderStyle(
+    return DecoderStyle(
         rules_of(config, *MIXTRAL_RENAMES, *LOGIT_BIAS),
         has_logit_bias=config.family.has_logit_bias,
         make_norm=layer_norm,
         make_mlp=experts_or_mlp,
     )
-    return CausalLM(config, style, dtype, max_model_len)
 
 
-def build_qwen3_moe(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def qwen3_moe_style(config: ModelConfig) -> DecoderStyle:
     """Checkpoints of Qwen3-VL hold the experts of a layer as one tensor."""
     rules = replace(rules_of(config), stacks=COLUMN_STACKS)
-    style = DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp)
-    return CausalLM(config, style, dtype, max_model_len)
+    return DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp)
 
 
-def build_ernie4_5_moe(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def ernie4_5_moe_style(config: ModelConfig) -> DecoderStyle:
     rules = with_neighbours(config)
     rules = replace(
         rules,
@@ -110,10 +108,9 @@ def build_ernie4_5_moe(config: ModelConfig, dtype: torch.dtype, max_model_len: i
         drops=(*rules.drops, ERNIE_DRAFTS),
         flattens=(re.compile(r"\.e_score_correction_bias$"),),
     )
-    return CausalLM(config, DecoderStyle(rules, make_mlp=experts_or_mlp), dtype, max_model_len)
+    return DecoderStyle(rules, make_mlp=experts_or_mlp)
 
 
-def build_afmoe(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def afmoe_style(config: ModelConfig) -> DecoderStyle:
     rules = with_gates_apart(rules_of(config, *AFMOE_RENAMES, *EXPERT_RENAMES))
-    style = DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp, make_layer=GemmaLayer)
-    return CausalLM(config, style, dtype, max_model_len)
+    return DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp, make_layer=GemmaLayer)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, new_norm, rules_of
+from lullm.models.decoder import DecoderLayer, DecoderStyle, new_norm, rules_of
 from lullm.nn.context import StepContext
 from lullm.weights.rule import Offset, Rename
 
@@ -48,25 +48,24 @@ class GemmaLayer(DecoderLayer):
         return self.post_feedforward_layernorm(hidden, ops), residual
 
 
-def build_gemma(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    style = replace(_style(config, head_norms=False), make_layer=None)  # Llama's order of norms
-    return CausalLM(config, style, dtype, max_model_len)
+def gemma_style(config: ModelConfig) -> DecoderStyle:
+    return replace(_style(config, head_norms=False), make_layer=None)  # Llama's order of norms
 
 
-def build_vault_gemma(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def vault_gemma_style(config: ModelConfig) -> DecoderStyle:
     """Gemma 2 in Llama's order of norms, under Gemma's names (https://arxiv.org/abs/2510.15001)."""
     style = _style(config, head_norms=False)
     norm = Rename(re.compile(r"\.pre_feedforward_layernorm\."), ".post_attention_layernorm.")
     rules = replace(style.rules, renames=(*style.rules.renames, norm))
-    return CausalLM(config, replace(style, rules=rules, make_layer=None), dtype, max_model_len)
+    return replace(style, rules=rules, make_layer=None)
 
 
-def build_gemma2(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    return CausalLM(config, _style(config, head_norms=False), dtype, max_model_len)
+def gemma2_style(config: ModelConfig) -> DecoderStyle:
+    return _style(config, head_norms=False)
 
 
-def build_gemma3(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    return CausalLM(config, _style(config, head_norms=True), dtype, max_model_len)
+def gemma3_style(config: ModelConfig) -> DecoderStyle:
+    return _style(config, head_norms=True)
 
 
 def _style(config: ModelConfig, head_norms: bool) -> DecoderStyle:

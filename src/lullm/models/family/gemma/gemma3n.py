@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, gated_mlp, new_norm
+from lullm.models.decoder import DecoderLayer, DecoderStyle, gated_mlp, new_norm
 from lullm.models.family.gemma.gemma4 import Gemma4Decoder, rules_of_shared, stage_cuts
 from lullm.nn.altup import AltUp, LearnedResidual, StreamProjections
 from lullm.nn.context import StepContext
@@ -107,16 +107,14 @@ class Gemma3nDecoder(Gemma4Decoder):
         return super()._layer_inputs(known, common, ops)
 
 
-def build_gemma3n(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def gemma3n_style(config: ModelConfig) -> DecoderStyle:
     rules = rules_of_shared(config)
     routers = Scale(re.compile(r"\.altup\.router_norm\.weight$"), 1 / config.hidden_size)
-    style = DecoderStyle(
+    return DecoderStyle(
         rules=replace(rules, scales=(*rules.scales, routers)),
         head_norms=True,
         make_mlp=_mlp,
         make_layer=Gemma3nLayer,
         make_decoder=Gemma3nDecoder,
+        cuts=stage_cuts(config),
     )
-    model = CausalLM(config, style, dtype, max_model_len)
-    model.cuts = stage_cuts(config)
-    return model

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, Decoder, DecoderLayer, DecoderStyle, new_embedding, new_norm, rules_of
+from lullm.models.decoder import Decoder, DecoderLayer, DecoderStyle, new_embedding, new_norm, rules_of
 from lullm.nn.context import StepContext
 from lullm.nn.embedding import Embedding
 from lullm.nn.experts import MixtureOfExperts
@@ -136,16 +136,14 @@ class Gemma4Decoder(Decoder):
         return inputs.view(len(token_ids), -1, self.input_size)
 
 
-def build_gemma4(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    style = DecoderStyle(
+def gemma4_style(config: ModelConfig) -> DecoderStyle:
+    return DecoderStyle(
         rules=_rules(config),
         head_norms=True,
         make_layer=Gemma4Layer,
         make_decoder=Gemma4Decoder,
+        cuts=stage_cuts(config),
     )
-    model = CausalLM(config, style, dtype, max_model_len)
-    model.cuts = stage_cuts(config)
-    return model
 
 
 def stage_cuts(config: ModelConfig) -> dict[str, Cut]:

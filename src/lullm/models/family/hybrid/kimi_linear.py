@@ -10,7 +10,7 @@ from torch import nn
 
 from lullm.config.layer.recurrent import DeltaNetConfig
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, place_of, rules_of
+from lullm.models.decoder import DecoderStyle, place_of, rules_of
 from lullm.models.family.experts.deepseek import latent_attention
 from lullm.models.family.experts.routed import GLM_RENAMES, MIXTRAL_RENAMES, drafts_of, experts_or_mlp
 from lullm.nn.recurrent.kimi_delta import KimiDelta
@@ -28,7 +28,7 @@ def _mixers(
     return {"self_attn": KimiDelta(delta_net, *sizes, layer, place_of(config, layer), dtype)}
 
 
-def build_kimi_linear(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def kimi_linear_style(config: ModelConfig) -> DecoderStyle:
     rules = rules_of(config)
     rules = replace(
         rules,
@@ -43,4 +43,4 @@ def build_kimi_linear(config: ModelConfig, dtype: torch.dtype, max_model_len: in
         drops=(*rules.drops, drafts_of(config)),
         flattens=(re.compile(r"\.A_log$"),),
     )  # fmt: skip
-    return CausalLM(config, DecoderStyle(rules, make_mlp=experts_or_mlp, make_mixers=_mixers), dtype, max_model_len)
+    return DecoderStyle(rules, make_mlp=experts_or_mlp, make_mixers=_mixers)

@@ -9,7 +9,7 @@ from torch import nn
 
 from lullm.config.layer.recurrent import ShortConvolutionConfig
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, place_of, rules_of
+from lullm.models.decoder import DecoderStyle, attention_alone, place_of, rules_of
 from lullm.models.family.experts.routed import MIXTRAL_RENAMES, ROW_STACKS, experts_or_mlp, with_gates_apart
 from lullm.models.family.gemma.gemma3 import GemmaLayer
 from lullm.nn.recurrent.convolution import ShortConvolution
@@ -47,22 +47,20 @@ def _mixers(
     return {"conv": ShortConvolution(convolution, config.hidden_size, layer, place_of(config, layer), dtype)}
 
 
-def build_lfm2(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def lfm2_style(config: ModelConfig) -> DecoderStyle:
     rules = rules_of(config)
     stacks = () if config.family.experts is None else ROW_STACKS
     rules = replace(rules, renames=(*rules.renames, *RENAMES), stacks=stacks)
-    style = DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp, make_mixers=_mixers)
-    return CausalLM(config, style, dtype, max_model_len)
+    return DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp, make_mixers=_mixers)
 
 
-def build_lfm3(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def lfm3_style(config: ModelConfig) -> DecoderStyle:
     family, rules = config.family, rules_of(config)
     own = LFM3_RENAMES if family.has_post_norms else ()
     rules = replace(rules, renames=(*rules.renames, *own, *RENAMES))
-    style = DecoderStyle(
+    return DecoderStyle(
         rules if family.output_gate is None else with_gates_apart(rules),
         head_norms=True,
         make_mixers=_mixers,
         make_layer=GemmaLayer if family.has_post_norms else None,
     )
-    return CausalLM(config, style, dtype, max_model_len)

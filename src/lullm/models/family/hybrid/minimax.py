@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, attention_alone, place_of, rules_of
+from lullm.models.decoder import DecoderLayer, DecoderStyle, attention_alone, place_of, rules_of
 from lullm.models.family.experts.routed import MIXTRAL_RENAMES, experts_or_mlp
 from lullm.nn.context import StepContext
 from lullm.nn.recurrent.lightning import LightningAttention
@@ -63,7 +63,7 @@ def _mixers(
     return {"self_attn": LightningAttention(config, layer, place_of(config, layer), dtype)}
 
 
-def build_minimax(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def minimax_style(config: ModelConfig) -> DecoderStyle:
     rules, stream, size = rules_of(config), config.family.normed_stream, config.head_dim
     assert stream is not None, "of this family"
     # A checkpoint has query, key and value of a head together; here all keys come first, then queries, then values.
@@ -81,5 +81,4 @@ def build_minimax(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -
             Scale(re.compile(r"\.down_proj\."), stream.mlp_added),
         ),
     )
-    style = DecoderStyle(rules, make_mlp=experts_or_mlp, make_mixers=_mixers, make_layer=MiniMaxLayer)
-    return CausalLM(config, style, dtype, max_model_len)
+    return DecoderStyle(rules, make_mlp=experts_or_mlp, make_mixers=_mixers, make_layer=MiniMaxLayer)

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, rules_of
+from lullm.models.decoder import DecoderLayer, DecoderStyle, rules_of
 from lullm.models.family.hybrid.qwen_next import delta_net_or_attention
 from lullm.models.family.olmo import OlmoLayer
 from lullm.types.layer_kind import RecurrentState
@@ -24,7 +24,7 @@ def _layer(config: ModelConfig, style: DecoderStyle, layer: int, group: int, dty
     return (DecoderLayer if is_recurrent else OlmoLayer)(config, style, layer, group, dtype)
 
 
-def build_olmo_hybrid(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def olmo_hybrid_style(config: ModelConfig) -> DecoderStyle:
     rules = rules_of(config)
     own = renames(
         (r"\.attention_layer_norm\.", ".input_layernorm."),
@@ -42,10 +42,9 @@ def build_olmo_hybrid(config: ModelConfig, dtype: torch.dtype, max_model_len: in
             Fusion(("q_conv1d", "k_conv1d", "v_conv1d"), "conv1d"),
         ),
     )
-    style = DecoderStyle(
+    return DecoderStyle(
         rules,
         row_norms=True,
         make_mixers=partial(delta_net_or_attention, eps=MIXER_EPS, is_apart=True),
         make_layer=_layer,
     )
-    return CausalLM(config, style, dtype, max_model_len)

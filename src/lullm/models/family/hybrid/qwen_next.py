@@ -14,7 +14,7 @@ from torch import nn
 from lullm.config.layer.recurrent import DeltaNetConfig
 from lullm.config.model import ModelConfig
 from lullm.log import get_logger
-from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, place_of, rules_of
+from lullm.models.decoder import DecoderStyle, attention_alone, place_of, rules_of
 from lullm.models.family.experts.routed import experts_or_mlp
 from lullm.nn.recurrent.gated_delta import GatedDeltaNet
 from lullm.types.layer_kind import RecurrentState
@@ -58,30 +58,29 @@ def _delta_net(config: ModelConfig) -> DeltaNetConfig:
     return delta_net
 
 
-def build_qwen3_next(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def qwen3_next_style(config: ModelConfig) -> DecoderStyle:
     rules = _rules(config)
     delta_net = _delta_net(config)
     orders = (_order_of_projections(delta_net), _order_of_sizes(delta_net), *rules.head_orders)
-    return _build(config, replace(rules, head_orders=orders), dtype, max_model_len)
+    return _style(replace(rules, head_orders=orders))
 
 
-def build_qwen3_5(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def qwen3_5_style(config: ModelConfig) -> DecoderStyle:
     rules = _rules(config)
     rules = replace(rules, fusions=(*rules.fusions, *DELTA_NET))
     if config.family.experts is not None:
         rules = replace(rules, stacks=STACKS)
-    return _build(config, rules, dtype, max_model_len)
+    return _style(rules)
 
 
-def _build(config: ModelConfig, rules: WeightRules, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def _style(rules: WeightRules) -> DecoderStyle:
     logger.info("layers that draft tokens (mtp) are not loaded, if the checkpoint has any")
-    style = DecoderStyle(
+    return DecoderStyle(
         rules,
         head_norms=True,
         make_mlp=experts_or_mlp,
         make_mixers=delta_net_or_attention,
     )
-    return CausalLM(config, style, dtype, max_model_len)
 
 
 def _rules(config: ModelConfig) -> WeightRules:

@@ -8,7 +8,7 @@ from torch import nn
 
 from lullm.config.layer.recurrent import GatedUnitConfig
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, place_of, rules_of
+from lullm.models.decoder import DecoderStyle, attention_alone, place_of, rules_of
 from lullm.nn.recurrent.gated_unit import GatedUnit
 from lullm.types.layer_kind import RecurrentState
 from lullm.weights.rule import Fusion, Offset, renames
@@ -26,7 +26,7 @@ def _mixers(
     return {"unit": GatedUnit(unit, config.hidden_size, activation, layer, place_of(config, layer), dtype)}
 
 
-def build_recurrent_gemma(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def recurrent_gemma_style(config: ModelConfig) -> DecoderStyle:
     rules = rules_of(config)
     own = renames(
         (r"^model\.final_norm\.", "model.norm."),
@@ -44,8 +44,7 @@ def build_recurrent_gemma(config: ModelConfig, dtype: torch.dtype, max_model_len
         fusions=(*rules.fusions, Fusion(("linear_y", "linear_x"), "in_proj")),
         offsets=(PLUS_ONE,),
     )
-    style = DecoderStyle(
+    return DecoderStyle(
         rules,
         make_mixers=_mixers,
     )
-    return CausalLM(config, style, dtype, max_model_len)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lullm.config.decoder import ParallelFactors
 from lullm.config.layer.recurrent import SelectiveConfig, StateSpaceConfig
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, attention_alone, place_of, rules_of, with_one_gate_up
+from lullm.models.decoder import DecoderStyle, attention_alone, place_of, rules_of, with_one_gate_up
 from lullm.models.family.experts.routed import experts_or_mlp
 from lullm.nn.context import StepContext
 from lullm.nn.experts import MixtureOfExperts
@@ -74,12 +74,12 @@ def _style(config: ModelConfig, rules: WeightRules) -> DecoderStyle:
     return DecoderStyle(rules, make_mixers=_either)
 
 
-def build_bamba(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def bamba_style(config: ModelConfig) -> DecoderStyle:
     rules = rules_of(config, *BAMBA_RENAMES)
-    return CausalLM(config, _style(config, rules), dtype, max_model_len)
+    return _style(config, rules)
 
 
-def build_granite_hybrid(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def granite_hybrid_style(config: ModelConfig) -> DecoderStyle:
     """Dense models have the shared expert alone."""
     has_experts = config.family.experts is not None
     shared = ".mlp.shared_expert." if has_experts else ".mlp."
@@ -89,8 +89,7 @@ def build_granite_hybrid(config: ModelConfig, dtype: torch.dtype, max_model_len:
     )
     rules = with_one_gate_up(rules_of(config, *of_shared, *GRANITE_RENAMES))
     rules = replace(rules, stacks=GRANITE_STACKS if has_experts else ())
-    style = replace(_style(config, rules), make_mlp=experts_or_mlp)
-    return CausalLM(config, style, dtype, max_model_len)
+    return replace(_style(config, rules), make_mlp=experts_or_mlp)
 
 
 def _side_by_side(
@@ -100,7 +99,7 @@ def _side_by_side(
     return attention | {"mamba": _state_space(config, 2 * layer + 1, dtype)}
 
 
-def build_falcon_h1(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def falcon_h1_style(config: ModelConfig) -> DecoderStyle:
     rules, factors = rules_of(config), config.family.factors
     assert factors is not None, "of this family"
     sizes = _state_space_config(config)
@@ -118,7 +117,7 @@ def build_falcon_h1(config: ModelConfig, dtype: torch.dtype, max_model_len: int)
             PartScales(re.compile(r"\.mamba\.in_proj\.bias$"), in_sizes, factors.space_parts),
         ),
     )
-    return CausalLM(config, replace(_style(config, rules), make_mixers=_side_by_side), dtype, max_model_len)
+    return replace(_style(config, rules), make_mixers=_side_by_side)
 
 
 def _scales(factors: ParallelFactors) -> tuple[Scale, ...]:
@@ -173,21 +172,20 @@ BACKBONE_RENAMES = renames(
 STEP_BIAS = renames((r"\.dt_proj\.bias$", ".dt_bias"))
 
 
-def build_mamba(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def mamba_style(config: ModelConfig) -> DecoderStyle:
     """Mamba 1 and 2: layers with only a state space."""
     rules = rules_of(config)
     own = (*BACKBONE_RENAMES, *renames((r"\.mixer\.", ".mamba.")), *STEP_BIAS, *rules.renames)
-    style = replace(_style(config, replace(rules, renames=own)), make_mlp=no_mlp)
-    return CausalLM(config, style, dtype, max_model_len)
+    return replace(_style(config, replace(rules, renames=own)), make_mlp=no_mlp)
 
 
-def build_jamba(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def jamba_style(config: ModelConfig) -> DecoderStyle:
     own = (*BAMBA_RENAMES, *STEP_BIAS, *renames((r"\.mlp\.router\.", ".mlp.gate.")))
     style = _style(config, rules_of(config, *own))
-    return CausalLM(config, replace(style, make_mlp=experts_or_mlp), dtype, max_model_len)
+    return replace(style, make_mlp=experts_or_mlp)
 
 
-def build_nemotron_h(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def nemotron_h_style(config: ModelConfig) -> DecoderStyle:
     rules, experts = rules_of(config), config.family.experts
     names = {RecurrentState: "mamba", Nothing: "feed_forward"}
     by_layer = [
@@ -209,5 +207,4 @@ def build_nemotron_h(config: ModelConfig, dtype: torch.dtype, max_model_len: int
     drafts = re.compile(r"^mtp\.")
     rules = replace(rules, renames=(*BACKBONE_RENAMES, *own, *rules.renames), drops=(*rules.drops, drafts))
     rules = with_one_gate_up(rules)
-    style = replace(_style(config, rules), make_mlp=no_mlp, make_mixers=_one_thing)
-    return CausalLM(config, style, dtype, max_model_len)
+    return replace(_style(config, rules), make_mlp=no_mlp, make_mixers=_one_thing)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lullm.config.layer.recurrent import StateSpaceConfig
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, Decoder, DecoderLayer, DecoderStyle, new_embedding, place_of, rules_of
+from lullm.models.decoder import Decoder, DecoderLayer, DecoderStyle, new_embedding, place_of, rules_of
 from lullm.models.family.hybrid.state_space import no_mlp
 from lullm.nn.attention import Attention, AttentionStyle
 from lullm.nn.context import StepContext
@@ -198,12 +198,11 @@ def _rules(config: ModelConfig) -> WeightRules:
     )
 
 
-def build_zamba2(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    style = DecoderStyle(
+def zamba2_style(config: ModelConfig) -> DecoderStyle:
+    return DecoderStyle(
         _rules(config),
         make_mixers=_mixers,
         make_mlp=no_mlp,
         make_layer=Zamba2Layer,
         make_decoder=Zamba2Decoder,
     )
-    return CausalLM(config, style, dtype, max_model_len)

@@ -4,10 +4,8 @@
 from dataclasses import replace
 from functools import partial
 
-import torch
-
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, plain_mlp, rules_of
+from lullm.models.decoder import DecoderStyle, plain_mlp, rules_of
 from lullm.models.family.layer_norm.falcon import RENAMES, of_each_group
 from lullm.models.family.layer_norm.parallel import layer_norm
 from lullm.weights.rule import renames
@@ -29,7 +27,7 @@ MPT_RENAMES = renames(
 )
 
 
-def build_bloom(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def bloom_style(config: ModelConfig) -> DecoderStyle:
     rules = rules_of(config)
     rules = replace(
         rules,
@@ -37,16 +35,10 @@ def build_bloom(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
         fusions=(),
         head_orders=(of_each_group(config),),
     )
-    style = DecoderStyle(rules, make_norm=layer_norm, make_mlp=plain_mlp, norms_embedding=True)
-    return CausalLM(config, style, dtype, max_model_len)
+    return DecoderStyle(rules, make_norm=layer_norm, make_mlp=plain_mlp, norms_embedding=True)
 
 
-def build_mpt(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def mpt_style(config: ModelConfig) -> DecoderStyle:
     rules = rules_of(config)
     rules = replace(rules, renames=(*MPT_RENAMES, *rules.renames), fusions=())
-    return CausalLM(
-        config,
-        DecoderStyle(rules, make_norm=partial(layer_norm, has_bias=False), make_mlp=plain_mlp),
-        dtype,
-        max_model_len,
-    )
+    return DecoderStyle(rules, make_norm=partial(layer_norm, has_bias=False), make_mlp=plain_mlp)

@@ -8,10 +8,8 @@ import re
 from dataclasses import replace
 from functools import partial
 
-import torch
-
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderStyle, new_norm
+from lullm.models.decoder import DecoderStyle, new_norm
 from lullm.models.family.experts.routed import GLM_RENAMES, experts_or_mlp
 from lullm.models.family.glm import with_neighbours
 from lullm.models.family.layer_norm.parallel import ParallelLayer, layer_norm
@@ -24,16 +22,14 @@ def _style(config: ModelConfig) -> DecoderStyle:
     return DecoderStyle(with_neighbours(config), make_norm=_norm, make_layer=ParallelLayer)
 
 
-def build_cohere(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    return CausalLM(config, _style(config), dtype, max_model_len)
+def cohere_style(config: ModelConfig) -> DecoderStyle:
+    return _style(config)
 
 
-def build_cohere2_moe(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def cohere2_moe_style(config: ModelConfig) -> DecoderStyle:
     style, family = _style(config), config.family
     assert family.experts is not None, "of a family with experts"
     shared = Scale(re.compile(r"\.shared_expert\.down_proj\.weight$"), family.experts.shared_scale)
     rules = replace(style.rules, renames=(*style.rules.renames, *GLM_RENAMES), scales=(shared,))
     make_norm = _norm if family.norms_have_mean else new_norm
-    return CausalLM(
-        config, replace(style, rules=rules, make_mlp=experts_or_mlp, make_norm=make_norm), dtype, max_model_len
-    )
+    return replace(style, rules=rules, make_mlp=experts_or_mlp, make_norm=make_norm)

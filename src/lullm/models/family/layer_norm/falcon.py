@@ -6,10 +6,8 @@
 import re
 from dataclasses import replace
 
-import torch
-
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, plain_mlp, rules_of
+from lullm.models.decoder import DecoderLayer, DecoderStyle, plain_mlp, rules_of
 from lullm.models.family.layer_norm.parallel import MLPNormLayer, ParallelLayer, layer_norm
 from lullm.weights.rule import HeadOrder, renames
 
@@ -43,11 +41,10 @@ def of_each_group(config: ModelConfig) -> HeadOrder:
     return HeadOrder(re.compile(r"\.qkv_proj\."), tuple(order))
 
 
-def build_falcon(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def falcon_style(config: ModelConfig) -> DecoderStyle:
     family, rules = config.family, rules_of(config)
     rules = replace(rules, renames=(*RENAMES, *rules.renames), fusions=(), head_orders=(of_each_group(config),))
     make_layer = DecoderLayer
     if family.has_parallel_mlp:
         make_layer = MLPNormLayer if family.has_mlp_norm else ParallelLayer
-    style = DecoderStyle(rules, make_norm=layer_norm, make_mlp=plain_mlp, make_layer=make_layer)
-    return CausalLM(config, style, dtype, max_model_len)
+    return DecoderStyle(rules, make_norm=layer_norm, make_mlp=plain_mlp, make_layer=make_layer)

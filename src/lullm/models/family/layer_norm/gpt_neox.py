@@ -9,11 +9,9 @@ of its shape have attention and MLP one after the other.
 import re
 from dataclasses import replace
 
-import torch
-
 from lullm.config.family.layer_norm.families import CODEGEN_PARTS
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, plain_mlp, rules_of
+from lullm.models.decoder import DecoderLayer, DecoderStyle, plain_mlp, rules_of
 from lullm.models.family.glm import with_neighbours
 from lullm.models.family.layer_norm.parallel import LOGIT_BIAS, MLPNormLayer, ParallelLayer, layer_norm
 from lullm.weights.rule import HeadOrder, renames, rotated_first
@@ -62,7 +60,7 @@ def _of_each_head(config: ModelConfig) -> HeadOrder:
     return HeadOrder(re.compile(r"\.qkv_proj\."), tuple(order))
 
 
-def build_gpt_neox(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def gpt_neox_style(config: ModelConfig) -> DecoderStyle:
     rules = rules_of(config)
     rules = replace(
         rules,
@@ -72,18 +70,16 @@ def build_gpt_neox(config: ModelConfig, dtype: torch.dtype, max_model_len: int) 
         head_orders=(_of_each_head(config),),
     )
     make_layer = MLPNormLayer if config.family.has_parallel_mlp else DecoderLayer
-    style = DecoderStyle(rules, make_norm=layer_norm, make_mlp=plain_mlp, make_layer=make_layer)
-    return CausalLM(config, style, dtype, max_model_len)
+    return DecoderStyle(rules, make_norm=layer_norm, make_mlp=plain_mlp, make_layer=make_layer)
 
 
-def build_gptj(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def gptj_style(config: ModelConfig) -> DecoderStyle:
     rules = with_neighbours(config)
     rules = replace(rules, renames=(*GPTJ_RENAMES, *LOGIT_BIAS, *rules.renames), drops=(*rules.drops, SAVED_MASKS))
-    style = DecoderStyle(rules, has_logit_bias=True, make_norm=layer_norm, make_mlp=plain_mlp, make_layer=ParallelLayer)
-    return CausalLM(config, style, dtype, max_model_len)
+    return DecoderStyle(rules, has_logit_bias=True, make_norm=layer_norm, make_mlp=plain_mlp, make_layer=ParallelLayer)
 
 
-def build_codegen(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def codegen_style(config: ModelConfig) -> DecoderStyle:
     """A checkpoint holds four parts of heads; each has queries, then values, then keys."""
     rules, num_heads, size = rules_of(config), config.num_attention_heads, config.head_dim
     turned = rotated_first(size, config.family.rotary_dim(size), has_neighbours=True)
@@ -101,16 +97,14 @@ def build_codegen(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -
         drops=(*rules.drops, SAVED_MASKS, re.compile(r"\.attn\.causal_mask$")),
         head_orders=(HeadOrder(re.compile(r"\.qkv_proj\."), order),),
     )
-    style = DecoderStyle(rules, has_logit_bias=True, make_norm=layer_norm, make_mlp=plain_mlp, make_layer=ParallelLayer)
-    return CausalLM(config, style, dtype, max_model_len)
+    return DecoderStyle(rules, has_logit_bias=True, make_norm=layer_norm, make_mlp=plain_mlp, make_layer=ParallelLayer)
 
 
-def build_phi(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    style = DecoderStyle(
+def phi_style(config: ModelConfig) -> DecoderStyle:
+    return DecoderStyle(
         rules_of(config, *PHI_RENAMES, *LOGIT_BIAS),
         has_logit_bias=True,
         make_norm=layer_norm,
         make_mlp=plain_mlp,
         make_layer=ParallelLayer,
     )
-    return CausalLM(config, style, dtype, max_model_len)

@@ -60,13 +60,13 @@ class ModernBertCausalLM(CausalLM):
         return super().compute_logits(self.head_norm(hidden, ops), ops)
 
 
-def build_modernbert(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def modernbert_style(config: ModelConfig) -> DecoderStyle:
     rules, family = rules_of(config), config.family
-    style = DecoderStyle(
+    return DecoderStyle(
         with_one_gate_up(replace(rules, renames=(*RENAMES, *rules.renames))),
         has_logit_bias=family.has_logit_bias,
         norms_embedding=True,
         make_norm=norm,
         make_layer=ModernBertLayer,
+        make_model=ModernBertCausalLM,
     )
-    return ModernBertCausalLM(config, style, dtype, max_model_len)

@@ -8,44 +8,36 @@ import re
 from dataclasses import replace
 from functools import partial
 
-import torch
-
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, plain_mlp, rules_of
+from lullm.models.decoder import DecoderLayer, DecoderStyle, plain_mlp, rules_of
 from lullm.models.family.layer_norm.parallel import UNGATED_RENAMES, ParallelLayer, layer_norm
 from lullm.weights.rule import Offset, renames
 
 STARCODER2_RENAMES = renames((r"\.mlp\.c_fc\.", ".mlp.fc1."), (r"\.mlp\.c_proj\.", ".mlp.fc2."))
 
 
-def build_starcoder2(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
+def starcoder2_style(config: ModelConfig) -> DecoderStyle:
     rules = rules_of(config, *STARCODER2_RENAMES)
-    style = DecoderStyle(rules, make_norm=layer_norm, make_mlp=plain_mlp)
-    return CausalLM(config, style, dtype, max_model_len)
+    return DecoderStyle(rules, make_norm=layer_norm, make_mlp=plain_mlp)
 
 
-def build_stablelm(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    style = DecoderStyle(
+def stablelm_style(config: ModelConfig) -> DecoderStyle:
+    return DecoderStyle(
         rules_of(config),
         make_norm=layer_norm,
         make_layer=ParallelLayer if config.family.has_parallel_mlp else DecoderLayer,
     )
-    return CausalLM(config, style, dtype, max_model_len)
 
 
-def build_nemotron(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    return build_jais2(config, dtype, max_model_len, (Offset(re.compile(r"norm\.weight$"), 1.0),))
+def nemotron_style(config: ModelConfig) -> DecoderStyle:
+    return jais2_style(config, (Offset(re.compile(r"norm\.weight$"), 1.0),))
 
 
-def build_jais2(
-    config: ModelConfig, dtype: torch.dtype, max_model_len: int, offsets: tuple[Offset, ...] = ()
-) -> CausalLM:
+def jais2_style(config: ModelConfig, offsets: tuple[Offset, ...] = ()) -> DecoderStyle:
     """Nemotron without the 1."""
     rules = replace(rules_of(config, *UNGATED_RENAMES), offsets=offsets)
-    style = DecoderStyle(rules, make_norm=layer_norm, make_mlp=plain_mlp)
-    return CausalLM(config, style, dtype, max_model_len)
+    return DecoderStyle(rules, make_norm=layer_norm, make_mlp=plain_mlp)
 
 
-def build_olmo1(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> CausalLM:
-    style = DecoderStyle(rules_of(config), make_norm=partial(layer_norm, has_weight=False, has_bias=False))
-    return CausalLM(config, style, dtype, max_model_len)
+def olmo1_style(config: ModelConfig) -> DecoderStyle:
+    return DecoderStyle(rules_of(config), make_norm=partial(layer_norm, has_weight=False, has_bias=False))

@@ -174,6 +174,7 @@ struct Kernels {
   int64_t linear_scratch_bytes[2];
   void (*linear_panels[2])(const LinearArgs&, int64_t first_row, int64_t last_row, int64_t first_panel,
                            int64_t last_panel, void* scratch);
+  bool prefers_dots;  // to products of floats, which have the same bits
   int64_t (*spin_products[2])(int64_t rounds);  // in registers only; how many operations those were
   // Rows of the weight that lie as they are.
   void (*linear_tail[2])(const LinearArgs&, int64_t first_row, int64_t last_row, int64_t first_out, int64_t last_out);

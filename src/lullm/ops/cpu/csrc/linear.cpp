@@ -368,7 +368,8 @@ void fill_linear(Kernels& kernels) {
   fill_line<FloatLine>(kernels);
   fill_line<PairLine>(kernels);
 #if defined(LULLM_HAS_DOTS)
-  if (prefers_dot()) fill_line<DotLine>(kernels);
+  kernels.prefers_dots = prefers_dot();
+  if (kernels.prefers_dots) fill_line<DotLine>(kernels);
 #endif
   kernels.own_rows = kRegisters >= 32 ? 64 : 0;  // with fewer registers, 8 rows lost 5 % by it
   kernels.pack_panel = pack_panel;

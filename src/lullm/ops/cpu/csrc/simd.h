@@ -44,6 +44,7 @@ constexpr int kLanes = 16;
 //   load_pairs: thirty-two elements, or 16 and zeros where no more are left; round_to_pairs: of two V
 //   pair_even, pair_odd: elements 0, 2, ... (or 1, 3, ...) of both, side by side; pair_first: the first sixteen of both
 //   interleave: what `even` and `odd` took apart
+//   swap_neighbours: of each two lanes the second first
 //   both_or: a & b | c; floats_of: the bits as they are
 //   kInt8Unit: what 1 stands for in pairs of Int8
 // and, where it makes pairs of bytes without detours (LULLM_PAIRS_BYTES),

@@ -35,12 +35,25 @@ using Operand = float;
 struct Int16 {
   int16_t value;
 };
+
+// A bf16 as a float, the second of two neighbours before the first: fused products in this order are dot products of pairs.
+struct Swapped {
+  float value;
+};
 template <class T, class C>
 using KeyOperand = std::conditional_t<std::is_same_v<T, Bf16> && std::is_same_v<C, Int8>, Int16, Operand<T, C>>;
 
 // Do keys become columns before they become operands?
 template <class E, class C>
 constexpr bool kAreBytes = sizeof(C) == 1 && (std::is_same_v<E, Int16> || std::is_same_v<E, float>);
+
+// Are sums in the order of dot products whose bits are those of fused products?
+template <class E>
+#if defined(LULLM_HAS_DOTS)
+constexpr bool kHasDotBits = kDotsAreProducts && (std::is_same_v<E, Bf16> || std::is_same_v<E, Swapped>);
+#else
+constexpr bool kHasDotBits = false;
+#endif
 
 template <class E>
 constexpr int64_t kUnitElements = 4 / sizeof(E);
@@ -84,21 +97,22 @@ template <class E, class C>
 inline V load_units(const C* p, [[maybe_unused]] int64_t left) {
   if constexpr (std::is_same_v<E, float>) return load(p);
 #if defined(LULLM_HAS_DOTS)
+  else if constexpr (std::is_same_v<E, Swapped>) return swap_neighbours(load(p));
   else return load_pairs(p, left);
 #endif
 }
 
-#if !defined(LULLM_HAS_DOTS)
 // The even and the odd elements of a block of pairs become two blocks of floats, unit after unit.
+template <class E>
 inline void split_pairs(const char* pairs, char* to, int64_t next) {
+  constexpr int64_t kEven = std::is_same_v<E, Swapped> ? 64 : 0;
   for (int64_t i = 0; i < 16; i++) {
     const Bf16* unit = reinterpret_cast<const Bf16*>(pairs + 64 * i);
     char* place = to + i / 8 * next + i % 8 * 128;
-    store(reinterpret_cast<float*>(place), even(unit));
-    store(reinterpret_cast<float*>(place + 64), odd(unit));
+    store(reinterpret_cast<float*>(place + kEven), even(unit));
+    store(reinterpret_cast<float*>(place + 64 - kEven), odd(unit));
   }
 }
-#endif
 
 // The two units of 16 keys that four bytes of each are.
 inline I first_and_third(I bytes) { return shift_signed_16<8>(shift_left_16<8>(bytes)); }
@@ -171,8 +185,7 @@ void pack_keys(int64_t head_size, const CacheRows& keys, char* to, Between&& bet
   constexpr int64_t kElements = kBlockElements<E>;
   if constexpr (kAreBytes<E, C>) return pack_bytes<E, C>(head_size, keys, to, between);
   int64_t d = 0;
-#if !defined(LULLM_HAS_DOTS)
-  if constexpr (std::is_same_v<C, Bf16>) {  // two elements at a time: half the permutations
+  if constexpr (std::is_same_v<C, Bf16> && kUnitElements<E> == 1) {  // two elements at a time: half the permutations
     for (; d + 32 <= head_size; d += 32, to += 4 * kBlockBytes) {
       for (int64_t first = 0; first < kStepKeys; first += 16, to += kBlockBytes) {
         alignas(64) char pairs[kBlockBytes];
@@ -180,13 +193,12 @@ void pack_keys(int64_t head_size, const CacheRows& keys, char* to, Between&& bet
         LULLM_UNROLL for (int64_t i = 0; i < 16; i++)
           rows[i] = load(reinterpret_cast<const float*>(keys.row<C>(first + i) + d));
         transpose(rows, pairs);
-        split_pairs(pairs, to, 4 * kBlockBytes);
+        split_pairs<E>(pairs, to, 4 * kBlockBytes);
         between();
         between();
       }
     }
   }
-#endif
   for (; d < head_size; d += kElements) {
     for (int64_t first = 0; first < kStepKeys; first += 16, to += kBlockBytes) {
       V rows[16];
@@ -217,8 +229,8 @@ inline V pair_last(const C* first, const C* second) {
 template <class E, class C>
 inline void pack_unit(int64_t head_size, const CacheRows& values, int64_t unit, char* to) {
   constexpr int64_t kNextBytes = kStepBlocks<E> * kBlockBytes;
-  if constexpr (std::is_same_v<E, float>) {
-    const C* value = values.row<C>(unit);
+  if constexpr (kUnitElements<E> == 1) {
+    const C* value = values.row<C>(unit ^ static_cast<int64_t>(std::is_same_v<E, Swapped>));
     for (int64_t d = 0; d < head_size; d += kLanes, to += kNextBytes)
       store(reinterpret_cast<float*>(to), load(value + d));
   }

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "../activation.h"
+#include "packed.h"
 #include "scales.h"
 
 namespace lullm {
@@ -62,6 +63,15 @@ struct Weight<Bf16> {
   static void put(char* to, int64_t half, const V* weights) {
     store(reinterpret_cast<float*>(to), round_to_pairs(weights[0], weights[1]));
     store(reinterpret_cast<float*>(to + half), round_to_pairs(weights[2], weights[3]));
+  }
+};
+
+template <>
+struct Weight<Swapped> : Weight<Bf16> {
+  static void put(char* to, int64_t half, const V* weights) {
+    V swapped[4];
+    LULLM_UNROLL for (int i = 0; i < 4; i++) swapped[i] = swap_neighbours(round_to_bf16(weights[i]));
+    Weight<float>::put(to, half, swapped);
   }
 };
 #endif

@@ -4,6 +4,7 @@
 // in one go, and read keys and values in place. For many rows of one head, the query heads of a group among them, a few
 // steps are packed once, and all rows pass over these while they are in the cache.
 
+#include "../flush_denormals.h"
 #include "../kernel_table.h"
 #include "direct.h"
 #include "fold.h"
@@ -15,14 +16,15 @@ namespace lullm {
 namespace LULLM_ISA {
 namespace {
 
-// T: of queries and results, C: of the cache. A state is a row of one of the item's heads.
-template <class T, class C>
+// T: of queries and results, C: of the cache, E: of weights and values. A state is a row of one of the item's heads.
+template <class T, class C, class E>
 class VectorAttention {
-  using E = Operand<T, C>;  // of weights and values
-  using K = KeyOperand<T, C>;  // of queries and keys
+  using K = std::conditional_t<std::is_same_v<E, Swapped>, E, KeyOperand<T, C>>;  // of queries and keys
   static constexpr bool kIsInteger = std::is_same_v<K, Int16>;
   static constexpr int64_t kHalfBytes = kStepKeys / 2 * sizeof(E);
   static constexpr int64_t kStepsAtOnce = 4;  // of many rows
+  // Dot products of pairs take denormals for zero. So does all that lies between two of them, whatever they are made of.
+  static constexpr bool kFlushes = kHasDotBits<E>;
   // Rows of 8 bits begin anywhere in a line, so that 128 bytes are parts of three.
   static constexpr int64_t kLinesPerRead = sizeof(C) == 1 ? 2 : 1;
   // The heads' rows share lines, so a token's are fetched in one go into the second-level cache, a step early: 4 x 1600 take
@@ -45,7 +47,8 @@ class VectorAttention {
     take(values, num_packed * value_bytes<E>(size));
     take(products, num_rows * kStepKeys);
     take(weights, num_rows * kStepKeys);
-    take(q, num_states * padded);
+    take(q, num_states * padded + kSpareBytes / static_cast<int64_t>(sizeof(K)));
+    take(loaded, item.is_few ? 0 : kTileUnits * padded);
     take(q_units, kIsInteger ? num_states : 0);
     take(base, num_states);
     take(total, num_states * kLanes);
@@ -64,12 +67,7 @@ class VectorAttention {
       last = std::min(item.last_step(), (first / kPieceSteps + 1) * kPieceSteps);
       std::fill_n(base, num_states, -INFINITY);
       std::memset(sums, 0, num_states * size * sizeof(float));
-      if (item.is_few) {
-        for (int64_t step = first; step < last; step++) attend_few(step);
-      } else {
-        for (int64_t step = first; step < last; step += kStepsAtOnce)
-          attend_many(step, std::min(last, step + kStepsAtOnce));
-      }
+      attend_steps(first, last);
       finish_piece();
     }
     if (has_shares()) for_states([&](int64_t head, int64_t row) {
@@ -98,14 +96,20 @@ class VectorAttention {
   }
 
   void load_queries() const {
-    for_states([&](int64_t head, int64_t row) {
-      const T* from = row_of(static_cast<const T*>(a.q), a.q_stride, a, item, head, row);
-      K* to = q + state_of(head, row) * padded;
-      if constexpr (kIsInteger) q_units[state_of(head, row)] = quantize(from, to);
-      else if constexpr (std::is_same_v<T, K>) std::memcpy(to, from, size * sizeof(K));
-      else for (int64_t d = 0; d < size; d += kLanes) store(to + d, load(from + d));
-      std::memset(to + size, 0, (padded - size) * sizeof(K));
-    });
+    if (item.is_few) return for_states([&](int64_t head, int64_t row) { load_query(head, row, q + state_of(head, row) * padded); });
+    for (int64_t row = 0; row < rows.count; row += kRowsAtOnce) {
+      const int64_t count = std::min<int64_t>(kRowsAtOnce, rows.count - row);
+      for (int64_t i = 0; i < count; i++) load_query(item.first_head, row + i, loaded + i * padded);
+      gather_units(reinterpret_cast<const char*>(loaded), padded * sizeof(K), count, reinterpret_cast<char*>(q + row * padded));
+    }
+  }
+
+  void load_query(int64_t head, int64_t row, K* to) const {
+    const T* from = row_of(static_cast<const T*>(a.q), a.q_stride, a, item, head, row);
+    if constexpr (kIsInteger) q_units[state_of(head, row)] = quantize(from, to);
+    else if constexpr (std::is_same_v<T, K>) std::memcpy(to, from, size * sizeof(K));
+    else for (int64_t d = 0; d < size; d += kLanes) store(reinterpret_cast<float*>(to + d), load_units<K>(from + d, kLanes));
+    std::memset(to + size, 0, (padded - size) * sizeof(K));
   }
 
   // A query as integers, in the order of units of keys; gives what 1 stands for. Sums of up to 1,024 products with bytes are
@@ -157,6 +161,15 @@ class VectorAttention {
     return coming;
   }
 
+  void attend_steps(int64_t first, int64_t last) {
+    const FlushDenormals flush(kFlushes);
+    if constexpr (!std::is_same_v<E, Swapped>) {
+      for (int64_t step = first; item.is_few && step < last; step++) attend_few(step);
+    }
+    for (int64_t step = first; !item.is_few && step < last; step += kStepsAtOnce)
+      attend_many(step, std::min(last, step + kStepsAtOnce));
+  }
+
   void attend_few(int64_t step) {
     const AttentionItem& coming = find_next(step);
     const int64_t next_head = coming.first_head, count = item.keys_in(step);
@@ -175,7 +188,7 @@ class VectorAttention {
         multiply_keys<K, decltype(key)>(size, own_keys, count, Scores<K>{q + state * padded, padded, products}, rows.count,
                                         [&](int64_t num_lines) { fetch_beside(values_ahead, num_lines); });
       });
-      for (int64_t row = 0; row < rows.count; row++) weigh(head_scoring, state + row, row, step, row);
+      for (int64_t row = 0; row < rows.count; row++) weigh(head_scoring, state + row, rows.mask(row, step), row);
       const bool is_last = head + 1 == item.last_head;
       Near keys_ahead(a.key_cache + (is_last ? next_head : head + 1) * a.row_bytes, is_last ? next : own, a.row_bytes);
       with_elements<E, C>(size, own_values, count, [&](auto value) {
@@ -204,19 +217,23 @@ class VectorAttention {
   }
 
   void attend_rows(int64_t row, int64_t count, int64_t step, int64_t place) const {
-    multiply<false>(Product<K>{q + row * padded, padded, keys + place * key_bytes<K>(size), depth_of<K>(size),
-                        4 * kBlockBytes, kBlockBytes, products, kStepKeys},
-                    count, kStepKeys / kLanes);
+    // What lies behind the last row's own key would add exact zeros.
+    const int64_t num_keys = std::min(kStepKeys, rows.limit(row + count - 1) - step * kStepKeys);
+    multiply<OfKeys>(Product<K>{q + row * padded, keys + place * key_bytes<K>(size), depth_of<K>(size), 4 * kBlockBytes,
+                                kBlockBytes, products, kStepKeys},
+                     count, (num_keys + kLanes - 1) / kLanes);
     const Scoring step_scoring = scoring.with(has_scales<E, C>(a) ? scales + place : nullptr);
-    for (int64_t i = 0; i < count; i++) weigh(step_scoring, row + i, row + i, step, i);
-    multiply<true>(Product<E>{weights, kStepKeys, values + place * value_bytes<E>(size), kStepBlocks<E>, kBlockBytes,
-                       kStepBlocks<E> * kBlockBytes, sums + row * size, size},
-                   count, size / kLanes);
+    const uint64_t seen_by_all = rows.mask(row, step) & rows.mask(row + count - 1, step);
+    for (int64_t i = 0; i < count; i++)
+      weigh(step_scoring, row + i, ~seen_by_all == 0 ? seen_by_all : rows.mask(row + i, step), i);
+    multiply<OfValues>(Product<E>{weights, values + place * value_bytes<E>(size),
+                                  (num_keys + kBlockElements<E> - 1) / kBlockElements<E>, kBlockBytes,
+                                  kStepBlocks<E> * kBlockBytes, sums + row * size, size},
+                       count, size / kLanes);
   }
 
-  // `place`: of the row's products and weights.
-  void weigh(const Scoring& own_scoring, int64_t state, int64_t row, int64_t step, int64_t place) const {
-    const uint64_t mask = rows.mask(row, step);
+  // `mask`: the keys that the row sees. `place`: of its products and weights.
+  void weigh(const Scoring& own_scoring, int64_t state, uint64_t mask, int64_t place) const {
     float* row_products = products + place * kStepKeys;
     char* to = reinterpret_cast<char*>(weights + place * kStepKeys);
     float &own = base[state], *own_total = total + state * kLanes;
@@ -258,20 +275,21 @@ class VectorAttention {
   char *keys, *values;
   float* products;  // [rows at once, kStepKeys], of a step
   E* weights;       // the same
-  K* q;             // [states, padded]
+  K* q;             // [states, padded]; of many rows, by groups and units
+  K* loaded;        // [16, padded], rows of a group
   float* q_units;   // [states], of integers
   float *base, *total, *sums, *shares;  // [states], [states, kLanes], [states, size], [states, share_floats]
   int64_t num_bytes;
 };
 
-template <class T, class C>
+template <class T, class C, class E = Operand<T, C>>
 int64_t scratch_bytes(const AttentionArgs& a, const AttentionItem& item) {
-  return VectorAttention<T, C>(a, item, nullptr, nullptr).scratch_bytes();
+  return VectorAttention<T, C, E>(a, item, nullptr, nullptr).scratch_bytes();
 }
 
-template <class T, class C>
+template <class T, class C, class E = Operand<T, C>>
 void attend(const AttentionArgs& a, const AttentionItem& item, const AttentionItem* after, void* scratch) {
-  VectorAttention<T, C>(a, item, after, scratch).run();
+  VectorAttention<T, C, E>(a, item, after, scratch).run();
 }
 
 // The result of a row of one query head from its shares of `count` pieces, `stride` floats apart. The first becomes it.
@@ -300,6 +318,10 @@ void fill_formats(Kernels& kernels, DType dtype) {
 void fill_attention(Kernels& kernels) {
   fill_formats<float>(kernels, kFloat32);
   fill_formats<Bf16>(kernels, kBFloat16);
+#if defined(LULLM_HAS_DOTS)
+  if (!kernels.prefers_dots)
+    kernels.attend_many[kBFloat16][kPlainCache] = {scratch_bytes<Bf16, Bf16, Swapped>, attend<Bf16, Bf16, Swapped>};
+#endif
   kernels.merge[kFloat32] = merge<float>;
   kernels.merge[kBFloat16] = merge<Bf16>;
 }

@@ -257,6 +257,7 @@ static inline void interleave(V even, V odd, V& first, V& second) {
   first = _mm512_permutex2var_ps(even, places, odd);
   second = _mm512_permutex2var_ps(even, _mm512_add_epi32(places, _mm512_set1_epi32(8)), odd);
 }
+static inline V swap_neighbours(V a) { return _mm512_permute_ps(a, 0xb1); }
 static inline I to_unsigned(V a) { return _mm512_cvtps_epu32(a); }
 static inline I both_or(I a, I b, I c) { return _mm512_ternarylogic_epi32(a, b, c, 0xea); }
 static inline I sub(I a, I b) { return _mm512_sub_epi32(a, b); }

@@ -53,6 +53,7 @@ static inline void interleave(V even, V odd, V& first, V& second) {
   };
   first = half(0), second = half(2);
 }
+static inline V swap_neighbours(V a) { return parts([&](int i) { return vrev64q_f32(a.part[i]); }); }
 static inline I to_unsigned(V a) { return parts([&](int i) { return vreinterpretq_s32_u32(vcvtnq_u32_f32(a.part[i])); }); }
 static inline I both_or(I a, I b, I c) { return either(both(a, b), c); }
 LULLM_LANEWISE(I, sub, vsubq_s32)
