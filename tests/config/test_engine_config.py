@@ -202,7 +202,7 @@ def test_resolve():
 
 
 def test_what_was_said_stays_in_the_resolved_config():
-    said = EngineConfig(model="x", seed=None, block_size=8, enable_sleep_mode=True, sleep_dir="d", sleep_after="1m:1")
+    said = EngineConfig(model="x", seed=None, block_size=8, enable_sleep_mode=True, sleep_dir="/d", sleep_after="1m:1")
     resolved = said.resolve(MODEL)
     names = {field.name for field in dataclasses.fields(resolved)}
     assert names < {field.name for field in dataclasses.fields(said)}

@@ -191,6 +191,20 @@ def test_modes_wait_and_abort(llm, expected):
     assert [o.outputs[0].token_ids for o in llm.generate(PROMPTS[0], PARAMS[0], use_tqdm=False)] == expected[0]
 
 
+def test_relative_paths_outlive_a_change_of_folder(qwen3_folder, expected, tmp_path, monkeypatch):
+    (tmp_path / "model").symlink_to(qwen3_folder)
+    (tmp_path / "backups").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with LLM("model", **OPTIONS, sleep_dir="~/backups") as llm:
+        monkeypatch.chdir("elsewhere")
+        assert run_with_sleeps(llm, every=20, level=1, backup="disk")[0] == expected
+        llm.sleep(level=2)
+        llm.wake_up()
+        assert llm.generate(PROMPTS[0], PARAMS[0], use_tqdm=False)[0].outputs[0].token_ids == expected[0][0]
+
+
 def test_a_changed_checkpoint_is_found_and_the_engine_stays_asleep(llm, expected):
     def fill_with_a_flipped_byte(fill):
         fill()

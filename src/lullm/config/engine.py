@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 
 from lullm.config.agreement import check_agreement, check_for_model, refuse_known_names
 from lullm.config.engine_option import EngineOptions
+from lullm.config.json_file import given_path
 from lullm.config.model import ModelConfig, ModelDType
 from lullm.config.option.option import described, options_of
 from lullm.config.option.vllm import ELSEWHERE, VLLM_OPTIONS
@@ -97,7 +98,8 @@ class EngineConfig(UserOptions):
         on_gpu, is_cut = self.device == "cuda", self.pipeline_parallel_size > 1
         return ResolvedConfig(
             **{field.name: getattr(self, field.name) for field in dataclasses.fields(EngineOptions)}
-            | {"quantization": self.quantization or (None if on_gpu else model.quantization)},
+            | {"quantization": self.quantization or (None if on_gpu else model.quantization)}
+            | {"sleep_dir": self.sleep_dir and str(given_path(self.sleep_dir))},
             served_model_name=self.served_model_name or self.model,
             dtype=model.dtype if self.dtype == "auto" else cast(ModelDType, self.dtype),
             max_model_len=max_model_len,

@@ -4,6 +4,7 @@ A folder may come from anyone. A FIFO named config.json would block the start fo
 fill the memory.
 """
 
+import contextlib
 import json
 import os
 import stat
@@ -19,7 +20,10 @@ LARGEST_JSON = 16 * MIB
 
 
 def given_path(name: str) -> Path:
-    """The path that a user gave, with `~` expanded. Raises ModelLoadError: no file system can have this name."""
+    """The path that a user gave, with `~` expanded; it stays the same when the process changes its folder.
+
+    Raises ModelLoadError: no file system can have this name.
+    """
     try:
         path = Path(name).expanduser()
         path.lstat()
@@ -27,6 +31,8 @@ def given_path(name: str) -> Path:
         pass
     except (OSError, ValueError, RuntimeError) as error:  # too long, no permission; NUL, half a surrogate; no such home
         raise ModelLoadError(f"{name!r} is no path that can be read: {getattr(error, 'strerror', error)}") from None
+    with contextlib.suppress(FileNotFoundError):  # this process's folder has been removed
+        return path.absolute()
     return path
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lullm.config.engine_option import EngineOptions
-from lullm.config.model import ModelDType
+from lullm.config.model import ModelConfig, ModelDType
 from lullm.config.option.sleep_after import SleepRung
 
 
@@ -51,6 +51,15 @@ class ResolvedConfig(EngineOptions):
     def feeds_back(self) -> bool:
         """Whether a step may compute with tokens that the step before it draws; the stages of a pipeline cannot."""
         return self.async_scheduling
+
+    def maps_weights(self, model: ModelConfig) -> bool:
+        """Whether the first steps may read matrices in the checkpoint's files: on a CPU, if nothing converts them.
+
+        Experts are left out: not all that reads them can.
+        """
+        is_alone = self.device == "cpu" and self.executor_backend == "uni" and self.load_format != "dummy"
+        is_plain = model.encoding is None and model.family.experts is None and model.foreign is None
+        return is_alone and is_plain and self.quantization is None and model.dtype == self.dtype != "float16"
 
     @property
     def kv_dtype(self) -> str:

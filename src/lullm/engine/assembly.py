@@ -31,7 +31,7 @@ def check_options(config: EngineConfig, has_thread: bool) -> None:
             "several engines; an LLMEngine is one"
         )
     (_check_threaded if has_thread else check_threadless)(config)
-    if config.sleep_dir is not None and not os.path.isdir(config.sleep_dir):
+    if config.sleep_dir is not None and not os.path.isdir(os.path.expanduser(config.sleep_dir)):
         raise ConfigError(f"sleep_dir: {config.sleep_dir} is not a folder that exists")
 
 

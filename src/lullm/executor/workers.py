@@ -5,10 +5,14 @@ Arguments and results of `Workers.call` are plain data and tensors, so that they
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from lullm.errors import InvalidRequestError
 from lullm.types.step import Running, StepPlan, StepResult
+from lullm.worker.remote_methods import REMOTE_METHODS
+
+if TYPE_CHECKING:
+    from lullm.worker.worker import Worker
 
 WorkerVerb = Literal[
     "num_available_blocks",
@@ -43,8 +47,10 @@ class Answer:
     error: Exception | None = None
 
 
-def run_on(worker: object, method: str | Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def run_on(worker: "Worker", method: str | Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """One worker's part of `Workers.run`. Raises InvalidRequestError: it has no such method; errors of the method."""
+    if callable(method) or method not in REMOTE_METHODS:
+        worker.settle()  # the caller's own code may read parameters
     if callable(method):
         return method(worker, *args, **kwargs)
     found = None if method.startswith("_") else getattr(worker, method, None)

@@ -4,7 +4,6 @@ A family differs in its `DecoderStyle`. Parameters have the names of a Llama che
 the meta device until `weights.materialize` gives them memory.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -24,29 +23,9 @@ from lullm.nn.mlp import MLP, GatedMLP
 from lullm.nn.norm import Norm, RMSNorm
 from lullm.nn.rotary import Rotary
 from lullm.ops.table import Ops
-from lullm.types.layer_kind import SharedAttention
+from lullm.types.layer_kind import RecurrentState, SharedAttention
 from lullm.weights.rows.cut import Cut
-from lullm.weights.rule import Rename, Scale, WeightRules, decoder_rules, without_tower
-
-
-def rules_of(config: ModelConfig, *renames: Rename) -> WeightRules:
-    """The rules of a family that has Llama's names, with or without what reads pictures; `renames`: and others."""
-    rotary_dim = config.family.rotary_dim(config.head_dim)
-    rules = without_tower(decoder_rules(config.ties_head, config.head_dim, rotary_dim))
-    rules = replace(rules, renames=(*rules.renames, *renames))
-    if config.family.residual_scale == 1.0:
-        return rules
-    # Folded into the last matrices of attention and MLP: rounded as a product would be, without a pass of its own.
-    return replace(rules, scales=(Scale(RESIDUAL, config.family.residual_scale),))
-
-
-def with_one_gate_up(rules: WeightRules) -> WeightRules:
-    """Where a checkpoint holds gates and ups as one tensor, or no gates."""
-    return replace(rules, fusions=tuple(fusion for fusion in rules.fusions if fusion.into != "gate_up_proj"))
-
-
-RESIDUAL = re.compile(r"\.(o_proj|out_proj|down_proj)\.(weight|bias)$")
-"""The matrices whose results are added to the residual stream."""
+from lullm.weights.rule import WeightRules
 
 
 def gated_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> GatedMLP:
@@ -66,11 +45,30 @@ def new_norm(config: ModelConfig, dtype: torch.dtype) -> RMSNorm:
     return RMSNorm(config.hidden_size, config.family.rms_norm_eps, dtype)
 
 
-def attention_alone(
-    config: ModelConfig, style: "DecoderStyle", layer: int, group: int, dtype: torch.dtype
-) -> dict[str, nn.Module]:
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """What a layer is built from. `group`: its KV cache group."""
+
+    config: ModelConfig
+    style: "DecoderStyle"
+    number: int
+    group: int
+    dtype: torch.dtype
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether the layer keeps a state, not keys."""
+        return isinstance(self.config.layer_kinds[self.number], RecurrentState)
+
+    @property
+    def place(self) -> LayerPlace:
+        """The place of the layer's blocks."""
+        return place_of(self.config, self.number)
+
+
+def attention_alone(spec: LayerSpec) -> dict[str, nn.Module]:
     """The mixers of a layer in most families."""
-    return {"self_attn": new_attention(config, style, layer, group, dtype)}
+    return {"self_attn": new_attention(spec)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +85,9 @@ class DecoderStyle:
         norms_embedding: a norm comes after the embedding, too.
         make_norm: (config, dtype) -> a norm over a row of hidden states.
         make_mlp: (config, number of the layer, dtype) -> the part of a layer after its mixers; None: no such part.
-        make_mixers: (config, style, number of the layer, its KV cache group, dtype) -> the mixers of a layer's tokens,
-            by name: attention, a recurrent mixer, or several, whose results are added. All are called with (hidden
-            states `[T, H]`, the layer's rotary table, context).
-        make_layer: (config, style, number of the layer, its KV cache group, dtype) -> the layer; None: `DecoderLayer`.
+        make_mixers: of a layer's tokens, by name: attention, a recurrent mixer, or several, whose results are added.
+            All are called with (hidden states `[T, H]`, the layer's rotary table, context).
+        make_layer: None: `DecoderLayer`.
         make_decoder: (config, style, dtype, max_model_len) -> the part before the head; None: `Decoder`.
         make_model: the same -> the model; None: `CausalLM`.
         cuts: see `Model`.
@@ -106,8 +103,8 @@ class DecoderStyle:
     norms_embedding: bool = False
     make_norm: Callable[[ModelConfig, torch.dtype], Norm] = new_norm
     make_mlp: Callable[[ModelConfig, int, torch.dtype], nn.Module | None] = gated_mlp
-    make_mixers: "Callable[[ModelConfig, DecoderStyle, int, int, torch.dtype], dict[str, nn.Module]]" = attention_alone
-    make_layer: "Callable[[ModelConfig, DecoderStyle, int, int, torch.dtype], DecoderLayer] | None" = None
+    make_mixers: Callable[[LayerSpec], dict[str, nn.Module]] = attention_alone
+    make_layer: "Callable[[LayerSpec], DecoderLayer] | None" = None
     make_decoder: "Callable[[ModelConfig, DecoderStyle, torch.dtype, int], Decoder] | None" = None
     make_model: "Callable[[ModelConfig, DecoderStyle, torch.dtype, int], CausalLM] | None" = None
     cuts: Mapping[str, Cut] = field(default_factory=dict)
@@ -120,15 +117,15 @@ class DecoderStyle:
 class DecoderLayer(nn.Module):
     """One layer, norms first. The residual stream is passed beside the hidden states, so addition and norm fuse."""
 
-    def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
+    def __init__(self, spec: LayerSpec):
         super().__init__()
-        self.input_layernorm = style.make_norm(config, dtype)
-        self.mixers = tuple(style.make_mixers(config, style, layer, group, dtype).items())
+        self.input_layernorm = spec.style.make_norm(spec.config, spec.dtype)
+        self.mixers = tuple(spec.style.make_mixers(spec).items())
         for name, mixer in self.mixers:
             self.add_module(name, mixer)
-        self.mlp = style.make_mlp(config, layer, dtype)
+        self.mlp = spec.style.make_mlp(spec.config, spec.number, spec.dtype)
         if self.mlp is not None:
-            self.post_attention_layernorm = style.make_norm(config, dtype)
+            self.post_attention_layernorm = spec.style.make_norm(spec.config, spec.dtype)
 
     def forward(
         self,
@@ -172,31 +169,29 @@ class DecoderLayer(nn.Module):
         return self.input_layernorm.add(hidden, residual, ops)
 
 
-def new_attention(
-    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
-) -> Attention | QueryAttention | AlibiAttention:
+def new_attention(spec: LayerSpec) -> Attention | QueryAttention | AlibiAttention:
     """The attention of a layer."""
-    family = config.family
+    family = spec.config.family
     equal_values = family.layers_of_equal_values
     attention_style = AttentionStyle(
         scale=family.attention_scale,
         soft_cap=family.attention_soft_cap,
-        head_norm_eps=family.rms_norm_eps if style.head_norms else None,
-        has_norm_weights=style.has_norm_weights,
-        norms_behind_rope=style.norms_behind_rope,
-        row_norm_eps=family.rms_norm_eps if style.row_norms else None,
+        head_norm_eps=family.rms_norm_eps if spec.style.head_norms else None,
+        has_norm_weights=spec.style.has_norm_weights,
+        norms_behind_rope=spec.style.norms_behind_rope,
+        row_norm_eps=family.rms_norm_eps if spec.style.row_norms else None,
         qkv_bias=family.attention_bias,
         o_bias=family.has_output_bias,
         has_sinks=family.has_sinks,
-        query_factors=style.query_factors,
+        query_factors=spec.style.query_factors,
         output_gate=family.output_gate,
         has_value_norm=family.has_value_norms,
-        values_are_keys=bool(equal_values) and equal_values[layer],
+        values_are_keys=bool(equal_values) and equal_values[spec.number],
     )
     if family.alibi_slopes:
-        return AlibiAttention(config, attention_style, layer, group, dtype)
-    shares = isinstance(config.layer_kinds[layer], SharedAttention)
-    return (QueryAttention if shares else Attention)(config, attention_style, layer, group, dtype)
+        return AlibiAttention(spec.config, attention_style, spec.number, spec.group, spec.dtype)
+    shares = isinstance(spec.config.layer_kinds[spec.number], SharedAttention)
+    return (QueryAttention if shares else Attention)(spec.config, attention_style, spec.number, spec.group, spec.dtype)
 
 
 def place_of(config: ModelConfig, index: int) -> LayerPlace:
@@ -238,7 +233,7 @@ class Decoder(nn.Module):
         groups = [0 if place is None else place.group for place in places]
         self.layers = nn.ModuleList()
         for layer in config.layers:  # under its number in the model, on every stage
-            self.layers.add_module(str(layer), make_layer(config, style, layer, groups[layer], dtype))
+            self.layers.add_module(str(layer), make_layer(LayerSpec(config, style, layer, groups[layer], dtype)))
         if stage.is_last:
             self.norm = style.make_norm(config, dtype)
         of_layers = [(family.ropes[layer], config.rotated_size(layer)) for layer in config.layers]

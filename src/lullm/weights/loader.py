@@ -20,6 +20,7 @@ from lullm.ops.threads import torch_threads
 from lullm.units import MIB, format_bytes
 from lullm.weights.encoding.encoded import EncodedTensor
 from lullm.weights.encoding.joining import Joining, whole_name
+from lullm.weights.reading.mapped import MappedWeights
 from lullm.weights.reading.progress import Progress
 from lullm.weights.reading.source import open_source
 from lullm.weights.rows.cut import clear_gaps
@@ -32,10 +33,15 @@ logger = get_logger(__name__)
 _PIECE_BYTES = 16 * MIB
 
 
-def load_weights(model: Loadable, folder: Path, ops: Ops, num_threads: int = 1) -> None:
+def load_weights(
+    model: Loadable, folder: Path, ops: Ops, num_threads: int = 1, mapped: MappedWeights | None = None
+) -> None:
     """Fill the materialised parameters of `model` from `folder`. Blocking; a terminal shows the progress.
 
     A gigabyte from the page cache takes 0.2 s with two threads; from a disk, the disk's time.
+
+    Args:
+        mapped: takes the tensors that may stay in their files for now.
 
     Raises:
         ModelLoadError: no weights, a file is missing or damaged, or tensors are missing, unexpected or of the
@@ -45,7 +51,7 @@ def load_weights(model: Loadable, folder: Path, ops: Ops, num_threads: int = 1) 
     for name, parameter in model.named_parameters():
         if model.rules.is_zero(name):
             parameter.zero_()
-    reading = _Reading(model, folder, ops)
+    reading = _Reading(model, folder, ops, mapped)
     # With several threads here, torch must not split each copy over threads again.
     with torch_threads(1), ThreadPoolExecutor(num_threads) as pool, Progress("weights", reading.num_bytes) as progress:
         written: list[Future[int]] = []
@@ -84,7 +90,8 @@ class _Piece:
 class _Reading:
     """The tensors of a folder, and those that are missing or wrong."""
 
-    def __init__(self, model: Loadable, folder: Path, ops: Ops):
+    def __init__(self, model: Loadable, folder: Path, ops: Ops, mapped: MappedWeights | None):
+        self._mapped = mapped
         self._source = open_source(folder)
         self._folder = folder
         rules = self._source.rules(model.rules)
@@ -105,6 +112,8 @@ class _Reading:
         """The pieces of all files. Wrong tensors are collected for `finish`. Raises ModelLoadError: a damaged file."""
         for name, tensor, num_bytes in self._source.tensors():
             yield from self._pieces_of(name, tensor, num_bytes)
+        for rows, tensor in self._mapped.left_over() if self._mapped is not None else ():
+            yield from _cut(rows, tensor, tensor.nbytes)
 
     def finish(self) -> None:
         """Raises ModelLoadError: tensors were missing or wrong; it names all of them."""
@@ -134,6 +143,8 @@ class _Reading:
             return
         self._missing -= {target.name} | target.stands_for
         values = whole[1]
+        if self._mapped is not None and self._mapped.take(target, values):
+            return
         if values is not tensor:
             num_bytes = self._joining.num_bytes(whole[0])
         if not isinstance(values, Tensor) and not target.rows.bits:

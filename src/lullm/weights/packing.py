@@ -1,8 +1,8 @@
 """Packing: rearranges the matrices of a loaded model into the ops' order."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from torch import nn
+from torch import Tensor, nn
 
 from lullm.nn.linear import Matrix
 from lullm.ops.table import Ops
@@ -16,7 +16,12 @@ def packed_parameters(model: Loadable) -> Iterator[nn.Parameter]:
             yield module.weight
 
 
-def pack_weights(model: Loadable, ops: Ops) -> None:
-    """Rearrange every matrix in place, once it is complete. Blocking: about 0.1 s per gigabyte."""
+def pack_weights(model: Loadable, ops: Ops, is_elsewhere: Callable[[Tensor], bool] = lambda weight: False) -> None:
+    """Rearrange every matrix in place, once it is complete. Blocking: about 0.1 s per gigabyte.
+
+    Args:
+        is_elsewhere: whether a matrix is not in its place yet; it is left out.
+    """
     for weight in packed_parameters(model):
-        ops.pack_weight_(weight)
+        if not is_elsewhere(weight):
+            ops.pack_weight_(weight)

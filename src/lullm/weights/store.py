@@ -18,6 +18,7 @@ from lullm.arena.checksum import checksum
 from lullm.errors import EngineAsleepError, ModelLoadError, WakeUpError
 from lullm.ops.table import Ops
 from lullm.weights.packing import packed_parameters
+from lullm.weights.reading.mapped import MappedWeights
 from lullm.weights.rule import trainer_name
 from lullm.weights.target import Loadable, WeightTarget, WeightTargets
 
@@ -28,6 +29,7 @@ class WeightStore:
     Args:
         fill: reads all weights from their source into the parameters, and packs them.
         verify: keep checksums of the read weights, and compare them in `restore`.
+        mapped: matrices that the first `fill` may leave in their files; all others settle it first.
 
     Attributes:
         version: 0 after the first `load`; increases with every change. A level-1 sleep is no change.
@@ -37,11 +39,14 @@ class WeightStore:
         fill_s: seconds of the last reading and verifying.
     """
 
-    def __init__(self, model: Loadable, ops: Ops, fill: Callable[[], None], verify: bool):
+    def __init__(
+        self, model: Loadable, ops: Ops, fill: Callable[[], None], verify: bool, mapped: MappedWeights | None = None
+    ):
         self._model = model
         self._ops = ops
         self._fill = fill
         self._verify = verify
+        self._mapped = mapped
         self._checksums: dict[str, int] = {}
         self.version = -1
         self.modified: set[str] = set()
@@ -56,13 +61,50 @@ class WeightStore:
             ModelLoadError, OSError: old and new weights are mixed, and unusable until a `load` succeeds.
         """
         started = time.perf_counter()
+        if self.version >= 0:
+            self.close()
         self._fill()
         self.version += 1
         self.modified.clear()
         self.has_news = False
-        if self._verify:
-            self._checksums = self._measure(dict(self._model.named_parameters()))
+        self._checksums.clear()
+        if self._mapped is None:
+            self._keep_checksums()
         self.fill_s = time.perf_counter() - started
+
+    @property
+    def num_mapped_bytes(self) -> int:
+        """Bytes of the matrices that have not settled: the arena may lack memory for them."""
+        return 0 if self._mapped is None else self._mapped.num_bytes
+
+    def settle_behind(self, num_threads: int) -> None:
+        """Begin to bring mapped matrices into their place, beside steps."""
+        if self._mapped is not None:
+            self._mapped.settle_behind(num_threads)
+
+    def drop_settled(self) -> None:
+        """Forget the files of matrices that have settled. Between steps."""
+        if self._mapped is not None and self._mapped.is_settled:
+            self.close()
+
+    def settle(self) -> None:
+        """Bring mapped matrices into their place now. Between steps; blocking. Before all that reads parameters."""
+        started = time.perf_counter()
+        if self._mapped is not None:
+            self._mapped.settle()
+            self.close()
+            self.fill_s += time.perf_counter() - started
+        self._keep_checksums()
+
+    def close(self) -> None:
+        """Forget mapped files; what has not settled is lost. Idempotent."""
+        if self._mapped is not None:
+            self._mapped.close()
+            self._mapped = None
+
+    def _keep_checksums(self) -> None:
+        if self._verify and not self._checksums:
+            self._checksums = self._measure(dict(self._model.named_parameters()))
 
     def restore(
         self,
@@ -128,6 +170,7 @@ class WeightStore:
     def begin_update(self) -> "WeightUpdate":
         """An update whose tensors come one by one. Raises EngineAsleepError: the weights are asleep."""
         self.check_resident()
+        self.settle()
         return WeightUpdate(self)
 
     def check_resident(self) -> None:

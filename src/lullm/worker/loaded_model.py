@@ -5,18 +5,21 @@ from functools import partial
 from pathlib import Path
 
 from lullm.arena.arena import Arena
+from lullm.config.gguf.file import is_gguf
 from lullm.errors import CacheSizeError
 from lullm.log import get_logger
 from lullm.models.protocol import Model
 from lullm.models.registry import build_model
 from lullm.nn.attention import add_kv_scales
 from lullm.nn.kv_scale import KVScales, kv_scales_of
+from lullm.ops.cpu import native
 from lullm.units import format_bytes
 from lullm.weights.dummy import fill_dummy_weights
 from lullm.weights.headers import check_headers, check_num_weights
 from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
 from lullm.weights.packing import pack_weights
+from lullm.weights.reading.mapped import LEAST_BYTES, MappedWeights
 from lullm.weights.storage import choose_storage
 from lullm.weights.store import WeightStore
 from lullm.worker.setup import WorkerSetup
@@ -64,8 +67,9 @@ def load_model(setup: WorkerSetup, folder: Path) -> LoadedModel:
         for module in model.modules():
             for name, buffer in module.named_buffers(recurse=False):  # small and computed, so they do not sleep
                 setattr(module, name, buffer.to(setup.device.torch_device))
-        fill = partial(fill_weights, setup, model, folder)
-        store = WeightStore(model, setup.ops, fill, config.enable_sleep_mode and config.verify_wake)
+        mapped = MappedWeights(model) if _may_map(setup, model, folder) else None
+        fill = partial(fill_weights, setup, model, folder, mapped)
+        store = WeightStore(model, setup.ops, fill, config.enable_sleep_mode and config.verify_wake, mapped)
         model.update_weights = store.update
         store.load()
     except BaseException:
@@ -78,13 +82,27 @@ def load_model(setup: WorkerSetup, folder: Path) -> LoadedModel:
     return LoadedModel(model, store, arena)
 
 
-def fill_weights(setup: WorkerSetup, model: Model, folder: Path) -> None:
-    """Read the weights from the checkpoint, or make dummy ones. Blocking. Raises ModelLoadError."""
+def _may_map(setup: WorkerSetup, model: Model, folder: Path) -> bool:
+    """Whether the first steps may read matrices in their files."""
+    is_native = setup.ops.pack_weight_ is native.pack_weight_
+    is_plain = setup.config.maps_weights(setup.model_config) and not is_gguf(folder)
+    return is_native and is_plain and weights_bytes(model) >= LEAST_BYTES
+
+
+def fill_weights(setup: WorkerSetup, model: Model, folder: Path, mapped: MappedWeights | None = None) -> None:
+    """Read the weights from the checkpoint, or make dummy ones. Blocking. Raises ModelLoadError.
+
+    `mapped`: takes matrices that may stay in their files for now.
+    """
     for scales in kv_scales_of(model):
         scales.forget_given()
     with setup.threads.scope():
         if setup.config.load_format == "dummy":
             fill_dummy_weights(model, setup.ops, setup.config.seed or 0)
         else:
-            load_weights(model, folder, setup.ops, setup.threads.num_threads)
-        pack_weights(model, setup.ops)
+            load_weights(model, folder, setup.ops, setup.threads.num_threads, mapped)
+        if mapped is None:
+            pack_weights(model, setup.ops)
+        else:
+            pack_weights(model, setup.ops, mapped.holds)
+            mapped.begin()

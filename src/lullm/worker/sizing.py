@@ -28,16 +28,16 @@ _NUM_MEASURED_SLOTS = 1
 """Layer-slots that are copied to measure the speed. Each keeps a huge page or two in host memory."""
 
 
-def kv_memory_bytes(setup: WorkerSetup, model: Model) -> int:
+def kv_memory_bytes(setup: WorkerSetup, model: Model, num_mapped_bytes: int = 0) -> int:
     """Memory for the KV cache. Blocking.
 
-    On a CPU: the available memory, within `ulimit -v`.
+    On a CPU: the available memory without that of mapped weights to come, within `ulimit -v`.
     On a GPU: `gpu_memory_utilization` of all memory, less the memory in use after a run of the largest batch (torch's
     allocator keeps its activations), less an estimate for the graphs. Raises CacheSizeError: nothing is left.
     """
     config, device = setup.config, setup.device
     if not device.is_accelerator:
-        free, room = device.memory_info().free_bytes, address_room_bytes()
+        free, room = device.memory_info().free_bytes - num_mapped_bytes, address_room_bytes()
         # Both pools are reserved; the host's is at most as large as the other.
         return free if room is None else min(free, max(room - int(config.swap_space * GIB), room // 2))
     gc.collect()  # until then an engine that was dropped without `shutdown` holds its graphs
@@ -84,11 +84,11 @@ def _profile(setup: WorkerSetup, model: Model, query_len: int) -> int:
     return setup.device.peak_bytes(lambda: runner.launch(StepPlan(spans)).result())
 
 
-def measure_speeds(setup: WorkerSetup, runner: ModelRunner, pools: KVPools) -> tuple[float, float]:
-    """(bytes per second between the pools, tokens per second of prefill), from one short run of each. Blocking.
+def measure_speeds(setup: WorkerSetup, runner: ModelRunner, pools: KVPools, num_runs: int = 2) -> tuple[float, float]:
+    """(bytes per second between the pools, tokens per second of prefill), from the last of a few short runs. Blocking.
 
     Writes into the first blocks of both pools, which must be free. A prompt of 64 tokens and a few blocks are enough at
-    first: the scheduler corrects both figures with later steps.
+    first: the scheduler corrects both figures with later steps. The first run meets cold kernels and untouched pages.
     """
     config, num_slots = setup.config, min(_NUM_MEASURED_SLOTS, len(pools.device))
     capacity = pools.device[0].num_blocks * config.block_size  # with a window perhaps fewer than max_model_len
@@ -97,7 +97,7 @@ def measure_speeds(setup: WorkerSetup, runner: ModelRunner, pools: KVPools) -> t
     pairs = [(block_id, block_id) for block_id in blocks]
     tables = _tables(setup, range(cdiv(num_tokens, config.block_size)))
     prompt = Span(0, 0, pack([0] * num_tokens), tables)
-    for _ in range(2):  # the first run meets cold kernels and untouched pages
+    for _ in range(num_runs):
         result = runner.launch(StepPlan([prompt])).result()
         swap_s = _time_swap(setup, pools, num_slots, pairs)
     size = len(pairs) * block_bytes(setup.model_config, config.block_size, config.kv_dtype)

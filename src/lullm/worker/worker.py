@@ -71,6 +71,7 @@ class Worker:
         self._undo = ExitStack()
         self._undo.callback(self.setup.seat.close)
         self._undo.callback(self.loaded.arena.close)
+        self._undo.callback(self.loaded.store.close)
         self.arenas = [self.loaded.arena]
         place = self.setup.seat.placement
         self._profiler = Profiler(f"-rank{place.rank}" if place.num_workers > 1 else "")
@@ -98,7 +99,7 @@ class Worker:
         """(device, host) KV blocks that fit here; before `initialize_cache`. Raises CacheSizeError: none fits."""
         setup = self.setup
         compile_ahead(setup, self.loaded.model)
-        available = kv_memory_bytes(setup, self.loaded.model)
+        available = kv_memory_bytes(setup, self.loaded.model, self.loaded.store.num_mapped_bytes)
         num_blocks = num_blocks_within(setup.config, setup.model_config, available)
         return num_blocks, num_host_blocks_within(setup.config, setup.model_config, num_blocks)
 
@@ -134,21 +135,26 @@ class Worker:
 
     def measure_speeds(self) -> tuple[float, float]:
         """(bytes per second between the pools, tokens per second of prefill). See `sizing.measure_speeds`."""
-        speeds = measure_speeds(self.setup, self.model_runner, self.pools)
+        num_runs = 1 if self.loaded.store.num_mapped_bytes else 2  # mapped weights' speed is not what counts later
+        speeds = measure_speeds(self.setup, self.model_runner, self.pools, num_runs)
         self.reset_kv_scales()  # the scales belong to a prompt of the measurement
         self.clear_expert_load()
+        self.loaded.store.settle_behind(self.setup.threads.num_threads)
         return speeds
 
     def touch_blocks(self, block_ids: Sequence[int]) -> bool:
         """See `pages_ahead.touch_blocks`. A device has its memory from the start."""
+        self.loaded.store.drop_settled()
         return not self.setup.device.is_accelerator and touch_blocks(self.pools, block_ids)
 
     def launch_model(self, plan: StepPlan) -> Running[StepResult]:
         """Start a step without waiting for it. Take the results in order."""
+        self.loaded.store.drop_settled()
         return self.model_runner.launch(plan)
 
     def prepare_sleep(self, command: SleepCommand) -> None:
         """See `Sleeper`, for this method and the next five."""
+        self.settle()
         self._sleeper.prepare_sleep(command)
 
     def commit_sleep(self) -> Released:
@@ -171,7 +177,12 @@ class Worker:
 
     def forecast_sleep(self, command: SleepCommand) -> SleepForecast:
         """See `Sleeper.forecast`."""
+        self.settle()
         return self._sleeper.forecast(command)
+
+    def settle(self) -> None:
+        """Bring all weights into their place, where a caller's function may read them. See `WeightStore.settle`."""
+        self.loaded.store.settle()
 
     def begin_update(self) -> None:
         """Begin an update; weights come one by one. Raises EngineAsleepError: the weights are asleep."""

@@ -38,6 +38,9 @@ class FakeWorker:
         self._note("touch_blocks", block_ids)
         return self.lacks_memory
 
+    def settle(self):
+        """Its weights are in their place."""
+
     def launch_model(self, plan):
         self._note("launch_model", plan)
         return FakeStep(self)

@@ -7,8 +7,9 @@ import re
 from dataclasses import replace
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderStyle, rules_of, with_one_gate_up
+from lullm.models.decoder import DecoderStyle
 from lullm.models.family.gemma.gemma3 import GemmaLayer
+from lullm.models.rules import rules_of, with_one_gate_up
 from lullm.weights.rule import HeadOrder, Rename, WeightRules, renames, rotated_first
 
 GLM4_RENAMES = renames(

@@ -4,8 +4,9 @@ import re
 from dataclasses import replace
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderStyle, rules_of
+from lullm.models.decoder import DecoderStyle
 from lullm.models.family.gemma.gemma3 import GemmaLayer
+from lullm.models.rules import rules_of
 from lullm.weights.rule import Scale, renames
 
 RENAMES = renames(

@@ -1,8 +1,9 @@
 """HunYuan, dense and with experts (https://arxiv.org/abs/2411.02265): heads are rotated, then normed."""
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderStyle, rules_of
+from lullm.models.decoder import DecoderStyle
 from lullm.models.family.experts.routed import experts_or_mlp
+from lullm.models.rules import rules_of
 from lullm.weights.rule import renames
 
 RENAMES = renames(

@@ -5,22 +5,22 @@ Norms come after attention and MLP, not before. Queries and keys of a row are no
 in three of four layers, with the plain rope. EXAONE 4 norms every head separately.
 """
 
-import torch
 from torch import Tensor
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderLayer, DecoderStyle, new_norm, rules_of
+from lullm.models.decoder import DecoderLayer, DecoderStyle, LayerSpec, new_norm
 from lullm.models.family.experts.routed import experts_or_mlp
+from lullm.models.rules import rules_of
 from lullm.nn.context import StepContext
 
 
 class OlmoLayer(DecoderLayer):
     """One layer with norms after attention and MLP, under the checkpoint's names."""
 
-    def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
-        super().__init__(config, style, layer, group, dtype)
+    def __init__(self, spec: LayerSpec):
+        super().__init__(spec)
         del self.input_layernorm
-        self.post_feedforward_layernorm = new_norm(config, dtype)
+        self.post_feedforward_layernorm = new_norm(spec.config, spec.dtype)
 
     def forward(
         self,

@@ -7,7 +7,8 @@ import re
 from dataclasses import replace
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderStyle, rules_of
+from lullm.models.decoder import DecoderStyle
+from lullm.models.rules import rules_of
 from lullm.weights.rule import WeightRules
 
 

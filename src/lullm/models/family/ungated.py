@@ -7,8 +7,9 @@ from dataclasses import replace
 import torch
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderStyle, plain_mlp, rules_of
+from lullm.models.decoder import DecoderStyle, plain_mlp
 from lullm.models.family.layer_norm.parallel import UNGATED_RENAMES
+from lullm.models.rules import rules_of
 from lullm.nn.mlp import XieluMLP
 from lullm.nn.norm import RMSNorm
 from lullm.weights.rule import HeadOrder, renames

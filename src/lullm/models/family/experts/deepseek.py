@@ -6,22 +6,20 @@ Attention over latent vectors, dense layers in front, and then experts with shar
 import re
 from dataclasses import replace
 
-import torch
 from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderLayer, DecoderStyle, rules_of
+from lullm.models.decoder import DecoderLayer, DecoderStyle, LayerSpec
 from lullm.models.family.experts.routed import GLM_RENAMES, ROW_STACKS, drafts_of, experts_or_mlp
+from lullm.models.rules import rules_of
 from lullm.nn.latent_attention import LatentAttention
 from lullm.ops.table import Ops
 from lullm.weights.rule import HeadOrder, WeightRules
 
 
-def latent_attention(
-    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
-) -> dict[str, nn.Module]:
-    bias, factors = config.family.attention_bias, style.query_factors
-    return {"self_attn": LatentAttention(config, bias, layer, group, dtype, factors)}
+def latent_attention(spec: LayerSpec) -> dict[str, nn.Module]:
+    bias, factors = spec.config.family.attention_bias, spec.style.query_factors
+    return {"self_attn": LatentAttention(spec.config, bias, spec.number, spec.group, spec.dtype, factors)}
 
 
 def deepseek_style(config: ModelConfig) -> DecoderStyle:
@@ -35,10 +33,10 @@ def deepseek_style(config: ModelConfig) -> DecoderStyle:
 class NormBehindExperts(DecoderLayer):
     """A layer with a norm on the experts' results; layers with an MLP have none."""
 
-    def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
-        super().__init__(config, style, layer, group, dtype)
-        has_experts = config.family.experts is not None and config.family.experts.layers[layer]
-        self.post_mlp_layernorm = style.make_norm(config, dtype) if has_experts else None
+    def __init__(self, spec: LayerSpec):
+        super().__init__(spec)
+        has_experts = spec.config.family.experts is not None and spec.config.family.experts.layers[spec.number]
+        self.post_mlp_layernorm = spec.style.make_norm(spec.config, spec.dtype) if has_experts else None
 
     def feed(self, hidden: Tensor, ops: Ops) -> Tensor:
         """See `DecoderLayer.feed`."""

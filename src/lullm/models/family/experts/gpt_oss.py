@@ -7,8 +7,9 @@ import re
 from dataclasses import replace
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderStyle, rules_of
+from lullm.models.decoder import DecoderStyle
 from lullm.models.family.experts.routed import experts_or_mlp
+from lullm.models.rules import rules_of
 from lullm.weights.encoding.joining import Join
 from lullm.weights.encoding.mxfp4 import encode_mxfp4
 from lullm.weights.rule import Rename, Stack

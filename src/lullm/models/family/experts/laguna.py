@@ -6,8 +6,9 @@ import re
 from dataclasses import replace
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderStyle, rules_of
+from lullm.models.decoder import DecoderStyle
 from lullm.models.family.experts.routed import GLM_RENAMES, experts_or_mlp, with_gates_apart
+from lullm.models.rules import rules_of
 from lullm.weights.rule import HeadOrder, Rename, rotated_first
 
 CORRECTION = Rename(re.compile(r"\.mlp\.experts\.(?=e_score_correction_bias$)"), ".mlp.gate.")

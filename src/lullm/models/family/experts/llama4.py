@@ -6,11 +6,10 @@ stretch their queries. A router's scores multiply an expert's input.
 
 from dataclasses import replace
 
-import torch
 from torch import nn
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderStyle, attention_alone
+from lullm.models.decoder import DecoderStyle, LayerSpec, attention_alone
 from lullm.models.family.experts.routed import COLUMN_STACKS, experts_or_mlp
 from lullm.models.family.glm import with_neighbours
 from lullm.weights.rule import renames
@@ -21,17 +20,15 @@ LLAMA4_RENAMES = renames(
 )
 
 
-def _attention(
-    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
-) -> dict[str, nn.Module]:
+def _attention(spec: LayerSpec) -> dict[str, nn.Module]:
     """Norms without weights come before the rotation: the result is the same as after it, since it keeps a head's
     length.
     """
-    if config.family.ropes[layer] is None:
-        style = replace(style, head_norms=False, has_norm_weights=True)
+    if spec.config.family.ropes[spec.number] is None:
+        style = replace(spec.style, head_norms=False, has_norm_weights=True)
     else:
-        style = replace(style, query_factors=None)
-    return attention_alone(config, style, layer, group, dtype)
+        style = replace(spec.style, query_factors=None)
+    return attention_alone(replace(spec, style=style))
 
 
 def llama4_style(config: ModelConfig) -> DecoderStyle:

@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderStyle, gated_mlp, rules_of
+from lullm.models.decoder import DecoderStyle, gated_mlp
 from lullm.models.family.gemma.gemma3 import GemmaLayer
 from lullm.models.family.glm import with_neighbours
 from lullm.models.family.layer_norm.parallel import LOGIT_BIAS, layer_norm
+from lullm.models.rules import rules_of
 from lullm.nn.experts import MixtureOfExperts
 from lullm.weights.rule import Fusion, Rename, Stack, WeightRules, renames
 

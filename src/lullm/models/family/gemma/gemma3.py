@@ -8,11 +8,11 @@ heads instead, and rotates by another base frequency in layers with a window.
 import re
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderLayer, DecoderStyle, new_norm, rules_of
+from lullm.models.decoder import DecoderLayer, DecoderStyle, LayerSpec, new_norm
+from lullm.models.rules import rules_of
 from lullm.nn.context import StepContext
 from lullm.weights.rule import Offset, Rename
 
@@ -27,10 +27,10 @@ function. In float32 nothing else changes. In bfloat16 1 + w is rounded once, li
 class GemmaLayer(DecoderLayer):
     """One layer with norms on both sides of attention and MLP, under the checkpoint's names."""
 
-    def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
-        super().__init__(config, style, layer, group, dtype)
-        self.pre_feedforward_layernorm = new_norm(config, dtype)
-        self.post_feedforward_layernorm = new_norm(config, dtype)
+    def __init__(self, spec: LayerSpec):
+        super().__init__(spec)
+        self.pre_feedforward_layernorm = new_norm(spec.config, spec.dtype)
+        self.post_feedforward_layernorm = new_norm(spec.config, spec.dtype)
 
     def forward(
         self,

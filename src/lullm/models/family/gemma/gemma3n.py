@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderLayer, DecoderStyle, gated_mlp, new_norm
+from lullm.models.decoder import DecoderLayer, DecoderStyle, LayerSpec, gated_mlp, new_norm
 from lullm.models.family.gemma.gemma4 import Gemma4Decoder, rules_of_shared, stage_cuts
 from lullm.nn.altup import AltUp, LearnedResidual, StreamProjections
 from lullm.nn.context import StepContext
@@ -34,19 +34,20 @@ def _mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> nn.Module:
 class Gemma3nLayer(DecoderLayer):
     """One layer, under the checkpoint's names."""
 
-    def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
-        super().__init__(config, style, layer, group, dtype)
-        family, hidden_size = config.family, config.hidden_size
+    def __init__(self, spec: LayerSpec):
+        super().__init__(spec)
+        family, hidden_size = spec.config.family, spec.config.hidden_size
         assert family.altup is not None and family.layer_inputs is not None, "of this family"
-        self.number, self.activation = layer - config.layers.start, family.activation  # among those of the stage
+        self.number = spec.number - spec.config.layers.start  # among those of the stage
+        self.activation = family.activation
         self.num_streams, self.active = family.altup.num_streams, family.altup.active
-        self.altup = AltUp(family.altup, hidden_size, family.rms_norm_eps, dtype)
-        self.laurel = LearnedResidual(family.altup.laurel_rank, hidden_size, family.rms_norm_eps, dtype)
-        self.pre_feedforward_layernorm = new_norm(config, dtype)
-        self.post_feedforward_layernorm = new_norm(config, dtype)
-        self.per_layer_input_gate = Linear(hidden_size, family.layer_inputs.size, False, dtype)
-        self.per_layer_projection = Linear(family.layer_inputs.size, hidden_size, False, dtype)
-        self.post_per_layer_input_norm = new_norm(config, dtype)
+        self.altup = AltUp(family.altup, hidden_size, family.rms_norm_eps, spec.dtype)
+        self.laurel = LearnedResidual(family.altup.laurel_rank, hidden_size, family.rms_norm_eps, spec.dtype)
+        self.pre_feedforward_layernorm = new_norm(spec.config, spec.dtype)
+        self.post_feedforward_layernorm = new_norm(spec.config, spec.dtype)
+        self.per_layer_input_gate = Linear(hidden_size, family.layer_inputs.size, False, spec.dtype)
+        self.per_layer_projection = Linear(family.layer_inputs.size, hidden_size, False, spec.dtype)
+        self.post_per_layer_input_norm = new_norm(spec.config, spec.dtype)
 
     def forward(
         self,

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import Decoder, DecoderLayer, DecoderStyle, new_embedding, new_norm, rules_of
+from lullm.models.decoder import Decoder, DecoderLayer, DecoderStyle, LayerSpec, new_embedding, new_norm
+from lullm.models.rules import rules_of
 from lullm.nn.context import StepContext
 from lullm.nn.embedding import Embedding
 from lullm.nn.experts import MixtureOfExperts
@@ -38,26 +39,27 @@ STACKS = (
 class Gemma4Layer(DecoderLayer):
     """One layer, under the checkpoint's names."""
 
-    def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
-        super().__init__(config, style, layer, group, dtype)
-        family = config.family
-        self.number, self.activation = layer - config.layers.start, family.activation  # among those of the stage
-        self.pre_feedforward_layernorm = new_norm(config, dtype)
-        self.post_feedforward_layernorm = new_norm(config, dtype)
-        self.layer_scalar = meta_parameter((1,), dtype)
+    def __init__(self, spec: LayerSpec):
+        super().__init__(spec)
+        family = spec.config.family
+        self.number = spec.number - spec.config.layers.start  # among those of the stage
+        self.activation = family.activation
+        self.pre_feedforward_layernorm = new_norm(spec.config, spec.dtype)
+        self.post_feedforward_layernorm = new_norm(spec.config, spec.dtype)
+        self.layer_scalar = meta_parameter((1,), spec.dtype)
         self.has_inputs = family.layer_inputs is not None
         if family.layer_inputs is not None:
             size = family.layer_inputs.size
-            self.per_layer_input_gate = Linear(config.hidden_size, size, False, dtype)
-            self.per_layer_projection = Linear(size, config.hidden_size, False, dtype)
-            self.post_per_layer_input_norm = new_norm(config, dtype)
+            self.per_layer_input_gate = Linear(spec.config.hidden_size, size, False, spec.dtype)
+            self.per_layer_projection = Linear(size, spec.config.hidden_size, False, spec.dtype)
+            self.post_per_layer_input_norm = new_norm(spec.config, spec.dtype)
         self.has_experts = family.experts is not None
         if family.experts is not None:
-            self.moe = MixtureOfExperts(family.experts, config.hidden_size, family.activation, dtype)
-            self.router_norm = new_norm(config, dtype)
-            self.post_feedforward_layernorm_1 = new_norm(config, dtype)
-            self.post_feedforward_layernorm_2 = new_norm(config, dtype)
-            self.pre_feedforward_layernorm_2 = new_norm(config, dtype)
+            self.moe = MixtureOfExperts(family.experts, spec.config.hidden_size, family.activation, spec.dtype)
+            self.router_norm = new_norm(spec.config, spec.dtype)
+            self.post_feedforward_layernorm_1 = new_norm(spec.config, spec.dtype)
+            self.post_feedforward_layernorm_2 = new_norm(spec.config, spec.dtype)
+            self.pre_feedforward_layernorm_2 = new_norm(spec.config, spec.dtype)
 
     def forward(
         self,

@@ -5,27 +5,24 @@ positions in the others, and DeepSeek-V3's experts.
 import re
 from dataclasses import replace
 
-import torch
 from torch import nn
 
 from lullm.config.layer.recurrent import DeltaNetConfig
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderStyle, place_of, rules_of
+from lullm.models.decoder import DecoderStyle, LayerSpec
 from lullm.models.family.experts.deepseek import latent_attention
 from lullm.models.family.experts.routed import GLM_RENAMES, MIXTRAL_RENAMES, drafts_of, experts_or_mlp
+from lullm.models.rules import rules_of
 from lullm.nn.recurrent.kimi_delta import KimiDelta
-from lullm.types.layer_kind import RecurrentState
 from lullm.weights.rule import Fusion, Rename
 
 
-def _mixers(
-    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
-) -> dict[str, nn.Module]:
-    if not isinstance(config.layer_kinds[layer], RecurrentState):
-        return latent_attention(config, style, layer, group, dtype)
-    delta_net, sizes = config.family.recurrent, (config.hidden_size, config.family.rms_norm_eps)
+def _mixers(spec: LayerSpec) -> dict[str, nn.Module]:
+    if not spec.is_recurrent:
+        return latent_attention(spec)
+    delta_net, sizes = spec.config.family.recurrent, (spec.config.hidden_size, spec.config.family.rms_norm_eps)
     assert isinstance(delta_net, DeltaNetConfig), "of this family"
-    return {"self_attn": KimiDelta(delta_net, *sizes, layer, place_of(config, layer), dtype)}
+    return {"self_attn": KimiDelta(delta_net, *sizes, spec.number, spec.place, spec.dtype)}
 
 
 def kimi_linear_style(config: ModelConfig) -> DecoderStyle:

@@ -4,16 +4,15 @@ a window, a gate multiplies each head's result, and mixers and MLPs have norms o
 
 from dataclasses import replace
 
-import torch
 from torch import nn
 
 from lullm.config.layer.recurrent import ShortConvolutionConfig
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderStyle, attention_alone, place_of, rules_of
+from lullm.models.decoder import DecoderStyle, LayerSpec, attention_alone
 from lullm.models.family.experts.routed import MIXTRAL_RENAMES, ROW_STACKS, experts_or_mlp, with_gates_apart
 from lullm.models.family.gemma.gemma3 import GemmaLayer
+from lullm.models.rules import rules_of
 from lullm.nn.recurrent.convolution import ShortConvolution
-from lullm.types.layer_kind import RecurrentState
 from lullm.weights.rule import renames
 
 RENAMES = (
@@ -36,15 +35,13 @@ LFM3_RENAMES = renames(
 )
 
 
-def _mixers(
-    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
-) -> dict[str, nn.Module]:
+def _mixers(spec: LayerSpec) -> dict[str, nn.Module]:
     """Attention, or a convolution in its place."""
-    if not isinstance(config.layer_kinds[layer], RecurrentState):
-        return attention_alone(config, style, layer, group, dtype)
-    convolution = config.family.recurrent
+    if not spec.is_recurrent:
+        return attention_alone(spec)
+    convolution = spec.config.family.recurrent
     assert isinstance(convolution, ShortConvolutionConfig), "of this family"
-    return {"conv": ShortConvolution(convolution, config.hidden_size, layer, place_of(config, layer), dtype)}
+    return {"conv": ShortConvolution(convolution, spec.config.hidden_size, spec.number, spec.place, spec.dtype)}
 
 
 def lfm2_style(config: ModelConfig) -> DecoderStyle:

@@ -7,16 +7,15 @@ experts give times another.
 import re
 from dataclasses import replace
 
-import torch
 from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderLayer, DecoderStyle, attention_alone, place_of, rules_of
+from lullm.models.decoder import DecoderLayer, DecoderStyle, LayerSpec, attention_alone
 from lullm.models.family.experts.routed import MIXTRAL_RENAMES, experts_or_mlp
+from lullm.models.rules import rules_of
 from lullm.nn.context import StepContext
 from lullm.nn.recurrent.lightning import LightningAttention
 from lullm.ops.table import Ops
-from lullm.types.layer_kind import RecurrentState
 from lullm.weights.rule import Fusion, HeadOrder, Scale
 
 RATES = re.compile(r"\.self_attn\.(slope_rate|(query|key|diagonal)_decay)$")
@@ -26,11 +25,11 @@ RATES = re.compile(r"\.self_attn\.(slope_rate|(query|key|diagonal)_decay)$")
 class MiniMaxLayer(DecoderLayer):
     """One layer, under the checkpoint's names."""
 
-    def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
-        super().__init__(config, style, layer, group, dtype)
-        stream = config.family.normed_stream
+    def __init__(self, spec: LayerSpec):
+        super().__init__(spec)
+        stream = spec.config.family.normed_stream
         assert stream is not None, "of this family"
-        is_linear = isinstance(config.layer_kinds[layer], RecurrentState)
+        is_linear = spec.is_recurrent
         self.kept_by_mixer = stream.linear_kept if is_linear else stream.full_kept
         self.kept_by_mlp = stream.mlp_kept
 
@@ -55,12 +54,10 @@ def _keep(stream: Tensor, factor: float, added: Tensor, ops: Ops) -> None:
     ops.add_(stream, added)
 
 
-def _mixers(
-    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
-) -> dict[str, nn.Module]:
-    if not isinstance(config.layer_kinds[layer], RecurrentState):
-        return attention_alone(config, style, layer, group, dtype)
-    return {"self_attn": LightningAttention(config, layer, place_of(config, layer), dtype)}
+def _mixers(spec: LayerSpec) -> dict[str, nn.Module]:
+    if not spec.is_recurrent:
+        return attention_alone(spec)
+    return {"self_attn": LightningAttention(spec.config, spec.number, spec.place, spec.dtype)}
 
 
 def minimax_style(config: ModelConfig) -> DecoderStyle:

@@ -6,22 +6,19 @@ The others have attention as in OLMo 3, with norms after it; delta nets have nor
 from dataclasses import replace
 from functools import partial
 
-import torch
-
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderLayer, DecoderStyle, rules_of
+from lullm.models.decoder import DecoderLayer, DecoderStyle, LayerSpec
 from lullm.models.family.hybrid.qwen_next import delta_net_or_attention
 from lullm.models.family.olmo import OlmoLayer
-from lullm.types.layer_kind import RecurrentState
+from lullm.models.rules import rules_of
 from lullm.weights.rule import Fusion, renames
 
 MIXER_EPS = 1e-5
 """Of the norm after the delta net; other norms may differ."""
 
 
-def _layer(config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype) -> DecoderLayer:
-    is_recurrent = isinstance(config.layer_kinds[layer], RecurrentState)
-    return (DecoderLayer if is_recurrent else OlmoLayer)(config, style, layer, group, dtype)
+def _layer(spec: LayerSpec) -> DecoderLayer:
+    return (DecoderLayer if spec.is_recurrent else OlmoLayer)(spec)
 
 
 def olmo_hybrid_style(config: ModelConfig) -> DecoderStyle:

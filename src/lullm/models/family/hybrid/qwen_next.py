@@ -8,16 +8,15 @@ MoE.
 import re
 from dataclasses import replace
 
-import torch
 from torch import nn
 
 from lullm.config.layer.recurrent import DeltaNetConfig
 from lullm.config.model import ModelConfig
 from lullm.log import get_logger
-from lullm.models.decoder import DecoderStyle, attention_alone, place_of, rules_of
+from lullm.models.decoder import DecoderStyle, LayerSpec, attention_alone
 from lullm.models.family.experts.routed import experts_or_mlp
+from lullm.models.rules import rules_of
 from lullm.nn.recurrent.gated_delta import GatedDeltaNet
-from lullm.types.layer_kind import RecurrentState
 from lullm.weights.rule import Fusion, HeadOrder, Offset, Stack, WeightRules, rotated_first
 
 logger = get_logger(__name__)
@@ -35,21 +34,17 @@ STACKS = (
 
 
 def delta_net_or_attention(
-    config: ModelConfig,
-    style: DecoderStyle,
-    layer: int,
-    group: int,
-    dtype: torch.dtype,
+    spec: LayerSpec,
     *,
     eps: float | None = None,
     is_apart: bool = False,
 ) -> dict[str, nn.Module]:
     """Attention, or a gated delta net in its place; `eps`: of its norm, if it differs from the others'."""
-    if not isinstance(config.layer_kinds[layer], RecurrentState):
-        return attention_alone(config, style, layer, group, dtype)
-    sizes = config.hidden_size, config.family.rms_norm_eps if eps is None else eps
-    place = place_of(config, layer)
-    return {"linear_attn": GatedDeltaNet(_delta_net(config), *sizes, layer, place, dtype, is_apart)}
+    if not spec.is_recurrent:
+        return attention_alone(spec)
+    sizes = spec.config.hidden_size, spec.config.family.rms_norm_eps if eps is None else eps
+    delta_net, place = _delta_net(spec.config), spec.place
+    return {"linear_attn": GatedDeltaNet(delta_net, *sizes, spec.number, place, spec.dtype, is_apart)}
 
 
 def _delta_net(config: ModelConfig) -> DeltaNetConfig:

@@ -3,27 +3,24 @@
 import re
 from dataclasses import replace
 
-import torch
 from torch import nn
 
 from lullm.config.layer.recurrent import GatedUnitConfig
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderStyle, attention_alone, place_of, rules_of
+from lullm.models.decoder import DecoderStyle, LayerSpec, attention_alone
+from lullm.models.rules import rules_of
 from lullm.nn.recurrent.gated_unit import GatedUnit
-from lullm.types.layer_kind import RecurrentState
 from lullm.weights.rule import Fusion, Offset, renames
 
 PLUS_ONE = Offset(re.compile(r"norm\.weight$"), 1.0)
 
 
-def _mixers(
-    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
-) -> dict[str, nn.Module]:
-    if not isinstance(config.layer_kinds[layer], RecurrentState):
-        return attention_alone(config, style, layer, group, dtype)
-    unit, activation = config.family.recurrent, config.family.activation
+def _mixers(spec: LayerSpec) -> dict[str, nn.Module]:
+    if not spec.is_recurrent:
+        return attention_alone(spec)
+    unit, activation = spec.config.family.recurrent, spec.config.family.activation
     assert isinstance(unit, GatedUnitConfig), "of this family"
-    return {"unit": GatedUnit(unit, config.hidden_size, activation, layer, place_of(config, layer), dtype)}
+    return {"unit": GatedUnit(unit, spec.config.hidden_size, activation, spec.number, spec.place, spec.dtype)}
 
 
 def recurrent_gemma_style(config: ModelConfig) -> DecoderStyle:

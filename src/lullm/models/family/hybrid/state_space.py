@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from lullm.config.decoder import ParallelFactors
 from lullm.config.layer.recurrent import SelectiveConfig, StateSpaceConfig
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderStyle, attention_alone, place_of, rules_of, with_one_gate_up
+from lullm.models.decoder import DecoderStyle, LayerSpec, attention_alone, place_of
 from lullm.models.family.experts.routed import experts_or_mlp
+from lullm.models.rules import rules_of, with_one_gate_up
 from lullm.nn.context import StepContext
 from lullm.nn.experts import MixtureOfExperts
 from lullm.nn.mlp import MLP
@@ -60,14 +61,12 @@ def _selective(config: ModelConfig, index: int, dtype: torch.dtype) -> Selective
     return SelectiveScan(selective, config.hidden_size, index, place_of(config, index), dtype)
 
 
-def _either(
-    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
-) -> dict[str, nn.Module]:
+def _either(spec: LayerSpec) -> dict[str, nn.Module]:
     """Attention, or a state space in its place."""
-    if isinstance(config.layer_kinds[layer], RecurrentState):
-        make = _selective if isinstance(config.family.recurrent, SelectiveConfig) else _state_space
-        return {"mamba": make(config, layer, dtype)}
-    return attention_alone(config, style, layer, group, dtype)
+    if spec.is_recurrent:
+        make = _selective if isinstance(spec.config.family.recurrent, SelectiveConfig) else _state_space
+        return {"mamba": make(spec.config, spec.number, spec.dtype)}
+    return attention_alone(spec)
 
 
 def _style(config: ModelConfig, rules: WeightRules) -> DecoderStyle:
@@ -92,11 +91,9 @@ def granite_hybrid_style(config: ModelConfig) -> DecoderStyle:
     return replace(_style(config, rules), make_mlp=experts_or_mlp)
 
 
-def _side_by_side(
-    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
-) -> dict[str, nn.Module]:
-    attention = attention_alone(config, style, 2 * layer, group, dtype)
-    return attention | {"mamba": _state_space(config, 2 * layer + 1, dtype)}
+def _side_by_side(spec: LayerSpec) -> dict[str, nn.Module]:
+    attention = attention_alone(replace(spec, number=2 * spec.number))
+    return attention | {"mamba": _state_space(spec.config, 2 * spec.number + 1, spec.dtype)}
 
 
 def falcon_h1_style(config: ModelConfig) -> DecoderStyle:
@@ -147,16 +144,14 @@ class FeedForwardExperts(MixtureOfExperts):
         return super().forward(x, context.ops)
 
 
-def _one_thing(
-    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
-) -> dict[str, nn.Module]:
-    if not isinstance(config.layer_kinds[layer], Nothing):
-        return _either(config, style, layer, group, dtype)
-    family = config.family
-    if family.experts is not None and family.experts.layers[layer]:
-        return {"moe": FeedForwardExperts(family.experts, config.hidden_size, family.activation, dtype)}
-    sizes = config.hidden_size, family.intermediate_size
-    return {"feed_forward": FeedForward(*sizes, family.activation, family.mlp_bias, dtype)}
+def _one_thing(spec: LayerSpec) -> dict[str, nn.Module]:
+    if not isinstance(spec.config.layer_kinds[spec.number], Nothing):
+        return _either(spec)
+    family = spec.config.family
+    if family.experts is not None and family.experts.layers[spec.number]:
+        return {"moe": FeedForwardExperts(family.experts, spec.config.hidden_size, family.activation, spec.dtype)}
+    sizes = spec.config.hidden_size, family.intermediate_size
+    return {"feed_forward": FeedForward(*sizes, family.activation, family.mlp_bias, spec.dtype)}
 
 
 def no_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> None:

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from lullm.config.layer.recurrent import StateSpaceConfig
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import Decoder, DecoderLayer, DecoderStyle, new_embedding, place_of, rules_of
+from lullm.models.decoder import Decoder, DecoderLayer, DecoderStyle, LayerSpec, new_embedding, place_of
 from lullm.models.family.hybrid.state_space import no_mlp
+from lullm.models.rules import rules_of
 from lullm.nn.attention import Attention, AttentionStyle
 from lullm.nn.context import StepContext
 from lullm.nn.linear import FusedLinear, Linear
@@ -103,8 +104,8 @@ class PlacedBlock(nn.Module):
 class Zamba2Layer(DecoderLayer):
     """Maybe a block, then a norm and a state space."""
 
-    def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
-        super().__init__(config, style, layer, group, dtype)
+    def __init__(self, spec: LayerSpec):
+        super().__init__(spec)
         self.block: PlacedBlock | None = None
 
     def forward(
@@ -156,12 +157,11 @@ def _blocks(config: ModelConfig) -> dict[int, int]:
     return dict(zip(layers, cycle(range(shared.num_blocks)), strict=False))
 
 
-def _mixers(
-    config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype
-) -> dict[str, nn.Module]:
-    state_space, index = config.family.recurrent, 2 * layer + 1
+def _mixers(spec: LayerSpec) -> dict[str, nn.Module]:
+    state_space, index = spec.config.family.recurrent, 2 * spec.number + 1
     assert isinstance(state_space, StateSpaceConfig), "of this family"
-    return {"mamba": StateSpace(state_space, config.hidden_size, MIXER_EPS, index, place_of(config, index), dtype)}
+    place = place_of(spec.config, index)
+    return {"mamba": StateSpace(state_space, spec.config.hidden_size, MIXER_EPS, index, place, spec.dtype)}
 
 
 def _rules(config: ModelConfig) -> WeightRules:

@@ -5,9 +5,10 @@ from dataclasses import replace
 from functools import partial
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderStyle, plain_mlp, rules_of
+from lullm.models.decoder import DecoderStyle, plain_mlp
 from lullm.models.family.layer_norm.falcon import RENAMES, of_each_group
 from lullm.models.family.layer_norm.parallel import layer_norm
+from lullm.models.rules import rules_of
 from lullm.weights.rule import renames
 
 EMBED_NORM = renames((r"^(transformer\.)?word_embeddings_layernorm\.", "model.embed_norm."))

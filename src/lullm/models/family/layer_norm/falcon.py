@@ -7,8 +7,9 @@ import re
 from dataclasses import replace
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderLayer, DecoderStyle, plain_mlp, rules_of
+from lullm.models.decoder import DecoderLayer, DecoderStyle, plain_mlp
 from lullm.models.family.layer_norm.parallel import MLPNormLayer, ParallelLayer, layer_norm
+from lullm.models.rules import rules_of
 from lullm.weights.rule import HeadOrder, renames
 
 RENAMES = renames(

@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from lullm.config.family.layer_norm.families import CODEGEN_PARTS
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderLayer, DecoderStyle, plain_mlp, rules_of
+from lullm.models.decoder import DecoderLayer, DecoderStyle, plain_mlp
 from lullm.models.family.glm import with_neighbours
 from lullm.models.family.layer_norm.parallel import LOGIT_BIAS, MLPNormLayer, ParallelLayer, layer_norm
+from lullm.models.rules import rules_of
 from lullm.weights.rule import HeadOrder, renames, rotated_first
 
 NEOX_RENAMES = renames(

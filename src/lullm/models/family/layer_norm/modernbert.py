@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, rules_of, with_one_gate_up
+from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, LayerSpec
 from lullm.models.family.layer_norm.parallel import layer_norm
+from lullm.models.rules import rules_of, with_one_gate_up
 from lullm.nn.linear import Linear
 from lullm.ops.table import Ops
 from lullm.weights.rule import renames
@@ -34,9 +35,9 @@ norm = partial(layer_norm, has_bias=False)
 class ModernBertLayer(DecoderLayer):
     """One layer; the first reads what the norm behind the embedding gives."""
 
-    def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
-        super().__init__(config, style, layer, group, dtype)
-        self.is_first = layer == 0
+    def __init__(self, spec: LayerSpec):
+        super().__init__(spec)
+        self.is_first = spec.number == 0
         if self.is_first:
             del self.input_layernorm
 

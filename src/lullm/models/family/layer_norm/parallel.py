@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderLayer, DecoderStyle
+from lullm.models.decoder import DecoderLayer, LayerSpec
 from lullm.nn.context import StepContext
 from lullm.nn.norm import LayerNorm
 from lullm.weights.rule import renames
@@ -18,8 +18,8 @@ class ParallelLayer(DecoderLayer):
 
     has_own_norm = False
 
-    def __init__(self, config: ModelConfig, style: DecoderStyle, layer: int, group: int, dtype: torch.dtype):
-        super().__init__(config, style, layer, group, dtype)
+    def __init__(self, spec: LayerSpec):
+        super().__init__(spec)
         if not self.has_own_norm:
             del self.post_attention_layernorm
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 from functools import partial
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderLayer, DecoderStyle, plain_mlp, rules_of
+from lullm.models.decoder import DecoderLayer, DecoderStyle, plain_mlp
 from lullm.models.family.layer_norm.parallel import UNGATED_RENAMES, ParallelLayer, layer_norm
+from lullm.models.rules import rules_of
 from lullm.weights.rule import Offset, renames
 
 STARCODER2_RENAMES = renames((r"\.mlp\.c_fc\.", ".mlp.fc1."), (r"\.mlp\.c_proj\.", ".mlp.fc2."))

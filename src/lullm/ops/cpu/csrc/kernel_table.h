@@ -178,8 +178,8 @@ struct Kernels {
   int64_t (*spin_products[2])(int64_t rounds);  // in registers only; how many operations those were
   // Rows of the weight that lie as they are.
   void (*linear_tail[2])(const LinearArgs&, int64_t first_row, int64_t last_row, int64_t first_out, int64_t last_out);
-  void (*pack_panel)(void* panel, int64_t num_units, void* scratch);   // scratch: a panel
-  void (*unpack_panel)(void* panel, int64_t num_units, void* scratch);
+  void (*pack_panel)(const void* rows, int64_t num_units, void* panel);  // 32 rows, not in place
+  void (*unpack_panel)(const void* panel, int64_t num_units, void* rows);
 
   void (*rms_norm[2])(const NormArgs&, int64_t first_row, int64_t last_row);
   void (*sum_squares[2])(const SharedNormArgs&, int64_t first_row, int64_t last_row);  // of this worker's part

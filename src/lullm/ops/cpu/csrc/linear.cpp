@@ -297,20 +297,18 @@ void linear_tail(const LinearArgs& a, int64_t first_row, int64_t last_row, int64
   for (; row < last_row; row++) multiply_tail_rows<T, 1>(a, row, first_out, last_out);
 }
 
-void pack_panel(void* panel, int64_t num_units, void* scratch) {
-  char* to = static_cast<char*>(scratch);
+void pack_panel(const void* rows, int64_t num_units, void* panel) {
+  char* to = static_cast<char*>(panel);
   for (int64_t unit = 0; unit < num_units; unit += kTileUnits)
     for (int64_t row = 0; row < kPanelRows; row += kTileRows, to += kTileBytes)
-      transpose(static_cast<char*>(panel) + (row * num_units + unit) * 4, num_units * 4, to, kTileUnits * 4);
-  std::memcpy(panel, scratch, kPanelRows * num_units * 4);
+      transpose(static_cast<const char*>(rows) + (row * num_units + unit) * 4, num_units * 4, to, kTileUnits * 4);
 }
 
-void unpack_panel(void* panel, int64_t num_units, void* scratch) {
+void unpack_panel(const void* panel, int64_t num_units, void* rows) {
   const char* from = static_cast<const char*>(panel);
   for (int64_t unit = 0; unit < num_units; unit += kTileUnits)
     for (int64_t row = 0; row < kPanelRows; row += kTileRows, from += kTileBytes)
-      transpose(from, kTileUnits * 4, static_cast<char*>(scratch) + (row * num_units + unit) * 4, num_units * 4);
-  std::memcpy(panel, scratch, kPanelRows * num_units * 4);
+      transpose(from, kTileUnits * 4, static_cast<char*>(rows) + (row * num_units + unit) * 4, num_units * 4);
 }
 
 // Products in registers only, for as long as `rounds` says: what no kernel can exceed. Gives the number of their additions

@@ -15,10 +15,12 @@ void lullm::multiply_last_rows(const LinearArgs& a, int dtype) {
   const int64_t count = tail_of(a, dtype), first = a.out - count, y_bytes = kPanelRows * y_size;
   char* panel = static_cast<char*>(scratch(kPartialScratch, panel_bytes + kPanelRows * size + a.num_rows * y_bytes));
   char *bias = panel + panel_bytes, *y = bias + kPanelRows * size;
-  std::memcpy(panel, static_cast<const char*>(a.weight) + first * a.in * size, count * a.in * size);
-  std::memset(panel + count * a.in * size, 0, (kPanelRows - count) * a.in * size + kPanelRows * size);
+  char* rows_of_panel = static_cast<char*>(scratch(kItemScratch, panel_bytes));
+  std::memcpy(rows_of_panel, static_cast<const char*>(a.weight) + first * a.in * size, count * a.in * size);
+  std::memset(rows_of_panel + count * a.in * size, 0, (kPanelRows - count) * a.in * size);
+  std::memset(bias, 0, kPanelRows * size);
   if (a.bias != nullptr) std::memcpy(bias, static_cast<const char*>(a.bias) + first * size, count * size);
-  kernels().pack_panel(panel, units_of(a.in, dtype), scratch(kItemScratch, panel_bytes));
+  kernels().pack_panel(rows_of_panel, units_of(a.in, dtype), panel);
   LinearArgs last = a;
   last.weight = panel, last.bias = a.bias == nullptr ? nullptr : bias, last.y = y, last.y_stride = last.out = kPanelRows;
   const int64_t rows = rows_of_block(a, dtype);

@@ -12,6 +12,7 @@
 #include "isa.h"
 #include "kernel_table.h"
 #include "linear_item.h"
+#include "mapped.h"
 #include "operation.h"
 #include "thread_pool.h"
 
@@ -119,12 +120,15 @@ void lullm::linear(LinearArgs a, int dtype) {
 
 namespace {
 
-void for_panels(void* weight, int64_t out, int64_t in, int dtype, void (*change)(void*, int64_t, void*)) {
+void for_panels(void* weight, int64_t out, int64_t in, int dtype, void (*change)(const void*, int64_t, void*)) {
   const int64_t panel_bytes = kPanelRows * in * size_of(dtype);
   for_ranges(num_panels(out, in, dtype), panel_bytes, [&](int64_t first, int64_t last) {
     void* memory = scratch(kItemScratch, panel_bytes);
-    for (int64_t panel = first; panel < last; panel++)
-      change(static_cast<char*>(weight) + panel * panel_bytes, units_of(in, dtype), memory);
+    for (int64_t panel = first; panel < last; panel++) {
+      char* place = static_cast<char*>(weight) + panel * panel_bytes;
+      std::memcpy(memory, place, panel_bytes);
+      change(memory, units_of(in, dtype), place);
+    }
   });
 }
 
@@ -184,8 +188,12 @@ LULLM_EXPORT int lullm_embedding(const int64_t* token_ids, const void* weight, v
         std::memcpy(to, static_cast<const char*>(weight) + row * row_bytes, row_bytes);
         continue;
       }
-      const char* from = static_cast<const char*>(weight) + row / kPanelRows * kPanelRows * row_bytes +
-                         row % kPanelRows / kTileRows * kTileBytes + row % kTileRows * 4;
+      const char* panel = static_cast<const char*>(weight) + row / kPanelRows * kPanelRows * row_bytes;
+      if (const char* rows = mapped_rows(panel)) {
+        std::memcpy(to, rows + row % kPanelRows * row_bytes, row_bytes);
+        continue;
+      }
+      const char* from = panel + row % kPanelRows / kTileRows * kTileBytes + row % kTileRows * 4;
       // A line for each unit, so 16 times the row's bytes: 1024 rows of 2 KiB read at the memory's speed, 32 GB/s.
       for (int64_t tile = 0; tile < units; tile += kTileUnits, from += 2 * kTileBytes)
         for (int64_t unit = 0; unit < kTileUnits; unit++) std::memcpy(to + (tile + unit) * 4, from + unit * kTileRows * 4, 4);

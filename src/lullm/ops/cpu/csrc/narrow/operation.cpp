@@ -8,6 +8,7 @@
 
 #include "../isa.h"
 #include "../linear_item.h"
+#include "../mapped.h"
 #include "../operation.h"
 #include "../thread_pool.h"
 
@@ -91,6 +92,7 @@ namespace lullm {
 
 void multiply_panels(const LinearArgs& a, int dtype, int64_t first_row, int64_t last_row, int64_t first_panel,
                      int64_t last_panel) {
+  if (multiply_mapped(a, dtype, first_row, last_row, first_panel, last_panel)) return;
   const int64_t whole = is_narrow(a.format) ? std::min(last_panel, a.out_of_side() / kPanelRows) : last_panel;
   if (first_panel < whole) kernels().linear_panels[dtype](a, first_row, last_row, first_panel, whole, item_scratch(dtype));
   if (whole < last_panel) multiply_last(a, dtype, first_row, last_row);

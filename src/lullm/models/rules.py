@@ -1,0 +1,27 @@
+"""The rules from a checkpoint's names to parameters that most families begin with."""
+
+import re
+from dataclasses import replace
+
+from lullm.config.model import ModelConfig
+from lullm.weights.rule import Rename, Scale, WeightRules, decoder_rules, without_tower
+
+
+def rules_of(config: ModelConfig, *renames: Rename) -> WeightRules:
+    """The rules of a family that has Llama's names, with or without what reads pictures; `renames`: and others."""
+    rotary_dim = config.family.rotary_dim(config.head_dim)
+    rules = without_tower(decoder_rules(config.ties_head, config.head_dim, rotary_dim))
+    rules = replace(rules, renames=(*rules.renames, *renames))
+    if config.family.residual_scale == 1.0:
+        return rules
+    # Folded into the last matrices of attention and MLP: rounded as a product would be, without a pass of its own.
+    return replace(rules, scales=(Scale(RESIDUAL, config.family.residual_scale),))
+
+
+def with_one_gate_up(rules: WeightRules) -> WeightRules:
+    """Where a checkpoint holds gates and ups as one tensor, or no gates."""
+    return replace(rules, fusions=tuple(fusion for fusion in rules.fusions if fusion.into != "gate_up_proj"))
+
+
+RESIDUAL = re.compile(r"\.(o_proj|out_proj|down_proj)\.(weight|bias)$")
+"""The matrices whose results are added to the residual stream."""
