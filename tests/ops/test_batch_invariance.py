@@ -70,6 +70,17 @@ def packed(*shape, dtype, seed=1):
 
 
 @DTYPES
+@pytest.mark.parametrize("num_rows", [2, 40, 64])
+def test_rows_that_a_thread_prepared_are_of_one_operation(dtype, num_rows):
+    """Each thread prepares few rows for itself, once: the next operation's have the same size and place."""
+    x, weight = normal(num_rows, 128, dtype=dtype), packed(2048, 128, dtype=dtype)
+    for _ in range(5):
+        before = native.linear(x, weight, None)
+        x *= 2
+        assert torch.equal(native.linear(x, weight, None), 2 * before)
+
+
+@DTYPES
 def test_results_that_begin_within_a_cache_line(dtype):
     """Stores past the caches want whole lines, so these go the usual way; what lies around them stays."""
     x, weight = make_rows(64, dtype)[:40], normal(128, 64, dtype=dtype, seed=1)

@@ -169,6 +169,7 @@ struct Kernels {
   int64_t (*prepared_bytes[2])(const LinearArgs&);
   void (*prepare_rows[2])(const LinearArgs&, int64_t first, int64_t last);
   int64_t (*row_group[2])(const LinearArgs&);
+  int64_t own_rows;  // up to so many rows of x each thread prepares for itself
   int64_t (*cached_row_bytes[2])(const LinearArgs&);  // what an item wants to have of each of its rows in the cache
   int64_t linear_scratch_bytes[2];
   void (*linear_panels[2])(const LinearArgs&, int64_t first_row, int64_t last_row, int64_t first_panel,

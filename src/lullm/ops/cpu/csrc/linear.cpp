@@ -369,6 +369,7 @@ void fill_linear(Kernels& kernels) {
   kernels.prefers_dots = prefers_dot();
   if (kernels.prefers_dots) fill_line<DotLine>(kernels);
 #endif
+  kernels.own_rows = kRegisters >= 32 ? 64 : 0;  // with fewer registers, 8 rows lost 5 % by it
   kernels.pack_panel = pack_panel;
   kernels.unpack_panel = unpack_panel;
 }

@@ -31,12 +31,14 @@ using namespace avx512_bf16;
 // How far ahead of the reading a panel is fetched from memory, and from the second-level cache into the first.
 constexpr int64_t kFarBytes = 8192;
 constexpr int64_t kNearBytes = 4096;
+constexpr int64_t kPairsFarBytes = 4096;  // where two pairs of row tiles follow: a page, more and less are slower
 constexpr int64_t kRowNearBytes = 2048;  // the same for one row
 constexpr int64_t kLinesPerStep = 32;  // cache lines of a panel that one step of the depth reads
 constexpr int64_t kMostShare = 10;     // lines a step that pairs of row tiles may have to share: three pairs or more do so
 constexpr int64_t kManyPairs = 6;      // and from here on they fetch only so many of what follows
 constexpr int64_t kMostLines = 4;      // per step, one in a quarter of it: bursts hold tiles up
 constexpr int64_t kBlockSteps = 16;    // of the depth, where several pairs of row tiles share a block,
+constexpr int64_t kTwoBlockSteps = 4;  // where they are two: while the second passes nothing is fetched
 constexpr int64_t kFewBlockSteps = 8;  // where they are fewer than kManyPairs: memory limits those, more blocks do not
 constexpr int64_t kChunkSteps = 16;    // and of a chunk, where
 constexpr int64_t kWholeSteps = 32;    // the depth is more than this
@@ -149,17 +151,21 @@ inline void multiply(const char* x0, const char* x1, const char* w, int64_t step
     };
     fetch(0);
     TILE_LOAD(6, w, 64);
-    fetch(1);
+    if (!kTwo) fetch(1);
     TILE_LOAD_ONCE(4, x0, 64);
     TILE_MULTIPLY(0, 4, 6);
-    fetch(2);
+    if (!kTwo) fetch(2);
     TILE_LOAD(7, w + kTileBytes, 64);
     TILE_MULTIPLY(1, 4, 7);
-    fetch(3);
     if (kTwo) {
+      fetch(1);
       TILE_LOAD_ONCE(5, x1, 64);
+      fetch(2);
       TILE_MULTIPLY(2, 5, 6);
+      fetch(3);
       TILE_MULTIPLY(3, 5, 7);
+    } else {
+      fetch(3);
     }
     results.store_rows(rows_per_step);
   }
@@ -237,8 +243,12 @@ void linear_panels(const LinearArgs& a, int64_t first_row, int64_t last_row, int
   const int64_t sides = a.num_sides(), side_panels = a.out_of_side() / kPanelRows;  // from a gate panel to its up panel
   char* expanded = static_cast<char*>(scratch) + kSumsBytes;
   const bool is_chunked = num_pairs > 1 && depth > kWholeSteps && (last_row - first_row) * a.in * 2 > kWholeBytes;
-  const int64_t block = num_pairs >= kManyPairs ? kBlockSteps : num_pairs > 1 ? kFewBlockSteps : widens ? kNarrowSteps : depth;
-  const int64_t chunk = is_chunked ? kChunkSteps : depth;
+  const int64_t block = num_pairs >= kManyPairs           ? kBlockSteps
+                        : num_pairs == 2 && !widens       ? kTwoBlockSteps
+                        : num_pairs > 1                   ? kFewBlockSteps
+                        : widens                          ? kNarrowSteps
+                                                          : depth;
+  const int64_t chunk = is_chunked ? kChunkSteps : depth, far = num_pairs == 2 ? kPairsFarBytes : kFarBytes;
   for (int64_t begin = 0; begin < depth; begin += chunk) {
     const int64_t end_step = begin + chunk < depth ? begin + chunk : depth;
     for (int64_t panel = first_panel; panel < last_panel; panel++) {
@@ -254,21 +264,24 @@ void linear_panels(const LinearArgs& a, int64_t first_row, int64_t last_row, int
           const int64_t steps = end_step - step < block ? end_step - step : block;
           if (widens)
             expand_narrow(reinterpret_cast<const uint8_t*>(w), a.format, a.in, step, steps, reinterpret_cast<Bf16*>(expanded));
-          for (int64_t pair = 0; pair < num_pairs; pair++) {
-            const int64_t row = first_row + pair * 32, end = row + 32 < last_row ? row + 32 : last_row;
-            const char* x0 = static_cast<const char*>(a.x_prepared) + row / 16 * row_tile_bytes + step * kTileBytes;
+          const char* from = widens ? expanded : w + step * 2 * kTileBytes;
+          const bool has_reader = !widens && (share > kMostShare || (panel == first_panel && side == 0 && step == 0));
+          const bool is_first = step == 0, is_last = side + 1 == sides && step + steps == depth;
+          const char* x0 = static_cast<const char*>(a.x_prepared) + first_row / 16 * row_tile_bytes + step * kTileBytes;
+          const char* ahead = next + (step - begin) * num_pairs * lines * 64;
+          float* sums = panel_sums + side * kImage;
+          for (int64_t row = first_row; row < last_row; row += 32) {
             const char* x1 = x0 + row_tile_bytes;
-            const char* from = widens ? expanded : w + step * 2 * kTileBytes;
-            float* sums = panel_sums + (pair * sides + side) * kImage;
-            const bool is_reading = !widens && pair == 0 && (share > kMostShare || (panel == first_panel && side == 0 && step == 0));
-            const char* ahead =
-                is_reading ? from + kFarBytes : next + ((step - begin) * num_pairs + pair * steps) * lines * 64;
-            const bool is_two = end - row > 16, is_first = step == 0;
-            if (is_two && is_reading) multiply<true, true>(x0, x1, from, steps, ahead, lines, sums, is_first, results);
-            else if (is_two) multiply<true, false>(x0, x1, from, steps, ahead, lines, sums, is_first, results);
-            else if (is_reading) multiply<false, true>(x0, x0, from, steps, ahead, lines, sums, is_first, results);
-            else multiply<false, false>(x0, x0, from, steps, ahead, lines, sums, is_first, results);
-            if (side + 1 == sides && step + steps == depth) results.take(sums - side * kImage, row, end, panel);
+            const bool is_two = last_row - row > 16;
+            if (has_reader && row == first_row) {
+              if (is_two) multiply<true, true>(x0, x1, from, steps, from + far, lines, sums, is_first, results);
+              else multiply<false, true>(x0, x0, from, steps, from + far, lines, sums, is_first, results);
+            } else {
+              if (is_two) multiply<true, false>(x0, x1, from, steps, ahead, lines, sums, is_first, results);
+              else multiply<false, false>(x0, x0, from, steps, ahead, lines, sums, is_first, results);
+            }
+            if (is_last) results.take(sums - side * kImage, row, std::min(row + 32, last_row), panel);
+            x0 += 2 * row_tile_bytes, sums += sides * kImage, ahead += steps * lines * 64;
           }
         }
       }
