@@ -88,6 +88,10 @@ RUNS = {
         "--shape tiny --repeat 1 --num-prompts 1 --input-len 16 --targets ram",
         rf"\| ram \| \d+ \| wake \| {FIGURE} \|",
     ),
+    "speculation": (
+        "--streams 1 --rounds 1 --input-len 8 --output-len 8",
+        rf"1 streams: +{FIGURE} -> +{FIGURE} tok/s, x{FIGURE}; \d+ guessed, \d+% right, answers equal",
+    ),
     "startup": ("--runs 1", rf"(?s)\| pack the weights \| {FIGURE} .*\| start to first token \| {FIGURE} "),
     "startup --serve": ("--runs 1", rf"\| start to first token \| {FIGURE} \|"),
     "template": ("--rounds 3", rf"(?s)500 messages, here +{FIGURE} us.* 500 messages, other process +{FIGURE} us"),

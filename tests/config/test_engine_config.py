@@ -1,6 +1,7 @@
 """EngineConfig: ranges, what does not exist yet is refused, resolution against the model."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
 from lullm.config.option.sleep_after import SleepRung
 from lullm.errors import ConfigError, UnsupportedError
+from lullm.types.layer_kind import RecurrentState
 
 MODEL = ModelConfig.from_dict(
     {
@@ -210,6 +212,55 @@ def test_what_was_said_stays_in_the_resolved_config():
         assert getattr(resolved, name) == getattr(said, name) or getattr(said, name) in (None, "auto"), name
         assert getattr(resolved, name) != "auto" or name in ("kv_cache_dtype", "preemption_mode", "attention_backend",
                                                             "load_format", "model_impl"), name  # fmt: skip
+
+
+def ngram(**values):
+    return json.dumps({"method": "ngram", "num_speculative_tokens": 5, **values})
+
+
+@pytest.mark.parametrize(
+    ("text", "bounds"),
+    [
+        (ngram(), (5, 5)),
+        (ngram(prompt_lookup_max=4, prompt_lookup_min=2), (2, 4)),
+        (ngram(prompt_lookup_max=3), (3, 3)),
+        (ngram(prompt_lookup_min=2), (2, 2)),
+    ],
+)
+def test_speculation(text, bounds):
+    config = EngineConfig(speculative_config=text).resolve(MODEL)
+    found = config.speculative_config
+    assert found.num_speculative_tokens == 5 and (found.prompt_lookup_min, found.prompt_lookup_max) == bounds
+    assert EngineConfig.from_options({"speculative_config": json.loads(text)}).resolve(MODEL) == config
+    assert EngineConfig(device="cuda").resolve(MODEL).async_scheduling
+    assert not EngineConfig(device="cuda", speculative_config=text).resolve(MODEL).async_scheduling
+    assert EngineConfig.from_options({"speculative_config": {}}).resolve(MODEL).speculative_config is None
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("[]", ConfigError, "must be a JSON object"),
+        ('{"method": "eagle"}', UnsupportedError, "no model drafts tokens yet"),
+        ('{"num_speculative_tokens": 5}', UnsupportedError, "the only method is"),
+        ('{"method": "ngram"}', ConfigError, "needs num_speculative_tokens"),
+        (ngram(model="x"), ConfigError, "not model"),
+        (ngram(prompt_lookup_max=0), ConfigError, "prompt_lookup_max must be an integer from 1"),
+        (ngram(prompt_lookup_max=True), ConfigError, "prompt_lookup_max must be an integer from 1"),
+        (ngram(prompt_lookup_max=2, prompt_lookup_min=3), ConfigError, "must be at most"),
+    ],
+)
+def test_speculation_that_is_refused(text, error, message):
+    with pytest.raises(error, match=message):
+        EngineConfig(speculative_config=text)
+
+
+def test_speculation_needs_each_result_and_no_states():
+    with pytest.raises(ConfigError, match="does not go with async_scheduling"):
+        EngineConfig(speculative_config=ngram(), async_scheduling=True)
+    recurrent = dataclasses.replace(MODEL, layer_kinds=(RecurrentState(((4,),)),))
+    with pytest.raises(UnsupportedError, match="cannot go back"):
+        EngineConfig(speculative_config=ngram()).resolve(recurrent)
 
 
 def test_idle():

@@ -83,7 +83,7 @@ def test_three_thousand_rounds_in_several_groups(
         (30, 8, 16, "auto", {"windows": (6, None)}),
     ],
 )
-@pytest.mark.parametrize("ahead", [{"max_in_flight": 2}, {"max_in_flight": 4}])
+@pytest.mark.parametrize("ahead", [{"max_in_flight": 2}, {"max_in_flight": 4}, {"max_in_flight": 3, "most_drafts": 4}])
 def test_ten_thousand_rounds_planned_ahead(num_blocks, num_host_blocks, max_num_batched_tokens, mode, options, ahead):
     options = {"policy": "fcfs", "enable_prefix_caching": True, **ahead, **options}
     run_workload(
@@ -138,7 +138,7 @@ STATES = [
 ]
 
 
-@pytest.mark.parametrize("options", [{}, {"enable_prefix_caching": False}, {"max_in_flight": 3}])
+@pytest.mark.parametrize("options", [{}, {"enable_prefix_caching": False}, {"max_in_flight": 3, "most_drafts": 3}])
 @pytest.mark.parametrize(("windows", "num_blocks", "num_host_blocks", "max_num_batched_tokens", "mode"), STATES)
 def test_three_thousand_rounds_with_states(
     monkeypatch, windows, num_blocks, num_host_blocks, max_num_batched_tokens, mode, options
@@ -149,6 +149,7 @@ def test_three_thousand_rounds_with_states(
     options.pop("enable_prefix_caching", None)
     sim = run_workload("fcfs", has_cache, *pools, num_rounds=3_000, windows=windows, **options).sim
     assert bool(sim.block_space.prefix_cache.hits) == has_cache
+    assert sim.scheduler.stats.num_drafts == 0, "a state cannot go back"
 
 
 def largest_of(window):

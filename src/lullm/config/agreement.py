@@ -4,10 +4,12 @@ from lullm.config.generation import parse_override
 from lullm.config.json_file import option_object
 from lullm.config.model import ModelConfig
 from lullm.config.option.option import options_of
+from lullm.config.option.speculation import parse_speculation
 from lullm.config.parallel.cut import check_stages
 from lullm.config.parallel.share import share_of
 from lullm.config.user_option import UserOptions
 from lullm.errors import ConfigError, UnsupportedError
+from lullm.types.layer_kind import RecurrentState
 from lullm.types.parallel.placement import Axis
 from lullm.types.wire.importable import is_importable_name
 
@@ -46,6 +48,11 @@ def _check_together(options: UserOptions) -> None:
         )
     parse_override(options.override_generation_config)
     option_object("hf_overrides", options.hf_overrides)
+    if parse_speculation(options.speculative_config) is not None and options.async_scheduling:
+        raise ConfigError(
+            "speculative_config does not go with async_scheduling=True: how many guesses are right must be known "
+            "before the next step is planned; leave one of them out"
+        )
     check_stages(options.pipeline_layers, options.pipeline_parallel_size, bool(options.async_scheduling))
     if options.delay_factor and options.enable_chunked_prefill:
         raise ConfigError("delay_factor belongs to the prefill-first policy; set enable_chunked_prefill=False too")
@@ -79,6 +86,11 @@ def check_for_model(options: UserOptions, model: ModelConfig) -> None:
         "kv_cache_dtype": any(name in options.kv_cache_dtype for name in model.refused_caches),
         "batch_invariant": options.batch_invariant and bool(model.beside_ops),
     }
+    if options.speculative_config is not None and any(isinstance(kind, RecurrentState) for kind in model.layer_kinds):
+        raise UnsupportedError(
+            f"speculative_config is not there for {model.architecture}: the state of its recurrent layers cannot go "
+            "back when a guess is wrong; leave it out"
+        )
     reason = model.beside_ops or "keeps positions beside its keys"
     for name, wanted in wishes.items():
         if wanted:

@@ -16,6 +16,7 @@ from lullm.config.engine_option import EngineOptions
 from lullm.config.json_file import given_path
 from lullm.config.model import ModelConfig, ModelDType
 from lullm.config.option.option import described, options_of
+from lullm.config.option.speculation import parse_speculation
 from lullm.config.option.vllm import ELSEWHERE, VLLM_OPTIONS
 from lullm.config.parallel.cut import parse_pipeline_layers
 from lullm.config.resolved import ResolvedConfig
@@ -71,7 +72,7 @@ class EngineConfig(UserOptions):
                 f"unknown option {', '.join(map(repr, unknown))}{hints}; options are: {', '.join(sorted(known))}"
             )
         said = {name: value for name, value in own.items() if value is not None or known[name].is_optional}
-        for name in ("override_generation_config", "hf_overrides"):
+        for name in ("override_generation_config", "hf_overrides", "speculative_config"):
             if isinstance(override := said.get(name), dict):  # vLLM's form of it
                 said[name] = json.dumps(override) if override else None
         paths = {name: os.fspath(value) for name, value in said.items() if isinstance(value, os.PathLike)}
@@ -96,6 +97,8 @@ class EngineConfig(UserOptions):
             )
         check_for_model(self, model)
         on_gpu, is_cut = self.device == "cuda", self.pipeline_parallel_size > 1
+        speculation = parse_speculation(self.speculative_config)
+        overlaps = on_gpu and not is_cut and speculation is None
         return ResolvedConfig(
             **{field.name: getattr(self, field.name) for field in dataclasses.fields(EngineOptions)}
             | {"quantization": self.quantization or (None if on_gpu else model.quantization)}
@@ -106,9 +109,10 @@ class EngineConfig(UserOptions):
             device="cuda" if on_gpu else "cpu",
             gpu_memory_utilization=self.gpu_memory_utilization
             or (DEFAULT_GPU_MEMORY_UTILIZATION if on_gpu else DEFAULT_CPU_KV_SHARE),
-            async_scheduling=on_gpu and not is_cut if self.async_scheduling is None else self.async_scheduling,
+            async_scheduling=overlaps if self.async_scheduling is None else self.async_scheduling,
             pipeline_layers=parse_pipeline_layers(self.pipeline_layers, self.pipeline_parallel_size),
             keep_backup=(on_gpu and self.enable_sleep_mode) if self.keep_backup is None else self.keep_backup,
+            speculative_config=speculation,
         )
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 from lullm.config.engine_option import EngineOptions
 from lullm.config.model import ModelConfig, ModelDType
 from lullm.config.option.sleep_after import SleepRung
+from lullm.config.option.speculation import Speculation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,7 @@ class ResolvedConfig(EngineOptions):
             cache.
         async_scheduling: the next step is planned and launched while one runs.
         pipeline_layers: layers of each stage; empty: there is one stage, or the engine has not chosen yet.
+        speculative_config: how the next tokens are guessed; None: they are not.
         keep_backup: the host memory of a sleep stays allocated, with the weights in it, for the next sleep.
     """
 
@@ -36,6 +38,7 @@ class ResolvedConfig(EngineOptions):
     async_scheduling: bool
     pipeline_layers: tuple[int, ...]
     keep_backup: bool
+    speculative_config: Speculation | None = None
 
     @property
     def max_in_flight(self) -> int:

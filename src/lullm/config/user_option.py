@@ -86,6 +86,14 @@ class UserOptions(EngineOptions):
     async_scheduling: bool | None = option(
         None, "plan and launch the next step while one runs; default: on a GPU (a CPU gains nothing)", "device"
     )
+    speculative_config: str | None = option(
+        None,
+        "guess the next tokens where the text repeats itself, and verify them in one step, as JSON: "
+        '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 2}; the tokens '
+        "are those without it; default: none",
+        "scheduling",
+        value_name="JSON",
+    )
     pipeline_layers: str | None = option(
         None,
         "layers of each of the pipeline's stages, like 10,12; default: as even as the bytes of weights that a step "

@@ -14,6 +14,7 @@ from lullm.executor.executor import Executor
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.kv.layout import block_bytes, cache_layout_of, max_len_within, num_blocks_for_len
 from lullm.log import get_logger
+from lullm.sched.ngram import NgramDrafts
 from lullm.sched.plan_builder import SchedulerLimits
 from lullm.sched.preemption import PreemptionPolicy, Speeds
 from lullm.sched.scheduler import Scheduler
@@ -88,6 +89,7 @@ def open_scheduler(
         config.delay_factor,
         config.max_in_flight,
         config.feeds_back,
+        None if config.speculative_config is None else NgramDrafts(config.speculative_config),
     )
 
 

@@ -38,7 +38,8 @@ class BlockSpaceManager:
 
     Some methods are those of its parts, bound once, since a forwarding call costs time at every step and sequence. See
     `BlockAdmission` for `num_required_blocks`, `can_allocate`, `allocate` and `share_prompt`; `Growth` for `has_slots`,
-    `can_append_slots` and `num_appendable`; `StateSnapshots.num_until_next` for `num_until_snapshot`.
+    `can_append_slots`, `num_appendable` and `num_draft_slots`; `StateSnapshots.num_until_next` for
+    `num_until_snapshot`.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class BlockSpaceManager:
         self._duplicates: list[Duplicate] = []
         growth = Growth(block_size, self.groups, self._device, self._tables)
         self.has_slots, self.can_append_slots = growth.has_slots, growth.can_append_slots
-        self.num_appendable = growth.num_appendable
+        self.num_appendable, self.num_draft_slots = growth.num_appendable, growth.num_draft_slots
         self._num_touched = growth.num_touched
         num_reserved = int(watermark * num_blocks)
         self._admission = admission = BlockAdmission(
@@ -90,7 +91,7 @@ class BlockSpaceManager:
     # -- growth --------------------------------------------------------------------------------------------------
 
     def append_slots(self, group: SequenceGroup, seq: Sequence, num_tokens: int) -> Slots:
-        """Make the slots of the next `num_tokens` tokens writable, and count them as computed."""
+        """Make the slots of the next `num_tokens` tokens writable, and count them as computed, drafts included."""
         start, tables = seq.num_computed_tokens, self._tables[seq.seq_id]
         end = seq.num_computed_tokens = start + num_tokens
         block_ids: tuple[PackedInts, ...] = ()
@@ -129,6 +130,11 @@ class BlockSpaceManager:
             duplicate.merge(self._tables)
         self._duplicates.clear()
         self._state_snapshots.keep_all(self._tables, self._device)
+
+    def shrink(self, seq: Sequence) -> None:
+        """Free the blocks after the computed tokens, which rejected drafts had taken."""
+        for table in self._tables[seq.seq_id]:
+            table.shrink(seq.num_computed_tokens)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Let the child, which has the parent's tokens so far, share all of the parent's blocks."""

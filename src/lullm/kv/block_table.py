@@ -129,6 +129,13 @@ class BlockTable:
             self._put(self._num_dropped, [NULL_BLOCK] * len(leaving))
             self._num_dropped = num_blocks
 
+    def shrink(self, num_tokens: int) -> None:
+        """Free the blocks that have no token when the table holds `num_tokens` tokens."""
+        num_blocks = cdiv(num_tokens, self._block_size)
+        if num_blocks < len(self.block_ids):
+            self.allocator.release(reversed(self.block_ids[num_blocks:]))
+            self.packed_ids = self.packed_ids[: num_blocks * INT_BYTES]
+
     def borrow(self, other: "BlockTable", first: int, end: int) -> None:
         """Share blocks `first`..`end` - 1 of `other`, where this table has NULL_BLOCK."""
         block_ids = self.block_ids[first:end].tolist()

@@ -49,6 +49,19 @@ class Growth:
             return num_tokens if num_free >= 0 else 0
         return min(num_tokens, common_len(growing, num_free) * self._block_size - start)
 
+    def num_draft_slots(self, seq: Sequence, num_others: int) -> int:
+        """Drafts that fit after all tokens of `seq`, beside the next tokens of `num_others` sequences.
+
+        A draft never takes a block that another running sequence needs for its token of this step. With recurrent
+        layers there are no drafts: a state cannot go back after a rejected draft.
+        """
+        if self._num_state_blocks:
+            return 0
+        tables, start = self._tables[seq.seq_id], seq.num_computed_tokens
+        num_taken = num_others * self._num_groups + _num_copied(tables, start)
+        num_free = max(self._pool.num_free - num_taken, 0)
+        return max(common_len(tables, num_free) * self._block_size - len(seq), 0)
+
     def most_touched(self, num_tokens: int) -> int:
         """The most free blocks that the next `num_tokens` tokens of a sequence can take."""
         per_group = cdiv(num_tokens - 1, self._block_size) + 1

@@ -26,7 +26,7 @@ class Counter(Metric):
 
 @dataclass
 class Vector(Metric):
-    """Counters by position. vLLM counts accepted drafts so; an engine without drafts has none."""
+    """Counters by position. vLLM counts accepted drafts so; lullm has none of them."""
 
     values: list[int]
 

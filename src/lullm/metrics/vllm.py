@@ -82,6 +82,9 @@ class _Gauges(Collector):
             ("num_preemptions", "Preemptions.", stats.num_preemptions),
             ("prompt_tokens", "Prompt tokens taken in.", stats.prompt_tokens_total),
             ("generation_tokens", "Tokens generated.", stats.generation_tokens_total),
+            ("spec_decode_num_drafts", "Times that next tokens were guessed.", stats.drafts_total),
+            ("spec_decode_num_draft_tokens", "Guessed tokens.", stats.draft_tokens_total),
+            ("spec_decode_num_accepted_tokens", "Guessed tokens that were right.", stats.accepted_tokens_total),
         ):
             counter = CounterMetricFamily(f"vllm:{name}", text, labels=_LABELS)
             counter.add_metric(self._values, value)

@@ -1,19 +1,23 @@
 """Intake: applies the result of a step: sequences get tokens, and some end.
 
-Every drawn token is appended to its sequence. The sequence ends at an end token, a stop token or a length limit. A
-sequence whose prompt is pooled ends once all its rows have arrived. Stop strings are found in the text, and end a
-sequence from outside (`Scheduler.finish`). The tokens of a beam search are offers, which are applied for all beams of a
-group at once.
+Every accepted token is appended to its sequence. The sequence ends at an end token, a stop token or a length limit, and
+later tokens are dropped. A sequence whose prompt is pooled ends once all its rows have arrived. Stop strings are found
+in the text, and end a sequence from outside (`Scheduler.finish`). The tokens of a beam search are offers, which are
+applied for all beams of a group at once.
 """
+
+from itertools import islice
 
 import msgspec
 
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.log import get_logger
+from lullm.sched.ngram import NgramDrafts
 from lullm.sched.roster import Roster
 from lullm.sched.stats import SchedulerStats
+from lullm.types.packed import unpack
 from lullm.types.sequence import Sequence, SequenceGroup, SequenceStatus
-from lullm.types.step import NO_TOKEN, DrawnToken, StepResult
+from lullm.types.step import NO_TOKEN, DrawnToken, StepPlan, StepResult
 
 logger = get_logger(__name__)
 
@@ -34,16 +38,22 @@ class Intake:
     """Applies results in order, and counts them in `stats`."""
 
     def __init__(
-        self, block_space: BlockSpaceManager, roster: Roster, max_model_len: int, stats: SchedulerStats
+        self,
+        block_space: BlockSpaceManager,
+        roster: Roster,
+        max_model_len: int,
+        stats: SchedulerStats,
+        drafts: NgramDrafts | None = None,
     ) -> None:
         self._stats = stats
         self._block_space = block_space
         self._roster = roster
         self._max_model_len = max_model_len
+        self._drafts = drafts
         self._outgrown: list[SequenceUpdate] = []
 
-    def take(self, result: StepResult, now: float) -> list[SequenceUpdate]:
-        """Append the drawn tokens, and end sequences that are done; one update per token, in plan order.
+    def take(self, plan: StepPlan, result: StepResult, now: float) -> list[SequenceUpdate]:
+        """Append the accepted tokens, and end sequences that are done; one update per token, in plan order.
 
         Groups that end here stay on the roster until the caller removes them. Tokens of sequences that had ended before
         are ignored.
@@ -57,7 +67,7 @@ class Intake:
         offers: dict[str, list[DrawnToken]] = {}
         num_by_last_s: dict[float, int] = {}  # by the time of their last token: requests that get tokens now
         find_member = self._roster.find_member
-        for drawn in result.tokens:
+        for drawn in result.tokens if self._drafts is None else self._accepted(self._drafts, plan, result):
             member = find_member(drawn.seq_id)
             if member is None or member[1].status.is_finished:
                 continue
@@ -129,7 +139,7 @@ class Intake:
         seq.append(token_id)
         self._stats.generation_tokens += 1
         params, num_known = group.request.params, len(seq.token_ids) - seq.num_pending
-        # The token was computed already, as a pending token. Only now is the content of its block known.
+        # The token was computed already, as a pending token or a draft. Only now is the content of its block known.
         if seq.num_computed_tokens >= num_known:
             self._block_space.promote(group, seq)
         output_len = num_known - seq.prompt_len
@@ -140,3 +150,36 @@ class Intake:
                 return self._roster.end(seq, SequenceStatus.FINISHED_STOPPED, token_id)
         if output_len == params.max_tokens or num_known >= self._max_model_len:
             self._roster.end(seq, SequenceStatus.FINISHED_LENGTH_CAPPED)
+
+    def _accepted(self, drafts: NgramDrafts, plan: StepPlan, result: StepResult) -> list[DrawnToken]:
+        """The tokens that stand behind right ones. Forgets the KV of rejected drafts.
+
+        A draft is right if the span before it, of the same sequence, drew this very token.
+        """
+        drawn, accepted = iter(result.tokens), list[DrawnToken]()
+        num_of_seq: dict[int, list[int]] = {}  # sequence -> its drafts, and those that were right
+        last_id, expected = -1, None
+        for span in plan.spans:
+            tokens = list(islice(drawn, len(span.draws)))
+            if span.seq_id == last_id:
+                nums = num_of_seq.setdefault(last_id, [0, 0])
+                nums[0] += 1
+                if unpack(span.token_ids) != [expected]:
+                    expected = None
+                    continue
+                nums[1] += 1
+            accepted += tokens
+            last_id, expected = span.seq_id, tokens[0].token_id if tokens else None
+        for seq_id, (num, num_right) in num_of_seq.items():
+            self._stats.num_drafts += 1
+            self._stats.num_draft_tokens += num
+            self._stats.num_accepted_tokens += num_right
+            member = self._roster.find_member(seq_id)
+            if member is None or member[1].is_finished:
+                continue
+            seq = member[1]
+            drafts.learn(seq, num_right)
+            if num_right < num:
+                seq.num_computed_tokens -= num - num_right
+                self._block_space.shrink(seq)
+        return accepted

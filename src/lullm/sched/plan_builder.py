@@ -6,11 +6,16 @@ sequences: the leader comes first, since the others share its prompt blocks; and
 
 `add` treats a group as computed: its counters advance, its blocks full of known tokens can be found by their content,
 and at the end of its prompt the other sequences are forked. So the plan must run.
+
+Drafts (`NgramDrafts`) use resources that are left over: budget, slots, and draws that no running sequence can need.
+Each is a span of one token behind its sequence's own, so that it runs as a decode does. Its draw verifies the next one.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lullm.kv.block_space import BlockSpaceManager
+from lullm.sched.ngram import NgramDrafts
 from lullm.sched.roster import Roster
 from lullm.types.draw import Draw, draw_params
 from lullm.types.packed import PackedInts, pack, pack_one
@@ -36,15 +41,17 @@ class PlanBuilder:
     `is_blocked`: a group must be preempted, which needs a plan that is made while no step runs.
 
     Args:
+        num_spare_draws: returns the number of draws that drafts may use.
         share: see `Lookahead.share`.
+        drafts: who guesses the next tokens; None: nobody.
 
     Attributes:
         budget: tokens that the step has left.
     """
 
     __slots__ = (
-        "_block_space", "_copies", "_num_ends", "_roster", "budget", "is_blocked", "reads_draws", "share", "spans",
-        "swap_in", "swap_out",
+        "_block_space", "_copies", "_drafts", "_max_model_len", "_num_ends", "_num_spare_draws", "_roster",
+        "_spare_draws", "budget", "is_blocked", "reads_draws", "share", "spans", "swap_in", "swap_out",
     )  # fmt: skip
 
     def __init__(
@@ -52,7 +59,9 @@ class PlanBuilder:
         limits: SchedulerLimits,
         block_space: BlockSpaceManager,
         roster: Roster,
+        num_spare_draws: Callable[[], int],
         share: int | None = None,
+        drafts: NgramDrafts | None = None,
     ) -> None:
         self.budget = limits.max_num_batched_tokens
         self.share = share
@@ -64,6 +73,10 @@ class PlanBuilder:
         self._copies: list[BlockPair] = []
         self._block_space = block_space
         self._roster = roster
+        self._drafts = drafts
+        self._max_model_len = limits.max_model_len
+        self._num_spare_draws = num_spare_draws
+        self._spare_draws: int | None = None  # not counted yet: counting the sequences costs a tenth of a plan
 
     def passes_over(self, seqs: list[Sequence]) -> bool:
         """Whether to skip a group: a draw of it is in flight, or this plan has its share of draws already."""
@@ -81,7 +94,7 @@ class PlanBuilder:
         if group.request.params.beam_width is not None:
             may_draw = self._can_draw_together(seqs, reserved)
             self.reads_draws = self.reads_draws or may_draw
-        for seq in seqs:
+        for index, seq in enumerate(seqs):
             # After a preemption the others share the leader's prompt blocks, so they wait until it has computed them.
             # The same step is early enough: within a layer all KV is written before any attention reads it.
             if seq is not leader:
@@ -99,6 +112,8 @@ class PlanBuilder:
             if space.has_states:
                 num_tokens = space.num_until_snapshot(group, seq, num_tokens)
             self.spans.append(self._span(group, seq, num_tokens))
+            if self._drafts is not None:
+                self._add_drafts(self._drafts, group, seq, reserved + len(seqs) - 1 - index)
 
     def complete(self) -> StepPlan:
         """The plan, after the last group was added. Call once."""
@@ -110,6 +125,41 @@ class PlanBuilder:
         num_uncomputed = sum(seq.num_uncomputed_tokens for seq in seqs)
         fits = self._block_space.can_append_slots(seqs, num_tokens=num_uncomputed)
         return fits and num_uncomputed <= self.budget - reserved
+
+    def _add_drafts(self, drafts: NgramDrafts, group: SequenceGroup, seq: Sequence, num_others: int) -> None:
+        """Add spans for guesses of the sequence's next tokens, as many as fit into the step.
+
+        Room for one token stays for each of the `num_others` later sequences of the plan. No drafts before the first
+        token, which forks share, nor while tokens of the sequence are pending or left to compute; none for beams, and
+        for draws that read the tokens before them.
+        """
+        params = seq.draw_params
+        if params is None or params.reads_tokens or seq.num_pending or seq.num_uncomputed_tokens or not seq.output_len:
+            return
+        if self._spare_draws is None:
+            self._spare_draws = self._num_spare_draws()
+        max_tokens = group.request.params.max_tokens
+        most = min(
+            self.budget - num_others,
+            self._spare_draws,
+            # a step draws one token more than it has drafts
+            self._max_model_len - len(seq) - 1,
+            self._max_model_len if max_tokens is None else max_tokens - seq.output_len - 1,
+            self._block_space.num_draft_slots(seq, num_others),
+        )
+        if most <= 0 or self._roster.beam(group) is not None:
+            return
+        token_ids = drafts.propose(seq, most)
+        if not token_ids:
+            return
+        block_ids, copies = self._block_space.append_slots(group, seq, len(token_ids))
+        assert not copies, "the sequence has made its last block its own"
+        for position, token_id in enumerate(token_ids, len(seq)):
+            draw = Draw(seq.seq_id, 0, params, position + 1 - seq.prompt_len)
+            self.spans.append(Span(seq.seq_id, position, pack_one(token_id), block_ids, (draw,)))
+        self.budget -= len(token_ids)
+        self._spare_draws -= len(token_ids)
+        self.reads_draws = True
 
     def _span(self, group: SequenceGroup, seq: Sequence, num_tokens: int) -> Span:
         params, token_ids, start = group.request.params, seq.token_ids, seq.num_computed_tokens

@@ -29,6 +29,7 @@ from lullm.kv.block_space import BlockSpaceManager
 from lullm.sched.delay import PromptDelay
 from lullm.sched.intake import Intake, SequenceUpdate
 from lullm.sched.lookahead import Lookahead
+from lullm.sched.ngram import NgramDrafts
 from lullm.sched.plan_builder import PlanBuilder, SchedulerLimits
 from lullm.sched.preemption import PreemptionPolicy, Room
 from lullm.sched.queue import GroupQueue, Order, first_in_order
@@ -63,6 +64,7 @@ class Scheduler:
         delay_factor: float = 0.0,
         max_in_flight: int = 1,
         feeds_back: bool = True,
+        drafts: NgramDrafts | None = None,
     ) -> None:
         self.limits = limits
         self.block_space = block_space
@@ -77,7 +79,8 @@ class Scheduler:
         self._delay = PromptDelay(delay_factor)
         self._roster = Roster(block_space, self.order)
         self._lookahead = Lookahead(max_in_flight, limits.max_model_len, feeds_back)
-        self._intake = Intake(block_space, self._roster, limits.max_model_len, self.stats)
+        self._drafts = drafts
+        self._intake = Intake(block_space, self._roster, limits.max_model_len, self.stats, drafts)
 
     # -- requests come and go ------------------------------------------------------------------------------------
 
@@ -131,7 +134,7 @@ class Scheduler:
         self.block_space.merge_duplicates()
         self._lookahead.begin(self._roster.find_member)
         share = self._lookahead.share(self._num_candidates)
-        builder = PlanBuilder(self.limits, self.block_space, self._roster, share)
+        builder = PlanBuilder(self.limits, self.block_space, self._roster, self._num_spare_draws, share, self._drafts)
         self._make_way(builder)
         if not self._is_chunked:
             self._plan_prefill_first(builder)
@@ -150,7 +153,7 @@ class Scheduler:
         outgrown = self.take_outgrown()
         self._lookahead.remove(plan)
         self.preemption.observe(plan, result)
-        updates = self._intake.take(result, self._clock())
+        updates = self._intake.take(plan, result, self._clock())
         self._forget_finished(updates)
         if not self._lookahead.is_ahead:  # else a plan in flight holds blocks that have left the window since
             self._slide()
@@ -228,6 +231,12 @@ class Scheduler:
         """Sequences that may run, at most."""
         num_running = sum(group.num_seqs for group in self.running)
         return min(num_running + len(self.waiting) + len(self.swapped), self.limits.max_num_seqs)
+
+    def _num_spare_draws(self) -> int:
+        """Draws of a step that no running sequence can need. 0 while requests wait: those come first."""
+        if self.waiting or self.swapped:
+            return 0
+        return self.limits.max_num_seqs - sum(group.num_seqs for group in self.running)
 
     def _admission(self, queue: GroupQueue, group: SequenceGroup) -> AllocStatus:
         """Whether the queue's first group can run now."""

@@ -36,11 +36,15 @@ class SchedulerStats:
 
     `generation_tokens`: drawn tokens, offers to beams included. `pooled`: requests whose prompts were pooled.
     `kv_cache_full`: requests that were cut because the whole pool was too small for them. `gaps`: the waits between
-    tokens.
+    tokens. `num_drafts`: times that a sequence's next tokens were guessed, `num_draft_tokens` of them in all, of which
+    `num_accepted_tokens` were right.
     """
 
     prompt_tokens: int = 0
     generation_tokens: int = 0
     pooled: int = 0
     kv_cache_full: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
     gaps: GapCounts = field(default_factory=GapCounts)

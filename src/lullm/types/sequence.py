@@ -42,7 +42,7 @@ _FINISH_REASONS = {
 }
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Sequence:
     """One line of tokens: the prompt, then the generated ones.
 

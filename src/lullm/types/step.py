@@ -33,10 +33,10 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `token_ids` are at positions `start`, `start` + 1, ...; the last one may be PENDING_TOKEN. `block_ids` has one entry
     per KV cache group: the sequence's blocks in order, which cover all positions up to the span's end.
 
-    `draws` is empty while the sequence has more tokens to compute. It has several entries when sequences are about to
-    be forked. `prompt_targets`: for `prompt_logprobs`,
-    the next token of each of the first rows; empty otherwise. `pooled_rows`: rows to sum for the caller. Their hidden
-    states are summed, or the results of the model's head for them.
+    `draws` is empty while the sequence has more tokens to compute. It has several entries, all of one row, when
+    sequences are about to be forked. A draft is a span of its own behind those of its sequence. `prompt_targets`: for
+    `prompt_logprobs`, the next token of each of the first rows; empty otherwise. `pooled_rows`: rows to sum for the
+    caller. Their hidden states are summed, or the results of the model's head for them.
     """
 
     seq_id: int

@@ -5,11 +5,13 @@ import struct
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby, pairwise
 
 from kit.sched.plans import carried_tokens
 
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.kv.cache_group import CacheGroup
+from lullm.sched.ngram import NgramDrafts
 from lullm.sched.preemption import PreemptionPolicy
 from lullm.sched.scheduler import Scheduler, SchedulerLimits, SequenceUpdate
 from lullm.types.draw import Draw
@@ -70,7 +72,7 @@ class PagedMemory:
             self.slots[device] = self.host_slots[host].copy()
         for source, destination in plan.blocks_to_copy:
             self.slots[destination] = self.slots[source].copy()
-        spans = [(span, [unpack(ids) for ids in span.block_ids], self._tokens(span)) for span in plan.spans]
+        spans = [(span, [unpack(ids) for ids in span.block_ids], self._tokens(span, plan)) for span in plan.spans]
         histories = [running_hashes(tokens) for _, _, tokens in spans]
         for (span, tables, _), history in zip(spans, histories, strict=True):
             for group, (blocks, window) in enumerate(zip(tables, self.windows, strict=True)):
@@ -129,15 +131,36 @@ class PagedMemory:
         assert block_id >= 0, f"no block at {position}"
         return self.slots[block_id]
 
-    def _tokens(self, span: Span) -> list[int]:
-        """All tokens up to the span's end, the pending ones filled in."""
-        tokens = self.sequences[span.seq_id][: span.start] + unpack(span.token_ids)
+    def _tokens(self, span: Span, plan: StepPlan) -> list[int]:
+        """All tokens up to the span's end, drafts included, the pending ones filled in."""
+        own = [other for other in plan.spans if other.seq_id == span.seq_id and other.start <= span.start]
+        tokens = self.sequences[span.seq_id][: own[0].start] + [t for other in own for t in unpack(other.token_ids)]
         return [self.drawn[span.seq_id, i] if t == PENDING_TOKEN else t for i, t in enumerate(tokens)]
 
 
 def token_behind(tokens: list[int], seq_index: int) -> int:
     """The token that is drawn: a function of the sequence alone, as a seeded draw is."""
     return random.Random(hash((tuple(tokens), seq_index))).randrange(2)
+
+
+class Guesses(NgramDrafts):
+    """Up to `most` drafts, of which most are right; or those of `said`, by sequence."""
+
+    def __init__(self, most: int, seed: int):
+        self.most, self.random = most, random.Random(seed)
+        self.said: dict[int, list[int]] = {}
+
+    def propose(self, seq: Sequence, most: int) -> list[int]:
+        if seq.seq_id in self.said:
+            return self.said.pop(seq.seq_id)[:most]
+        tokens = list(seq.token_ids)
+        for _ in range(min(self.random.randrange(self.most + 1), most)):
+            token_id = token_behind(tokens, seq.index)
+            tokens.append(token_id if self.random.random() < 0.8 else 1 - token_id)
+        return tokens[len(seq) :]
+
+    def learn(self, seq: Sequence, num_right: int) -> None:
+        assert not seq.is_finished
 
 
 def running_hashes(tokens: list[int]) -> list[int]:
@@ -167,6 +190,7 @@ class Simulation:
         preemption: PreemptionPolicy | None = None,
         windows: Sequence[int | State | None] = (None,),
         max_in_flight: int = 1,
+        most_drafts: int | None = None,
         **options: object,
     ):
         self.limits = SchedulerLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
@@ -176,6 +200,7 @@ class Simulation:
             num_blocks, block_size, watermark, enable_prefix_caching, num_host_blocks, groups=groups
         )
         self.now = 0.0
+        self.drafts = None if most_drafts is None else Guesses(most_drafts, seed)
         self.scheduler = Scheduler(
             self.limits,
             self.block_space,
@@ -183,6 +208,7 @@ class Simulation:
             lambda: self.now,
             preemption,
             max_in_flight=max_in_flight,
+            drafts=self.drafts,
             **options,
         )
         self.memory = PagedMemory(num_blocks, num_host_blocks, block_size, self._choose, windows)
@@ -258,8 +284,11 @@ class Simulation:
         return token_behind(tokens, draw.params.seq_index)
 
     def _check_windows(self, plan: StepPlan) -> None:
-        """A sequence that decodes holds the blocks of its windows and no more."""
+        """A sequence that decodes without drafts holds the blocks of its windows and no more."""
+        num_spans = Counter(span.seq_id for span in plan.spans)
         for span in plan.spans:
+            if num_spans[span.seq_id] > 1:
+                continue
             for packed, window in zip(span.block_ids, self.windows, strict=True):
                 if span.num_tokens == 1 and isinstance(window, int):
                     num_held = sum(block_id >= 0 for block_id in unpack(packed))
@@ -269,7 +298,9 @@ class Simulation:
         assert plan.num_tokens <= self.limits.max_num_batched_tokens
         assert sum(group.num_seqs for group in self.scheduler.running) <= self.limits.max_num_seqs
         assert sum(len(span.draws) for span in plan.spans) <= self.limits.max_num_seqs
-        assert len({span.seq_id for span in plan.spans}) == len(plan.spans)
+        assert len({span.seq_id for span in plan.spans}) == len(list(groupby(plan.spans, lambda span: span.seq_id)))
+        for span, behind in pairwise(plan.spans):
+            assert span.seq_id != behind.seq_id or (behind.start, behind.num_tokens) == (span.end, 1), "a draft"
         block_size = self.block_space.block_size
         written = []
         for span in plan.spans:

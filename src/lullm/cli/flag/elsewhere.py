@@ -1,7 +1,7 @@
 """lullm's names for flags and commands of llama.cpp, Ollama and vLLM, for errors."""
 
 _CACHE = "the KV cache's type is --kv-cache-dtype int8, for keys and values"
-_DRAFT = "speculative decoding is not there yet"
+_DRAFT = "no model drafts tokens yet; --speculative-config guesses those that the text repeats"
 _GPU = "--device says where the model runs, all layers of it; --tensor-parallel-size shares it between devices"
 _GRAMMAR = "a request says its form (response_format, structured_outputs)"
 _HUB = "the hub id is the model: ORG/NAME, or ORG/NAME:Q4_K_M for a file of it"
@@ -54,7 +54,7 @@ FLAGS: dict[str, str] = {
     **dict.fromkeys(("--nowordwrap", "--hidethinking"), "`--no-think` leaves thoughts out; lines are the terminal's"),
     **dict.fromkeys(("-O", "-O0", "-O1", "-O2", "-O3", "-cc"), "nothing is compiled; leave it out"),
     **dict.fromkeys(("-ac", "--attention-config"), "it is --attention-backend"),
-    "-sc": _DRAFT,
+    "-sc": "it is --speculative-config",
     "--backend": "every server is asked as OpenAI's; --endpoint is completions or chat",
     "--base-url": "it is --url",
     "--num-prompts": "it is --num-requests",

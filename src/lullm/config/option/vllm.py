@@ -48,8 +48,7 @@ VLLM_OPTIONS: dict[str, VllmArgument] = {
         enable_moe_shared_loras=False,
     ),
     **refused(
-        "speculative decoding is not there yet",
-        speculative_config=None,
+        "say it in `speculative_config`, whose only method is ngram",
         speculative_model=None,
         num_speculative_tokens=None,
         spec_method=None,

@@ -104,6 +104,9 @@ class StateTable(BlockTable):
         """Nothing to promote: attention groups find tokens; see `keep_snapshot`."""
         return []
 
+    def shrink(self, num_tokens: int) -> None:
+        """A state does not shrink and cannot go back, so it takes no drafts."""
+
     def fork(self, hashes: BlockHashes) -> "StateTable":
         """A table for a sequence with the same tokens; they share the state until one of them moves on."""
         child = StateTable(self.allocator, hashes, self._group, self.num_to_copy, self._release_later)

@@ -27,8 +27,9 @@ class EngineStats:
     Requests are counted as sequence groups, blocks in KV blocks, the prefix cache in tokens. A block whose content is
     only kept for the prefix cache counts as free. `preemptions_total` is by (action, reason): ('swap', 'cheaper').
     `pooled_total` counts requests whose prompts were pooled, `kv_cache_full_total` those cut because they alone needed
-    more than all KV blocks. `finished_total` is by the finish reason of a request's first completion. `expert_balance`:
-    see `ExpertLoad.balance`, at the last reading; None: no experts, or no reading yet.
+    more than all KV blocks. `drafts_total` counts guesses of next tokens, `draft_tokens_total` their tokens, and
+    `accepted_tokens_total` those that were right. `finished_total` is by the finish reason of a request's first
+    completion. `expert_balance`: see `ExpertLoad.balance`, at the last reading; None: no experts, or no reading yet.
     """
 
     num_running: int = 0
@@ -48,6 +49,9 @@ class EngineStats:
     pooled_total: int = 0
     steps_total: int = 0
     kv_cache_full_total: int = 0
+    drafts_total: int = 0
+    draft_tokens_total: int = 0
+    accepted_tokens_total: int = 0
     finished_total: dict[str, int] = field(default_factory=dict)
     token_gaps: TokenGaps = TokenGaps()
     expert_balance: float | None = None
