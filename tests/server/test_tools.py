@@ -90,6 +90,32 @@ def test_agent(start, replying, stream):
     assert '"description": "Adds."' in last
 
 
+@pytest.mark.parametrize(
+    ("sent", "seen"),
+    [('{"x": 1, "y": 2', {"x": 1, "y": 2}), ('{"text": "so far', {"text": "so far"}), ("{", {}), ("{x", {})],
+)
+def test_a_call_that_was_cut_can_be_sent_back(start, replying, sent, seen):
+    """It was refused as "not JSON", again and again: the agent could not go on."""
+    engine = replying(QWEN_TOOLS, "Yes")
+    cut = {
+        "role": "assistant",
+        "tool_calls": [{"id": "1", "type": "function", "function": {"name": "add", "arguments": sent}}],
+    }
+    with start(engine).openai() as client:
+        turn(client, False, messages=[*HELLO, cut, {"role": "tool", "tool_call_id": "1", "content": "?"}], tools=[ADD])
+    assert call("add", **seen) in engine.prompts[-1]
+
+
+@pytest.mark.parametrize("sent", ["x", "[1"])
+def test_arguments_that_no_reply_has(start, replying, sent):
+    cut = {
+        "role": "assistant",
+        "tool_calls": [{"id": "1", "type": "function", "function": {"name": "add", "arguments": sent}}],
+    }
+    with start(replying(QWEN_TOOLS, "Yes")).openai() as client, pytest.raises(openai.BadRequestError):
+        turn(client, False, messages=[*HELLO, cut, {"role": "tool", "tool_call_id": "1", "content": "?"}], tools=[ADD])
+
+
 def test_a_reply_is_the_same_whole_and_streamed(start, replying):
     raw = REPLIES[0] + " and " + call("add", x=9)
     with start(replying(QWEN_TOOLS, raw, raw)).openai() as client:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from lullm.server.openai.reply import known_arguments
+from lullm.server.openai.chat.conversation import known_arguments
 from lullm.text.reply.event import CallArguments, CallEnd, CallStart, ReplyEvent, Text, Thinking
 
 

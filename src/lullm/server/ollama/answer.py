@@ -8,8 +8,9 @@ from typing import Any
 from lullm.server.error import ApiError
 from lullm.server.ollama.error import envelope
 from lullm.server.ollama.schema import OllamaBody, OllamaChatBody
+from lullm.server.openai.chat.conversation import known_arguments
 from lullm.server.openai.logprob import chat_logprobs
-from lullm.server.openai.reply import Reply, known_arguments
+from lullm.server.openai.reply import Reply
 from lullm.server.sse import encode
 from lullm.text.reply.event import CallArguments, CallEnd, CallStart, ReplyEvent
 from lullm.text.reply.whole import WholeReply, joined

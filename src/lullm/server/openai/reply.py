@@ -1,9 +1,6 @@
 """Reply: the one completion of a generation as events, for dialects whose answers have no choices."""
 
 from dataclasses import dataclass
-from typing import Any
-
-from pydantic_core import from_json
 
 from lullm.engine.client import EngineClient
 from lullm.server.openai.generation import Generation
@@ -70,12 +67,3 @@ def reply_form_of(engine: EngineClient) -> ReplyForm:
     return reply_form(
         template if engine.model_config.generates else None, config.tool_call_parser, config.reasoning_parser
     )
-
-
-def known_arguments(text: str) -> dict[str, Any]:
-    """A call's arguments as an object; if they were cut by the reply's end, its complete part."""
-    try:
-        arguments = from_json(text or "{}", allow_partial="trailing-strings")
-    except ValueError:
-        return {}
-    return arguments if isinstance(arguments, dict) else {}

@@ -1,8 +1,10 @@
 """The wire forms of a conversation: messages, callable tools, and variables of the chat template."""
 
+import json
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
+from pydantic_core import from_json
 
 from lullm.server.error import ApiError
 from lullm.server.wire import BOUNDED, FAIL_FAST, WireModel
@@ -31,11 +33,34 @@ AnyPart = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
+def known_arguments(text: str) -> dict[str, Any]:
+    """A call's arguments as an object; if they were cut by the reply's end, its complete part."""
+    try:
+        arguments = from_json(text or "{}", allow_partial="trailing-strings")
+    except ValueError:
+        return {}
+    return arguments if isinstance(arguments, dict) else {}
+
+
 class CalledFunction(WireModel):
-    """`arguments`: the text of a JSON object."""
+    """`arguments`: the text of a JSON object.
+
+    If `max_tokens` cut it in an answer, clients send it back as it is; an error would end their conversation there.
+    """
 
     name: str
     arguments: str | dict[str, Any] = "{}"
+
+    @model_validator(mode="after")
+    def _complete_arguments(self) -> "CalledFunction":
+        if isinstance(self.arguments, str) and self.arguments.startswith("{"):
+            try:
+                json.loads(self.arguments)
+            except ValueError:
+                self.arguments = known_arguments(self.arguments)
+            except RecursionError:
+                pass  # refused where it is rendered
+        return self
 
 
 class ToolCallPart(WireModel):
