@@ -38,6 +38,9 @@ class RemoteFake:
         self.num_steps += 1
         return FakeStep(self, plan)
 
+    def settle(self):
+        """It has no weights."""
+
     def weights_version(self):
         return self.version
 
