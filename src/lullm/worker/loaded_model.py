@@ -27,7 +27,7 @@ from lullm.worker.setup import WorkerSetup
 logger = get_logger(__name__)
 
 _ENOUGH = 0.75
-"""Of the weights' memory, touched ahead: the rest comes as fast. Otherwise a start had 0.4 of it by now."""
+"""Of the weights' memory, touched during the imports: the rest comes as fast. A start that lacks it has 0.4 by then."""
 
 
 @dataclass(frozen=True, slots=True)
