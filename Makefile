@@ -86,8 +86,8 @@ $(VENV)/.installed: $(VENV)/.torch pyproject.toml $(NATIVE)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e .
 	touch $@
 
-$(VENV)/.installed-test: $(VENV)/.installed
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[test]"
+$(VENV)/.installed-test: $(VENV)/.installed tests/constraints.txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c tests/constraints.txt -e ".[test]"
 	touch $@
 
 $(VENV)/.installed-release: pyproject.toml

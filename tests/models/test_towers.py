@@ -117,7 +117,9 @@ def checkpoint(request, tmp_path):
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             parameter.normal_(1.0 if "norm" in key and name != "Gemma3" else 0.0, 0.15, generator=generator)
-        expected = model(torch.tensor([prompt(1)])).logits[0]
+        # transformers 5.24 cannot give Llama 4's output without pictures: it asks a text's for `image_outputs`
+        compute = model.language_model if name == "Llama4" else model
+        expected = compute(torch.tensor([prompt(1)])).logits[0]
     assert expected.std() > 0.3
     model.save_pretrained(tmp_path)
     return tmp_path, expected
