@@ -6,7 +6,7 @@ python bench/gpu.py --case ceilings --case decode-8b --json gpu.json
 Shapes have dummy weights, so that no file is needed. `mix` is nano-vLLM's published one: 256 requests of 100-1024
 tokens in and out, temperature 0.6. `mix-peer` runs the same through transformers' continuous batching.
 A case says what it knows as soon as it knows it, so that a time limit takes the rest only.
-No GPU has run this yet; `tests/gpu/test_rehearsal.py` runs every case at toy size without one.
+`tests/gpu/test_rehearsal.py` runs every case at toy size without one.
 """
 
 import argparse

@@ -8,7 +8,7 @@ Works from source, builds nothing, needs no network, no git and no make. Each ro
 own; one that fails or hangs takes no other with it. Under --out (default: docs/gpu/) `gpu-check.jsonl` has every result
 as soon as it is known, ROW.log all that a row has printed, `gpu-check.md` the summary, written anew after each row. A
 later run replaces the rows that it runs and keeps the others. Exits with 1 if a row fails, with 2 if nothing could be
-checked. No GPU has run this yet.
+checked.
 """
 
 import argparse

@@ -5,7 +5,7 @@ python bench/gpu_tiles.py --cache 2 --head-size 128 --seconds 60 --json tiles.js
 
 A candidate that the shipped tile beats clearly on the first step is not timed on the others; one whose results are not
 those of the shipped one is refused. The lines go into `_DECODE` and `_PREFILL`. A row of `gpu_check.py` times the few
-of `FIRST`. No GPU has run this yet.
+of `FIRST`.
 """
 
 import argparse

@@ -13,11 +13,23 @@ from pathlib import Path
 import pytest
 from kit.folder.checkpoint import write_checkpoint
 
+from lullm.config import user_option
+
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # no GPU: kernels are interpreted; read when triton is imported
+else:
+    os.environ.setdefault("LULLM_DEVICE", "cpu")  # of commands; see also `_auto_is_the_cpu`
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job, to which Ctrl-C is not sent
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _auto_is_the_cpu() -> Iterator[None]:
+    """On every machine: the tests of a GPU name it."""
+    with pytest.MonkeyPatch.context() as patch:  # not the test's own, which would be undone after its other fixtures
+        patch.setattr(user_option, "why_auto_is_cpu", lambda: "tests run on the CPU")
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -181,13 +181,18 @@ def test_memory_and_huge_pages(tree):
 def test_a_gpu_is_named(tree, monkeypatch):
     assert found("GPU").text.startswith("none") and found("GPU").status == "ok"
     tree("proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t\t NVIDIA H200\nIRQ: 5\n")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(doctor, "_version", {"torch": "2.13.0+cpu"}.get)
     finding = found("GPU")
     assert finding.text == "NVIDIA H200 (no triton)" and finding.status == "advice"
     assert "torch 2.13.0+cpu is built for CPUs only" in finding.advice and "pip install triton" in finding.advice
     monkeypatch.setattr(doctor, "_version", {"torch": "2.13.0+cu130", "triton": "3.9.0"}.get)
     monkeypatch.setattr(doctor, "EngineConfig", lambda device: None)
-    assert found("GPU").status == "ok" and "--device cuda: auto is the CPU" in found("GPU").text
+    monkeypatch.setattr(doctor.gpu, "_missing_package", lambda: None)
+    assert found("GPU").status == "ok" and found("GPU").text.endswith("; used by default")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    finding = found("GPU")
+    assert finding.text.endswith("; used with --device cuda only: CUDA_VISIBLE_DEVICES hides the GPU")
 
 
 def test_a_temporary_folder_in_memory(tree):

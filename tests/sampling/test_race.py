@@ -35,6 +35,20 @@ def test_the_bits_are_splitmix64s():
     assert noise.tolist() == pytest.approx([-math.log(-math.log1p(-u)) for u in x], abs=1e-14)
 
 
+def test_keys_are_numbers_of_the_streams_of_seeds_and_sequences():
+    """In wrapping 64-bit numbers, whatever is kept of them."""
+    facts = [(seed, index, length) for seed in (0, -1, 2**63, 12345) for index in (0, 1, 7) for length in (0, 1, 4095)]
+    seeds, indices, lengths = (np.array(column, object) % 2**64 for column in zip(*facts, strict=True))
+    gamma = 0x9E3779B97F4A7C15
+    state = np.zeros(len(facts), np.uint64)
+    for addends in (seeds + gamma, (indices + 1) * gamma, (lengths + 1) * gamma):
+        state = mix(state + (addends % 2**64).astype(np.uint64))
+    draws = [Draw(0, 0, DrawParams(seed=seed, seq_index=index), length) for seed, index, length in facts]
+    for _ in range(2):
+        assert keys_of(draws).tolist() == state.view(np.int64).tolist()
+    assert keys_of([]).shape == (0,)
+
+
 def test_noise_is_gumbels():
     noise = gumbel_noise(random_keys(100).unsqueeze(1), torch.arange(1000)).flatten().numpy()
     heights = np.linspace(-1.5, 5, 14)

@@ -1,6 +1,7 @@
 """Staging: what the host writes is what stands at the parts of the device's buffer, filled up or not."""
 
 import math
+import random
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from kit.device.fake_device import FAKE_OPS, FakeDevice
 from kit.sched.plans import new_draw, new_span
 
 from lullm.ops.selection import TORCH_CPU_OPS
+from lullm.step import staging as staging_module
 from lullm.step.batch import BatchBuilder
 from lullm.step.limits import StepLimits
 from lullm.step.stage_parts import StageBuffer, StageShape, stage_bytes
@@ -246,3 +248,30 @@ def test_one_step_in_flight_has_no_place_for_pending_tokens():
 def test_a_cpu_loads_no_triton():
     code = "import sys; import lullm.worker.worker; sys.exit('triton' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+DRAWS = ("top_k", "top_p", "min_p_floors", "keys")
+
+
+def test_what_a_buffer_keeps_is_what_a_new_one_would_get(monkeypatch):
+    """Random batches over two buffers in turn; prompts among them fill the buffer with something else."""
+    written = []
+    real = staging_module._write_columns
+    monkeypatch.setattr(staging_module, "_write_columns", lambda *args: written.append(1) or real(*args))
+    chance, kept, steps = random.Random(5), new_staging(), 120
+    kinds = [{"temperature": 0.5, "top_p": 0.3}, {"temperature": 0.9, "top_k": 4}, {"temperature": 0.0}]
+    params, count = kinds[:1] * 6, 4
+    for step in range(steps):
+        if chance.random() < 0.06:
+            params, count = [chance.choice(kinds) for _ in range(6)], chance.choice((2, 3, 4))
+        spans = [decode(i, 3 + step % 20, [i, 1, 2], **params[i]) for i in range(count)]
+        if chance.random() < 0.04:
+            spans = [*spans[:1], new_span(9, 0, [1, 2, 3], [7], [])]
+        draws = [each for span in spans for each in span.draws]
+        keys = None if all(each.params.is_greedy for each in draws) else np.arange(len(draws)) + step
+        found, before = stage(kept, spans, keys=keys)[1].parts, len(written)
+        fresh = stage(new_staging(), spans, keys=keys)[1].parts
+        del written[before:]
+        for name in ("temperatures", "query_starts", "context_lens", "token_ids", *(() if keys is None else DRAWS)):
+            assert torch.equal(getattr(found, name), getattr(fresh, name)), (step, name)
+    assert len(written) < steps / 2, "most steps write only the keys"

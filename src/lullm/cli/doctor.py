@@ -17,7 +17,7 @@ from typing import Literal
 import lullm
 from lullm.config.engine import EngineConfig
 from lullm.errors import ConfigError, LullmError
-from lullm.machine import memory, processor
+from lullm.machine import gpu, memory, processor
 from lullm.ops.cpu import library
 from lullm.units import GIB, format_bytes
 
@@ -39,7 +39,7 @@ REQUIRED = {
     "pyyaml": ("yaml", "6"),
     "xxhash": ("xxhash", "3.4"),
     "msgspec": ("msgspec", "0.19"),
-    "llguidance": ("llguidance", "1.4"),
+    "llguidance": ("llguidance", "1.7"),
 }
 """Distribution -> (module, oldest version that works)."""
 
@@ -204,7 +204,7 @@ def _memory() -> Iterator[Finding]:
 
 
 def _devices() -> Iterator[Finding]:
-    names = [_after("Model", path) for path in (_ROOT / "proc/driver/nvidia/gpus").glob("*/information")]
+    names = [each.name for each in gpu.listed_gpus(_ROOT)]
     names += ["AMD"] * (_ROOT / "dev/kfd").exists()
     names += ["Ascend"] * (_ROOT / "dev/davinci0").exists()
     triton, torch = _version("triton"), _version("torch")
@@ -222,7 +222,8 @@ def _devices() -> Iterator[Finding]:
     if not triton:
         hints.append("pip install triton")
     if not hints:
-        text += "; used with --device cuda: auto is the CPU, for no GPU has run this yet"
+        reason = gpu.why_auto_is_cpu(_ROOT)
+        text += "; used by default" if reason is None else f"; used with --device cuda only: {reason}"
     yield Finding("GPU", text, "advice" if hints else "ok", "; ".join(hints) or None)
 
 
@@ -269,11 +270,6 @@ def _numbers(version: str) -> tuple[int, ...]:
     """`'2.13.0+cpu'` -> (2, 13, 0)."""
     parts = version.partition("+")[0].split(".")
     return tuple(int(part) for part in parts if part.isdecimal())
-
-
-def _after(key: str, path: Path) -> str:
-    lines = (line.partition(":") for line in path.read_text().splitlines())
-    return next((value.strip() for name, _, value in lines if name.strip() == key), "GPU")
 
 
 def _file_system(folder: Path) -> str | None:

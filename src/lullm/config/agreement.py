@@ -145,9 +145,12 @@ def _check_launched(options: UserOptions) -> None:
 
 
 def refuse_missing_machinery(options: UserOptions) -> None:
-    on_gpu = options.device == "cuda"
+    on_gpu = options.place == "cuda"
     if options.attention_backend == "triton" and not on_gpu:
         raise UnsupportedError("attention_backend='triton' needs device='cuda'; on a CPU use auto or torch")
+    for_cpu = "use device='cpu' (--device cpu)"
+    if options.device == "auto":
+        for_cpu = f"device='auto' is the GPU here; {for_cpu}"
     backend = options.distributed_executor_backend
     missing = {
         "keep_backup": (
@@ -155,8 +158,14 @@ def refuse_missing_machinery(options: UserOptions) -> None:
             "on a CPU a backup takes the memory that is to be free",
         ),
         "pin_backup": (options.pin_backup and not on_gpu, "on a CPU nothing is pinned"),
-        "kv_cache_dtype": (options.kv_cache_dtype == "int8" and on_gpu, "the GPU's kernels read fp8"),
-        "quantization": (options.quantization is not None and on_gpu, "there are no GPU kernels for it; use a CPU"),
+        "kv_cache_dtype": (
+            options.kv_cache_dtype == "int8" and on_gpu,
+            f"the GPU's kernels read fp8; take kv_cache_dtype='fp8', or {for_cpu}",
+        ),
+        "quantization": (
+            options.quantization is not None and on_gpu,
+            f"there are no GPU kernels for it; leave it out, or {for_cpu}",
+        ),
         "distributed_executor_backend": (
             isinstance(backend, str) and backend not in _BACKENDS and not is_importable_name(backend),
             "there are 'uni' (in this process), 'mp' (a process for each worker), 'ray' (on several machines) and "

@@ -96,7 +96,7 @@ class EngineConfig(UserOptions):
                 f"max_model_len ({max_model_len}): a prompt is computed in one step; lower max_model_len or raise it"
             )
         check_for_model(self, model)
-        on_gpu, is_cut = self.device == "cuda", self.pipeline_parallel_size > 1
+        on_gpu, is_cut = self.place == "cuda", self.pipeline_parallel_size > 1
         speculation = parse_speculation(self.speculative_config)
         overlaps = on_gpu and not is_cut and speculation is None
         return ResolvedConfig(
@@ -106,7 +106,7 @@ class EngineConfig(UserOptions):
             served_model_name=self.served_model_name or self.model,
             dtype=model.dtype if self.dtype == "auto" else cast(ModelDType, self.dtype),
             max_model_len=max_model_len,
-            device="cuda" if on_gpu else "cpu",
+            device=self.place,
             gpu_memory_utilization=self.gpu_memory_utilization
             or (DEFAULT_GPU_MEMORY_UTILIZATION if on_gpu else DEFAULT_CPU_KV_SHARE),
             async_scheduling=overlaps if self.async_scheduling is None else self.async_scheduling,

@@ -8,6 +8,7 @@ from lullm.config.option.option import option
 from lullm.config.option.sleep_after import parse_sleep_after
 from lullm.config.pooling.use import Convert, Runner
 from lullm.config.resolved import IdleConfig
+from lullm.machine.gpu import why_auto_is_cpu
 
 DType = Literal["auto", "float32", "bfloat16", "float16", "half", "float"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -65,7 +66,10 @@ class UserOptions(EngineOptions):
         unit="tokens",
     )
     device: Device = option(
-        "auto", "where the model runs; 'cuda' is a GPU; 'auto' is 'cpu' until a GPU has run lullm", "device"
+        "auto",
+        "where the model runs; 'cuda' is a GPU; 'auto' is an NVIDIA GPU where there is one (compute capability 8.0 or "
+        "more, torch for CUDA), else the CPU",
+        "device",
     )
     gpu_memory_utilization: float | None = option(
         None,
@@ -123,6 +127,13 @@ class UserOptions(EngineOptions):
         unit="seconds",
     )
     max_num_wake_waiting: int = option(512, "most requests that may wait for the engine to wake up", "idle", least=1)
+
+    @property
+    def place(self) -> Literal["cpu", "cuda"]:
+        """Where the model runs: `device`, with this machine's answer for 'auto'."""
+        if self.device == "auto":
+            return "cuda" if why_auto_is_cpu() is None else "cpu"
+        return self.device
 
     @property
     def idle(self) -> IdleConfig:

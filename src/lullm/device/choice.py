@@ -11,7 +11,7 @@ from lullm.device.device import Device
 from lullm.errors import ConfigError, UnsupportedError
 from lullm.machine.memory_ahead import MemoryAhead
 
-SEVERAL_UNTRIED = "several GPUs: no GPU has run this yet; the tests have, on GPUs that are made up"
+SEVERAL_UNTRIED = "several GPUs: no machine with several has run this yet; the tests have, on GPUs that are made up"
 
 
 def open_device(name: str, ahead: MemoryAhead | None = None) -> Device:
@@ -33,7 +33,7 @@ def open_device(name: str, ahead: MemoryAhead | None = None) -> Device:
 def _require_cuda() -> None:
     missing = missing_for_cuda()
     if missing is not None:
-        raise UnsupportedError(f"device='cuda' cannot be used: {missing}; use device='cpu'")
+        raise UnsupportedError(f"device='cuda' cannot be used: {missing}; use device='cpu' (--device cpu)")
 
 
 def missing_for_cuda() -> str | None:

@@ -1,4 +1,4 @@
-"""CudaDevice: one GPU as a `Device`. No GPU has run this yet; see docs/gpu.md.
+"""CudaDevice: one GPU as a `Device`. What has run on one: docs/gpu.md.
 
 Torch for ROCm uses the same names, so a GPU of AMD differs in its arenas only.
 """

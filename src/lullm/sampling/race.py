@@ -10,6 +10,7 @@ It uses integers, and float64 in a fixed order without libm, so that every back 
 `ops/cpu/csrc/race.h` and `ops/triton/sampling.py`.
 """
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,6 +23,7 @@ GOLDEN_GAMMA = 0x9E3779B97F4A7C15
 _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 _ROOT_OF_HALF = 0x3FE6A09E667F3BCD  # the bits of 0.5**0.5 in float64
 _LN_2 = 0.6931471805599453
+_WORD = 0xFFFFFFFFFFFFFFFF
 _WIDEST = 41.0
 """A token whose logit is so far below the best one's cannot win: noise lies between -3.6 and 36.8."""
 
@@ -32,14 +34,23 @@ def keys_of(draws: Sequence[Draw]) -> np.ndarray:
     Each (seed, seq_index) starts its own SplitMix64 stream. The n-th output token takes the n-th number of it, which
     starts the stream of its noise.
     """
-    seeds = np.array([draw.params.seed & 0xFFFFFFFFFFFFFFFF for draw in draws], np.uint64)
-    seq_indices = np.array([draw.params.seq_index for draw in draws], np.uint64)
-    output_lens = np.array([draw.output_len for draw in draws], np.uint64)
-    one, gamma = np.uint64(1), np.uint64(GOLDEN_GAMMA)
-    # Mixed one after the other: with a sum, seed 1 of sequence 0 would equal seed 0 of sequence 1.
-    state = mix(seeds + gamma)
-    state = mix(state + (seq_indices + one) * gamma)
-    return mix(state + (output_lens + one) * gamma).view(np.int64)
+    starts = [
+        (_stream_of(draw.params.seed, draw.params.seq_index) + (draw.output_len + 1) * GOLDEN_GAMMA) & _WORD
+        for draw in draws
+    ]
+    return mix(np.array(starts, np.uint64)).view(np.int64)
+
+
+@functools.lru_cache(maxsize=1 << 14)  # it never changes in a sequence's life
+def _stream_of(seed: int, seq_index: int) -> int:
+    """The start of a sequence's stream, 64 bits.
+
+    Mixed one after the other: with a sum, seed 1 of sequence 0 would equal seed 0 of sequence 1.
+    """
+    state = np.array([seed & _WORD], np.uint64)
+    for addend in (GOLDEN_GAMMA, (seq_index + 1) * GOLDEN_GAMMA & _WORD):
+        state = mix(state + np.uint64(addend))
+    return int(state[0])
 
 
 def choose_tokens(logits: Tensor, keys: Tensor) -> Tensor:

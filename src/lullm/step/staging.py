@@ -26,6 +26,7 @@ from lullm.ops.table import Ops
 from lullm.step.batch import Batch
 from lullm.step.limits import StepLimits
 from lullm.step.stage_parts import StageBuffer, StageParts, StageShape, stage_bytes
+from lullm.types.draw import Draw, DrawParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class Stage:
     arrays: StageParts[np.ndarray]
     buffer: Tensor  # uint8, all arrays
     place: _Place | None = None
+    params: list[DrawParams] | None = None
+    """Those of the draws whose columns stand in the buffer; None: it has others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,7 @@ class Staging:
         self._semaphores = new_semaphores(num_seqs, ops.semaphores_per_span, place)
         # A batch of decodes mostly has the shape of the one before it: making a stage costs 20 us.
         self._last_decodes: list[Stage | None] = [None] * limits.max_in_flight
+        self._last: list[Stage | None] = [None] * limits.max_in_flight  # whose contents a buffer has
         self._decode_parts: dict[int, StageParts[Tensor]] = {}
 
     def fill(self, batch: Batch, sources: np.ndarray | None, keys: np.ndarray | None) -> Stage:
@@ -97,14 +101,25 @@ class Staging:
         """
         self._turn = (self._turn + 1) % len(self._host)
         stage = self._next_decodes(batch) if batch.is_decode else self._new_stage(self._ragged_shape(batch))
-        _write(stage.arrays, batch)
+        is_kept = stage is self._last[self._turn]
+        self._last[self._turn] = stage
+        _write(stage.arrays, batch, is_kept)
         if sources is not None:
             _copy(stage.arrays.sources, sources, padding=-1)
+        self._write_draws(stage, batch.draws, keys, is_kept)
+        return stage
+
+    def _write_draws(self, stage: Stage, draws: Sequence[Draw], keys: np.ndarray | None, is_kept: bool) -> None:
+        """Write the draws. A sequence's parameters never change: only its key differs from the step before."""
         if keys is None:
             stage.arrays.temperatures[:] = 0.0
-        else:
-            _write_draws(stage.arrays, DrawTable.of(batch.draws, keys, self._vocab_size))
-        return stage
+            stage.params = None
+            return
+        params = [draw.params for draw in draws]
+        if not is_kept or stage.params != params:
+            _write_columns(stage.arrays, DrawTable.of(draws, keys, self._vocab_size))
+            stage.params = params
+        _copy(stage.arrays.keys, keys, padding=0)
 
     def upload(self, stage: Stage) -> None:
         """Enqueue the copy to the device."""
@@ -216,8 +231,8 @@ class Staging:
         ]
 
 
-def _write(arrays: StageParts[np.ndarray], batch: Batch) -> None:
-    """Write all parts except the draws."""
+def _write(arrays: StageParts[np.ndarray], batch: Batch, is_kept: bool) -> None:
+    """Write all parts except the draws. `is_kept`: the buffer has a batch of decodes of the same shape."""
     num_tokens, num_spans = batch.num_tokens, batch.num_spans
     _copy(arrays.token_ids, batch.token_ids, padding=0)
     _copy(arrays.positions, batch.positions, padding=0)
@@ -225,6 +240,8 @@ def _write(arrays: StageParts[np.ndarray], batch: Batch) -> None:
     arrays.slot_mapping[:, num_tokens:] = -1
     arrays.block_tables[:, :num_spans] = batch.block_tables
     _copy(arrays.context_lens, batch.context_lens, padding=0)
+    if is_kept:
+        return
     if num_tokens == num_spans:  # padding rows have one token, too
         arrays.query_starts[:] = np.arange(len(arrays.query_starts))
     else:
@@ -236,13 +253,12 @@ def _write(arrays: StageParts[np.ndarray], batch: Batch) -> None:
         arrays.draw_index[:] = batch.draw_index
 
 
-def _write_draws(arrays: StageParts[np.ndarray], table: DrawTable) -> None:
-    """Write the draws. Padding rows are greedy: only their temperature counts."""
+def _write_columns(arrays: StageParts[np.ndarray], table: DrawTable) -> None:
+    """Write all of the draws but their keys. Padding rows are greedy: only their temperature counts."""
     _copy(arrays.temperatures, table.temperatures.numpy(), padding=0.0)
     _copy(arrays.top_k, table.top_k.numpy(), padding=1)
     _copy(arrays.top_p, table.top_p.numpy(), padding=1.0)
     _copy(arrays.min_p_floors, table.min_p_floors.numpy(), padding=-np.inf)
-    _copy(arrays.keys, table.keys.numpy(), padding=0)
 
 
 def _copy(array: np.ndarray, values: np.ndarray, padding: float) -> None:

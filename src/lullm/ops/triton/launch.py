@@ -1,7 +1,8 @@
 """Launches kernels without Triton's own launcher, which binds, hashes and looks up every argument anew: 10 to 80 us.
 
 A kernel's constants and the kinds of its arguments determine the compiled kernel. They are the key of a dictionary
-here, and the compiled kernel is called directly. `bench/gpu_host.py` measures the difference.
+here, and the compiled kernel is called directly, with addresses in place of tensors: of a tensor Triton would ask the
+driver, argument by argument. `bench/gpu_host.py` measures the difference.
 """
 
 import contextlib
@@ -16,9 +17,6 @@ import torch
 import triton
 
 from lullm.ops.triton.device import IS_INTERPRETED
-
-_ALIGNMENT = 16
-"""Triton compiles a separate kernel for addresses and numbers that are multiples of this."""
 
 _MAX_THREADS = 16
 """Threads of a compilation: an engine has about a dozen kernels."""
@@ -62,7 +60,7 @@ class Kernel:
         assert is_constant == sorted(is_constant), "constants stand behind the arguments"
         self._constants = [p.name for p, constant in zip(parameters, is_constant, strict=True) if constant]
         arguments = parameters[: len(parameters) - len(self._constants)]
-        self._kinds = [_kind_function(jit, place, parameter.name) for place, parameter in enumerate(arguments)]
+        self._bind = _binder([_kind(jit, place, parameter.name) for place, parameter in enumerate(arguments)])
         self._compiled: dict[tuple[object, ...], tuple[Any, ...]] = {}
 
     @property
@@ -76,16 +74,16 @@ class Kernel:
                     self._jit.warmup(*arguments, grid=grid, **constants)
                 return
             device = -1 if IS_INTERPRETED else torch.cuda.current_device()
-            kinds = [kind(argument) for kind, argument in zip(self._kinds, arguments, strict=True)]
-            key = (device, *kinds, *constants.values())
+            kinds, values = self._bind(*arguments)
+            key = (device, kinds, *constants.values())
             found = self._compiled.get(key)
             if found is None or IS_INTERPRETED or triton.knobs.runtime.launch_enter_hook.calls:  # a profiler's
                 self._compiled[key] = self._launch_by_triton(grid, arguments, constants)
                 return
-            run, function, metadata, values = found
+            run, function, metadata, own = found
             x, y, z = (*grid, 1, 1)[:3]
             stream = triton.runtime.driver.active.get_current_stream(device)
-            run(x, y, z, stream, function, metadata, None, None, None, *arguments, *values)
+            run(x, y, z, stream, function, metadata, None, None, None, *values, *own)
 
         return launch
 
@@ -99,7 +97,8 @@ class Kernel:
         )  # fmt: skip
 
 
-def _kind_function(jit: Any, place: int, name: str) -> Callable[[Any], object]:
+def _kind(jit: Any, place: int, name: str) -> str:
+    """What of an argument's value selects the compiled kernel: a key of `_KINDS`."""
     if IS_INTERPRETED:
         by_value, by_alignment = (
             name in (jit.kwargs.get(option) or ()) for option in ("do_not_specialize", "do_not_specialize_on_alignment")
@@ -108,23 +107,32 @@ def _kind_function(jit: Any, place: int, name: str) -> Callable[[Any], object]:
         parameter = jit.params[place]
         by_value, by_alignment = parameter.do_not_specialize, parameter.do_not_specialize_on_alignment
     if name.endswith("_ptr"):
-        return _kind_of_unaligned if by_alignment else _kind_of_tensor
-    return _kind_of_any_number if by_value else _kind_of_number
+        return "unaligned tensor" if by_alignment else "tensor"
+    return "any number" if by_value else "number"
 
 
-def _kind_of_tensor(tensor: torch.Tensor) -> object:
-    return tensor.dtype, tensor.data_ptr() % _ALIGNMENT == 0
+_KINDS = {
+    "tensor": "{0}.dtype, {0}_ & 15 == 0",
+    "unaligned tensor": "{0}.dtype",
+    "number": "float if isinstance({0}, float) else ({0} == 1, {0} & 15 == 0, -2147483648 <= {0} < 2147483648)",
+    "any number": "float if isinstance({0}, float) else -2147483648 <= {0} < 2147483648",
+}
+"""Python for what the key has of an argument. `{0}_` is a tensor's address."""
 
 
-def _kind_of_unaligned(tensor: torch.Tensor) -> object:
-    return tensor.dtype
+def _binder(kinds: list[str]) -> Callable[..., tuple[tuple[object, ...], tuple[Any, ...]]]:
+    """A function of the arguments: what selects the compiled kernel, and the values to launch it with.
 
-
-def _kind_of_number(number: float) -> object:
-    if isinstance(number, float):
-        return float
-    return number == 1, number % _ALIGNMENT == 0, -(1 << 31) <= number < 1 << 31
-
-
-def _kind_of_any_number(number: float) -> object:
-    return float if isinstance(number, float) else -(1 << 31) <= number < 1 << 31
+    It is written as text, as Triton's own is: a loop that calls a function for each argument takes three times as long.
+    """
+    names = [f"a{place}" for place in range(len(kinds))]
+    kind_of = dict(zip(names, kinds, strict=True))
+    tensors = [name for name, kind in kind_of.items() if "tensor" in kind]
+    addresses = [f"    {name}_ = {name}.data_ptr()" for name in tensors]
+    parts = [_KINDS[kind].format(name) for name, kind in kind_of.items()]
+    values = [f"{name}_" if name in tensors else name for name in names]
+    lines = [f"def bind({', '.join(names)}):", *addresses, f"    return ({', '.join(parts)},), ({', '.join(values)},)"]
+    scope: dict[str, Any] = {}
+    exec("\n".join(lines), scope)  # of constants of this file alone
+    bind: Callable[..., tuple[tuple[object, ...], tuple[Any, ...]]] = scope["bind"]
+    return bind

@@ -1,9 +1,9 @@
 """The shipped configurations of the kernels: plain data, chosen by shape and never searched at start.
 
 They are computed from the sizes of registers and shared memory of compute capability 9.0 (64 KiB of registers per 4
-warps at full use, 227 KiB of shared memory per multiprocessor), 8.0 and 10.0, and were compiled for them, but no GPU
-has run them yet. `DECODE_CANDIDATES` and `PREFILL_CANDIDATES` are for a search on a device; its winners belong into
-`_DECODE` and `_PREFILL`.
+warps at full use, 227 KiB of shared memory per multiprocessor), 8.0 and 10.0, and were compiled for them. An H100 has
+run those of 9.0 (docs/gpu.md). `DECODE_CANDIDATES` and `PREFILL_CANDIDATES` are for a search on a device; its winners
+belong into `_DECODE` and `_PREFILL`.
 """
 
 import dataclasses
