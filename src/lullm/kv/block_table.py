@@ -167,9 +167,7 @@ class BlockTable:
 
     def image(self, is_on_host: bool) -> TableImage:
         """The table as plain data. `is_on_host`: which pool is its own."""
-        return TableImage(
-            self.block_ids.tolist(), is_on_host, self._num_dropped, self.num_promoted, self._forked_tail
-        )
+        return TableImage(self.block_ids.tolist(), is_on_host, self._num_dropped, self.num_promoted, self._forked_tail)
 
     def restore(
         self, image: TableImage, pool: BlockAllocator, block_ids: Iterable[int], token_ids: Sequence[int]

@@ -30,7 +30,8 @@ class BlockFile:
 class HibernationForecast:
     """What `hibernate` would write. `num_requests`: unfinished ones, and those whose last outputs nobody has fetched.
 
-    `kv_bytes`: of the `num_blocks` KV blocks in use or findable, on all workers. `written_bytes`: of all files.
+    `kv_bytes`: of the `num_blocks` KV blocks in use or findable, on all workers. `written_bytes`: these and the queue,
+    without the manifest's few kilobytes.
     """
 
     num_requests: int

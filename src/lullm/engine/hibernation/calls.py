@@ -62,7 +62,9 @@ class HibernationCalls:
         """`hibernate`, with requests that the engine has not seen yet, and outputs that its caller still holds."""
         report = self._hibernation().write(_name_of(path), queued, outputs)
         self._loop.end(
-            HibernatedError(f"the engine hibernates in {report.path}; resume({report.path!r}) in a new one goes on with it")
+            HibernatedError(
+                f"the engine hibernates in {report.path}; resume({report.path!r}) in a new one goes on with it"
+            )
         )
         self.shutdown()
         return report

@@ -116,11 +116,6 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     write_file(folder / MANIFEST_FILE, msgspec.json.encode(sealed))
 
 
-def num_file_bytes(files: list[BlockFile]) -> int:
-    """Bytes of these files on disk."""
-    return sum(_file_bytes(file) for file in files)
-
-
 def read_folder(path: str | os.PathLike[str], version: str) -> tuple[Path, Manifest, bytes]:
     """(the folder, its manifest, the queue's bytes); all files have the right sizes.
 
@@ -134,7 +129,9 @@ def read_folder(path: str | os.PathLike[str], version: str) -> tuple[Path, Manif
     manifest = _read_manifest(folder, version)
     queue = _read_whole(folder / QUEUE_FILE, manifest.queue_bytes)
     if len(queue) != manifest.queue_bytes or checksum_of(queue) != manifest.queue_checksum:
-        raise HibernationError(f"{folder / QUEUE_FILE} is damaged: its checksum differs from the one when it was written")
+        raise HibernationError(
+            f"{folder / QUEUE_FILE} is damaged: its checksum differs from the one when it was written"
+        )
     for rank, file in enumerate(manifest.files):
         path_of_file = folder / block_file_name(rank)
         try:

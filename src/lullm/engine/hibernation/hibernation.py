@@ -4,6 +4,7 @@ Between two steps, none of which is in flight. Writing changes nothing in the en
 before it changes anything; only the contents of blocks are checked while they are read, into free blocks.
 """
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from lullm.engine.hibernation.folder import (
     Manifest,
     checksum_of,
     new_folder,
-    num_file_bytes,
     read_folder,
     write_file,
     write_manifest,
@@ -108,14 +108,7 @@ class Hibernation:
                 files,
             )
             write_manifest(folder, manifest)
-        report = HibernationReport(
-            path,
-            forecast.num_requests,
-            forecast.num_blocks,
-            sum(file.num_bytes for file in files),
-            num_file_bytes(files) + len(data),
-            time.perf_counter() - started,
-        )
+        report = HibernationReport(path, *dataclasses.astuple(forecast), seconds=time.perf_counter() - started)
         logger.info(
             "hibernated to %s: %d requests, %d KV blocks, %s, %.2f s",
             path, report.num_requests, report.num_blocks, format_bytes(report.written_bytes), report.seconds,
@@ -199,16 +192,16 @@ class Hibernation:
         if found and "weights" in found:
             hint = f" than those of {manifest.model} there"
             hint += ", which had been updated: push the same weights first" if manifest.is_modified else ""
-        raise HibernationError(f"{folder} was written by another engine: {found}{hint}; build the engine as it was there")
+        raise HibernationError(
+            f"{folder} was written by another engine: {found}{hint}; build the engine as it was there"
+        )
 
     def _build(self, queue: QueueImage, shift_s: float) -> tuple[list[Returning], list[RequestText | RequestVector]]:
         """The groups, and the makers of their outputs."""
         returning, texts = [], []
         for each in queue.unfinished:
             request = build_request(each.request, shift_s)
-            group, search = build_group(
-                request, each.group, shift_s, self.config.max_model_len, self.model.vocab_size
-            )
+            group, search = build_group(request, each.group, shift_s, self.config.max_model_len, self.model.vocab_size)
             returning.append(Returning(group, search, each.group))
             texts.append(self.loop.output_processor.restored(group, each.texts))
         if len({each.group.request_id for each in returning}) < len(returning):

@@ -109,7 +109,10 @@ def build_group(
     group = SequenceGroup(request, [], RequestMetrics(*(t if t is None else t + shift_s for t in image.times)))  # type: ignore[arg-type]  # the first is there
     if request.pooling is not None:
         group.pooled = PooledRows(request.pooling.kind, prompt_len)
-        group.pooled.num_rows, group.pooled.values = (image.pooled or (0, []))[0], array("d", (image.pooled or (0, []))[1])
+        group.pooled.num_rows, group.pooled.values = (
+            (image.pooled or (0, []))[0],
+            array("d", (image.pooled or (0, []))[1]),
+        )
     search = None
     if request.params.beam_width is not None:
         search = BeamSearch.of(request, max_model_len)
@@ -122,7 +125,9 @@ def build_group(
         group.add(seq)
     group.unfinished = [seq for seq in group.seqs if not seq.is_finished]
     if not group.unfinished or len(group.seqs) > max(request.params.num_sequences, 1):
-        raise HibernationError(f"request {request.request_id!r} has sequences that it never asked for, or none to go on")
+        raise HibernationError(
+            f"request {request.request_id!r} has sequences that it never asked for, or none to go on"
+        )
     group.num_cached_tokens = image.num_cached_tokens
     try:
         group.prompt_logprobs = LogprobRows.from_bytes(image.prompt_logprobs)

@@ -21,9 +21,7 @@ from lullm.worker.sleep.block_gather import BlockGather
 
 
 @torch.inference_mode()
-def write_blocks(
-    device: Device, pools: KVPools, scales: Sequence[KVScales], path: Path, used: UsedBlocks
-) -> BlockFile:
+def write_blocks(device: Device, pools: KVPools, scales: Sequence[KVScales], path: Path, used: UsedBlocks) -> BlockFile:
     """Write the blocks to a new file, in the order of `used`. Blocking: the disk has them when this returns.
 
     Raises OSError: for example, the disk is full, or the file exists.
