@@ -51,8 +51,8 @@ class HibernationCalls(ExclusiveCalls):
         """Write all requests and their KV to the folder `path`, then shut down. Blocking.
 
         `resume` in an `LLM` of the same model and options, mostly in another process, goes on with them; then
-        `wait_for_completion` returns their outputs. Requests are those of `enqueue`, and those of a `generate`, `chat` or
-        `wait_for_completion` that another thread runs: it stops after its step and raises `HibernatedError`. Cached
+        `wait_for_completion` returns their outputs. Requests are those of `enqueue`, and those of a `generate`, `chat`
+        or `wait_for_completion` that another thread runs: it stops after its step and raises `HibernatedError`. Cached
         prefixes are written, too. An older hibernation in the folder is replaced.
 
         Raises:
@@ -62,8 +62,8 @@ class HibernationCalls(ExclusiveCalls):
         """
         if self._running_on == threading.get_ident():
             raise HibernationError(
-                "hibernate() was called in the middle of another call on this thread, as from a signal's handler; start a "
-                "thread that calls it: threading.Thread(target=llm.hibernate, args=(path,)).start()"
+                "hibernate() was called in the middle of another call on this thread, as from a signal's handler; "
+                "start a thread that calls it: threading.Thread(target=llm.hibernate, args=(path,)).start()"
             )
         wish = Wish(path)
         with self._wishes_lock:
@@ -117,7 +117,7 @@ class HibernationCalls(ExclusiveCalls):
         finally:
             self._running_on = None
 
-    def _take_resumed(self) -> list[EngineOutput]:
+    def _take_resumed(self) -> list[Any]:
         """The last outputs of resumed requests, in the order of their arrival. After an interrupt some are missing."""
         found = self._held_outputs()
         self._resumed = {request_id: None for request_id, output in self._resumed.items() if output is None}
@@ -136,8 +136,8 @@ class HibernationCalls(ExclusiveCalls):
             self._fulfil(wish, outputs)
             if wish.report is not None:
                 raise HibernatedError(
-                    f"the requests of this call are in {wish.report.path}; resume({wish.report.path!r}) in a new LLM, then "
-                    "wait_for_completion(), goes on with them"
+                    f"the requests of this call are in {wish.report.path}; resume({wish.report.path!r}) in a new LLM, "
+                    "then wait_for_completion(), goes on with them"
                 )
 
     def _fulfil(self, wish: Wish, outputs: Sequence[EngineOutput]) -> None:

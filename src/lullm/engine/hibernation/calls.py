@@ -82,8 +82,8 @@ class HibernationCalls:
     def resume(self, path: str | os.PathLike[str]) -> ResumeReport:
         """Take in what `hibernate` has written to the folder `path`, which stays as it is. Blocking.
 
-        The engine has no unfinished request, and forgets the prefixes that it has cached. Requests keep their ids; steps
-        then go on with them. If its KV cache is smaller, those whose blocks find no room are computed again.
+        The engine has no unfinished request, and forgets the prefixes that it has cached. Requests keep their ids;
+        steps then go on with them. If its KV cache is smaller, those whose blocks find no room are computed again.
 
         Raises:
             HibernationError: the folder is damaged, or was written by another version of lullm, or by an engine of
@@ -103,8 +103,8 @@ class HibernationCalls:
         backend = self.config.executor_backend
         if backend in _UNTRIED:
             raise UnsupportedError(
-                f"hibernation is not there for distributed_executor_backend={backend!r}, whose workers may be on several "
-                "machines; use 'mp' or 'uni'"
+                f"hibernation is not there for distributed_executor_backend={backend!r}, whose workers may be on "
+                "several machines; use 'mp' or 'uni'"
             )
         tags = self.lifecycle.sleeping_tags
         if tags:

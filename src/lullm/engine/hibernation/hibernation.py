@@ -1,10 +1,9 @@
 """Hibernation: writes an engine's conversations to a folder, and brings them back in another engine.
 
-Between two steps, none of which is in flight. Writing changes nothing in the engine. Reading builds and checks everything
-before it changes anything; only the contents of blocks are checked while they are read, into free blocks.
+Between two steps, none of which is in flight. Writing changes nothing in the engine. Reading builds and checks
+everything before it changes anything; only the contents of blocks are checked while they are read, into free blocks.
 """
 
-import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -108,7 +107,14 @@ class Hibernation:
                 files,
             )
             write_manifest(folder, manifest)
-        report = HibernationReport(path, *dataclasses.astuple(forecast), seconds=time.perf_counter() - started)
+        report = HibernationReport(
+            path,
+            forecast.num_requests,
+            forecast.num_blocks,
+            forecast.kv_bytes,
+            forecast.written_bytes,
+            time.perf_counter() - started,
+        )
         logger.info(
             "hibernated to %s: %d requests, %d KV blocks, %s, %.2f s",
             path, report.num_requests, report.num_blocks, format_bytes(report.written_bytes), report.seconds,

@@ -1,7 +1,7 @@
 """Identity: the facts that must be equal in the engine that hibernates and the one that resumes.
 
-They decide what the bytes of a KV block mean, which tokens follow, and when a request ends. All else may differ: threads,
-executors, the size of the cache, scheduling.
+They decide what the bytes of a KV block mean, which tokens follow, and when a request ends. All else may differ:
+threads, the size of the cache, scheduling.
 """
 
 import hashlib

@@ -67,7 +67,8 @@ def take_sequence(seq: Sequence, tables: list[TableImage]) -> SequenceImage:
         seq.index,
         seq.token_ids[seq.prompt_len :],
         seq.status.name,
-        seq.num_computed_tokens,
+        # one that has ended may have been planned for some steps too many
+        min(seq.num_computed_tokens, len(seq)) if seq.is_finished else seq.num_computed_tokens,
         seq.draw_params is not None,
         tables,
         seq.stop_reason,

@@ -81,8 +81,8 @@ def find_room(scheduler: Scheduler, returning: Seq[Returning], blocks: BlockSpac
         required = space.num_required_blocks(group)
         if required > space.num_blocks < blocks.num_blocks:
             raise HibernationError(
-                f"request {group.request_id!r} needs {required} KV blocks, and this engine has {space.num_blocks}, fewer "
-                f"than the {blocks.num_blocks} there; give the cache more memory (kv_cache_memory_bytes)"
+                f"request {group.request_id!r} needs {required} KV blocks, and this engine has {space.num_blocks}, "
+                f"fewer than the {blocks.num_blocks} there; give the cache more memory (kv_cache_memory_bytes)"
             )
     if space.enable_prefix_caching:
         device.fill()
