@@ -67,9 +67,17 @@ class WakeUpError(LullmError):
     """Released contents could not be restored unchanged; the engine is still asleep."""
 
 
+class HibernationError(LullmError):
+    """Conversations could not be written to a folder, or not be resumed from it; engine and folder are as before."""
+
+
 class EngineDeadError(LullmError):
     """The engine loop ended (a failed step, or a shutdown); the request cannot be served by it any more."""
 
 
 class WorkerLostError(EngineDeadError):
     """A worker of the engine has died, or has not answered in time; the engine's loop ends with it."""
+
+
+class HibernatedError(EngineDeadError):
+    """The engine has written its conversations to a folder and ended; a new engine resumes them."""

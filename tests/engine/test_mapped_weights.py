@@ -62,6 +62,11 @@ def test_weights_whose_memory_is_there_are_copied(start, monkeypatch, share, is_
     assert (store_of(start())._mapped is not None) == is_mapped
 
 
+def test_an_eager_strategy_copies_all_weights_at_once(start, expected):
+    llm = start(safetensors_load_strategy="eager")
+    assert store_of(llm)._mapped is None and num_mapped(llm) == 0 and answer(llm) == expected
+
+
 @pytest.mark.parametrize("family", ["qwen3", "llama"])
 def test_tokens_are_equal_before_and_after_settling(start, request, family):
     folder = request.getfixturevalue(f"{family}_folder")  # llama's head is tied

@@ -10,6 +10,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -25,6 +26,14 @@ from lullm.errors import WakeUpError
 _MAX_THREADS = 8
 
 
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a backup holds, for another process: the bytes and the checksum of each chunk."""
+
+    lens: tuple[int, ...]
+    checksums: tuple[int, ...]
+
+
 class Backup:
     """The contents of some tensors in a store, in the order in which they were saved.
 
@@ -34,6 +43,8 @@ class Backup:
         backend: the memory of those tensors that are not on the host.
         num_threads: threads for the checksums and for the host's copies; None: one per core, and at most 8, which hash
             100 GB/s from memory, more than a device's bus carries.
+        manifest: of another process's backup in this store, to be restored. Checksums of `Xxh3Digest` alone are the
+            same in every process.
     """
 
     def __init__(
@@ -43,14 +54,20 @@ class Backup:
         new_digest: NewDigest | None = Xxh3Digest,
         backend: Backend = HOST,
         num_threads: int | None = None,
+        manifest: Manifest | None = None,
     ):
         self.store = store
         self._what = what
         self._new_digest = new_digest
         self._backend = backend
         self._num_threads = num_threads or min(_MAX_THREADS, len(os.sched_getaffinity(0)))
-        self._lens: list[int] = []  # bytes of each chunk
-        self._checksums: list[int] = []  # of each chunk
+        self._lens = list(manifest.lens) if manifest else []  # bytes of each chunk
+        self._checksums = list(manifest.checksums) if manifest else []  # of each chunk
+
+    @property
+    def manifest(self) -> Manifest:
+        """For a backup that another process restores."""
+        return Manifest(tuple(self._lens), tuple(self._checksums))
 
     @property
     def target(self) -> Literal["ram", "disk"]:

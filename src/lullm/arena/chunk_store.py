@@ -1,7 +1,7 @@
 """ChunkStore: keeps the chunks of a backup in an arena of host memory, or in a file.
 
 The file bypasses the page cache where its file system allows it (`O_DIRECT`), because pages that wait to be written
-would take the memory that a sleep frees. The file has no name, so that a killed process leaves nothing behind.
+would take the memory that a sleep frees. A sleep's file has no name, so that a killed process leaves nothing behind.
 """
 
 import errno
@@ -93,10 +93,11 @@ class MemoryStore:
 
 
 class FileStore:
-    """Chunks in a file without a name.
+    """Chunks in a file: without a name, or with one that outlives the process (`create`, `open`).
 
     Args:
         directory: the file is in its file system; None: the system's folder for temporary files.
+        file: opened without a buffer, in place of a new one in `directory`.
 
     Raises:
         OSError: no file can be made there.
@@ -105,12 +106,23 @@ class FileStore:
     target: Literal["ram", "disk"] = "disk"
     keeps_chunks = False
 
-    def __init__(self, directory: Path | None = None):
-        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="lullm-", dir=directory, buffering=0)  # noqa: SIM115
+    def __init__(self, directory: Path | None = None, file: IO[bytes] | None = None):
+        self._file = file or tempfile.TemporaryFile(prefix="lullm-", dir=directory, buffering=0)  # noqa: SIM115
         self._buffers: list[torch.Tensor] = []
         self._num_chunks = 0
         self._turn = 0
         self._set_direct(True)
+
+    @classmethod
+    def create(cls, path: Path) -> "FileStore":
+        """A new file that only its owner may read. Raises OSError: also if it exists."""
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "r+b", buffering=0)
+        return cls(file=file)
+
+    @classmethod
+    def open(cls, path: Path) -> "FileStore":
+        """A file that `create` made, to be read. Raises OSError."""
+        return cls(file=path.open("rb", buffering=0))
 
     def begin(self) -> None:
         self._num_chunks = 0
@@ -142,6 +154,10 @@ class FileStore:
         if os.preadv(self._file.fileno(), [wanted], number * CHUNK_BYTES) < num_bytes:
             raise OSError(errno.EIO, "the backup file is shorter than what was written to it")
         return chunk[:num_bytes]
+
+    def sync(self) -> None:
+        """Wait until the file's contents would survive a loss of power. Raises OSError."""
+        os.fsync(self._file.fileno())
 
     def drop_buffers(self) -> None:
         self._buffers = []

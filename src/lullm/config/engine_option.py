@@ -11,6 +11,7 @@ from lullm.config.option.option import option
 KVCacheDType = Literal["auto", "int8", "fp8", "fp8_e4m3"]
 ModelImpl = Literal["auto", "lullm", "transformers"]
 LoadFormat = Literal["auto", "safetensors", "dummy"]
+SafetensorsLoadStrategy = Literal["lazy", "eager"]
 Quantization = Literal[None, "int8", "int4"]
 SchedulingPolicy = Literal["fcfs", "priority"]
 PreemptionMode = Literal["recompute", "swap", "auto"]
@@ -53,6 +54,14 @@ class EngineOptions:
         "'dummy' fills deterministic random weights instead of reading them",
         "model",
         advice="leave it out for GGUF files and quantized checkpoints, which are read as they are",
+    )
+    safetensors_load_strategy: SafetensorsLoadStrategy = option(
+        "lazy",
+        "'lazy': on a CPU the first steps may read matrices in the checkpoint's mapped files, while threads copy them; "
+        "'eager' copies all weights before the engine is ready, so that its files may then be changed or lost",
+        "model",
+        advice="leave it out: every start brings the files into the page cache ahead ('prefetch'), and torchao's "
+        "checkpoints are read as they are ('torchao')",
     )
     quantization: Quantization = option(
         None,

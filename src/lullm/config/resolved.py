@@ -61,6 +61,7 @@ class ResolvedConfig(EngineOptions):
         Experts are left out: not all that reads them can.
         """
         is_alone = self.device == "cpu" and self.executor_backend == "uni" and self.load_format != "dummy"
+        is_alone = is_alone and self.safetensors_load_strategy == "lazy"
         is_plain = model.encoding is None and model.family.experts is None and model.foreign is None
         return is_alone and is_plain and self.quantization is None and model.dtype == self.dtype != "float16"
 

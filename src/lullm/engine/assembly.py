@@ -99,6 +99,14 @@ def num_blocks_ahead(config: ResolvedConfig, model: ModelConfig) -> int:
     return num_blocks_for_len(_of_worker(config, model), config.block_size, config.kv_dtype, step_len)
 
 
+def bytes_per_block(config: ResolvedConfig, model: ModelConfig) -> int:
+    """Bytes of one KV block on all workers together."""
+    axis = Axis(0, config.tensor_parallel_size)
+    stages = [on_stage(model, config, stage) for stage in range(config.pipeline_parallel_size)]
+    shares = [share_of(stage, axis, config.enable_expert_parallel) for stage in stages]
+    return axis.size * sum(block_bytes(share, config.block_size, config.kv_dtype) for share in shares)
+
+
 def _of_worker(config: ResolvedConfig, model: ModelConfig) -> ModelConfig:
     """The sizes of a worker's cache, in blocks of the same numbers on all workers."""
     axis = Axis(0, config.tensor_parallel_size)

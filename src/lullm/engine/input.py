@@ -7,7 +7,7 @@ import functools
 import random
 import re
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from lullm.config.model import ModelConfig
 from lullm.config.option.option import has_utf8
@@ -50,6 +50,16 @@ class InputProcessor:
         self._by_priority = config.scheduling_policy == "priority"
         self._other_template = functools.lru_cache(maxsize=4)(self._read_template)  # a batch compiles its template once
         self._replies = Replies(tokenizer, config.tool_call_parser, config.reasoning_parser, config.think)
+
+    @property
+    def seed_state(self) -> tuple[int, list[int]]:
+        """The state of the generator from which requests without a seed draw theirs: version and numbers."""
+        version, numbers, _ = self._seeds.getstate()
+        return version, list(numbers)
+
+    def restore_seeds(self, version: int, numbers: Sequence[int]) -> None:
+        """Go on from this state. Raises ValueError, TypeError, OverflowError: it is no state."""
+        self._seeds.setstate((version, tuple(numbers), None))
 
     def process(
         self,

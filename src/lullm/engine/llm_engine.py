@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.engine.assembly import check_options, num_blocks_ahead, open_scheduler
 from lullm.engine.engine_calls import EngineCalls
+from lullm.engine.hibernation.calls import HibernationCalls
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.lifecycle import Lifecycle
 from lullm.engine.restarts import Restarts
@@ -30,7 +31,7 @@ from lullm.types.sampling_params import SamplingParams
 logger = get_logger(__name__)
 
 
-class LLMEngine(EngineCalls):
+class LLMEngine(EngineCalls, HibernationCalls):
     """Loads a model and serves requests, one `step` at a time. Not safe to share between threads.
 
     Args:

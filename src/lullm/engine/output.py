@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable
 
+from lullm.engine.hibernation.text_image import RequestTextImage, TextImage
 from lullm.engine.pooling.output import RequestVector
 from lullm.engine.stream_pace import StreamPace
+from lullm.errors import HibernationError
 from lullm.sched.intake import SequenceUpdate
 from lullm.text.detokenizer import IncrementalDetokenizer
 from lullm.text.stop import StopStrings
@@ -69,6 +71,36 @@ class SequenceText:
             self.text += self._stop.push(self._detokenizer.finish()).text + self._stop.flush()
         self.finish_reason, self.stop_reason = finish_reason, stop_reason
 
+    def image(self, index: int) -> TextImage:
+        """The text as plain data. `index`: of its sequence."""
+        return TextImage(
+            index,
+            self.text,
+            list(self.token_ids),
+            self.logprobs.to_bytes(),
+            self.cumulative_logprob,
+            self.finish_reason,
+            self.stop_reason,
+            self._num_sent_chars,
+            self._num_sent_tokens,
+            self._is_finish_sent,
+        )
+
+    def restore(self, image: TextImage) -> None:
+        """Go on from an image. Raises HibernationError: with this tokenizer the tokens have another text."""
+        if image.finish_reason is None:
+            for token_id in image.token_ids:
+                self.append(DrawnToken(-1, token_id), is_end_token=False)
+            if self.text != image.text:
+                raise HibernationError(
+                    "the tokens so far have another text here: was another tokenizer given, or has it changed?"
+                )
+        self.text, self.token_ids, self.logprobs = image.text, image.token_ids, LogprobRows.from_bytes(image.logprobs)
+        self.cumulative_logprob = image.cumulative_logprob
+        self.finish_reason, self.stop_reason = image.finish_reason, image.stop_reason
+        self._num_sent_chars, self._num_sent_tokens = image.num_sent_chars, image.num_sent_tokens
+        self._is_finish_sent = image.is_finish_sent
+
     @property
     def has_news(self) -> bool:
         """Whether the next delta would have contents."""
@@ -121,6 +153,17 @@ class RequestText:
         is_late = params.num_sequences > params.n or params.beam_width is not None
         self._kind = OutputKind.FINAL_ONLY if is_late else params.output_kind
         self._is_prompt_sent = False
+
+    def image(self) -> RequestTextImage:
+        """The texts as plain data."""
+        return RequestTextImage([text.image(index) for index, text in self._texts.items()], self._is_prompt_sent)
+
+    def restore(self, image: RequestTextImage) -> None:
+        """Go on from an image. Raises HibernationError: see `SequenceText.restore`."""
+        for each in image.texts:
+            text = self._texts[each.index] = SequenceText(self._group.request, self._tokenizer)
+            text.restore(each)
+        self._is_prompt_sent = image.is_prompt_sent
 
     def text_of(self, seq: Sequence) -> SequenceText:
         text = self._texts.get(seq.index)
@@ -217,9 +260,29 @@ class OutputProcessor:
         self._requests: dict[str, RequestText | RequestVector] = {}
 
     def add(self, group: SequenceGroup) -> None:
-        pooling = group.request.pooling
-        state = RequestText(group, self._tokenizer, self._pace) if pooling is None else RequestVector(group, pooling)
+        self.adopt(group, self._new_state(group))
+
+    def image(self, group: SequenceGroup) -> RequestTextImage:
+        """The texts of a group as plain data."""
+        state = self._requests[group.request_id]
+        return state.image() if isinstance(state, RequestText) else RequestTextImage([], False)
+
+    def restored(self, group: SequenceGroup, image: RequestTextImage) -> "RequestText | RequestVector":
+        """The outputs of a group, for `adopt`. Raises HibernationError: see `SequenceText.restore`."""
+        state = self._new_state(group)
+        if isinstance(state, RequestText):
+            state.restore(image)
+        return state
+
+    def adopt(self, group: SequenceGroup, state: "RequestText | RequestVector") -> None:
+        """Make the group's outputs from now on."""
         self._requests[group.request_id] = state
+
+    def _new_state(self, group: SequenceGroup) -> "RequestText | RequestVector":
+        pooling = group.request.pooling
+        if pooling is not None:
+            return RequestVector(group, pooling)
+        return RequestText(group, self._tokenizer, self._pace)
 
     def take(self, update: SequenceUpdate) -> str | None:
         """Apply a sequence's change by a step. Returns the stop string that ends the sequence now, or None."""

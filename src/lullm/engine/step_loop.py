@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from lullm.engine.output import OutputProcessor
 from lullm.engine.stream_pace import StreamPace
-from lullm.errors import EngineDeadError, WorkerLostError
+from lullm.errors import EngineDeadError, HibernatedError, WorkerLostError
 from lullm.executor.executor import Executor
 from lullm.log import get_logger
 from lullm.sched.scheduler import Scheduler
@@ -35,6 +35,7 @@ class StepLoop:
 
     Attributes:
         pending: outputs that the next `step` returns with its own.
+        output_processor: makes the outputs.
         expert_balance: of the experts' load, at the last reading; None: no experts, or no reading yet.
         num_steps: applied since the start.
         finished: requests since the start, by the finish reason of their first output.
@@ -56,7 +57,7 @@ class StepLoop:
         self._executor = executor
         self.expert_balance: float | None = None
         self._has_experts = True  # until a reading shows that there are none
-        self._output_processor = OutputProcessor(tokenizer, pace)
+        self._output_processor = self.output_processor = OutputProcessor(tokenizer, pace)
         self._in_flight: deque[tuple[StepPlan, Running[StepResult]]] = deque()  # steps that were launched
         self._failure: BaseException | None = None
 
@@ -99,10 +100,14 @@ class StepLoop:
     def check_alive(self) -> None:
         """Check that no step has failed. Raises EngineDeadError otherwise."""
         if self._failure is not None:
-            if isinstance(self._failure, WorkerLostError):
-                raise WorkerLostError(str(self._failure)) from self._failure
+            if isinstance(self._failure, WorkerLostError | HibernatedError):
+                raise type(self._failure)(str(self._failure)) from self._failure
             cause = str(self._failure) or type(self._failure).__name__
             raise EngineDeadError(f"the engine died earlier: {cause}; build a new one") from self._failure
+
+    def end(self, reason: HibernatedError) -> None:
+        """Every further call raises this error."""
+        self._failure = reason
 
     def fail(self, error: Exception, doing: str) -> None:
         """End the loop: the workers are in an unknown state. Raises EngineDeadError."""

@@ -6,6 +6,7 @@ Loads no torch.
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lullm.errors import ModelLoadError, UnsupportedError
@@ -20,8 +21,9 @@ from lullm.executor.expert_balance import (
 from lullm.executor.feeding import Feeding
 from lullm.executor.merge import agreed, merged_reports, minimum, values
 from lullm.executor.workers import Answer, Workers, WorkerVerb
+from lullm.types.hibernation import BlockFile
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove, LayerExperts
-from lullm.types.sleep import Action, Released, SleepCommand, SleepForecast
+from lullm.types.sleep import Action, Released, SleepCommand, SleepForecast, UsedBlocks
 from lullm.types.step import Running, StepPlan, StepResult
 
 if TYPE_CHECKING:
@@ -111,6 +113,22 @@ class Executor:
             self._call("cancel_wake_up", tag)
             raise
         self._call("commit_wake_up", tag)
+        return num_bytes
+
+    def weight_checksums(self) -> list[dict[str, int]]:
+        """By worker, the checksums of its parameters, which other processes can compare. Raises EngineAsleepError."""
+        return self._call("weight_checksums")
+
+    def write_blocks(self, folder: Path, used: UsedBlocks) -> list[BlockFile]:
+        """Every worker writes its share of these blocks to a new file, `block_file_name(rank)`. Raises OSError."""
+        return self._call("write_blocks", folder, used)
+
+    def read_blocks(self, folder: Path, used: UsedBlocks, files: Sequence[BlockFile]) -> int:
+        """Every worker reads back its share into `used`; negative: left out. Returns the sum of bytes.
+
+        Raises HibernationError: a file is damaged; some of the blocks are overwritten.
+        """
+        num_bytes: int = sum(self._call("read_blocks", folder, used, list(files)))
         return num_bytes
 
     def update_weights(self, weights: "Iterable[tuple[str, Tensor]]") -> int:

@@ -24,7 +24,11 @@ class AllocStatus(enum.Enum):
 
 
 class BlockAdmission:
-    """Allocates the tables of sequences (`tables`, by seq_id). `num_reserved`: blocks that stay free (watermark)."""
+    """Allocates the tables of sequences (`tables`, by seq_id). `num_reserved`: blocks that stay free (watermark).
+
+    Attributes:
+        root: the parent hash of first blocks, which `change_salt` replaces.
+    """
 
     def __init__(
         self,
@@ -47,7 +51,7 @@ class BlockAdmission:
         self._has_windows = any(cache.window is not None for cache in groups)
         self._num_token_groups = sum(cache.keeps_tokens for cache in groups)  # recurrent groups come last
         self._has_states = self._num_token_groups < len(groups)
-        self._root = salted_root(b"")
+        self.root = salted_root(b"")
         self.prefix_cache = PrefixCacheStats()
 
     def num_required_blocks(self, group: SequenceGroup) -> int:
@@ -133,19 +137,20 @@ class BlockAdmission:
 
     def change_salt(self, salt: bytes) -> None:
         """From now on, sequences find no block that was computed before. Waiting ones were hashed with the old salt."""
-        self._root = salted_root(salt)
+        self.root = salted_root(salt)
         for seq_id, tables in self._tables.items():
             if not any(table.block_ids for table in tables):
-                self._tables[seq_id] = self._empty_tables(tables[0].hashes.salt)
+                self._tables[seq_id] = self.empty_tables(tables[0].hashes.salt)
 
     def _tables_of(self, seq: Sequence) -> tuple[BlockTable, ...]:
         tables = self._tables.get(seq.seq_id)
         if tables is None:
-            tables = self._tables[seq.seq_id] = self._empty_tables(seq.cache_salt)
+            tables = self._tables[seq.seq_id] = self.empty_tables(seq.cache_salt)
         return tables
 
-    def _empty_tables(self, salt: str) -> tuple[BlockTable, ...]:
-        hashes = BlockHashes(self._block_size, self._root, salt)
+    def empty_tables(self, salt: str) -> tuple[BlockTable, ...]:
+        """New tables for a sequence whose request has this salt."""
+        hashes = BlockHashes(self._block_size, self.root, salt)
         release_later = self._pools.release_later
         return tuple(
             BlockTable(self._device, hashes, index)

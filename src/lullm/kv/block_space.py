@@ -10,6 +10,7 @@ from lullm.kv.block_table import BlockTable
 from lullm.kv.cache_group import ONE_GROUP, CacheGroup
 from lullm.kv.duplicate import Duplicate
 from lullm.kv.growth import Growth
+from lullm.kv.image.block_images import BlockImages
 from lullm.kv.pool_pair import PoolPair
 from lullm.kv.snapshot import BlockOwner, Holding, MemorySnapshot, take_pool_snapshot
 from lullm.kv.state.snapshots import StateSnapshots
@@ -77,6 +78,7 @@ class BlockSpaceManager:
         self.num_required_blocks, self.can_allocate = admission.num_required_blocks, admission.can_allocate
         self.allocate, self.share_prompt = admission.allocate, admission.share_prompt
         self.prefix_cache = admission.prefix_cache
+        self._images = BlockImages(self._pools, self._tables, admission)
 
     @property
     def num_used_blocks(self) -> int:
@@ -209,6 +211,12 @@ class BlockSpaceManager:
     def forget_cached(self) -> None:
         """Forget the contents of free blocks, in both pools; blocks in use can still be found."""
         self._pools.forget_cached()
+
+    @property
+    def images(self) -> BlockImages:
+        """The blocks as plain data, once duplicates are merged. Between two plans."""
+        self.merge_duplicates()
+        return self._images
 
     def snapshot(self, groups: Seq[SequenceGroup]) -> MemorySnapshot:
         """Every block of both pools, between two plans; `groups` are those that are running or swapped out."""

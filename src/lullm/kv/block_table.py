@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from lullm.kv.allocator import BlockAllocator
 from lullm.kv.hashing import BlockHashes, group_suffix
+from lullm.kv.image.image import TableImage
 from lullm.types.packed import INT_BYTES, PackedInts, pack, view
 from lullm.types.step import BlockPair
 from lullm.units import cdiv
@@ -163,6 +164,20 @@ class BlockTable:
         held = self.held_ids
         self.packed_ids, self.allocator = pack(block_ids), pool
         return held
+
+    def image(self, is_on_host: bool) -> TableImage:
+        """The table as plain data. `is_on_host`: which pool is its own."""
+        return TableImage(self.block_ids.tolist(), is_on_host, self._num_dropped, self.num_promoted, self._forked_tail)
+
+    def restore(
+        self, image: TableImage, pool: BlockAllocator, block_ids: Iterable[int], token_ids: Sequence[int]
+    ) -> None:
+        """Fill the empty table with the counters of an image and these blocks, to which the caller has references."""
+        self.packed_ids, self.allocator = pack(block_ids), pool
+        self._num_dropped, self.num_promoted, self._forked_tail = (
+            image.num_dropped, image.num_promoted, image.forked_tail,
+        )  # fmt: skip
+        self.hashes.extend(token_ids, image.num_promoted)
 
     def free(self) -> None:
         """Free all blocks, the last one first: a prompt's beginning is the part most likely to be found again."""

@@ -9,7 +9,7 @@ from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.engine.start.client import start_engine
 from lullm.errors import EngineAsleepError, InvalidRequestError
 from lullm.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search_output, checked_width
-from lullm.llm.exclusive import ExclusiveCalls
+from lullm.llm.hibernation import HibernationCalls
 from lullm.llm.offline import run_all
 from lullm.llm.pooling import PoolingCalls
 from lullm.llm.prompt import UseTqdm, as_prompts, conversations, one_each, turn_options
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lullm.text.chat_template import Message
 
 
-class LLM(PoolingCalls, ExclusiveCalls):
+class LLM(PoolingCalls, HibernationCalls):
     """A model, ready to generate. `LLM()` is the bundled demo model.
 
     Calls from several threads take turns. Ctrl-C takes effect at the end of a step and leaves the object usable. Blocks
@@ -42,6 +42,7 @@ class LLM(PoolingCalls, ExclusiveCalls):
     def __init__(self, model: str = "demo", **options: Any):
         config = EngineConfig.from_options({"model": model, **options})
         super().__init__(start_engine(config))
+        self._open_hibernation()
         self._num_workers, self._num_replicas = config.num_workers, config.data_parallel_size
         self._tally = Tally(self.llm_engine)
         self._request_ids = itertools.count()
@@ -93,12 +94,15 @@ class LLM(PoolingCalls, ExclusiveCalls):
     def wait_for_completion(self, *, use_tqdm: UseTqdm = True) -> list[RequestOutput]:
         """Run the requests that `enqueue` queued; the outputs are in their order. Blocks until all are done.
 
+        Requests that `resume` has brought back are run, too, and their outputs come first.
+
         Raises as `generate` does. EngineAsleepError: they stay queued.
         """
         with self._turn:
             requests, self._enqueued = self._enqueued, []
             try:
-                return self._run(requests, use_tqdm)
+                outputs = self._run(requests, use_tqdm, waits_for_resumed=True)
+                return self._take_resumed() + outputs
             except EngineAsleepError:  # nothing of them has begun
                 self._enqueued = requests
                 raise
@@ -125,10 +129,20 @@ class LLM(PoolingCalls, ExclusiveCalls):
             for prompt, one, rank in zip(prompts, params, priorities, strict=True)
         ]
 
-    def _run(self, requests: Sequence[GenerateRequest], use_tqdm: UseTqdm) -> list[Any]:
+    def _run(
+        self, requests: Sequence[GenerateRequest], use_tqdm: UseTqdm, waits_for_resumed: bool = False
+    ) -> list[Any]:
         """The last output of each request, in their order."""
-        with self._exclusive() as interrupt:
-            outputs = run_all(self.llm_engine, requests, use_tqdm, interrupt)
+        with self._exclusive() as interrupt, self._running_requests():
+            outputs = run_all(
+                self.llm_engine,
+                requests,
+                use_tqdm,
+                interrupt,
+                self._resumed,
+                waits_for_resumed,
+                self._hibernate_between_steps,
+            )
             self._tally.add(requests, outputs)
             return outputs
 

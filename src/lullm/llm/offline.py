@@ -20,23 +20,37 @@ def run_all(
     requests: Sequence[GenerateRequest],
     use_tqdm: bool | Callable[..., Any],
     interrupt: threading.Event,
+    resumed: dict[str, EngineOutput | None],
+    waits_for_resumed: bool = False,
+    before_step: Callable[[Sequence[EngineOutput]], None] = lambda outputs: None,
 ) -> list[EngineOutput]:
     """Run requests to their ends; the last outputs are in order of the requests. Raises as `step` does.
 
     After an interrupt some outputs are missing.
+
+    Args:
+        resumed: requests that the engine has already; their last outputs are put in here.
+        before_step: gets the outputs of requests that have ended.
     """
     outputs: dict[str, EngineOutput] = {}
     wanted: set[str] = set()
-    progress = _Progress(len(requests), use_tqdm)
+    num_resumed = sum(output is None for output in resumed.values()) if waits_for_resumed else 0
+    progress = _Progress(len(requests) + num_resumed, use_tqdm)
     try:
         for request in requests:
             engine.add_processed(request)  # may refuse an id that `add_request` has taken
             wanted.add(request.request_id)
-        while len(outputs) < len(wanted) and not interrupt.is_set():
+        while (len(outputs) < len(wanted) or num_resumed) and not interrupt.is_set():
+            before_step(list(outputs.values()))
             for output in engine.step():
                 if output.request_id in wanted:
                     outputs[output.request_id] = output
                     progress.add(output)
+                elif output.finished and output.request_id in resumed:
+                    resumed[output.request_id] = output
+                    if num_resumed:
+                        num_resumed -= 1
+                        progress.add(output)
     finally:
         # After an interrupt or a refusal no work stays behind for the next call.
         progress.close()

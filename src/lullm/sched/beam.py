@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lullm.types.draw import DrawParams
+from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.sequence import Hypothesis
 from lullm.types.step import TokenLogprobs
@@ -44,6 +45,21 @@ class BeamSearch:
     def __post_init__(self) -> None:
         # The sampler returns the best tokens of every beam with their log-probabilities.
         self.draw_params = DrawParams(temperature=0.0, num_logprobs=self.num_candidates)
+
+    @classmethod
+    def of(cls, request: GenerateRequest, max_model_len: int) -> "BeamSearch":
+        """The search that a request asks for. `max_model_len`: tokens of the longest sequence."""
+        room = max_model_len - len(request.prompt_token_ids)
+        return cls(request.params, request.end_token_ids, min(request.params.max_tokens or room, room))
+
+    @property
+    def can_improve(self) -> bool:
+        """Whether live beams could still beat the worst hypothesis."""
+        return self._can_improve
+
+    def go_on(self, hypotheses: list[Hypothesis], can_improve: bool) -> None:
+        """Take the state of a search that has begun elsewhere."""
+        self.hypotheses, self._can_improve = hypotheses, can_improve
 
     @property
     def width(self) -> int:

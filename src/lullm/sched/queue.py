@@ -1,9 +1,10 @@
 """The order of sequence groups, and queues of those that wait or are swapped out, in that order."""
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from lullm.config.engine_option import SchedulingPolicy
+from lullm.types.request import GenerateRequest
 from lullm.types.sequence import SequenceGroup
 
 OrderKey = tuple[int, int]
@@ -22,6 +23,10 @@ class Order:
         """Register an arrival, after all groups that are here."""
         self._num_arrivals += 1
         self._keys[group.request_id] = (group.request.priority if self._by_priority else 0, self._num_arrivals)
+
+    def sorted(self, requests: Sequence[GenerateRequest]) -> list[int]:
+        """The numbers of these requests, which arrive one after the other, in order."""
+        return sorted(range(len(requests)), key=lambda i: (requests[i].priority if self._by_priority else 0, i))
 
     def forget(self, group: SequenceGroup) -> None:
         """The group has ended; its request id may be used again."""

@@ -82,11 +82,20 @@ class Roster:
         self._groups[request.request_id] = group
         self._members[leader.seq_id] = group, leader
         if params.beam_width is not None:
-            room = max_model_len - prompt_len
-            max_output_len = min(params.max_tokens or room, room)
-            self._beams[request.request_id] = BeamSearch(params, request.end_token_ids, max_output_len)
+            self._beams[request.request_id] = BeamSearch.of(request, max_model_len)
         self._order.register(group)
         return group
+
+    def adopt(self, group: SequenceGroup, search: BeamSearch | None) -> None:
+        """Take in a group with all of its sequences, which get ids here, behind all groups that are here."""
+        for seq in group.seqs:
+            seq.seq_id = self._num_seqs_made
+            self._num_seqs_made += 1
+            self._members[seq.seq_id] = group, seq
+        self._groups[group.request_id] = group
+        if search is not None:
+            self._beams[group.request_id] = search
+        self._order.register(group)
 
     def fork(self, group: SequenceGroup, parent: Sequence) -> Sequence:
         """Make a sequence with the parent's tokens, which shares all of its blocks."""

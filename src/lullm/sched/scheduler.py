@@ -77,7 +77,7 @@ class Scheduler:
         self._clock = clock
         self._is_chunked = enable_chunked_prefill
         self._delay = PromptDelay(delay_factor)
-        self._roster = Roster(block_space, self.order)
+        self._roster = self.roster = Roster(block_space, self.order)
         self._lookahead = Lookahead(max_in_flight, limits.max_model_len, feeds_back)
         self._drafts = drafts
         self._intake = Intake(block_space, self._roster, limits.max_model_len, self.stats, drafts)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from lullm.arena.backup import Backup
-from lullm.arena.checksum import checksum
+from lullm.arena.checksum import NewDigest, Xxh3Digest, checksum
 from lullm.errors import EngineAsleepError, ModelLoadError, WakeUpError
 from lullm.ops.table import Ops
 from lullm.weights.packing import packed_parameters
@@ -101,6 +101,15 @@ class WeightStore:
         if self._mapped is not None:
             self._mapped.close()
             self._mapped = None
+
+    def lasting_checksums(self) -> dict[str, int]:
+        """Of every parameter as the ops read it, such that other processes can compare them. Between steps; blocking.
+
+        Raises EngineAsleepError: the weights are asleep.
+        """
+        self.check_resident()
+        self.settle()
+        return self._measure(dict(self._model.named_parameters()), Xxh3Digest)
 
     def _keep_checksums(self) -> None:
         if self._verify and not self._checksums:
@@ -241,9 +250,9 @@ class WeightStore:
                     "checkpoint changed? sleep(level=2, tags=['weights']) makes the next wake_up() take it as it is"
                 )
 
-    def _measure(self, parameters: dict[str, nn.Parameter]) -> dict[str, int]:
+    def _measure(self, parameters: dict[str, nn.Parameter], new_digest: NewDigest | None = None) -> dict[str, int]:
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            measure = partial(checksum, new_digest=self._ops.new_digest)
+            measure = partial(checksum, new_digest=new_digest or self._ops.new_digest)
             return dict(zip(parameters, pool.map(measure, parameters.values()), strict=True))
 
 

@@ -15,8 +15,9 @@ from lullm.kv.layout import num_blocks_within, num_host_blocks_within
 from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.step.runner import ModelRunner
+from lullm.types.hibernation import BlockFile, block_file_name
 from lullm.types.parallel.experts import LayerExperts
-from lullm.types.sleep import KV_CACHE, Action, Released, SleepCommand, SleepForecast
+from lullm.types.sleep import KV_CACHE, Action, Released, SleepCommand, SleepForecast, UsedBlocks
 from lullm.types.step import Running, StepPlan, StepResult
 from lullm.weights.rule import trainer_name
 from lullm.weights.store import WeightUpdate
@@ -26,6 +27,7 @@ from lullm.worker.loaded_model import LoadedModel, load_model
 from lullm.worker.pages_ahead import touch_blocks
 from lullm.worker.setup import WorkerSetup, open_setup
 from lullm.worker.sizing import kv_memory_bytes, measure_speeds
+from lullm.worker.sleep.hibernation import read_blocks, write_blocks
 from lullm.worker.sleep.sleeper import Sleeper
 from lullm.worker.warm_up import compile_ahead, compile_kernels
 
@@ -184,6 +186,22 @@ class Worker:
         """See `Sleeper.forecast`."""
         self.settle()
         return self._sleeper.forecast(command)
+
+    def weight_checksums(self) -> dict[str, int]:
+        """See `WeightStore.lasting_checksums`."""
+        return self.loaded.store.lasting_checksums()
+
+    def write_blocks(self, folder: Path, used: UsedBlocks) -> BlockFile:
+        """See `hibernation`, for this method and the next; `folder`: of all workers' files."""
+        path = folder / block_file_name(self.rank)
+        return write_blocks(self.setup.device, self.pools, self.loaded.kv_scales, path, used)
+
+    def read_blocks(self, folder: Path, used: UsedBlocks, files: Sequence[BlockFile]) -> int:
+        path, file = folder / block_file_name(self.rank), files[self.rank]
+        num_bytes = read_blocks(self.setup.device, self.pools, self.loaded.kv_scales, path, used, file)
+        if used.device or used.host:
+            self.model_runner.calibrates = False  # the blocks are valid with their scales only
+        return num_bytes
 
     def settle(self) -> None:
         """Bring all weights into their place, where a caller's function may read them. See `WeightStore.settle`."""

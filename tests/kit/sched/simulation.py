@@ -256,8 +256,17 @@ class Simulation:
             self._in_flight.append((plan, encode_plan(plan), tokens))
             self._check_windows(plan)
         self.now += 1.0
-        if not self._in_flight:
-            return self.scheduler.take_outgrown()
+        return self.take_in() if self._in_flight else self.scheduler.take_outgrown()
+
+    def drain(self) -> list[SequenceUpdate]:
+        """Run the steps in flight."""
+        updates = []
+        while self._in_flight:
+            updates += self.take_in()
+        return updates
+
+    def take_in(self) -> list[SequenceUpdate]:
+        """Run the oldest step in flight."""
         # Late, as on a device: the next plans have been made already. The worker gets bytes, as one far away does.
         plan, encoded, tokens = self._in_flight.popleft()
         assert encode_plan(plan) == encoded, "a plan does not change"

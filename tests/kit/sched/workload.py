@@ -25,7 +25,7 @@ class Workload:
 
     def run(self, num_rounds: int) -> None:
         """So many rounds: perhaps a new request, an abort, a reset; and a step. Then to the end of what is left."""
-        sim, rng = self.sim, self.rng
+        rng = self.rng
         live: list[str] = []
         for number in range(num_rounds):
             if rng.random() < 0.25 and len(live) < 30 and self._add(str(number)):
@@ -33,15 +33,15 @@ class Workload:
             if live and rng.random() < 0.03:
                 self._abort(live.pop(rng.randrange(len(live))))
             if rng.random() < 0.001:
-                sim.block_space.reset_prefix_cache()
-            self._take(sim.step())
-            sim.plans.clear()
-            unfinished = set(sim.scheduler.unfinished_ids)
+                self.sim.block_space.reset_prefix_cache()
+            self._take(self.sim.step())
+            self.sim.plans.clear()
+            unfinished = set(self.sim.scheduler.unfinished_ids)
             live = [request_id for request_id in live if request_id in unfinished]
         for _ in range(20_000):
-            if not sim.scheduler.has_unfinished:
+            if not self.sim.scheduler.has_unfinished:
                 break
-            self._take(sim.step())
+            self._take(self.sim.step())
         self._check_end()
 
     def _add(self, request_id: str) -> bool:

@@ -164,7 +164,7 @@ VLLM_OPTIONS: dict[str, VllmArgument] = {
     **without_effect("there is one block manager", use_v2_block_manager=False, disable_hybrid_kv_cache_manager=False),
     **without_effect(
         "files are read in parallel into their place",
-        *("safetensors_load_strategy", "pt_load_map_location", "model_loader_extra_config"),
+        *("pt_load_map_location", "model_loader_extra_config"),
         *("safetensors_prefetch_num_threads", "safetensors_prefetch_block_size"),
     ),
     **refused("tensors are taken from every safetensors file of the folder; remove the others", ignore_patterns=None),

@@ -24,12 +24,14 @@ class BlockGather:
 
     Args:
         kv_caches, host_kv_caches: by layer, in memory of the device and in host memory that it can read.
+        used: the blocks; negative for `places`: the contents have no place, and are left out.
     """
 
     def __init__(self, device: Device, kv_caches: list[LayerCache], host_kv_caches: list[LayerCache], used: UsedBlocks):
         self._device = device
         self._part_bytes = _DEVICE_PART_BYTES if device.is_accelerator else _PART_BYTES
-        pools = ((kv_caches, used.device, device.new_arena), (host_kv_caches, used.host, device.new_host_arena))
+        host_caches = host_kv_caches or kv_caches  # without a host pool none of its blocks has a place
+        pools = ((kv_caches, used.device, device.new_arena), (host_caches, used.host, device.new_host_arena))
         self._pools = [pool for pool in pools if pool[1]]
 
     def contents(self) -> Iterator[Tensor]:
@@ -46,7 +48,10 @@ class BlockGather:
         """
         for words, ids, room in self._parts():
             yield room
-            awaited(words).index_copy_(0, ids, room)
+            awaited(words)
+            if bool((ids < 0).any()):
+                ids, room = ids[ids >= 0], room[ids >= 0]
+            words.index_copy_(0, ids, room)
             self._device.synchronize()
 
     def _parts(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

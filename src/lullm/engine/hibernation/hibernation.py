@@ -1,0 +1,221 @@
+"""Hibernation: writes an engine's conversations to a folder, and brings them back in another engine.
+
+Between two steps, none of which is in flight. Writing changes nothing in the engine. Reading builds and checks
+everything before it changes anything; only the contents of blocks are checked while they are read, into free blocks.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
+from lullm.engine.hibernation.folder import (
+    FORMAT,
+    QUEUE_FILE,
+    Manifest,
+    checksum_of,
+    new_folder,
+    read_folder,
+    write_file,
+    write_manifest,
+)
+from lullm.engine.hibernation.identity import difference, identity_of
+from lullm.engine.hibernation.queue import (
+    QueueImage,
+    UnfinishedImage,
+    build_output,
+    build_request,
+    decode_queue,
+    encode_queue,
+    take_output,
+    take_request,
+)
+from lullm.engine.hibernation.text_image import RequestTextImage
+from lullm.engine.input import InputProcessor
+from lullm.engine.output import RequestText
+from lullm.engine.pooling.output import RequestVector
+from lullm.engine.step_loop import StepLoop
+from lullm.errors import HibernationError
+from lullm.executor.executor import Executor
+from lullm.log import get_logger
+from lullm.sched.image.group import build_group, new_group_image
+from lullm.sched.image.groups import Returning, bring_back, find_room, take_groups
+from lullm.sched.scheduler import Scheduler
+from lullm.text.tokenizer import Tokenizer
+from lullm.types.hibernation import HibernationForecast, HibernationReport, ResumeReport
+from lullm.types.pooling.outputs import EngineOutput
+from lullm.types.request import GenerateRequest
+from lullm.types.sleep import UsedBlocks
+from lullm.units import format_bytes
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Hibernation:
+    """One engine's parts. `version`: of lullm. `block_bytes`: of one KV block on all workers."""
+
+    config: ResolvedConfig
+    model: ModelConfig
+    executor: Executor
+    scheduler: Scheduler
+    loop: StepLoop
+    inputs: InputProcessor
+    tokenizer: Tokenizer
+    version: str
+    block_bytes: int
+
+    def forecast(
+        self, queued: Sequence[GenerateRequest] = (), outputs: Sequence[EngineOutput] = ()
+    ) -> HibernationForecast:
+        """What `write` would write. Raises HibernationError."""
+        return self._forecast(queue := self._take(queued, outputs), encode_queue(queue))
+
+    def write(
+        self, path: str, queued: Sequence[GenerateRequest] = (), outputs: Sequence[EngineOutput] = ()
+    ) -> HibernationReport:
+        """Write everything to the folder `path`. The engine is not changed.
+
+        Args:
+            queued: requests that no scheduler has seen yet. outputs: that nobody has fetched, beside the loop's.
+
+        Raises HibernationError: something cannot be written.
+        """
+        started = time.perf_counter()
+        queue = self._take(queued, outputs)
+        data = encode_queue(queue)
+        forecast = self._forecast(queue, data)
+        blocks = queue.blocks
+        with new_folder(path, forecast.written_bytes) as folder:
+            checksums = self.executor.weight_checksums()
+            used = UsedBlocks(blocks.device.block_ids, blocks.host.block_ids)
+            files = self.executor.write_blocks(folder, used)
+            write_file(folder / QUEUE_FILE, data)
+            manifest = Manifest(
+                FORMAT,
+                self.version,
+                identity_of(self.config, self.model, checksums),
+                self.config.model,
+                self.config.revision,
+                self.executor.has_pushed_weights(),
+                forecast.num_requests,
+                forecast.num_blocks,
+                len(data),
+                checksum_of(data),
+                files,
+            )
+            write_manifest(folder, manifest)
+        report = HibernationReport(
+            path,
+            forecast.num_requests,
+            forecast.num_blocks,
+            forecast.kv_bytes,
+            forecast.written_bytes,
+            time.perf_counter() - started,
+        )
+        logger.info(
+            "hibernated to %s: %d requests, %d KV blocks, %s, %.2f s",
+            path, report.num_requests, report.num_blocks, format_bytes(report.written_bytes), report.seconds,
+        )  # fmt: skip
+        return report
+
+    def read(self, path: str) -> ResumeReport:
+        """Bring back what the folder `path` holds. The engine has no unfinished request.
+
+        Raises HibernationError: the folder is damaged, or of another engine; this engine has lost at most the prefixes
+        that it had cached.
+        """
+        started = time.perf_counter()
+        folder, manifest, data = read_folder(path, self.version)
+        self._check_identity(folder, manifest)
+        queue = decode_queue(data)
+        shift_s = time.monotonic() - queue.saved_s
+        returning, texts = self._build(queue, shift_s)
+        outputs = [build_output(each, shift_s, self.tokenizer.decode_token) for each in queue.outputs]
+        room = find_room(self.scheduler, returning, queue.blocks)
+        seeds = self.inputs.seed_state
+        self._restore_seeds(queue)
+        images = self.scheduler.block_space.images
+        used = images.begin(queue.blocks, room.device, room.host)
+        try:
+            num_bytes = self.executor.read_blocks(folder, used, manifest.files)
+        except BaseException:
+            images.cancel()
+            self.inputs.restore_seeds(*seeds)
+            self.executor.reset_kv_scales()
+            raise
+        bring_back(self.scheduler, returning, room.kept, queue.blocks)
+        for each, text in zip(returning, texts, strict=True):
+            self.loop.output_processor.adopt(each.group, text)
+        self.loop.keep(outputs)
+        arrivals = [(each.group.metrics.arrival_time, each.group.request_id) for each in returning]
+        arrivals += [(each.metrics.arrival_time if each.metrics else 0.0, each.request_id) for each in outputs]
+        num_lost = sum(each.image.place != "waiting" for each in returning) - len(room.kept)
+        report = ResumeReport(
+            tuple(dict.fromkeys(request_id for _, request_id in sorted(arrivals, key=lambda item: item[0]))),
+            num_lost,
+            len(room.device) + len(room.host),
+            num_bytes,
+            time.perf_counter() - started,
+        )
+        logger.info(
+            "resumed from %s: %d requests (%d to be computed again), %d KV blocks, %s, %.2f s",
+            path, len(report.request_ids), num_lost, report.num_blocks, format_bytes(num_bytes), report.seconds,
+        )  # fmt: skip
+        return report
+
+    def _take(self, queued: Sequence[GenerateRequest], outputs: Sequence[EngineOutput]) -> QueueImage:
+        processor = self.loop.output_processor
+        unfinished = [
+            UnfinishedImage(take_request(group.request), image, processor.image(group))
+            for group, image in take_groups(self.scheduler)
+        ]
+        unfinished += [
+            UnfinishedImage(take_request(each), new_group_image(each), RequestTextImage([], False)) for each in queued
+        ]
+        return QueueImage(
+            unfinished,
+            [take_output(each) for each in (*outputs, *self.loop.pending)],
+            self.scheduler.block_space.images.take(),
+            self.inputs.seed_state,
+            time.monotonic(),
+        )
+
+    def _forecast(self, queue: QueueImage, data: bytes) -> HibernationForecast:
+        num_blocks = len(queue.blocks.device.block_ids) + len(queue.blocks.host.block_ids)
+        kv_bytes = num_blocks * self.block_bytes
+        ids = {each.request.request.request_id for each in queue.unfinished}
+        ids |= {each.request_id for each in queue.outputs}
+        return HibernationForecast(len(ids), num_blocks, kv_bytes, kv_bytes + len(data))
+
+    def _check_identity(self, folder: Path, manifest: Manifest) -> None:
+        found = difference(manifest.identity, identity_of(self.config, self.model, self.executor.weight_checksums()))
+        if found is None and len(manifest.files) == self.executor.num_workers:
+            return
+        hint = ""
+        if found and "weights" in found:
+            hint = f" than those of {manifest.model} there"
+            hint += ", which had been updated: push the same weights first" if manifest.is_modified else ""
+        raise HibernationError(
+            f"{folder} was written by another engine: {found}{hint}; build the engine as it was there"
+        )
+
+    def _build(self, queue: QueueImage, shift_s: float) -> tuple[list[Returning], list[RequestText | RequestVector]]:
+        """The groups, and the makers of their outputs."""
+        returning, texts = [], []
+        for each in queue.unfinished:
+            request = build_request(each.request, shift_s)
+            group, search = build_group(request, each.group, shift_s, self.config.max_model_len, self.model.vocab_size)
+            returning.append(Returning(group, search, each.group))
+            texts.append(self.loop.output_processor.restored(group, each.texts))
+        if len({each.group.request_id for each in returning}) < len(returning):
+            raise HibernationError("two requests of the hibernation have the same id")
+        return returning, texts
+
+    def _restore_seeds(self, queue: QueueImage) -> None:
+        try:
+            self.inputs.restore_seeds(*queue.seeds)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise HibernationError(f"the state of the generator of seeds cannot be read: {error}") from None

@@ -1,0 +1,1 @@
+"""Images of block tables and pools as plain data, for another process: who holds which block, and what it contains."""

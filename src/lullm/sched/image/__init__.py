@@ -1,0 +1,1 @@
+"""Images of sequence groups as plain data, for another process; and which of them find room there."""

@@ -1,0 +1,158 @@
+"""Takes the images of a scheduler's groups, finds room for them in another scheduler, and brings them back there."""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from lullm.errors import HibernationError
+from lullm.kv.block_table import NULL_BLOCK
+from lullm.kv.image.image import BlockSpaceImage, PoolImage, TableImage
+from lullm.sched.beam import BeamSearch
+from lullm.sched.image.group import BeamImage, GroupImage, take_sequence, times_of
+from lullm.sched.scheduler import Scheduler
+from lullm.types.sequence import SequenceGroup, SequenceStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Returning:
+    """A group that comes back: itself, its beam search, and its image."""
+
+    group: SequenceGroup
+    search: BeamSearch | None
+    image: GroupImage
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Which groups keep their blocks, by their number, and which blocks come back, by their old numbers."""
+
+    kept: frozenset[int]
+    device: frozenset[int]
+    host: frozenset[int]
+
+
+def take_groups(scheduler: Scheduler) -> list[tuple[SequenceGroup, GroupImage]]:
+    """All unfinished groups, in the order of their arrival. No step is in flight."""
+    roster, images = scheduler.roster, scheduler.block_space.images
+    found = []
+    for request_id in roster.request_ids:
+        group = roster.find(request_id)
+        assert group is not None, "it has not ended"
+        search = roster.beam(group)
+        is_waiting = group in scheduler.waiting
+        image = GroupImage(
+            "waiting" if is_waiting else "swapped" if group in scheduler.swapped else "running",
+            [take_sequence(seq, [] if seq.is_finished else images.tables_of(seq)) for seq in group.seqs],
+            times_of(group.metrics),
+            group.num_cached_tokens,
+            group.prompt_logprobs.to_bytes(),
+            None if group.pooled is None else (group.pooled.num_rows, list(group.pooled.values)),
+            None if search is None else BeamImage(search.hypotheses, search.can_improve),
+        )
+        found.append((group, image))
+    return found
+
+
+def find_room(scheduler: Scheduler, returning: Seq[Returning], blocks: BlockSpaceImage) -> Room:
+    """Who keeps blocks: groups in order, while blocks and sequences last; the others are computed again.
+
+    Then come findable blocks, those used last first. `scheduler`: has no group.
+
+    Raises HibernationError: a group can never run here, or the images contradict each other.
+    """
+    space, num_left = scheduler.block_space, scheduler.limits.max_num_seqs
+    kept: set[int] = set()
+    device, host = _Pool(blocks.device, space.num_blocks), _Pool(blocks.host, space.num_host_blocks)
+    for number in scheduler.order.sorted([each.group.request for each in returning]):
+        each = returning[number]
+        group, is_running = each.group, each.image.place == "running"
+        if group.num_seqs > scheduler.limits.max_num_seqs:
+            raise HibernationError(
+                f"request {group.request_id!r} has {group.num_seqs} sequences, more than max_num_seqs="
+                f"{scheduler.limits.max_num_seqs} here; raise it"
+            )
+        if each.image.place != "waiting":
+            _check_tables(scheduler, each)
+            fits = not is_running or group.num_seqs <= num_left
+            if fits and (device if is_running else host).take(_block_ids(each.image.tables)):
+                kept.add(number)
+                num_left -= group.num_seqs if is_running else 0
+                continue
+        required = space.num_required_blocks(group)
+        if required > space.num_blocks < blocks.num_blocks:
+            raise HibernationError(
+                f"request {group.request_id!r} needs {required} KV blocks, and this engine has {space.num_blocks}, "
+                f"fewer than the {blocks.num_blocks} there; give the cache more memory (kv_cache_memory_bytes)"
+            )
+    if space.enable_prefix_caching:
+        device.fill()
+        host.fill()
+    return Room(frozenset(kept), frozenset(device.taken), frozenset(host.taken))
+
+
+def bring_back(scheduler: Scheduler, returning: Seq[Returning], kept: Iterable[int], blocks: BlockSpaceImage) -> None:
+    """Put the groups into the scheduler. The places of `kept` blocks have their contents (`BlockImages.begin`)."""
+    images = scheduler.block_space.images
+    for number, each in enumerate(returning):
+        group = each.group
+        scheduler.roster.adopt(group, each.search)
+        if number not in kept:
+            scheduler.waiting.push(group)
+            for seq in group.unfinished:
+                seq.num_computed_tokens = 0
+                seq.status = SequenceStatus.WAITING
+            group.forget_partial_prompt()
+            continue
+        for seq, of_seq in zip(group.seqs, each.image.seqs, strict=True):
+            if not seq.is_finished:
+                images.adopt(seq, of_seq.tables)
+        if each.image.place == "running":
+            scheduler.running.append(group)
+        else:
+            scheduler.swapped.push(group)
+    scheduler.running.sort(key=scheduler.order.key)
+    images.finish(blocks)
+
+
+class _Pool:
+    """Hands out the room of one pool. `taken`: the old numbers of blocks that have some."""
+
+    def __init__(self, image: PoolImage, num_blocks: int):
+        self._image = image
+        self._num_blocks = num_blocks
+        self.taken: set[int] = set()
+
+    def take(self, block_ids: set[int]) -> bool:
+        """Room for all of these blocks, or for none."""
+        wanted = self.taken | block_ids
+        if len(wanted) > self._num_blocks:
+            return False
+        self.taken = wanted
+        return True
+
+    def fill(self) -> None:
+        """The rest of the room goes to blocks that can be found."""
+        found = [b for b, content in zip(self._image.block_ids, self._image.contents, strict=True) if content]
+        others = [block_id for block_id in found if block_id not in self.taken]
+        num_left = self._num_blocks - len(self.taken)
+        self.taken.update(others[max(len(others) - num_left, 0) :])
+
+
+def _block_ids(tables: Iterable[TableImage]) -> set[int]:
+    return {block_id for table in tables for block_id in table.block_ids if block_id != NULL_BLOCK}
+
+
+def _check_tables(scheduler: Scheduler, each: Returning) -> None:
+    """Check that sequences that hold blocks have as many as they say. Raises HibernationError."""
+    space, is_on_host = scheduler.block_space, each.image.place == "swapped"
+    for seq, image in zip(each.group.seqs, each.image.seqs, strict=True):
+        if seq.is_finished:
+            continue
+        is_right = len(image.tables) == len(space.groups)
+        for cache, table in zip(space.groups, image.tables, strict=False):
+            num_slots = len(table.block_ids) * space.block_size
+            is_long = num_slots >= seq.num_computed_tokens if cache.keeps_tokens else bool(table.block_ids)
+            is_right = is_right and is_long and table.is_on_host == is_on_host
+            is_right = is_right and min(table.block_ids, default=0) >= NULL_BLOCK
+        if not is_right:
+            raise HibernationError(f"request {each.group.request_id!r} lacks blocks that it says to have")
