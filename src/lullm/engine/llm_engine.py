@@ -8,6 +8,7 @@ from lullm.engine.assembly import check_options, num_blocks_ahead, open_schedule
 from lullm.engine.engine_calls import EngineCalls
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.lifecycle import Lifecycle
+from lullm.engine.lora.adapters import Adapters
 from lullm.engine.restarts import Restarts
 from lullm.engine.start.model import open_model
 from lullm.engine.step_loop import StepLoop
@@ -22,6 +23,7 @@ from lullm.ops.state.chunks import with_chunks_of_use
 from lullm.sched.monitor import take_occupancy, take_stats
 from lullm.types.monitor.occupancy import Occupancy
 from lullm.types.monitor.stats import EngineStats
+from lullm.types.lora.request import LoRARequest
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import GenerateRequest, Input
@@ -78,9 +80,12 @@ class LLMEngine(EngineCalls):
         self._block_space = self._scheduler.block_space
         self._num_blocks_ahead = num_blocks_ahead(self.config, self.model_config)
         self.input_processor = model.input_processor(self.config)
-        self.lifecycle = Lifecycle(self.model_executor, self._scheduler, self.config.enable_sleep_mode)
-        restarts = Restarts(self.config.restart_workers, self.model_executor, self.lifecycle)
-        self._loop = StepLoop(self._scheduler, self.model_executor, self.tokenizer, pace, restarts.restart)
+        self._adapters = Adapters(self.config, self.model_executor, self._scheduler.waiting)
+        can_sleep = self.config.enable_sleep_mode
+        self.lifecycle = Lifecycle(self.model_executor, self._scheduler, can_sleep, self._adapters)
+        self._restarts = Restarts(self.config.restart_workers, self.model_executor, self.lifecycle)
+        parts = self._scheduler, self.model_executor, self.tokenizer
+        self._loop = StepLoop(*parts, pace, self._restart, self._adapters)
         logger.info("ready in %.1f s: %s", time.monotonic() - started, self.config.served_model_name)
 
     @classmethod
@@ -94,8 +99,9 @@ class LLMEngine(EngineCalls):
         prompt: Input,
         params: SamplingParams | PoolingParams | None = None,
         priority: int = 0,
+        lora_request: LoRARequest | None = None,
     ) -> None:
-        """Queue a request; `params` None: the model's defaults for generating.
+        """Queue a request; `params` None: the model's defaults for generating. `lora_request`: its adapter.
 
         Raises:
             InvalidRequestError: the request can never be served.
@@ -103,7 +109,7 @@ class LLMEngine(EngineCalls):
         """
         self.add_processed(
             self.input_processor.process(
-                request_id, prompt, self.default_params if params is None else params, priority
+                request_id, prompt, self.default_params if params is None else params, priority, lora_request=lora_request
             )
         )
 
@@ -111,7 +117,7 @@ class LLMEngine(EngineCalls):
         """Queue a request from `input_processor`. Raises as `add_request` does."""
         self.check_health()
         self.lifecycle.check_awake()
-        self._loop.add(request)
+        self._loop.add(self._adapters.admit(request))
 
     def step(self) -> list[EngineOutput]:
         """Run one step: plan, execute, take in the tokens. Blocks for as long as the model computes.
@@ -192,6 +198,10 @@ class LLMEngine(EngineCalls):
             self.model_executor.check_health()
         except WorkerLostError as loss:
             self._loop.recover(loss)
+
+    def _restart(self, loss: WorkerLostError) -> None:
+        self._restarts.restart(loss)
+        self._adapters.forget_workers()
 
     def shutdown(self) -> None:
         """Abort all requests and release all memory. Idempotent."""

@@ -136,16 +136,17 @@ class BlockAdmission:
         self._root = salted_root(salt)
         for seq_id, tables in self._tables.items():
             if not any(table.block_ids for table in tables):
-                self._tables[seq_id] = self._empty_tables(tables[0].hashes.salt)
+                hashes = tables[0].hashes
+                self._tables[seq_id] = self._empty_tables(hashes.salt, hashes.adapter)
 
     def _tables_of(self, seq: Sequence) -> tuple[BlockTable, ...]:
         tables = self._tables.get(seq.seq_id)
         if tables is None:
-            tables = self._tables[seq.seq_id] = self._empty_tables(seq.cache_salt)
+            tables = self._tables[seq.seq_id] = self._empty_tables(seq.cache_salt, seq.adapter)
         return tables
 
-    def _empty_tables(self, salt: str) -> tuple[BlockTable, ...]:
-        hashes = BlockHashes(self._block_size, self._root, salt)
+    def _empty_tables(self, salt: str, adapter: int) -> tuple[BlockTable, ...]:
+        hashes = BlockHashes(self._block_size, self._root, salt, adapter)
         release_later = self._pools.release_later
         return tuple(
             BlockTable(self._device, hashes, index)
