@@ -73,8 +73,8 @@ def _check_together(options: UserOptions) -> None:
         _check_defaults(options, ("max_loras", "max_lora_rank", "max_cpu_loras"), "enable_lora=True")
     if options.num_kept_loras < options.max_loras:
         raise ConfigError(
-            f"max_cpu_loras ({options.max_cpu_loras}) must be at least max_loras ({options.max_loras}): adapters in use "
-            "are kept in host memory, too"
+            f"max_cpu_loras ({options.max_cpu_loras}) must be at least max_loras ({options.max_loras}): adapters in "
+            "use are kept in host memory, too"
         )
     if options.calculate_kv_scales and options.kv_cache_dtype not in ("fp8", "fp8_e4m3"):
         raise ConfigError(
@@ -100,8 +100,8 @@ def check_for_model(options: UserOptions, model: ModelConfig) -> None:
         )
     if options.enable_lora and model.foreign is not None:
         raise UnsupportedError(
-            f"enable_lora is not there for {model.architecture}, whose layers are transformers'; merge the adapter into "
-            "the checkpoint"
+            f"enable_lora is not there for {model.architecture}, whose layers are transformers'; merge the adapter "
+            "into the checkpoint"
         )
     reason = model.beside_ops or "keeps positions beside its keys"
     for name, wanted in wishes.items():

@@ -71,7 +71,9 @@ class EngineOptions:
     enable_lora: bool = option(
         False, "compute requests with LoRA adapters (`lora_request`, or their names as models of the server)", "LoRA"
     )
-    max_loras: int = option(1, "most adapters in one step, each with memory of its own", "LoRA", least=1, most=MAX_LORAS)
+    max_loras: int = option(
+        1, "most adapters in one step, each with memory of its own", "LoRA", least=1, most=MAX_LORAS
+    )
     max_lora_rank: int = option(
         16, "highest rank of an adapter; the memory of `max_loras` grows with it", "LoRA", least=1, most=MAX_LORA_RANK
     )

@@ -21,9 +21,9 @@ from lullm.machine.memory_ahead import MemoryAhead
 from lullm.models.stages import with_stages
 from lullm.ops.state.chunks import with_chunks_of_use
 from lullm.sched.monitor import take_occupancy, take_stats
+from lullm.types.lora.request import LoRARequest
 from lullm.types.monitor.occupancy import Occupancy
 from lullm.types.monitor.stats import EngineStats
-from lullm.types.lora.request import LoRARequest
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import GenerateRequest, Input
@@ -109,7 +109,11 @@ class LLMEngine(EngineCalls):
         """
         self.add_processed(
             self.input_processor.process(
-                request_id, prompt, self.default_params if params is None else params, priority, lora_request=lora_request
+                request_id,
+                prompt,
+                self.default_params if params is None else params,
+                priority,
+                lora_request=lora_request,
             )
         )
 

@@ -141,8 +141,9 @@ class ModelRunner:
     def _move_and_compute(self, plan: StepPlan, prepared: PreparedInput | None) -> tuple[_Outcome, StepMarks]:
         """The whole work of a step. Does not wait for an accelerator."""
         with self._scope():
-            for place, number in plan.adapters_to_place if self._adapters is not None else ():
-                self._adapters.put(place, number)
+            if self._adapters is not None:
+                for place, number in plan.adapters_to_place:
+                    self._adapters.put(place, number)
             slot_mapping = None if prepared is None else prepared.batch.slot_mapping
             if slot_mapping is not None and self._first_touch is not None:
                 self._first_touch.before_writing(slot_mapping)

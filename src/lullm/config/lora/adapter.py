@@ -38,8 +38,9 @@ _READ = frozenset(
      "target_modules")
 )  # fmt: skip
 _WITHOUT_EFFECT = frozenset(
-    ("task_type", "base_model_name_or_path", "revision", "inference_mode", "auto_mapping", "peft_version", "lora_dropout",
-     "fan_in_fan_out", "exclude_modules", "layers_to_transform", "layers_pattern", "loftq_config", "eva_config",
+    ("task_type", "base_model_name_or_path", "revision", "inference_mode", "auto_mapping", "peft_version",
+     "lora_dropout", "fan_in_fan_out", "exclude_modules", "layers_to_transform", "layers_pattern", "loftq_config",
+     "eva_config",
      "corda_config", "lora_ga_config", "megatron_config", "megatron_core", "runtime_config", "qalora_group_size",
      "ensure_weight_tying", "velora_config")
 )  # fmt: skip
@@ -77,7 +78,8 @@ class AdapterConfig:
         except FileNotFoundError:
             kind = f"has no {CONFIG_FILE}" if folder.is_dir() else "is no folder"
             raise ModelLoadError(
-                f"{folder} {kind}; a LoRA adapter is a local folder in PEFT's form, with {CONFIG_FILE} and {WEIGHTS_FILE}"
+                f"{folder} {kind}; a LoRA adapter is a local folder in PEFT's form, with {CONFIG_FILE} and "
+                f"{WEIGHTS_FILE}"
             ) from None
         try:
             return cls._from_dict(data)

@@ -1,7 +1,7 @@
 """Adapters: the LoRA adapters of one engine, from a request's name for one to a number that workers know.
 
-Workers keep as many adapters in host memory as `max_cpu_loras` says, those in use included. The one that was not used for
-the longest time goes first. Its folder is read again when a request needs it.
+Workers keep as many adapters in host memory as `max_cpu_loras` says, those in use included. The one that was not used
+for the longest time goes first. Its folder is read again when a request needs it.
 """
 
 from collections.abc import Mapping
@@ -74,8 +74,8 @@ class Adapters:
         if known is not None:
             if known.lora != lora:
                 raise InvalidRequestError(
-                    f"lora_int_id {lora.lora_int_id} is the adapter {known.lora.lora_name!r} of {known.lora.lora_path}; "
-                    "give each adapter an id of its own, or remove that one first",
+                    f"lora_int_id {lora.lora_int_id} is the adapter {known.lora.lora_name!r} of "
+                    f"{known.lora.lora_path}; give each adapter an id of its own, or remove that one first",
                     "lora_request",
                 )
             return False
@@ -110,8 +110,8 @@ class Adapters:
         num_pinned = sum(each.is_pinned for each in self._known.values())
         if not known.is_pinned and num_pinned >= self._config.num_kept_loras - self._config.max_loras:
             raise InvalidRequestError(
-                f"max_cpu_loras={self._config.num_kept_loras} has room for max_loras={self._config.max_loras} adapters in "
-                f"use and {num_pinned} pinned ones; raise it",
+                f"max_cpu_loras={self._config.num_kept_loras} has room for max_loras={self._config.max_loras} adapters "
+                f"in use and {num_pinned} pinned ones; raise it",
                 "lora_id",
             )
         self._bring(known.number)

@@ -37,7 +37,9 @@ class LoRARequest:
                 raise InvalidRequestError(f"{name} must be a text that is not empty, not {value!r}", "lora_request")
         value = self.lora_int_id
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_ID:
-            raise InvalidRequestError(f"lora_int_id must be an integer from 1 to {MOST_ID}, not {value!r}", "lora_request")
+            raise InvalidRequestError(
+                f"lora_int_id must be an integer from 1 to {MOST_ID}, not {value!r}", "lora_request"
+            )
 
     @property
     def name(self) -> str:

@@ -35,7 +35,8 @@ class AdapterShelf:
         self._layers = lora_layers(model)
         if not self._layers:
             raise ModelLoadError(
-                f"enable_lora: no layer of {model.config.architecture} may have adapters; merge them into the checkpoint"
+                f"enable_lora: no layer of {model.config.architecture} may have adapters; merge them into the "
+                "checkpoint"
             )
         sizes = config.max_loras, config.max_lora_rank
         num_bytes = places_bytes(self._layers, *sizes, self._dtype)
