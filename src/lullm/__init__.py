@@ -13,6 +13,7 @@ _HOMES = {
     "AsyncEngineArgs": "lullm.cli.flag.engine_args",
     "BeamSearchParams": "lullm.llm.beam_search",
     "LLM": "lullm.llm.llm",
+    "LoRARequest": "lullm.types.lora.request",
     "SamplingParams": "lullm.types.sampling_params",
     "RequestOutputKind": "lullm.types.sampling_params",
     "TextPrompt": "lullm.types.request",
@@ -41,6 +42,7 @@ __all__ = [
     "EngineConfig",
     "LLM",
     "LLMEngine",
+    "LoRARequest",
     "PoolingParams",
     "PoolingRequestOutput",
     "RequestOutput",
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from lullm.llm.llm import LLM
     from lullm.models.registry import register_model
     from lullm.types.guided.params import StructuredOutputsParams
+    from lullm.types.lora.request import LoRARequest
     from lullm.types.outputs import CompletionOutput, RequestOutput
     from lullm.types.pooling.outputs import (
         ClassificationRequestOutput,

@@ -32,8 +32,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "Serve a model over HTTP: a web page at /, the APIs of OpenAI and Anthropic at /v1, Ollama's at /api, "
         "llama.cpp's at /completion, and /metrics and /health. /docs lists every endpoint and field. "
         "--enable-sleep-mode adds /sleep, /sleep/explain, /wake_up, /is_sleeping, /pause, /resume, /is_paused, "
-        "/reset_prefix_cache and /collective_rpc. After SIGTERM or Ctrl-C running requests finish; a second one aborts "
-        "them."
+        "/reset_prefix_cache and /collective_rpc, --lora-updates /v1/load_lora_adapter and /v1/unload_lora_adapter. "
+        "After SIGTERM or Ctrl-C running requests finish; a second one aborts them."
     )
     add_model_argument(parser)
     add_config_flag(parser)
@@ -49,6 +49,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         metavar="NAME",
         help="names that requests may call the model by; the first stands in answers (default: the model as given)",
+    )
+    groups["requests"].add_argument(
+        "--lora-modules",
+        nargs="+",
+        action="extend",
+        default=argparse.SUPPRESS,
+        metavar="NAME=PATH",
+        help="LoRA adapters (folders in PEFT's form) that requests call by these names in place of the model's; needs "
+        "--enable-lora",
     )
     groups["monitoring"].add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="(default: %(default)s)"

@@ -8,6 +8,7 @@ A model: `model` and `decoder` are a `config.json`, its common part and the fami
 has a model's own sampling parameters; `field` and `json_file` read files with bounds.
 
 - `option/`: an option is declared once, for flags, docs and checks; and vLLM's options that lullm lacks.
+- `lora/`: an adapter's own settings.
 - `layer/`: the parts of layers beside attention and MLPs.
 - `family/`: the keys that an architecture reads, ignores and refuses.
 - `encoding/`: the quantization of a checkpoint.

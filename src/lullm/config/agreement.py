@@ -69,6 +69,13 @@ def _check_together(options: UserOptions) -> None:
         _check_defaults(options, ("restart_workers",), "processes of this machine: distributed_executor_backend='mp'")
     if options.enable_expert_parallel and options.tensor_parallel_size == 1:
         raise ConfigError("enable_expert_parallel deals the experts to workers: set tensor_parallel_size, too")
+    if not options.enable_lora:
+        _check_defaults(options, ("max_loras", "max_lora_rank", "max_cpu_loras"), "enable_lora=True")
+    if options.num_kept_loras < options.max_loras:
+        raise ConfigError(
+            f"max_cpu_loras ({options.max_cpu_loras}) must be at least max_loras ({options.max_loras}): adapters in "
+            "use are kept in host memory, too"
+        )
     if options.calculate_kv_scales and options.kv_cache_dtype not in ("fp8", "fp8_e4m3"):
         raise ConfigError(
             f"calculate_kv_scales needs kv_cache_dtype='fp8', not {options.kv_cache_dtype!r}, which has no such scales"
@@ -90,6 +97,11 @@ def check_for_model(options: UserOptions, model: ModelConfig) -> None:
         raise UnsupportedError(
             f"speculative_config is not there for {model.architecture}: the state of its recurrent layers cannot go "
             "back when a guess is wrong; leave it out"
+        )
+    if options.enable_lora and model.foreign is not None:
+        raise UnsupportedError(
+            f"enable_lora is not there for {model.architecture}, whose layers are transformers'; merge the adapter "
+            "into the checkpoint"
         )
     reason = model.beside_ops or "keeps positions beside its keys"
     for name, wanted in wishes.items():

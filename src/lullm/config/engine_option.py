@@ -22,6 +22,9 @@ MAX_THREADS = 256
 MAX_STEP_TOKENS = 2**20
 """Buffers of a step are allocated ahead: 10^9 tokens would take 7.5 GiB for their ids alone."""
 MAX_SWAP_SPACE_GIB = 2**20
+MAX_LORAS = 256
+MAX_CPU_LORAS = 2**16
+MAX_LORA_RANK = 512
 DEFAULT_WORKER_TIMEOUT_S = 60.0
 
 
@@ -72,6 +75,24 @@ class EngineOptions:
     )
     seed: int | None = option(
         0, "seed of the engine, from which requests without one draw theirs; None ('none') is random", "model", least=0
+    )
+
+    enable_lora: bool = option(
+        False, "compute requests with LoRA adapters (`lora_request`, or their names as models of the server)", "LoRA"
+    )
+    max_loras: int = option(
+        1, "most adapters in one step, each with memory of its own", "LoRA", least=1, most=MAX_LORAS
+    )
+    max_lora_rank: int = option(
+        16, "highest rank of an adapter; the memory of `max_loras` grows with it", "LoRA", least=1, most=MAX_LORA_RANK
+    )
+    max_cpu_loras: int | None = option(
+        None,
+        "adapters that host memory keeps, those in use included; others are read from their folders when a request "
+        "needs them; default: as many as `max_loras`",
+        "LoRA",
+        least=1,
+        most=MAX_CPU_LORAS,
     )
 
     threads: int | None = option(
@@ -244,6 +265,11 @@ class EngineOptions:
     def num_workers(self) -> int:
         """Workers that share one model."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def num_kept_loras(self) -> int:
+        """`max_cpu_loras`, or its default."""
+        return self.max_cpu_loras or self.max_loras
 
     @property
     def executor_backend(self) -> str | type:

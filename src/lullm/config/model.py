@@ -221,8 +221,8 @@ class ModelConfig:
         except FileNotFoundError:
             if (folder / "adapter_config.json").is_file():
                 raise ModelLoadError(
-                    f"{folder} holds an adapter (PEFT), and adapters are not supported; merge it into its base model "
-                    "(merge_and_unload, save_pretrained) and give that folder"
+                    f"{folder} holds an adapter (PEFT), not a model; give its base model, and the adapter as a "
+                    "lora_request (`lullm run MODEL --lora PATH`)"
                 ) from None
             raise ModelLoadError(
                 f"{folder} has no config.json; a model folder holds config.json, tokenizer.json and *.safetensors"

@@ -7,6 +7,7 @@ Read in this order: `input` (the one door for requests), `step_loop` (plans and 
 take effect between steps.
 
 - `start/`: reads a model's folder, and fetches files and memory while torch is imported.
+- `lora/`: the adapters of requests.
 - `pooling/`: checks requests for vectors, and makes their outputs.
 - `caller/`: runs on a caller's event loop: requests in, streams out, outputs that wait for a slow reader.
 - `thread/`: the engine's thread: its mailbox, the admission of requests, sleep after idle time.

@@ -90,6 +90,7 @@ def open_scheduler(
         config.max_in_flight,
         config.feeds_back,
         None if config.speculative_config is None else NgramDrafts(config.speculative_config),
+        config.max_loras if config.enable_lora else 0,
     )
 
 

@@ -20,6 +20,7 @@ from lullm.engine.caller.length import LONG_CHARS, num_chars, num_param_chars
 from lullm.engine.input import InputProcessor
 from lullm.text.template.failure import WouldBlock
 from lullm.text.tokenizer import Tokenizer
+from lullm.types.lora.request import LoRARequest
 from lullm.types.monitor.occupancy import Occupancy
 from lullm.types.monitor.stats import EngineStats
 from lullm.types.outputs import RequestOutput
@@ -74,7 +75,12 @@ class EngineClient(VllmNames, ABC):
         """
 
     async def prepare(
-        self, request_id: str, prompt: Input, params: SamplingParams | PoolingParams, priority: int = 0
+        self,
+        request_id: str,
+        prompt: Input,
+        params: SamplingParams | PoolingParams,
+        priority: int = 0,
+        lora_request: LoRARequest | None = None,
     ) -> GenerateRequest:
         """Render, tokenize and check a request. Long ones are prepared in a thread, so that the event loop goes on.
 
@@ -85,8 +91,8 @@ class EngineClient(VllmNames, ABC):
         self.check_running()
         if num_chars(prompt) + num_param_chars(params) <= LONG_CHARS:
             with contextlib.suppress(WouldBlock):
-                return self._input.process(request_id, prompt, params, priority, may_block=False)
-        return await asyncio.to_thread(self._input.process, request_id, prompt, params, priority)
+                return self._input.process(request_id, prompt, params, priority, False, lora_request)
+        return await asyncio.to_thread(self._input.process, request_id, prompt, params, priority, True, lora_request)
 
     async def tokenize(self, prompt: Prompt | Conversation, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a prompt of any length. Raises InvalidRequestError, as `prepare` does."""
@@ -112,9 +118,10 @@ class EngineClient(VllmNames, ABC):
         request_id: str,
         priority: int = 0,
         keep_alive: float | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """`prepare` and `stream` in one; errors of either come at the first item."""
-        request = await self.prepare(request_id, prompt, sampling_params, priority)
+        request = await self.prepare(request_id, prompt, sampling_params, priority, lora_request)
         async with contextlib.aclosing(self.stream(request, keep_alive)) as outputs:
             async for output in outputs:
                 yield output
@@ -126,9 +133,10 @@ class EngineClient(VllmNames, ABC):
         request_id: str,
         priority: int = 0,
         keep_alive: float | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
         """`prepare` and `pool` in one, as a generator of the one output; errors of either come at the first item."""
-        request = await self.prepare(request_id, prompt, pooling_params, priority)
+        request = await self.prepare(request_id, prompt, pooling_params, priority, lora_request)
         yield await self.pool(request, keep_alive)
 
     @abstractmethod
@@ -261,6 +269,22 @@ class EngineClient(VllmNames, ABC):
     async def rebalance_experts(self) -> ExpertMove:
         """Move experts so that all workers have equal load. Raises as `LLMEngine.rebalance_experts` does."""
         return await self._call("rebalance_experts", ExpertMove)
+
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Read a LoRA adapter now. False: it was there already. Raises as `LLMEngine.add_lora` does."""
+        return await self._call("add_lora", bool, lora_request=dataclasses.asdict(lora_request))
+
+    async def remove_lora(self, lora_id: int) -> bool:
+        """Forget an adapter; requests that have it go on. False: there is none of this id."""
+        return await self._call("remove_lora", bool, lora_id=lora_id)
+
+    async def pin_lora(self, lora_id: int) -> bool:
+        """Keep an adapter in host memory. Raises as `LLMEngine.pin_lora` does."""
+        return await self._call("pin_lora", bool, lora_id=lora_id)
+
+    async def list_loras(self) -> set[int]:
+        """The ids of all adapters."""
+        return await self._call("list_loras", set)
 
     async def start_profile(self, folder: str | Path = "profile") -> None:
         """Profile the engine until `stop_profile`. Raises as `Profiler.start` does."""

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from lullm.config.resolved import ResolvedConfig
 from lullm.engine.lifecycle import Lifecycle
+from lullm.engine.lora.adapters import Adapters, as_lora
 from lullm.engine.step_loop import StepLoop
 from lullm.errors import ConfigError, EngineAsleepError, UnsupportedError, WorkerLostError
 from lullm.executor.executor import Executor
 from lullm.sched.scheduler import Scheduler
+from lullm.types.lora.request import LoRARequest
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.sleep import (
@@ -38,6 +40,7 @@ class EngineCalls(VllmNames, ABC):
     config: ResolvedConfig
     model_executor: Executor
     lifecycle: Lifecycle
+    _adapters: Adapters
     _loop: StepLoop
     _scheduler: Scheduler
 
@@ -203,6 +206,36 @@ class EngineCalls(VllmNames, ABC):
         except Exception as error:
             self._loop.fail(error, "rebalance_experts")
             raise
+
+    def add_lora(self, lora_request: LoRARequest | Mapping[str, Any]) -> bool:
+        """Read a LoRA adapter now, not at its first request. Blocking. False: it was there already.
+
+        Raises:
+            InvalidRequestError: the engine has no `enable_lora`, or the id is another adapter's.
+            ModelLoadError: the folder is no adapter for the model; the message says what does not fit.
+        """
+        self.check_health()
+        self._loop.drain()
+        return self._adapters.add(as_lora(lora_request))
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Forget an adapter; requests that have it go on. False: there is none of this id."""
+        self.check_health()
+        self._loop.drain()
+        return self._adapters.remove(lora_id)
+
+    def pin_lora(self, lora_id: int) -> bool:
+        """Keep an adapter in host memory until it is removed. False: there is none of this id.
+
+        Raises InvalidRequestError: `max_cpu_loras` has no room for it beside `max_loras`.
+        """
+        self.check_health()
+        self._loop.drain()
+        return self._adapters.pin(lora_id)
+
+    def list_loras(self) -> set[int]:
+        """The ids of all adapters."""
+        return self._adapters.ids
 
     def start_profile(self, folder: str | Path = "profile") -> None:
         """Profile all workers with torch until `stop_profile`.

@@ -8,10 +8,12 @@ import random
 import re
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from lullm.config.model import ModelConfig
 from lullm.config.option.option import has_utf8
 from lullm.config.resolved import ResolvedConfig
+from lullm.engine.lora.adapters import as_lora, check_enabled
 from lullm.engine.pooling.rules import check_generates, resolved_pooling
 from lullm.errors import InvalidRequestError, ModelLoadError
 from lullm.text.bad_words import bad_words_ids
@@ -21,6 +23,7 @@ from lullm.text.pair import PairReader
 from lullm.text.reply.replies import Replies
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.guided.params import Guide
+from lullm.types.lora.request import LoRARequest
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.reply.rules import ReplyRules
 from lullm.types.request import NO_TOKENS, Conversation, GenerateRequest, Input, Prompt, TextPair
@@ -36,6 +39,7 @@ class InputProcessor:
     def __init__(
         self, config: ResolvedConfig, model: ModelConfig, tokenizer: Tokenizer, eos_token_ids: tuple[int, ...]
     ) -> None:
+        self._config = config
         self._model = model
         self._pairs = PairReader(tokenizer, model.pooler.pair_form if model.pooler else None)
         self._max_model_len = config.max_model_len
@@ -68,6 +72,7 @@ class InputProcessor:
         params: SamplingParams | PoolingParams,
         priority: int = 0,
         may_block: bool = True,
+        lora_request: LoRARequest | None = None,
     ) -> GenerateRequest:
         """The validated request. Rendering a chat template may take seconds, in another process.
 
@@ -75,7 +80,8 @@ class InputProcessor:
             WouldBlock: the call would block, and `may_block` is False.
             InvalidRequestError: the prompt is empty, too long or not a prompt; the model has no chat template, or it
                 refuses the messages; a token id or a number is out of the model's range; a grammar is wrong;
-                best-of-several is to be streamed; the model does not generate, or not pool, as the request asks.
+                best-of-several is to be streamed; the model does not generate, or not pool, as the request asks; or it
+                has an adapter and the engine takes none.
         """
         if not isinstance(request_id, str) or not request_id or not has_utf8(request_id):
             raise InvalidRequestError(
@@ -85,8 +91,12 @@ class InputProcessor:
             raise InvalidRequestError(f"priority must be an integer, not {priority!r}", "priority")
         if priority and not self._by_priority:
             raise InvalidRequestError("priority needs an engine with scheduling_policy='priority'", "priority")
+        if lora_request is not None:
+            as_lora(lora_request)
+            check_enabled(self._config)
         if isinstance(params, PoolingParams):
-            return self._process_pooling(request_id, prompt, params, priority, may_block)
+            request = self._process_pooling(request_id, prompt, params, priority, may_block)
+            return request if lora_request is None else replace(request, lora=lora_request)
         if not isinstance(params, SamplingParams):
             raise InvalidRequestError(f"sampling_params must be SamplingParams, not {type(params).__name__}")
         check_generates(self._model)
@@ -117,6 +127,7 @@ class InputProcessor:
             guide=guide,
             cache_salt=_cache_salt(prompt),
             reply=reply,
+            lora=lora_request,
         )
 
     def _guide(self, params: SamplingParams, reply: ReplyRules | None, may_block: bool) -> Guide | None:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from lullm.engine.lora.adapters import Adapters
 from lullm.errors import ConfigError, EngineAsleepError, EngineDeadError, InvalidRequestError
 from lullm.executor.executor import Executor
 from lullm.log import get_logger
@@ -72,7 +73,8 @@ TRANSITIONS: dict[tuple[Residence, Wish], Transition] = {
 class Lifecycle:
     """Puts one engine to sleep and wakes it. Not safe to share between threads."""
 
-    def __init__(self, executor: Executor, scheduler: Scheduler, is_enabled: bool):
+    def __init__(self, executor: Executor, scheduler: Scheduler, is_enabled: bool, adapters: Adapters | None = None):
+        self._adapters = adapters
         self._executor = executor
         self._scheduler = scheduler
         self._block_space = scheduler.block_space
@@ -260,6 +262,9 @@ class Lifecycle:
         released = self._executor.commit_sleep()
         for tag in command.tags:
             self._residence[tag] = TRANSITIONS[self._residence[tag], _wish(command.level)].to
+        if WEIGHTS in command.tags and self._adapters is not None:
+            is_lost = self._residence[WEIGHTS] is _DISCARDED
+            (self._adapters.forget_read if is_lost else self._adapters.forget_places)()
         if KV_CACHE in command.tags and self._residence[KV_CACHE] is _DISCARDED:
             self.forget_kv()
         elif (KV_CACHE, "offload") in command.actions and not keep_prefix_cache:

@@ -9,6 +9,7 @@ from lullm.engine.engine_calls import EngineCalls
 from lullm.engine.hibernation.calls import HibernationCalls
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.lifecycle import Lifecycle
+from lullm.engine.lora.adapters import Adapters
 from lullm.engine.restarts import Restarts
 from lullm.engine.start.model import open_model
 from lullm.engine.step_loop import StepLoop
@@ -21,6 +22,7 @@ from lullm.machine.memory_ahead import MemoryAhead
 from lullm.models.stages import with_stages
 from lullm.ops.state.chunks import with_chunks_of_use
 from lullm.sched.monitor import take_occupancy, take_stats
+from lullm.types.lora.request import LoRARequest
 from lullm.types.monitor.occupancy import Occupancy
 from lullm.types.monitor.stats import EngineStats
 from lullm.types.pooling.outputs import EngineOutput
@@ -79,9 +81,12 @@ class LLMEngine(EngineCalls, HibernationCalls):
         self._block_space = self._scheduler.block_space
         self._num_blocks_ahead = num_blocks_ahead(self.config, self.model_config)
         self.input_processor = model.input_processor(self.config)
-        self.lifecycle = Lifecycle(self.model_executor, self._scheduler, self.config.enable_sleep_mode)
-        restarts = Restarts(self.config.restart_workers, self.model_executor, self.lifecycle)
-        self._loop = StepLoop(self._scheduler, self.model_executor, self.tokenizer, pace, restarts.restart)
+        self._adapters = Adapters(self.config, self.model_executor, self._scheduler.waiting)
+        can_sleep = self.config.enable_sleep_mode
+        self.lifecycle = Lifecycle(self.model_executor, self._scheduler, can_sleep, self._adapters)
+        self._restarts = Restarts(self.config.restart_workers, self.model_executor, self.lifecycle)
+        parts = self._scheduler, self.model_executor, self.tokenizer
+        self._loop = StepLoop(*parts, pace, self._restart, self._adapters)
         logger.info("ready in %.1f s: %s", time.monotonic() - started, self.config.served_model_name)
 
     @classmethod
@@ -95,8 +100,9 @@ class LLMEngine(EngineCalls, HibernationCalls):
         prompt: Input,
         params: SamplingParams | PoolingParams | None = None,
         priority: int = 0,
+        lora_request: LoRARequest | None = None,
     ) -> None:
-        """Queue a request; `params` None: the model's defaults for generating.
+        """Queue a request; `params` None: the model's defaults for generating. `lora_request`: its adapter.
 
         Raises:
             InvalidRequestError: the request can never be served.
@@ -104,7 +110,11 @@ class LLMEngine(EngineCalls, HibernationCalls):
         """
         self.add_processed(
             self.input_processor.process(
-                request_id, prompt, self.default_params if params is None else params, priority
+                request_id,
+                prompt,
+                self.default_params if params is None else params,
+                priority,
+                lora_request=lora_request,
             )
         )
 
@@ -112,7 +122,7 @@ class LLMEngine(EngineCalls, HibernationCalls):
         """Queue a request from `input_processor`. Raises as `add_request` does."""
         self.check_health()
         self.lifecycle.check_awake()
-        self._loop.add(request)
+        self._loop.add(self._adapters.admit(request))
 
     def step(self) -> list[EngineOutput]:
         """Run one step: plan, execute, take in the tokens. Blocks for as long as the model computes.
@@ -193,6 +203,10 @@ class LLMEngine(EngineCalls, HibernationCalls):
             self.model_executor.check_health()
         except WorkerLostError as loss:
             self._loop.recover(loss)
+
+    def _restart(self, loss: WorkerLostError) -> None:
+        self._restarts.restart(loss)
+        self._adapters.forget_workers()
 
     def shutdown(self) -> None:
         """Abort all requests and release all memory. Idempotent."""

@@ -7,6 +7,7 @@ runs (`lullm.sched.lookahead`). A step that fails ends the loop and the engine.
 from collections import deque
 from collections.abc import Callable
 
+from lullm.engine.lora.adapters import Adapters
 from lullm.engine.output import OutputProcessor
 from lullm.engine.stream_pace import StreamPace
 from lullm.errors import EngineDeadError, HibernatedError, WorkerLostError
@@ -48,8 +49,10 @@ class StepLoop:
         tokenizer: Tokenizer,
         pace: StreamPace | None = None,
         restart: Callable[[WorkerLostError], None] = _give_up,
+        adapters: Adapters | None = None,
     ):
         self._restart = restart
+        self._adapters = adapters
         self.pending: list[EngineOutput] = []
         self.num_steps = 0
         self.finished: dict[str, int] = {"stop": 0, "length": 0, "abort": 0}
@@ -78,9 +81,9 @@ class StepLoop:
         while self._in_flight:
             self.pending += self._guarded(self._take_in)
 
-    def abort(self, request_id: str, wants_output: bool) -> None:
+    def abort(self, request_id: str, wants_output: bool, reason: str | None = None) -> None:
         """End a request and free its blocks now. Idempotent. `wants_output`: its last output becomes `pending`."""
-        group = self._scheduler.abort(request_id)
+        group = self._scheduler.abort(request_id, reason)
         if group is None:
             return
         output = self._output_processor.abort(group)
@@ -142,6 +145,7 @@ class StepLoop:
 
     def _step(self) -> list[EngineOutput]:
         while self._scheduler.can_plan:
+            self._read_adapters()
             plan = self._scheduler.plan()
             if plan.is_empty:
                 break
@@ -151,6 +155,15 @@ class StepLoop:
         if not self._scheduler.has_unfinished:
             self.drain()  # steps planned too far ahead: an idle engine has none in flight
         return outputs
+
+    def _read_adapters(self) -> None:
+        """Have workers read the adapters that the next plan needs. Requests end whose adapter cannot be read."""
+        while self._adapters is not None and self._adapters.has_unread:
+            while self._in_flight:
+                self.pending += self._take_in()
+            for adapter, reason in self._adapters.read_wanted().items():
+                for request_id in self._scheduler.waiting.ids_of(adapter):
+                    self.abort(request_id, True, reason)
 
     def _take_in(self) -> list[EngineOutput]:
         """Wait for the oldest step in flight, if any, and apply its result."""

@@ -167,6 +167,21 @@ class Executor:
         """Grows with every change of any worker's weights, by a verb or otherwise. Costs no call: see `Workers`."""
         return sum(self._workers.weights_versions())
 
+    def read_adapter(self, number: int, path: str) -> int:
+        """Every worker reads a LoRA adapter from PEFT's folder into host memory; returns the bytes of all.
+
+        Raises ModelLoadError: it is no adapter for the model; no worker keeps it.
+        """
+        try:
+            return sum(self._call("read_adapter", number, path))
+        except ModelLoadError:
+            self.drop_adapter(number)
+            raise
+
+    def drop_adapter(self, number: int) -> None:
+        """Every worker forgets an adapter that it has read. Idempotent."""
+        self._call("drop_adapter", number)
+
     def reset_kv_scales(self) -> None:
         """Forget the scales of an fp8 cache. No block may be in use."""
         self._call("reset_kv_scales")

@@ -38,6 +38,8 @@ WorkerVerb = Literal[
     "layer_experts",
     "clear_expert_load",
     "swap_experts",
+    "read_adapter",
+    "drop_adapter",
 ]
 """The methods of `Worker` that an executor calls, beside steps."""
 

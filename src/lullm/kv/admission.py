@@ -140,17 +140,18 @@ class BlockAdmission:
         self.root = salted_root(salt)
         for seq_id, tables in self._tables.items():
             if not any(table.block_ids for table in tables):
-                self._tables[seq_id] = self.empty_tables(tables[0].hashes.salt)
+                hashes = tables[0].hashes
+                self._tables[seq_id] = self.empty_tables(hashes.salt, hashes.adapter)
 
     def _tables_of(self, seq: Sequence) -> tuple[BlockTable, ...]:
         tables = self._tables.get(seq.seq_id)
         if tables is None:
-            tables = self._tables[seq.seq_id] = self.empty_tables(seq.cache_salt)
+            tables = self._tables[seq.seq_id] = self.empty_tables(seq.cache_salt, seq.adapter)
         return tables
 
-    def empty_tables(self, salt: str) -> tuple[BlockTable, ...]:
-        """New tables for a sequence whose request has this salt."""
-        hashes = BlockHashes(self._block_size, self.root, salt)
+    def empty_tables(self, salt: str, adapter: int) -> tuple[BlockTable, ...]:
+        """New tables for a sequence whose request has this salt and adapter."""
+        hashes = BlockHashes(self._block_size, self.root, salt, adapter)
         release_later = self._pools.release_later
         return tuple(
             BlockTable(self._device, hashes, index)

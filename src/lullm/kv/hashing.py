@@ -38,14 +38,16 @@ class BlockHashes:
     takes a millisecond.
 
     Args:
-        salt: of the sequence's request; only sequences with the same salt find its blocks.
+        salt, adapter: of the sequence's request; only sequences with the same find its blocks. Adapter 0: none.
     """
 
-    __slots__ = ("_chain", "_root", "block_size", "salt")
+    __slots__ = ("_chain", "_root", "adapter", "block_size", "salt")
 
-    def __init__(self, block_size: int, root: bytes = ROOT_HASH, salt: str = "") -> None:
+    def __init__(self, block_size: int, root: bytes = ROOT_HASH, salt: str = "", adapter: int = 0) -> None:
         self.block_size = block_size
-        self.salt = salt
+        self.salt, self.adapter = salt, adapter
+        if adapter:
+            root = salted_root(root + b"adapter" + adapter.to_bytes(8, "big"))
         self._root = salted_root(root + b"request" + salt.encode("utf-8", "surrogatepass")) if salt else root
         self._chain: list[bytes] = []
 
@@ -62,6 +64,6 @@ class BlockHashes:
     def copy(self) -> "BlockHashes":
         """Hashes for a sequence that has the same tokens so far."""
         child = BlockHashes(self.block_size, self._root)
-        child.salt = self.salt
+        child.salt, child.adapter = self.salt, self.adapter
         child._chain = self._chain.copy()
         return child

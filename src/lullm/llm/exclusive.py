@@ -65,6 +65,10 @@ class ExclusiveCalls(VllmNames):
     update_weights = _in_turn(EngineCalls.update_weights)
     expert_load = _in_turn(EngineCalls.expert_load)
     rebalance_experts = _in_turn(EngineCalls.rebalance_experts)
+    add_lora = _in_turn(EngineCalls.add_lora)
+    remove_lora = _in_turn(EngineCalls.remove_lora)
+    pin_lora = _in_turn(EngineCalls.pin_lora)
+    list_loras = _in_turn(EngineCalls.list_loras)
     start_profile = takes_vllms(VLLM_PROFILE)(_in_turn(EngineCalls.start_profile))
     stop_profile = _in_turn(EngineCalls.stop_profile)
 

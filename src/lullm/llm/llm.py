@@ -12,7 +12,7 @@ from lullm.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_searc
 from lullm.llm.hibernation import HibernationCalls
 from lullm.llm.offline import run_all
 from lullm.llm.pooling import PoolingCalls
-from lullm.llm.prompt import UseTqdm, as_prompts, conversations, one_each, turn_options
+from lullm.llm.prompt import Loras, UseTqdm, as_prompts, conversations, lora_each, one_each, turn_options
 from lullm.llm.tally import Tally
 from lullm.metrics.reader import Metric
 from lullm.types.outputs import RequestOutput
@@ -60,6 +60,7 @@ class LLM(PoolingCalls, HibernationCalls):
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: UseTqdm = True,
         priority: int | Sequence[int] | None = None,
+        lora_request: Loras = None,
     ) -> list[RequestOutput]:
         """Complete the prompts; the outputs are in their order. Blocks until all are done.
 
@@ -69,12 +70,13 @@ class LLM(PoolingCalls, HibernationCalls):
             sampling_params: one for all, or one for each prompt; None: the model's defaults.
             use_tqdm: show progress; or a function that makes the bar, with the arguments of `tqdm`.
             priority: one number for all prompts, or one for each; lower goes first (policy 'priority').
+            lora_request: one adapter for all prompts, or one or None for each; see docs/lora.md.
 
         Raises:
             InvalidRequestError: a request can never be served; then none of them is started.
             EngineDeadError: the engine failed.
         """
-        return self._run(self._requests(as_prompts(prompts), sampling_params, priority), use_tqdm)
+        return self._run(self._requests(as_prompts(prompts), sampling_params, priority, lora_request), use_tqdm)
 
     @takes_vllms(VLLM_CALLS | VLLM_ENQUEUE)
     def enqueue(
@@ -82,9 +84,10 @@ class LLM(PoolingCalls, HibernationCalls):
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         priority: int | Sequence[int] | None = None,
+        lora_request: Loras = None,
     ) -> list[str]:
         """Queue prompts for the next `wait_for_completion`; returns their request ids. Raises as `generate` does."""
-        return self._enqueue(self._requests(as_prompts(prompts), sampling_params, priority))
+        return self._enqueue(self._requests(as_prompts(prompts), sampling_params, priority, lora_request))
 
     def _enqueue(self, requests: list[GenerateRequest]) -> list[str]:
         with self._turn:
@@ -112,21 +115,22 @@ class LLM(PoolingCalls, HibernationCalls):
         prompts: Sequence[Prompt | Conversation],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         priority: int | Sequence[int] | None = None,
+        loras: Loras = None,
     ) -> list[GenerateRequest]:
         given = self.get_default_sampling_params() if sampling_params is None else sampling_params
         params = one_each("sampling_params", given, SamplingParams, len(prompts))
         final = [one.replace(output_kind=OutputKind.FINAL_ONLY) for one in params]
-        return self._processed(
-            prompts, final, one_each("priority", 0 if priority is None else priority, int, len(prompts))
-        )
+        ranks = one_each("priority", 0 if priority is None else priority, int, len(prompts))
+        return self._processed(prompts, final, ranks, loras)
 
     def _processed(
-        self, prompts: Sequence[Input], params: Sequence[Any], priorities: Sequence[int]
+        self, prompts: Sequence[Input], params: Sequence[Any], priorities: Sequence[int], loras: Loras
     ) -> list[GenerateRequest]:
         process = self.llm_engine.input_processor.process
+        each = zip(prompts, params, priorities, lora_each(loras, len(prompts)), strict=True)
         return [
-            process(str(next(self._request_ids)), prompt, one, rank)
-            for prompt, one, rank in zip(prompts, params, priorities, strict=True)
+            process(str(next(self._request_ids)), prompt, one, rank, lora_request=lora)
+            for prompt, one, rank, lora in each
         ]
 
     def _run(
@@ -146,8 +150,10 @@ class LLM(PoolingCalls, HibernationCalls):
             self._tally.add(requests, outputs)
             return outputs
 
-    def _pool_all(self, prompts: Sequence[Input], params: Sequence[PoolingParams], use_tqdm: UseTqdm) -> list[Any]:
-        return self._run(self._processed(prompts, params, [0] * len(prompts)), use_tqdm)
+    def _pool_all(
+        self, prompts: Sequence[Input], params: Sequence[PoolingParams], use_tqdm: UseTqdm, loras: Loras
+    ) -> list[Any]:
+        return self._run(self._processed(prompts, params, [0] * len(prompts), loras), use_tqdm)
 
     @takes_vllms(VLLM_CALLS)
     def chat(
@@ -163,6 +169,7 @@ class LLM(PoolingCalls, HibernationCalls):
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
         priority: int | Sequence[int] | None = None,
+        lora_request: Loras = None,
     ) -> list[RequestOutput]:
         """Answer one conversation, or each of a list of them, through the model's chat template.
 
@@ -174,12 +181,13 @@ class LLM(PoolingCalls, HibernationCalls):
             continue_final_message: the answer continues the last message. Otherwise the template opens a turn of the
                 assistant, unless `add_generation_prompt` is False.
             split_special_tokens: see `Conversation`; by default no text of the messages acts as a special token.
+            lora_request: as for `generate`.
 
         Raises as `generate` does; also InvalidRequestError when the model has no chat template.
         """
         turn = turn_options(add_generation_prompt, continue_final_message)
         prompts = conversations(messages, chat_template_kwargs, tools, turn, split_special_tokens, chat_template)
-        return self._run(self._requests(prompts, sampling_params, priority), use_tqdm)
+        return self._run(self._requests(prompts, sampling_params, priority, lora_request), use_tqdm)
 
     @takes_vllms(VLLM_CALLS | VLLM_ENQUEUE)
     def enqueue_chat(
@@ -187,6 +195,7 @@ class LLM(PoolingCalls, HibernationCalls):
         messages: "Sequence[Message] | Sequence[Sequence[Message]]",
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        lora_request: Loras = None,
         priority: int | Sequence[int] | None = None,
         chat_template: str | None = None,
         add_generation_prompt: bool | None = None,
@@ -197,11 +206,16 @@ class LLM(PoolingCalls, HibernationCalls):
         """Queue conversations, as for `chat`, for the next `wait_for_completion`; returns their request ids."""
         turn = turn_options(add_generation_prompt, continue_final_message)
         prompts = conversations(messages, chat_template_kwargs, tools, turn, None, chat_template)
-        return self._enqueue(self._requests(prompts, sampling_params, priority))
+        return self._enqueue(self._requests(prompts, sampling_params, priority, lora_request))
 
     @overload
     def beam_search(
-        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, *, use_tqdm: UseTqdm = False
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        *,
+        use_tqdm: UseTqdm = False,
+        lora_request: Loras = None,
     ) -> list[BeamSearchOutput]: ...
     @overload
     def beam_search(
@@ -216,6 +230,7 @@ class LLM(PoolingCalls, HibernationCalls):
         early_stopping: bool | Literal["never"] = False,
         ignore_eos: bool = False,
         use_tqdm: UseTqdm = False,
+        lora_request: Loras = None,
     ) -> list[RequestOutput]: ...
     @takes_vllms(VLLM_CALLS)
     def beam_search(
@@ -227,6 +242,7 @@ class LLM(PoolingCalls, HibernationCalls):
         beam_width: int | None = None,
         n: int | None = None,
         use_tqdm: UseTqdm = False,
+        lora_request: Loras = None,
         **options: Any,
     ) -> list[RequestOutput] | list[BeamSearchOutput]:
         """The best of `beam_width` hypotheses for each prompt, best first; see `SamplingParams`.
@@ -241,11 +257,11 @@ class LLM(PoolingCalls, HibernationCalls):
         if isinstance(params, BeamSearchParams):
             if options or (max_tokens, beam_width, n) != (16, None, None):
                 raise InvalidRequestError("BeamSearchParams say all of it; give nothing besides", "params")
-            outputs = self.generate(prompts, params.sampling_params, use_tqdm)
+            outputs = self.generate(prompts, params.sampling_params, use_tqdm, lora_request=lora_request)
             return [beam_search_output(output, self.get_tokenizer().decode) for output in outputs]
         width = checked_width(beam_width if params is None else params)
         wanted = SamplingParams(n=width if n is None else n, beam_width=width, max_tokens=max_tokens, **options)
-        return self.generate(prompts, wanted, use_tqdm)
+        return self.generate(prompts, wanted, use_tqdm, lora_request=lora_request)
 
     def get_world_size(self, include_dp: bool = True) -> int:
         """The number of workers: of all replicas (`include_dp`), or of one."""

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from lullm.config.pooling.pooler import reads_pairs
 from lullm.errors import LullmError
-from lullm.llm.prompt import UseTqdm, as_prompts, one_each
+from lullm.llm.prompt import Loras, UseTqdm, as_prompts, one_each
+from lullm.types.lora.request import LoRARequest
 from lullm.types.pooling.outputs import (
     ClassificationOutput,
     ClassificationRequestOutput,
@@ -30,7 +31,9 @@ class PoolingCalls:
 
     llm_engine: "LLMEngine | ReplicaEngine"
 
-    def _pool_all(self, prompts: Sequence[Input], params: Sequence[PoolingParams], use_tqdm: UseTqdm) -> list[Any]:
+    def _pool_all(
+        self, prompts: Sequence[Input], params: Sequence[PoolingParams], use_tqdm: UseTqdm, loras: Loras
+    ) -> list[Any]:
         """The output of each prompt, in their order."""
         raise NotImplementedError
 
@@ -41,6 +44,7 @@ class PoolingCalls:
         pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
         *,
         use_tqdm: UseTqdm = True,
+        lora_request: Loras = None,
         pooling_task: PoolingTask | None = None,
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
         """Pool each prompt as the model does; the outputs are in their order. Blocks until all are done.
@@ -48,12 +52,13 @@ class PoolingCalls:
         Args:
             prompts: as for `generate`.
             pooling_params: one for all, or one for each prompt.
+            lora_request: one adapter for all prompts, or one or None for each.
             pooling_task: the task that is expected; None: the model's.
 
         Raises:
             InvalidRequestError: the model pools nothing, or does another task; or as `generate` does.
         """
-        return self._encode(as_prompts(prompts), pooling_params, use_tqdm, pooling_task)
+        return self._encode(as_prompts(prompts), pooling_params, use_tqdm, pooling_task, lora_request)
 
     @takes_vllms(VLLM_CALLS)
     def embed(
@@ -62,9 +67,10 @@ class PoolingCalls:
         *,
         use_tqdm: UseTqdm = True,
         pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        lora_request: Loras = None,
     ) -> list[EmbeddingRequestOutput]:
         """The embedding of each prompt. Raises as `encode` does."""
-        outputs = self._encode(as_prompts(prompts), pooling_params, use_tqdm, "embed")
+        outputs = self._encode(as_prompts(prompts), pooling_params, use_tqdm, "embed", lora_request)
         return [output.of(EmbeddingOutput(output.outputs.data)) for output in outputs]
 
     @takes_vllms(VLLM_CALLS)
@@ -74,9 +80,10 @@ class PoolingCalls:
         *,
         pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
         use_tqdm: UseTqdm = True,
+        lora_request: Loras = None,
     ) -> list[ClassificationRequestOutput]:
         """The probability of each label, for each prompt. Raises as `encode` does."""
-        outputs = self._encode(as_prompts(prompts), pooling_params, use_tqdm, "classify")
+        outputs = self._encode(as_prompts(prompts), pooling_params, use_tqdm, "classify", lora_request)
         return [output.of(ClassificationOutput(output.outputs.data)) for output in outputs]
 
     @takes_vllms(VLLM_CALLS | VLLM_SCORE)
@@ -88,6 +95,7 @@ class PoolingCalls:
         *,
         use_tqdm: UseTqdm = True,
         pooling_params: PoolingParams | None = None,
+        lora_request: LoRARequest | None = None,
         instruction: str | None = None,
     ) -> list[ScoringRequestOutput]:
         """The score of each pair: one text with one, one with each of several, or pair by pair.
@@ -100,7 +108,7 @@ class PoolingCalls:
         Raises as `encode` does; also InvalidRequestError when the two sides have different lengths.
         """
         scoring = Scoring(data_1, data_2, reads_pairs(self.llm_engine.model_config.pooler), instruction)
-        return scoring.scores(self._encode(scoring.prompts, pooling_params, use_tqdm))
+        return scoring.scores(self._encode(scoring.prompts, pooling_params, use_tqdm, loras=lora_request))
 
     def _encode(
         self,
@@ -108,9 +116,10 @@ class PoolingCalls:
         pooling_params: PoolingParams | Sequence[PoolingParams] | None,
         use_tqdm: UseTqdm,
         task: PoolingTask | None = None,
+        loras: Loras = None,
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
         params = one_each("pooling_params", pooling_params or PoolingParams(), PoolingParams, len(prompts))
-        outputs = self._pool_all(prompts, [one.expecting(task) for one in params], use_tqdm)
+        outputs = self._pool_all(prompts, [one.expecting(task) for one in params], use_tqdm, loras)
         failed = next((output for output in outputs if output.finish_reason == "abort"), None)
         if failed is not None and failed.stop_reason is not None:
             raise LullmError(f"prompt {outputs.index(failed)} was aborted: {failed.stop_reason}")

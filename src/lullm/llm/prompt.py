@@ -1,14 +1,27 @@
 """Arguments that several calls of `LLM` take: one prompt or several, one value for all or one for each."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import UnionType
 from typing import Any, cast
 
 from lullm.errors import InvalidRequestError
+from lullm.types.lora.request import LoRARequest
 from lullm.types.request import Conversation, Prompt
 from lullm.types.sampling_params import integers
 
 UseTqdm = bool | Callable[..., Any]
 """Whether to show progress; or a function that makes the progress bar, with tqdm's arguments."""
+
+
+Loras = LoRARequest | Sequence[LoRARequest | None] | None
+"""The adapter of all prompts, or of each; None: none."""
+
+
+def lora_each(loras: Any, num_prompts: int) -> list[LoRARequest | None]:
+    """The adapter of each prompt. Raises InvalidRequestError."""
+    if isinstance(loras, LoRARequest | None):
+        return [loras] * num_prompts
+    return one_each("lora_request", loras, LoRARequest | None, num_prompts)
 
 
 def as_prompts(prompts: Any) -> Sequence[Prompt]:
@@ -30,12 +43,13 @@ def _listed(values: Any, rule: str, name: str) -> list[Any]:
     return list(values)
 
 
-def one_each(name: str, value: Any, kind: type, num_prompts: int) -> list[Any]:
+def one_each(name: str, value: Any, kind: type | UnionType, num_prompts: int) -> list[Any]:
     """A list with one value for each prompt. Raises InvalidRequestError, which names the argument."""
     if isinstance(value, kind):
         return [value] * num_prompts
     if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(item, kind) for item in value):
-        raise InvalidRequestError(f"{name} must be {kind.__name__} or a list of them", name)
+        wanted = getattr(kind, "__name__", "LoRARequest")
+        raise InvalidRequestError(f"{name} must be {wanted} or a list of them", name)
     if len(value) != num_prompts:
         raise InvalidRequestError(f"{len(value)} {name} for {num_prompts} prompts", name)
     return list(value)

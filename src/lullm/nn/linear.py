@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from lullm.ops.lora.weights import LoraWeights
 from lullm.ops.quantized.weight import Layout, QuantizedLayout
 from lullm.ops.table import Ops
 from lullm.types.arithmetic import Activation
@@ -16,13 +17,18 @@ def meta_parameter(shape: tuple[int, ...], dtype: torch.dtype) -> nn.Parameter:
 
 
 class Matrix(nn.Module):
-    """Owner of a `weight [rows, columns]` of `dtype`, or, once `layout` is set, of quantized storage of that shape."""
+    """Owner of a `weight [rows, columns]` of `dtype`, or, once `layout` is set, of quantized storage of that shape.
+
+    `lora`: adapters that are added to its products, if it may have any.
+    """
 
     def __init__(self, num_rows: int, num_columns: int, dtype: torch.dtype):
         super().__init__()
         self.weight = meta_parameter((num_rows, num_columns), dtype)
         self.dtype = dtype
+        self.num_rows, self.num_columns = num_rows, num_columns
         self.layout: Layout | None = None
+        self.lora: LoraWeights | None = None
 
     def quantize(self, bits: Literal[8, 4]) -> None:
         """Replace the weight, which has no memory yet, by storage of `bits`."""
@@ -36,8 +42,12 @@ class Matrix(nn.Module):
 
     def multiply(self, x: Tensor, bias: Tensor | None, ops: Ops) -> Tensor:  # [T, columns] -> [T, rows]
         if self.layout is None:
-            return ops.linear(x, self.weight, bias)
-        return ops.quantized_linear(x, self.weight, self.layout, bias)
+            y = ops.linear(x, self.weight, bias)
+        else:
+            y = ops.quantized_linear(x, self.weight, self.layout, bias)
+        if self.lora is not None:
+            ops.add_lora_(y, x, self.lora)
+        return y
 
 
 class Linear(Matrix):
@@ -72,6 +82,8 @@ class FusedLinear(Linear):
 
     def gate(self, x: Tensor, activation: Activation, ops: Ops) -> Tensor:  # [T, in] -> [T, out / 2]
         """`activation(gate) * up`, for the two parts gate and up."""
+        if self.lora is not None:  # also for rows without an adapter, whose bits must not depend on the others
+            return ops.gate(self(x, ops), activation)
         if self.layout is None:
             return ops.gated_linear(x, self.weight, self.bias, activation)
         return ops.quantized_gated_linear(x, self.weight, self.layout, self.bias, activation)

@@ -9,4 +9,5 @@ result.
 - `cpu/`: native C++ for x86-64 and ARM64. `triton/`: kernels for a GPU, loaded for one only.
 - `cache/`: one layer's keys and values, and its 8-bit formats. `state/`: recurrent states in blocks.
 - `quantized/`: 8- and 4-bit weights, and the grids of GGUF files. `experts/`: routing, and mixtures of experts.
+- `lora/`: adapters of linear layers.
 """

@@ -33,6 +33,11 @@ def gated_linear(x: Tensor, gate_up_weight: Tensor, bias: Tensor | None, activat
     return (activate(gates, activation) * ups).to(x.dtype)
 
 
+def gate(gate_up: Tensor, activation: Activation) -> Tensor:
+    gates, ups = gate_up.float().chunk(2, dim=-1)
+    return (activate(gates, activation) * ups).to(gate_up.dtype)
+
+
 def activate(x: Tensor, activation: Activation) -> Tensor:
     x32 = x.float()
     if activation == "silu":

@@ -16,6 +16,7 @@ from lullm.ops.cpu import (
     native_draw,
     native_experts,
     native_latent,
+    native_lora,
     native_state,
     quantized_native,
 )
@@ -23,6 +24,7 @@ from lullm.ops.cpu.digest import NativeDigest
 from lullm.ops.cpu.library import absence, load_library
 from lullm.ops.experts import reference as expert_reference
 from lullm.ops.experts.grouped import experts_over
+from lullm.ops.lora import reference as lora_reference
 from lullm.ops.quantized import reference as quantized_reference
 from lullm.ops.state import mixing
 from lullm.ops.state import reference as state_reference
@@ -61,6 +63,8 @@ REFERENCE_OPS = Ops(
     state_space=mixing.state_space_over(state_reference.scan),
     selective_scan=mixing.selective_scan_over(state_reference.select),
     rg_lru=mixing.rg_lru_over(state_reference.unite),
+    gate=reference.gate,
+    add_lora_=lora_reference.add_lora_,
 )
 """The golden version: the table's definitions in the plainest torch."""
 
@@ -140,6 +144,8 @@ NATIVE_CPU_OPS = Ops(
     forbid_=native_draw.forbid_,
     draw_tokens=native_draw.draw_tokens,
     draw_allowed=native_draw.draw_allowed,
+    gate=native.gate,
+    add_lora_=native_lora.add_lora_,
     new_digest=NativeDigest,
     is_recordable=True,
     has_state_kernels=True,

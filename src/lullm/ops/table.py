@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lullm.arena.checksum import NewDigest, Xxh3Digest
 from lullm.collective.collective import Alone
-from lullm.ops import head_products, in_place
+from lullm.ops import activation, head_products, in_place
 from lullm.ops.attention_layout import Attention
 from lullm.ops.cache.block_pairs import BlockPairs
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
@@ -24,6 +24,8 @@ from lullm.ops.draw_table import DrawTable
 from lullm.ops.experts import routing
 from lullm.ops.experts.routing import Routes
 from lullm.ops.experts.weights import ExpertWeights
+from lullm.ops.lora import masked
+from lullm.ops.lora.weights import LoraWeights
 from lullm.ops.quantized import expansion
 from lullm.ops.quantized.grid import GridLayout, GridRows, store_groups_
 from lullm.ops.quantized.integer_rows import IntegerRows, store_rows_
@@ -318,6 +320,16 @@ class Ops:
     compiling_ahead: Callable[[], AbstractContextManager[None]] = nullcontext
     """Inside its `with`, functions of the calling thread compile their kernels on several threads at a time and run
     none. Their results are undefined, and must not be used as indices. At the end all are compiled.
+    """
+
+    gate: Callable[[Tensor, Activation], Tensor] = activation.gate
+    """gate_up `[T, 2 * I]`, gates first, activation -> `[T, I]`: `activation(gate) * up`."""
+
+    add_lora_: Callable[[Tensor, Tensor, LoraWeights], None] = masked.add_lora_
+    """y `[T, out]`, rows in one piece or not, x `[T, in]`, adapters of the layer -> None.
+
+    Adds to each row what the adapter in its place gives (https://arxiv.org/abs/2106.09685). The sum is in float32, and
+    rounded once; torch also rounds the inner product.
     """
 
     new_digest: NewDigest = Xxh3Digest

@@ -49,6 +49,8 @@ def take_stats(
         drafts_total=scheduler.stats.num_drafts,
         draft_tokens_total=scheduler.stats.num_draft_tokens,
         accepted_tokens_total=scheduler.stats.num_accepted_tokens,
+        num_waiting_for_adapter=scheduler.waiting.num_parked,
+        adapter_moves_total=scheduler.waiting.num_moves,
         steps_total=num_steps,
         finished_total=dict(finished),
         token_gaps=scheduler.stats.gaps.snapshot(),

@@ -20,7 +20,7 @@ from lullm.sched.roster import Roster
 from lullm.types.draw import Draw, draw_params
 from lullm.types.packed import PackedInts, pack, pack_one
 from lullm.types.sequence import Sequence, SequenceGroup
-from lullm.types.step import BlockPair, Span, StepPlan
+from lullm.types.step import AdapterMove, BlockPair, Span, StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ class SchedulerLimits:
 class PlanBuilder:
     """The remaining token budget, and the plan's contents so far.
 
-    `swap_out` and `swap_in` hold the moves of whole groups; `complete` adds those of cached content.
+    `swap_out` and `swap_in` hold the moves of whole groups; `complete` adds those of cached content. `adapters` are put
+    into places before all that.
 
     `reads_draws`: some sequences need the results of this plan's draws before more tokens of theirs can be planned.
     `is_blocked`: a group must be preempted, which needs a plan that is made while no step runs.
@@ -51,7 +52,7 @@ class PlanBuilder:
 
     __slots__ = (
         "_block_space", "_copies", "_drafts", "_max_model_len", "_num_ends", "_num_spare_draws", "_roster",
-        "_spare_draws", "budget", "is_blocked", "reads_draws", "share", "spans", "swap_in", "swap_out",
+        "_spare_draws", "adapters", "budget", "is_blocked", "reads_draws", "share", "spans", "swap_in", "swap_out",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +71,7 @@ class PlanBuilder:
         self.spans: list[Span] = []
         self.swap_out: list[BlockPair] = []
         self.swap_in: list[BlockPair] = []
+        self.adapters: list[AdapterMove] = []
         self._copies: list[BlockPair] = []
         self._block_space = block_space
         self._roster = roster
@@ -118,7 +120,8 @@ class PlanBuilder:
     def complete(self) -> StepPlan:
         """The plan, after the last group was added. Call once."""
         demoted, restored = self._block_space.take_cache_moves()
-        return StepPlan(self.spans, demoted + self.swap_out, restored + self.swap_in, self._copies)
+        swaps = demoted + self.swap_out, restored + self.swap_in
+        return StepPlan(self.spans, *swaps, self._copies, self.adapters)
 
     def _can_draw_together(self, seqs: list[Sequence], reserved: int) -> bool:
         """Whether all beams can reach their ends in this step. They are compared, so all draw or none does."""
@@ -156,7 +159,8 @@ class PlanBuilder:
         assert not copies, "the sequence has made its last block its own"
         for position, token_id in enumerate(token_ids, len(seq)):
             draw = Draw(seq.seq_id, 0, params, position + 1 - seq.prompt_len)
-            self.spans.append(Span(seq.seq_id, position, pack_one(token_id), block_ids, (draw,)))
+            token, place = pack_one(token_id), group.adapter_place
+            self.spans.append(Span(seq.seq_id, position, token, block_ids, (draw,), adapter_place=place))
         self.budget -= len(token_ids)
         self._spare_draws -= len(token_ids)
         self.reads_draws = True
@@ -184,6 +188,7 @@ class PlanBuilder:
             b"" if params.prompt_logprobs is None else self._prompt_targets(group, seq, start, end),
             params.prompt_logprobs or 0,
             None if pooled is None else pooled.wanted(start, end),
+            group.adapter_place,
         )
 
     def _prompt_targets(self, group: SequenceGroup, seq: Sequence, start: int, end: int) -> PackedInts:

@@ -26,6 +26,7 @@ from itertools import chain
 from lullm.config.engine_option import SchedulingPolicy
 from lullm.kv.admission import AllocStatus
 from lullm.kv.block_space import BlockSpaceManager
+from lullm.sched.adapter.queue import AdapterQueue
 from lullm.sched.delay import PromptDelay
 from lullm.sched.intake import Intake, SequenceUpdate
 from lullm.sched.lookahead import Lookahead
@@ -65,6 +66,7 @@ class Scheduler:
         max_in_flight: int = 1,
         feeds_back: bool = True,
         drafts: NgramDrafts | None = None,
+        max_loras: int = 0,
     ) -> None:
         self.limits = limits
         self.block_space = block_space
@@ -72,7 +74,7 @@ class Scheduler:
         self.stats = SchedulerStats()
         self.order = Order(policy)
         self.running: list[SequenceGroup] = []
-        self.waiting = GroupQueue(self.order)
+        self.waiting = AdapterQueue(self.order, max_loras)
         self.swapped = GroupQueue(self.order)
         self._clock = clock
         self._is_chunked = enable_chunked_prefill
@@ -94,13 +96,13 @@ class Scheduler:
         self.waiting.push(group)
         return group
 
-    def abort(self, request_id: str) -> SequenceGroup | None:
+    def abort(self, request_id: str, reason: str | None = None) -> SequenceGroup | None:
         """End a request and free its blocks at once. Returns its group; None if it is unknown or has ended."""
         group = self._roster.find(request_id)
         if group is None:
             return None
         for seq in group.unfinished:
-            self._roster.end(seq, SequenceStatus.FINISHED_ABORTED)
+            self._roster.end(seq, SequenceStatus.FINISHED_ABORTED, reason)
         self._forget_if_finished(group)
         return group
 
@@ -135,6 +137,7 @@ class Scheduler:
         self._lookahead.begin(self._roster.find_member)
         share = self._lookahead.share(self._num_candidates)
         builder = PlanBuilder(self.limits, self.block_space, self._roster, self._num_spare_draws, share, self._drafts)
+        builder.adapters = self.waiting.assign()
         self._make_way(builder)
         if not self._is_chunked:
             self._plan_prefill_first(builder)
@@ -338,6 +341,7 @@ class Scheduler:
         if not group.is_finished or self._roster.find(group.request_id) is not group:
             return
         group.metrics.finished_time = self._clock()
+        self.waiting.leave(group)
         if group in self.running:
             self.running.remove(group)
         for queue in (self.waiting, self.swapped):

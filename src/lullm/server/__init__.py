@@ -9,6 +9,7 @@ OpenTelemetry.
 - `gate/`: access control and bounds.
 - `openai/`: schema, validation, one handler (`endpoint`) for every dialect, with a form per endpoint.
 - `anthropic/`, `ollama/`, `llama_cpp/`, `openai/responses/`: translate bodies into OpenAI's form, and answers back.
+- `lora/`: adapters of the model, under names of their own.
 - `pooling/`: embeddings, scores, reranking.
 - `batch/`: a file of requests, called in process.
 - `metrics/`: the contents of `/metrics`.

@@ -14,6 +14,7 @@ from lullm.server.context import ServerContext
 from lullm.server.error import install_error_handlers
 from lullm.server.gate.gate import Gate
 from lullm.server.llama_cpp import route as llama_cpp
+from lullm.server.lora import route as lora
 from lullm.server.ollama import route as ollama
 from lullm.server.openai import route as openai
 from lullm.server.openai.endpoint import Endpoint
@@ -33,7 +34,7 @@ def build_app(engine: EngineClient, options: ServerOptions, admin_port: int | No
     """
     context = ServerContext(engine, options, admin_port)
     parts = [openai, responses, anthropic, ollama, llama_cpp, pooling, route]
-    parts += [page] * options.page + [admin] * engine.config.enable_sleep_mode
+    parts += [page] * options.page + [admin] * engine.config.enable_sleep_mode + [lora] * options.lora_updates
     routers = [part.router(context) for part in parts]
 
     def outside(app: ASGIApp) -> ASGIApp:

@@ -24,6 +24,7 @@ from lullm.server.error import (
     to_api_error,
 )
 from lullm.server.gate.queue_bound import QueueBound
+from lullm.server.lora.served import ServedAdapters
 from lullm.server.metrics.registry import Metrics
 from lullm.server.options import ServerOptions
 from lullm.server.tracing import Tracing
@@ -68,6 +69,7 @@ class ServerContext:
         self.admin_port = admin_port
         self.metrics = Metrics(engine, options.metrics_prefix)
         self.tracing = Tracing(options.otlp_traces_endpoint, engine.config.served_model_name)
+        self.adapters = ServedAdapters(engine)
         self.queue = QueueBound(engine, options.max_queued_requests, options.max_queued_tokens)
         self.started_at = int(time.time())
         self.envelopes: dict[str, Envelope] = {}  # the beginning of a path -> the form of its errors
@@ -83,9 +85,14 @@ class ServerContext:
         return self.engine.config.served_model_name
 
     @property
-    def model_names(self) -> tuple[str, ...]:
+    def own_names(self) -> tuple[str, ...]:
         """All names that the model has."""
         return tuple(dict.fromkeys((self.model_name, *self.options.model_aliases)))
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """All names that requests may have: the model's, and its adapters'."""
+        return self.own_names + self.adapters.names
 
     @property
     def max_request_logprobs(self) -> int:
@@ -111,7 +118,7 @@ class ServerContext:
         return body
 
     def check_model(self, name: str | None) -> None:
-        """Check that `name` is a name of the model, or left out. Raises ApiError 404 otherwise."""
+        """Check that `name` is a name of the model or of an adapter, or left out. Raises ApiError 404 otherwise."""
         if name is not None and name not in self.model_names and not self.options.any_model_name:
             raise ApiError(
                 404,
@@ -132,7 +139,11 @@ class ServerContext:
 
     def has_admin(self, scope: Scope) -> bool:
         """Whether the sleep endpoints answer where a request came in."""
-        return self.engine.config.enable_sleep_mode and self.admin_port in (None, port_of(scope))
+        return self.engine.config.enable_sleep_mode and self.is_admin_port(scope)
+
+    def is_admin_port(self, scope: Scope) -> bool:
+        """Whether admin endpoints answer where a request came in."""
+        return self.admin_port in (None, port_of(scope))
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:

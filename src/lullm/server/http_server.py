@@ -24,6 +24,7 @@ from lullm.server.gate.connection import BoundedConnection
 from lullm.server.gate.descriptor import ExhaustionLog, connection_bound
 from lullm.server.listen.listener import Listener
 from lullm.server.listen.tls import reload_tls
+from lullm.server.lora.module import parse_module
 from lullm.server.options import ServerOptions
 
 logger = get_logger(__name__)
@@ -104,9 +105,11 @@ class HttpServer:
 
         Raises:
             EngineDeadError: the engine has died; a supervisor should start another process.
+            ConfigError: an adapter cannot be loaded; nothing was served.
         """
         listener = self._listener
         app = build_app(self._engine, self._options, listener.admin_port)
+        await self._load_adapters(app.state.context)
         asyncio.get_running_loop().set_exception_handler(ExhaustionLog())
         config = uvicorn.Config(
             app,
@@ -137,6 +140,13 @@ class HttpServer:
             await asyncio.to_thread(app.state.context.tracing.close)
         if dying.done() and not dying.cancelled():
             raise dying.result()
+
+    async def _load_adapters(self, context: ServerContext) -> None:
+        try:
+            await context.adapters.load_all(map(parse_module, self._options.lora_modules), context.own_names)
+        except BaseException:
+            await self._engine.shutdown(drain=False)
+            raise
 
     def _on_ready(self, on_ready: Callable[[str], None]) -> Callable[[], None]:
         def tell() -> None:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from lullm.config.option.option import described, option, options_of
 from lullm.errors import ConfigError
+from lullm.server.lora.module import parse_module
 from lullm.units import MIB
 
 _KEY = re.compile(r"[!-~]([ -~]*[!-~])?")  # the characters that a header may hold
@@ -107,6 +108,18 @@ class ServerOptions:
     )
 
     model_aliases: tuple[str, ...] = option((), "more names for the model", "requests", flag="")
+    lora_modules: tuple[str, ...] = option(
+        (),
+        "LoRA adapters as NAME=PATH, which requests call by their names in place of the model's; needs --enable-lora",
+        "requests",
+        flag="",
+    )
+    lora_updates: bool = option(
+        False,
+        "endpoints that load adapters from folders of this machine and unload them; needs --enable-lora, and the admin "
+        "key, as the sleep endpoints do",
+        "access",
+    )
     any_model_name: bool = option(False, "accept every model name in requests", "requests")
     max_body_bytes: int = option(8 * MIB, "longest request body", "requests", least=1, unit="bytes")
     max_request_logprobs: int | None = option(
@@ -190,6 +203,8 @@ class ServerOptions:
         self._check_listening()
         if not all(self.model_aliases):
             raise ConfigError("a model name must not be empty")
+        for text in self.lora_modules:
+            parse_module(text)
         if self.otlp_traces_endpoint is not None and not re.match(r"https?://.", self.otlp_traces_endpoint):
             raise ConfigError(
                 "otlp_traces_endpoint must be a URL such as http://127.0.0.1:4318/v1/traces, "

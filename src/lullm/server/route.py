@@ -110,12 +110,13 @@ class SmallEndpoints:
         )
 
     def _model_card(self, name: str) -> dict[str, Any]:
+        lora = self._context.adapters.of(name)
         return {
             "id": name,
             "object": "model",
             "created": self._context.started_at,
             "owned_by": "lullm",
-            "root": self._engine.config.model,
-            "parent": None,
+            "root": self._engine.config.model if lora is None else lora.lora_path,
+            "parent": None if lora is None else self._context.model_name,
             "max_model_len": self._engine.config.max_model_len,
         }

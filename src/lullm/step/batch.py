@@ -17,7 +17,8 @@ class Batch:
 
     `drawn_rows` are the distinct rows with draws, and `draw_index` is the index into them of each draw (None: one draw
     per row, in order). `prompt_spans` are the spans that want prompt log-probabilities, with their first row.
-    `pooled_rows`: (sequence, rows of the batch) of the spans that are pooled.
+    `pooled_rows`: (sequence, rows of the batch) of the spans that are pooled. `adapters`: by token, the place of its
+    adapter; None: the engine has none.
     """
 
     token_ids: np.ndarray  # [T] int64
@@ -31,6 +32,7 @@ class Batch:
     draw_index: list[int] | None
     prompt_spans: list[tuple[int, Span]]
     pooled_rows: list[tuple[int, RowRange]]
+    adapters: np.ndarray | None = None  # [T] int64
 
     @property
     def wanted_rows(self) -> list[int]:
@@ -64,6 +66,7 @@ class BatchBuilder:
     def __init__(self, limits: StepLimits):
         self._block_size = limits.block_size
         self._table_width = limits.table_width
+        self._has_adapters = limits.has_adapters
         self._token_groups = [group for group in range(len(limits.windows)) if group not in limits.state_groups]
         num_tokens, num_groups = limits.max_num_batched_tokens, len(limits.windows)
         self._token_ids = np.zeros(num_tokens, np.int64)
@@ -130,6 +133,7 @@ class BatchBuilder:
             draw_index=None if len(draws) == len(drawn_rows) else draw_index,
             prompt_spans=prompt_spans,
             pooled_rows=pooled_rows,
+            adapters=_adapters(plan, query_lens) if self._has_adapters else None,
         )
 
     def _place(self, query_lens: list[int], context_lens: np.ndarray, num_tokens: int) -> None:
@@ -148,3 +152,7 @@ class BatchBuilder:
         for group in self._token_groups:
             table, slots = self._table_of_group[group], self._slot_mapping[group]
             slots[:num_tokens] = table[span_of_token, block] * self._block_size + offset
+
+
+def _adapters(plan: StepPlan, query_lens: list[int]) -> np.ndarray:
+    return np.repeat(np.array([span.adapter_place for span in plan.spans], np.int64), query_lens)

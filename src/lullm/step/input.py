@@ -58,10 +58,20 @@ class InputBuilder:
 
     Args:
         decode_sizes, vocab_size: see `Staging`.
+        adapter_rows: `LoraPlaces.rows`; None: spans have no adapters.
     """
 
-    def __init__(self, device: Device, ops: Ops, limits: StepLimits, decode_sizes: Sequence[int], vocab_size: int):
+    def __init__(
+        self,
+        device: Device,
+        ops: Ops,
+        limits: StepLimits,
+        decode_sizes: Sequence[int],
+        vocab_size: int,
+        adapter_rows: Tensor | None = None,
+    ):
         self._ops = ops
+        self._adapter_rows = adapter_rows
         # A batch is valid until its builder makes the next one.
         self._builders = [BatchBuilder(limits) for _ in range(limits.max_in_flight)]
         self._feedback: TokenFeedback | None = None
@@ -86,6 +96,9 @@ class InputBuilder:
     def place(self, prepared: PreparedInput) -> None:
         """Copy the input to the device and fill in pending tokens. Inside the step's work, after the step before."""
         self._staging.upload(prepared.stage)
+        if self._adapter_rows is not None:
+            adapters = self._staging.parts_of(prepared.stage).adapters
+            self._adapter_rows[: len(adapters)].copy_(adapters)
         if prepared.has_pending and self._feedback is not None:
             parts = self._staging.parts_of(prepared.stage)
             parts.token_ids.copy_(self._feedback.fill_in(parts.token_ids, parts.sources))

@@ -21,6 +21,7 @@ class StepLimits:
         num_shares: by KV cache group, the factor of block ids (`kv.cache_group`). Empty: 1 in all.
         max_in_flight: steps that are launched before the caller waits for the first one's result.
         feeds_back: their tokens may be pending, see `TokenFeedback`.
+        has_adapters: spans may have adapters.
     """
 
     max_num_seqs: int
@@ -33,6 +34,7 @@ class StepLimits:
     num_shares: tuple[int, ...] = ()
     max_in_flight: int = 1
     feeds_back: bool = False
+    has_adapters: bool = False
 
     @property
     def state_groups(self) -> tuple[int, ...]:

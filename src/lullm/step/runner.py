@@ -8,6 +8,7 @@ before the tokens of this one are on the host. `InputBuilder` makes a step's ten
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -49,6 +50,17 @@ class _Outcome:
     pooled: PooledStep | None = None
 
 
+class AdapterPlaces(Protocol):
+    """The adapters that a step may use."""
+
+    rows: Tensor
+    """By row of a step, the place of its adapter. See `LoraWeights`."""
+
+    def put(self, place: int, number: int) -> None:
+        """Put the adapter of this number into a place."""
+        ...
+
+
 class ModelRunner:
     """Steps of one model on one device.
 
@@ -59,6 +71,7 @@ class ModelRunner:
         share: this worker's draws of a batch of decodes. All workers that share the head make all other draws.
         workspace: for the results of recorded decodes, on a device that records them as they occur. None: only
             `capture_graphs` records decodes, and others are eager.
+        adapters: puts adapters into their places; None: there are none.
 
     Attributes:
         calibrates: the next step that computes sets the open scales of an fp8 cache (`KVScales.calibrate`).
@@ -78,8 +91,10 @@ class ModelRunner:
         relay: Relay,
         share: DrawShare,
         workspace: Workspace | None = None,
+        adapters: AdapterPlaces | None = None,
     ):
         self._device = device
+        self._adapters = adapters
         self._ops = ops
         self._model = model
         self._kv_caches = kv_caches
@@ -94,7 +109,8 @@ class ModelRunner:
             sides = [side for cache in pools.device for side in cache.tensors]
             self._first_touch = FirstTouch(sides, limits.block_size, limits.num_shares or (1,) * len(limits.windows))
         self._decode_sizes = decode_sizes(device, limits.max_num_seqs)
-        self._inputs = InputBuilder(device, ops, limits, self._decode_sizes, model.config.vocab_size)
+        rows = None if adapters is None else adapters.rows
+        self._inputs = InputBuilder(device, ops, limits, self._decode_sizes, model.config.vocab_size, rows)
         self.calibrates = False
         compute = self._forward_decodes if relay.is_last else self._pass_decodes
         self.graphs: DecodeGraphs[tuple[Tensor, ...]] = DecodeGraphs(device, compute, workspace)
@@ -125,6 +141,9 @@ class ModelRunner:
     def _move_and_compute(self, plan: StepPlan, prepared: PreparedInput | None) -> tuple[_Outcome, StepMarks]:
         """The whole work of a step. Does not wait for an accelerator."""
         with self._scope():
+            if self._adapters is not None:
+                for place, number in plan.adapters_to_place:
+                    self._adapters.put(place, number)
             slot_mapping = None if prepared is None else prepared.batch.slot_mapping
             if slot_mapping is not None and self._first_touch is not None:
                 self._first_touch.before_writing(slot_mapping)

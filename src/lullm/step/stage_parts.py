@@ -36,6 +36,7 @@ class StageShape:
         num_indexed: draws that name their row; 0: draw i has row i.
         num_sources: `num_tokens` in an engine whose tokens may be pending, otherwise 0.
         num_groups: KV cache groups of the model.
+        num_adapted: `num_tokens` in an engine with adapters, otherwise 0.
         is_decode: one token and one draw per span, the batch padded to `num_spans`.
     """
 
@@ -48,6 +49,7 @@ class StageShape:
     num_sources: int = 0
     num_groups: int = 1
     is_decode: bool = False
+    num_adapted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class StageParts(Generic[Array]):
     positions: Array  # [T] int64
     slot_mapping: Array  # [G, T] int64, -1: written nowhere
     sources: Array  # [P] int64, see `TokenFeedback`
+    adapters: Array  # [A] int64, see `Batch`
     wanted_rows: Array  # [R] int64, see `Batch`
     draw_index: Array  # [X] int64
     top_p: Array  # [N] float64
@@ -113,6 +116,7 @@ def _sections(shape: StageShape, index_dtype: torch.dtype) -> dict[str, tuple[tu
         "positions": ((tokens,), torch.int64),
         "slot_mapping": ((groups, tokens), torch.int64),
         "sources": ((shape.num_sources,), torch.int64),
+        "adapters": ((shape.num_adapted,), torch.int64),
         "wanted_rows": ((shape.num_rows,), torch.int64),
         "draw_index": ((shape.num_indexed,), torch.int64),
         "top_p": ((draws,), torch.float64),

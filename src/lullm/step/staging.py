@@ -13,7 +13,7 @@ rows at a fixed address. Other entries keep old ids, which no kernel reads, sinc
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -77,7 +77,8 @@ class Staging:
         max_width = limits.table_width(limits.max_model_len)
         num_draws = max(num_seqs, num_tokens)
         largest = (num_tokens, num_seqs, max_width, num_draws, num_draws, num_draws, num_tokens, self._num_groups)
-        num_bytes = stage_bytes(StageShape(*largest), self._index_dtype)
+        num_adapted = self._num_adapted(num_tokens)
+        num_bytes = stage_bytes(StageShape(*largest, num_adapted=num_adapted), self._index_dtype)
         self._host = [device.staging((num_bytes,), torch.uint8) for _ in range(limits.max_in_flight)]
         self._host_stages = [StageBuffer.of_array(buffer.numpy(), self._index_dtype) for buffer in self._host]
         self._turn = 0
@@ -154,6 +155,7 @@ class Staging:
         self._full_tables.zero_()
         parts = self._parts_of_decodes(size)
         parts.slot_mapping.fill_(-1)
+        parts.adapters.fill_(-1)
         parts.query_starts.copy_(torch.arange(size + 1))
 
     def _ragged_shape(self, batch: Batch) -> StageShape:
@@ -167,14 +169,19 @@ class Staging:
             num_indexed=0 if batch.draw_index is None else num_draws,
             num_sources=self._num_sources(batch.num_tokens),
             num_groups=self._num_groups,
+            num_adapted=self._num_adapted(batch.num_tokens),
         )
 
     def _decode_shape(self, size: int, width: int) -> StageShape:
         sources, groups = self._num_sources(size), self._num_groups
-        return StageShape(size, size, width, 0, size, num_sources=sources, num_groups=groups, is_decode=True)
+        shape = StageShape(size, size, width, 0, size, num_sources=sources, num_groups=groups, is_decode=True)
+        return replace(shape, num_adapted=self._num_adapted(size))
 
     def _num_sources(self, num_tokens: int) -> int:
         return num_tokens if self._limits.feeds_back else 0
+
+    def _num_adapted(self, num_tokens: int) -> int:
+        return num_tokens if self._limits.has_adapters else 0
 
     def _next_decodes(self, batch: Batch) -> Stage:
         """A stage for a batch of decodes, in the next buffer."""
@@ -247,6 +254,8 @@ def _write(arrays: StageParts[np.ndarray], batch: Batch, is_kept: bool) -> None:
     else:
         arrays.query_starts[0] = 0
         np.cumsum(batch.query_lens, out=arrays.query_starts[1:])
+    if batch.adapters is not None:
+        _copy(arrays.adapters, batch.adapters, padding=-1)
     if len(arrays.wanted_rows):
         arrays.wanted_rows[:] = batch.wanted_rows
     if batch.draw_index is not None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
 from lullm.types.guided.params import Guide
+from lullm.types.lora.request import LoRARequest
 from lullm.types.pooling.params import Pooling
 from lullm.types.reply.rules import CallRules, ReplyRules
 from lullm.types.sampling_params import OutputKind, SamplingParams
@@ -74,7 +75,7 @@ class GenerateRequest:
     `ignore_eos`. `bad_words_ids`: `bad_words` as token sequences to forbid. `guide`: the grammar of
     `structured_outputs`. `pooling`: the prompt is pooled, and no tokens are drawn; then `params` are `NO_TOKENS`.
     `cache_salt`: only requests with the same salt share cached prefixes. `reply`: how the answer to a conversation is
-    read; None: as text.
+    read; None: as text. `lora`: the adapter to compute with; `adapter`: the number that the engine gives it, 0: none.
     """
 
     request_id: str
@@ -90,6 +91,8 @@ class GenerateRequest:
     guide: Guide | None = None
     cache_salt: str = ""
     reply: ReplyRules | None = None
+    lora: LoRARequest | None = None
+    adapter: int = 0
 
 
 NO_TOKENS = SamplingParams(output_kind=OutputKind.FINAL_ONLY)

@@ -12,7 +12,7 @@ from lullm.types.draw import DrawParams
 from lullm.types.outputs import LogprobRows, RequestMetrics
 from lullm.types.pooling.rows import PooledRows
 from lullm.types.request import GenerateRequest
-from lullm.types.step import PENDING_TOKEN
+from lullm.types.step import NO_PLACE, PENDING_TOKEN
 
 
 class SequenceStatus(enum.Enum):
@@ -48,7 +48,7 @@ class Sequence:
 
     `num_computed_tokens` tokens have their KV in the cache, or get it in a step that is planned. The last `num_pending`
     tokens are PENDING_TOKEN: planned steps draw them. `index` numbers the sequence within its group. Only beams have
-    `cumulative_logprob`. `cache_salt`: the request's.
+    `cumulative_logprob`. `cache_salt`, `adapter`: the request's.
     """
 
     seq_id: int
@@ -61,6 +61,7 @@ class Sequence:
     stop_reason: int | str | None = None
     cumulative_logprob: float = 0.0
     cache_salt: str = ""
+    adapter: int = 0
     # Made once, since it is the same at every step.
     draw_params: DrawParams | None = None
 
@@ -128,6 +129,8 @@ class SequenceGroup:
     seqs: list[Sequence]
     metrics: RequestMetrics
     num_cached_tokens: int | None = None
+    # The place of the adapter, from the time the group may run on.
+    adapter_place: int = NO_PLACE
     # One entry per prompt token after the first, in the order of their computation; complete before the first draw.
     prompt_logprobs: LogprobRows = field(default_factory=LogprobRows)
     # The pooled rows of a request that draws no tokens; the group ends once they are complete.
@@ -155,6 +158,11 @@ class SequenceGroup:
     @property
     def request_id(self) -> str:
         return self.request.request_id
+
+    @property
+    def adapter(self) -> int:
+        """The number of the request's adapter; 0: none."""
+        return self.request.adapter
 
     @property
     def reads_whole_prompt(self) -> bool:

@@ -24,6 +24,11 @@ RankedLogprob = tuple[int, float, int]
 TokenLogprobs = tuple[RankedLogprob, ...]
 """One position: the chosen token first, then the most likely ones in order (the chosen is not repeated)."""
 
+AdapterMove = tuple[int, int]
+"""(place, number of an adapter that workers have read)"""
+
+NO_PLACE = -1
+
 # Structs of msgspec, not dataclasses: a frozen dataclass of this size takes 0.9 us to build, a struct 0.1 us.
 
 
@@ -36,7 +41,8 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `draws` is empty while the sequence has more tokens to compute. It has several entries, all of one row, when
     sequences are about to be forked. A draft is a span of its own behind those of its sequence. `prompt_targets`: for
     `prompt_logprobs`, the next token of each of the first rows; empty otherwise. `pooled_rows`: rows to sum for the
-    caller. Their hidden states are summed, or the results of the model's head for them.
+    caller. Their hidden states are summed, or the results of the model's head for them. `adapter_place`: the place of
+    the adapter that all tokens are computed with; NO_PLACE: none.
     """
 
     seq_id: int
@@ -47,6 +53,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prompt_targets: PackedInts = b""
     num_prompt_logprobs: int = 0
     pooled_rows: RowRange | None = None
+    adapter_place: int = NO_PLACE
 
     @property
     def num_tokens(self) -> int:
@@ -59,12 +66,13 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True):
-    """The work of one step, in the order: swap out, swap in, copy, spans."""
+    """The work of one step, in the order: adapters into their places, swap out, swap in, copy, spans."""
 
     spans: list[Span]
     blocks_to_swap_out: list[BlockPair] = []
     blocks_to_swap_in: list[BlockPair] = []
     blocks_to_copy: list[BlockPair] = []
+    adapters_to_place: list[AdapterMove] = []
 
     @property
     def num_tokens(self) -> int:
@@ -73,8 +81,9 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do, not even a block to move."""
-        return not (self.spans or self.blocks_to_swap_out or self.blocks_to_swap_in or self.blocks_to_copy)
+        """Whether there is nothing to do, not even a block or an adapter to move."""
+        moves = self.blocks_to_swap_out or self.blocks_to_swap_in or self.blocks_to_copy
+        return not (self.spans or moves or self.adapters_to_place)
 
 
 PENDING_TOKEN = -2

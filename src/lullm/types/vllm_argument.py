@@ -75,7 +75,6 @@ def takes_vllms(known: Mapping[str, VllmArgument]) -> Callable[[F], F]:
 
 
 VLLM_CALLS: dict[str, VllmArgument] = {
-    **refused("LoRA adapters are not there yet; merge them into the checkpoint", lora_request=None),
     **refused("give `prompt_token_ids`, or `truncate_prompt_tokens` in the parameters", tokenization_kwargs=None),
     **refused("lullm takes text only", mm_processor_kwargs=None),
     **refused("give prompts=[{'prompt_token_ids': ids}], or the lists of ids themselves", prompt_token_ids=None),
@@ -121,7 +120,6 @@ VLLM_SAMPLING: dict[str, VllmArgument] = {
 """Arguments of `SamplingParams`, as above."""
 
 _UPDATES = "`update_weights` takes names and tensors; a trainer elsewhere uses `worker_extension_cls` (docs/sleep.md)"
-_LORA = "LoRA adapters are not there yet; merge them into the checkpoint"
 _HEALTH = "`check_health()` raises what has happened"
 _PARTS = "`config` and `model_config` say what runs, `model_executor` has the workers; weights are not saved"
 
@@ -133,7 +131,6 @@ VLLM_NAMES: dict[str, str] = {
         "`collective_rpc('weights_version')` counts the updates",
     ),
     **dict.fromkeys(("reset_mm_cache", "reset_encoder_cache"), "lullm takes text only"),
-    **dict.fromkeys(("add_lora", "remove_lora", "list_loras", "pin_lora"), _LORA),
     **dict.fromkeys(("errored", "is_running", "is_stopped", "dead_error"), _HEALTH),
     **dict.fromkeys(("engine_core", "vllm_config", "get_model_config", "get_vllm_config", "renderer"), _PARTS),
     **dict.fromkeys(("get_num_queued_tokens", "get_status", "do_log_stats"), "`stats()` has the engine's numbers"),

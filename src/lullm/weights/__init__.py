@@ -8,5 +8,6 @@ chooses the format of matrices in memory, `materialize` places them in the arena
 - `reading/`: the files of a checkpoint, and progress. `hub/`: downloads, and the cache.
 - `rows/`: the place of a tensor, and a worker's part of it.
 - `encoding/`: tensors that a checkpoint holds as several others (compressed-tensors, AWQ, GPTQ, FP8, MXFP4).
+- `lora/`: adapters, and the places of those in use.
 - `gguf/`: a GGUF file's tensors under a checkpoint's names.
 """

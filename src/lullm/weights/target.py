@@ -100,13 +100,13 @@ class WeightTargets:
                 all_rows = rows_of(layer, owner, parameter, ops, cut)
                 parts = self._rules.parts_of(last)
                 if parts is None or not isinstance(layer, FusedLinear | Convolution):
-                    self._targets[owner] = WeightTarget(owner, {owner: data}, self._ruled(owner, all_rows))
+                    self._targets[owner] = WeightTarget(owner, {owner: data}, ruled(self._rules, owner, all_rows))
                     continue
                 first_row = 0
                 places: dict[str, list[Rows]] = {}
                 for part, num_rows in zip(parts, cut.part_sizes if cut else layer.part_sizes, strict=True):
                     part_name = f"{prefix}.{part}.{name}"
-                    rows = self._ruled(part_name, all_rows.part(first_row, num_rows))
+                    rows = ruled(self._rules, part_name, all_rows.part(first_row, num_rows))
                     places.setdefault(part_name, []).append(rows)
                     first_row += num_rows
                 for part_name, own in places.items():
@@ -116,25 +116,6 @@ class WeightTargets:
             self._stack(modules)
         self.names = frozenset(name for name, target in self._targets.items() if not target.stands_for)
         self._targets |= scale_targets
-
-    def _ruled(self, name: str, rows: PlainRows | QuantizedRows | CutRows) -> Rows:
-        """The rows for the tensor of this canonical name, by the rules."""
-        if (scale := self._rules.scale_of(name)) != 1.0:
-            rows = rows.scaled(scale)
-        if offset := self._rules.offset_of(name):
-            assert not isinstance(rows, QuantizedRows), "an offset is for a weight that is not quantized"
-            rows = rows.shifted(offset)
-        if (parts := self._rules.part_scales_of(name)) is not None:
-            starts = itertools.accumulate(parts.sizes, initial=0)
-            pieces = (rows.part(start, size) for start, size in zip(starts, parts.sizes, strict=False))
-            scaled = (piece.scaled(by) for piece, by in zip(pieces, parts.factors, strict=True))
-            return ConsecutiveRows(tuple(scaled))
-        if self._rules.is_transposed(name):
-            return TransposedRows(rows)
-        if self._rules.is_flattened(name):
-            return FlatRows(rows)
-        order = self._rules.head_order_of(name)
-        return rows if order is None else in_order(rows, order)
 
     def _stack(self, modules: str) -> None:
         """Add the stacked tensors of the module lists of this name, in place of the modules' tensors or beside them."""
@@ -191,6 +172,26 @@ class WeightTargets:
                 f"{name} is {tensor.dtype}, and config.json has no quantization_config that says what it means"
             )
         return target
+
+
+def ruled(rules: WeightRules, name: str, rows: PlainRows | QuantizedRows | CutRows) -> Rows:
+    """The rows for the tensor of this canonical name, by the rules."""
+    if (scale := rules.scale_of(name)) != 1.0:
+        rows = rows.scaled(scale)
+    if offset := rules.offset_of(name):
+        assert not isinstance(rows, QuantizedRows), "an offset is for a weight that is not quantized"
+        rows = rows.shifted(offset)
+    if (parts := rules.part_scales_of(name)) is not None:
+        starts = itertools.accumulate(parts.sizes, initial=0)
+        pieces = (rows.part(start, size) for start, size in zip(starts, parts.sizes, strict=False))
+        scaled = (piece.scaled(by) for piece, by in zip(pieces, parts.factors, strict=True))
+        return ConsecutiveRows(tuple(scaled))
+    if rules.is_transposed(name):
+        return TransposedRows(rows)
+    if rules.is_flattened(name):
+        return FlatRows(rows)
+    order = rules.head_order_of(name)
+    return rows if order is None else in_order(rows, order)
 
 
 def _stacked(name: str, slices: Sequence[Sequence[WeightTarget]], stack: Stack, numbers: Sequence[int]) -> WeightTarget:

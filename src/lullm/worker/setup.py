@@ -27,7 +27,7 @@ from lullm.sampling.sampler import Sampler
 from lullm.step.block_move import CachePools
 from lullm.step.limits import StepLimits
 from lullm.step.relay import Relay
-from lullm.step.runner import ModelRunner
+from lullm.step.runner import AdapterPlaces, ModelRunner
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.layer_kind import KVHeads
 from lullm.weights.folder import resolve_model
@@ -75,6 +75,7 @@ class WorkerSetup:
         kv_caches: list[LayerCache],
         host_kv_caches: list[LayerCache],
         workspace: Workspace | None = None,
+        adapters: AdapterPlaces | None = None,
     ) -> ModelRunner:
         """A runner of steps over these pools, given by the layer-slots of a block."""
         config, model_config = self.config, self.model_config
@@ -94,6 +95,7 @@ class WorkerSetup:
             tuple(group.num_shares for group in layout.groups),
             max_in_flight=config.max_in_flight,
             feeds_back=config.feeds_back,
+            has_adapters=adapters is not None,
         )
         rows = config.max_num_batched_tokens, model_config.stream_size
         relay = Relay(self.seat.pipeline, model_config.stage, rows, self.dtype, self.device.torch_device)
@@ -116,6 +118,7 @@ class WorkerSetup:
             relay,
             DrawShare(self.seat.tensor),
             workspace,
+            adapters,
         )
 
     def _tokenizer_json(self) -> str:

@@ -17,11 +17,12 @@ from lullm.machine.memory_ahead import MemoryAhead
 from lullm.step.runner import ModelRunner
 from lullm.types.hibernation import BlockFile, block_file_name
 from lullm.types.parallel.experts import LayerExperts
-from lullm.types.sleep import KV_CACHE, Action, Released, SleepCommand, SleepForecast, UsedBlocks
+from lullm.types.sleep import KV_CACHE, WEIGHTS, Action, Released, SleepCommand, SleepForecast, UsedBlocks
 from lullm.types.step import Running, StepPlan, StepResult
 from lullm.weights.rule import trainer_name
 from lullm.weights.store import WeightUpdate
 from lullm.worker import expert_places
+from lullm.worker.adapter.shelf import AdapterShelf
 from lullm.worker.kv_pools import KVPools, map_pools
 from lullm.worker.loaded_model import LoadedModel, load_model
 from lullm.worker.pages_ahead import touch_blocks
@@ -43,7 +44,7 @@ class Worker:
         seat: its place among the workers that share the model, closed with the worker. None: the only worker.
 
     Attributes:
-        loaded: the model and its weights. arenas: all memory of the worker.
+        loaded: the model and its weights. arenas: all memory of the worker. adapters: None without `enable_lora`.
         pools, model_runner: from `initialize_cache` on. Trainers write into the runner's `model`.
 
     Raises:
@@ -75,6 +76,15 @@ class Worker:
         self._undo.callback(self.loaded.arena.close)
         self._undo.callback(self.loaded.store.close)
         self.arenas = [self.loaded.arena]
+        self.adapters: AdapterShelf | None = None
+        if config.enable_lora:
+            try:
+                self.adapters = AdapterShelf(self.setup, self.loaded.model)
+            except BaseException:
+                self._undo.close()
+                raise
+            self._undo.callback(self.adapters.arena.close)
+            self.arenas.append(self.adapters.arena)
         place = self.setup.seat.placement
         self._profiler = Profiler(f"-rank{place.rank}" if place.num_workers > 1 else "")
 
@@ -106,9 +116,10 @@ class Worker:
         return num_blocks, num_host_blocks_within(setup.config, setup.model_config, num_blocks)
 
     def _weight_bytes_to_come(self) -> int:
-        """Memory that mapped weights will take: what was touched ahead is theirs already."""
-        mapped = self.loaded.store.num_mapped_bytes
-        return max(mapped - self.setup.device.resident_bytes(self.loaded.arena), 0) if mapped else 0
+        """Memory that mapped weights and adapters will take: what was touched ahead is theirs already."""
+        mapped, own = self.loaded.store.num_mapped_bytes, self.setup.device.resident_bytes(self.loaded.arena)
+        adapters = 0 if self.adapters is None or self.is_accelerator else self.adapters.arena.used_bytes
+        return (max(mapped - own, 0) if mapped else 0) + adapters
 
     def initialize_cache(self, num_blocks: int, num_host_blocks: int, max_model_len: int) -> None:
         """Map both pools of the KV cache and prepare steps: a GPU records its graphs. Raises CacheSizeError.
@@ -122,7 +133,8 @@ class Worker:
         self.arenas += self.pools.arenas
         self._sleeper = Sleeper(setup, self.loaded.store, self.pools, self.arenas)
         self._undo.callback(self._sleeper.close)
-        self.model_runner = setup.new_model_runner(model, self.pools.device, self.pools.host, self.pools.workspace)
+        pools = self.pools
+        self.model_runner = setup.new_model_runner(model, pools.device, pools.host, pools.workspace, self.adapters)
         self._undo.callback(self.model_runner.graphs.drop)
         compile_kernels(setup, model, self.pools)
         if setup.records_graphs:
@@ -174,7 +186,20 @@ class Worker:
         self._sleeper.cancel_sleep()
 
     def wake_up(self, tag: str, action: Action, ahead: Sequence[str] = ()) -> int:
-        return self._sleeper.wake_up(tag, action, ahead)
+        num_bytes = self._sleeper.wake_up(tag, action, ahead)
+        if tag == WEIGHTS and self.adapters is not None:
+            self.adapters.clear()
+        return num_bytes
+
+    def read_adapter(self, number: int, path: str) -> int:
+        """See `AdapterShelf`. Raises ModelLoadError."""
+        assert self.adapters is not None, "the engine has checked enable_lora"
+        return self.adapters.read(number, path)
+
+    def drop_adapter(self, number: int) -> None:
+        """See `AdapterShelf`."""
+        if self.adapters is not None:
+            self.adapters.drop(number)
 
     def commit_wake_up(self, tag: str) -> None:
         self._sleeper.commit_wake_up(tag)

@@ -104,6 +104,13 @@ class FakeWorker:
     def swap_experts(self, swaps):
         self._note("swap_experts", swaps)
 
+    def read_adapter(self, number, path):
+        self._note("read_adapter", number, path)
+        return 100
+
+    def drop_adapter(self, number):
+        self._note("drop_adapter", number)
+
     def weights_version(self):
         return self.version
 

@@ -39,7 +39,8 @@ FLAGS: dict[str, str] = {
     **dict.fromkeys(("--slots", "--no-slots", "--props"), "the page at / and `lullm ps` show what runs"),
     **dict.fromkeys(("--embedding", "--embeddings"), "it is --runner pooling, for models that embed"),
     **dict.fromkeys(("--rerank", "--reranking"), "it is --convert rerank, or leave it out for models that rerank"),
-    "--lora": "LoRA adapters are not there yet; merge them into the checkpoint",
+    "--lora": "`run` and `chat` have --lora PATH; a server takes --enable-lora --lora-modules NAME=PATH",
+    **dict.fromkeys(("--lora-scaled", "--lora-init-without-apply"), "an adapter is applied as its own settings say"),
     **dict.fromkeys(("-mm", "--mmproj"), "lullm takes text only"),
     **dict.fromkeys(("-md", "--model-draft", "--draft", "--draft-max", "--spec-type"), _DRAFT),
     **dict.fromkeys(("--grammar", "--grammar-file", "-j", "--json-schema", "--format"), _GRAMMAR),
@@ -94,6 +95,7 @@ COMMANDS: dict[str, str] = {
 """Command -> advice."""
 
 VARIABLES: dict[str, str] = {
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "--lora-updates",
     "VLLM_API_KEY": "LULLM_API_KEY",
     "VLLM_ATTENTION_BACKEND": "--attention-backend",
     "VLLM_BATCH_INVARIANT": "--batch-invariant",

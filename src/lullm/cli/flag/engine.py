@@ -12,10 +12,16 @@ from lullm.units import GIB, KIB, MIB
 
 SLEEP_OPTIONS = frozenset(each.name for each in options_of(EngineConfig) if each.group in ("sleep", "idle"))
 """Options for commands whose engine can sleep."""
-CLIENT_OPTIONS = SLEEP_OPTIONS | {
-    *("served_model_name", "worker_extension_cls", "scheduling_policy"),
-    *("max_logprobs", "logprobs_mode", "tool_call_parser"),
-}
+LORA_OPTIONS = frozenset(each.name for each in options_of(EngineConfig) if each.group == "LoRA")
+"""Options for commands whose requests may name adapters."""
+CLIENT_OPTIONS = (
+    SLEEP_OPTIONS
+    | LORA_OPTIONS
+    | {
+        *("served_model_name", "worker_extension_cls", "scheduling_policy"),
+        *("max_logprobs", "logprobs_mode", "tool_call_parser"),
+    }
+)
 """Options that commands with their own requests do not need: they name no model, call no workers, have no rank or
 tools, and use no log-probabilities.
 """

@@ -9,7 +9,7 @@ from lullm.cli.flag.model import add_model_argument, take_model
 from lullm.cli.flag.sampling import add_sampling_flags
 from lullm.cli.flag.settings import add_config_flag
 from lullm.cli.talk.conversation import COMMANDS, Conversation
-from lullm.cli.talk.partner import add_url_flags, open_terminal
+from lullm.cli.talk.partner import add_lora_flag, add_url_flags, open_terminal
 from lullm.errors import ConfigError
 
 # Here --seed is for the answer. A single request is neither preempted nor delayed for others.
@@ -35,6 +35,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verbose", action="store_true", help="tokens per second on stderr, and the engine's log")
     add_config_flag(parser)
     add_sampling_flags(parser)
+    add_lora_flag(parser)
     add_url_flags(parser)
     add_engine_flags(parser, without=NOT_ENGINE)
     parser.set_defaults(run=run, not_engine=NOT_ENGINE)

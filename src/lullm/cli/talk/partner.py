@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from lullm.cli.flag.engine import engine_config
@@ -12,6 +13,8 @@ from lullm.cli.flag.sampling import MAX_RAW_TOKENS, sampling_changes
 from lullm.cli.talk.terminal import Messages, Prompt, Summary, Terminal
 from lullm.config.engine import EngineConfig
 from lullm.config.generation import LLAMA_CPP, left_open
+from lullm.config.json_file import given_path
+from lullm.config.lora.adapter import AdapterConfig
 from lullm.config.option.option import options_of
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.pooling.rules import check_generates
@@ -19,6 +22,7 @@ from lullm.engine.start.head_start import head_start
 from lullm.errors import ConfigError, LullmError
 from lullm.log import log_to_stderr
 from lullm.text.reply.event import ReplyReader, Text, Thinking
+from lullm.types.lora.request import LoRARequest
 from lullm.types.outputs import CompletionOutput, RequestOutput
 from lullm.types.request import Conversation
 from lullm.types.sampling_params import OutputKind
@@ -37,23 +41,38 @@ def add_url_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_lora_flag(parser: argparse.ArgumentParser) -> None:
+    """Add --lora."""
+    parser.add_argument("--lora", metavar="PATH", help="answer with this LoRA adapter, a folder in PEFT's form")
+
+
 @contextlib.contextmanager
 def open_terminal(args: argparse.Namespace) -> Iterator[Terminal]:
     """A terminal over the engine or server of the flags, until the block ends. Raises LullmError."""
     sampling_changes(args)
+    if args.url is not None and args.lora is not None:
+        raise ConfigError("--lora is for an engine in this process; a server's adapters are models: --model NAME")
     if args.url is not None:
         yield Terminal(_server(args))
         return
     if args.api_key is not None:
         raise ConfigError("--api-key is for a server; name it by --url")
     config = dataclasses.replace(engine_config(args), seed=None)
+    lora = None if args.lora is None else LoRARequest("lora", 1, str(given_path(args.lora)))
+    if lora is not None:
+        settings = AdapterConfig.from_folder(Path(lora.lora_path))
+        config = dataclasses.replace(
+            config, enable_lora=True, max_lora_rank=max(settings.rank, *settings.ranks.values(), 1)
+        )
     log_to_stderr("INFO" if args.verbose else "WARNING")
     with head_start(config) as ahead:
         # Torch is loaded here, after the flags are checked.
         from lullm.engine.llm_engine import LLMEngine
 
         engine = LLMEngine(config, ahead=ahead)
-    with contextlib.closing(EnginePartner(engine)) as partner:
+    with contextlib.closing(EnginePartner(engine, lora)) as partner:
+        if lora is not None:
+            engine.add_lora(lora)
         yield Terminal(partner)
 
 
@@ -69,9 +88,10 @@ def _server(args: argparse.Namespace) -> "ServerPartner":
 
 
 class EnginePartner:
-    """An engine in this process, which this object steps."""
+    """An engine in this process, which this object steps. `lora`: the adapter of all answers."""
 
-    def __init__(self, engine: "LLMEngine"):
+    def __init__(self, engine: "LLMEngine", lora: LoRARequest | None = None):
+        self._lora = lora
         self.name = str(engine.config.served_model_name)
         own = {name: getattr(engine.default_params, name) for name in LLAMA_CPP}
         self.defaults = own | left_open(LLAMA_CPP, engine.stated_params)
@@ -98,7 +118,7 @@ class EnginePartner:
         limit = {} if "max_tokens" in self._engine.stated_params else _limit(prompt)
         params = self._engine.default_params.replace(**(limit | self.defaults | changes), output_kind=OutputKind.DELTA)
         asked = prompt if isinstance(prompt, str) else Conversation(list(prompt))
-        request = self._engine.input_processor.process(request_id, asked, params)
+        request = self._engine.input_processor.process(request_id, asked, params, lora_request=self._lora)
         reader = open_reader(request)
         self._engine.add_processed(request)
         with deferred_interrupt() as interrupt:

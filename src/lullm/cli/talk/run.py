@@ -8,7 +8,7 @@ from lullm.cli.flag.model import split_model
 from lullm.cli.flag.sampling import add_sampling_flags, opening, sampling_changes
 from lullm.cli.flag.settings import add_config_flag
 from lullm.cli.talk import chat
-from lullm.cli.talk.partner import add_url_flags, open_terminal
+from lullm.cli.talk.partner import add_lora_flag, add_url_flags, open_terminal
 from lullm.cli.talk.terminal import Prompt, Terminal
 from lullm.errors import ConfigError
 
@@ -42,6 +42,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verbose", action="store_true", help="tokens per second on stderr, and the engine's log")
     add_config_flag(parser)
     add_sampling_flags(parser)
+    add_lora_flag(parser)
     add_url_flags(parser)
     add_engine_flags(parser, without=chat.NOT_ENGINE)
     parser.set_defaults(run=run, not_engine=chat.NOT_ENGINE)

@@ -35,18 +35,16 @@ VLLM_OPTIONS: dict[str, VllmArgument] = {
     **refused("leave it out, or use runner='pooling' and convert", task=None),
     **refused("set HF_HOME or HF_HUB_CACHE in the environment", download_dir=None),
     **refused("set HF_TOKEN in the environment", hf_token=None),
-    **refused(
-        "LoRA adapters are not there yet; merge them into the checkpoint", enable_lora=False, default_mm_loras=None
-    ),
+    **refused("lullm takes text only", default_mm_loras=None, enable_tower_connector_lora=False),
+    **refused("adapters have the type of the activations", lora_dtype="auto"),
+    **refused("adapters of experts are not there", enable_mixed_moe_lora_format=False, enable_moe_shared_loras=False),
+    **refused("every layer that may have adapters gets places", lora_target_modules=None),
     **without_effect(
-        "it only tunes LoRA, which is refused by `enable_lora`",
-        *("max_loras", "max_lora_rank", "max_cpu_loras", "lora_dtype", "lora_target_modules", "max_lora_cls_labels"),
+        "adapters are cut as their layers are, and a step computes those of its rows alone",
         fully_sharded_loras=False,
-        enable_tower_connector_lora=False,
         specialize_active_lora=False,
-        enable_mixed_moe_lora_format=False,
-        enable_moe_shared_loras=False,
     ),
+    **refused("adapters of heads are not there", max_lora_cls_labels=None),
     **refused(
         "say it in `speculative_config`, whose only method is ngram",
         speculative_model=None,
@@ -212,7 +210,6 @@ VLLM_SERVER_OPTIONS: dict[str, VllmArgument] = {
     **without_effect(
         "--allowed-origin lets browsers send every header and method", "allowed_methods", "allowed_headers"
     ),
-    **refused("LoRA adapters are not there yet; merge them into the checkpoint", lora_modules=None),
     **without_effect("contents are joined to text, which every template takes", "chat_template_content_format"),
     **refused("a request's `chat_template_kwargs` say it", default_chat_template_kwargs=None),
     **refused("the role of answers is assistant", response_role="assistant"),

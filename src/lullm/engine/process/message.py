@@ -43,6 +43,7 @@ class WireRequest(Message):
     cache_salt: bytes = b""
     thinking: ThinkingTokens | None = None
     shown_token_ids: tuple[int, ...] = ()
+    lora: tuple[str, int, str] | None = None
 
 
 class WireRows(Message):

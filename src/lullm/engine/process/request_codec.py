@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from lullm.engine.process.message import WireRequest
+from lullm.types.lora.request import LoRARequest
 from lullm.types.reply.form import ReplyForm
 from lullm.types.reply.rules import ReplyRules
 from lullm.types.request import GenerateRequest
@@ -33,6 +34,7 @@ def encode_request(request: GenerateRequest) -> WireRequest:
         cache_salt=_bytes(request.cache_salt),
         thinking=reply.thinking if reply else None,
         shown_token_ids=tuple(reply.shown_token_ids) if reply else (),
+        lora=None if request.lora is None else dataclasses.astuple(request.lora),
     )
 
 
@@ -55,6 +57,7 @@ def decode_request(wire: WireRequest) -> GenerateRequest:
         guide=wire.guide,
         cache_salt=_text(wire.cache_salt),
         reply=reply,
+        lora=None if wire.lora is None else LoRARequest(*wire.lora),
     )
 
 

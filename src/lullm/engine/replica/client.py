@@ -44,6 +44,10 @@ _MERGED: dict[str, Callable[[list[Any]], Any]] = {
     "occupancy": merged_occupancy,
     "expert_load": merged_load,  # workers are numbered across all engines
     "rebalance_experts": merged_move,  # each moves its own experts, by its own load
+    "add_lora": any,
+    "remove_lora": any,
+    "pin_lora": all,
+    "list_loras": lambda answers: answers[0],
     "stop_profile": lambda answers: answers[0],  # the other engines' traces are beside its folder
 }
 """Calls of an `EngineClient` whose answers are merged, each with its function; other calls have their own methods."""
@@ -136,7 +140,9 @@ class ReplicaClient(EngineClient):
             self._router.end(ticket)
 
     def _route(self, request: GenerateRequest) -> Ticket:
-        token_ids, hashes = request.prompt_token_ids, BlockHashes(self.config.block_size, salt=request.cache_salt)
+        adapter = 0 if request.lora is None else request.lora.lora_int_id  # engines number them for themselves
+        token_ids, size = request.prompt_token_ids, self.config.block_size
+        hashes = BlockHashes(size, salt=request.cache_salt, adapter=adapter)
         num_blocks = min(len(token_ids) // self.config.block_size, _MAX_HASHED) * self.config.enable_prefix_caching
         hashes.extend(token_ids, num_blocks)
         return self._router.send(

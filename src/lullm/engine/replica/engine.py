@@ -21,6 +21,7 @@ from lullm.engine.replica.calling_thread import CallingThread
 from lullm.engine.replica.client import ReplicaClient
 from lullm.errors import EngineDeadError, InvalidRequestError
 from lullm.machine.owner import check_owner
+from lullm.types.lora.request import LoRARequest
 from lullm.types.monitor.stats import EngineStats
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.pooling.params import PoolingParams
@@ -85,10 +86,12 @@ class ReplicaEngine:
         prompt: Input,
         params: SamplingParams | PoolingParams | None = None,
         priority: int = 0,
+        lora_request: LoRARequest | None = None,
     ) -> None:
         """See `LLMEngine`, also for the methods below."""
         given = self.default_params if params is None else params
-        self.add_processed(self.input_processor.process(request_id, prompt, given, priority))
+        process = self.input_processor.process
+        self.add_processed(process(request_id, prompt, given, priority, lora_request=lora_request))
 
     def add_processed(self, request: GenerateRequest) -> None:
         self._client.check_free()
@@ -152,6 +155,10 @@ class ReplicaEngine:
     collective_rpc = _blocking(ReplicaClient.collective_rpc)
     expert_load = _blocking(ReplicaClient.expert_load)
     rebalance_experts = _blocking(ReplicaClient.rebalance_experts)
+    add_lora = _blocking(ReplicaClient.add_lora)
+    remove_lora = _blocking(ReplicaClient.remove_lora)
+    pin_lora = _blocking(ReplicaClient.pin_lora)
+    list_loras = _blocking(ReplicaClient.list_loras)
     start_profile = _blocking(ReplicaClient.start_profile)
     stop_profile = _blocking(ReplicaClient.stop_profile)
     reset_prefix_cache = _blocking(ReplicaClient.reset_prefix_cache)

@@ -26,7 +26,7 @@ logger = get_logger(__name__)
 
 ISA_VARIABLE = "LULLM_CPU_ISA"
 LIBRARY_VARIABLE = "LULLM_CPU_LIBRARY"
-_ABI_VERSION = 18
+_ABI_VERSION = 19
 _SOURCES = Path(__file__).parent / "csrc"
 """In a checkout; an installed package has none."""
 
@@ -80,6 +80,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_rg_lru": [_POINTER] * 12 + [_SIZE] * 10 + [_INT],
     "lullm_gated_rms_norm": [_POINTER] * 4 + [_SIZE] * 6 + [_FLOAT] + [_INT] * 2,
     "lullm_multiply": [_POINTER] * 2 + [_SIZE] * 5 + [_INT] * 2,
+    "lullm_add_lora": [_POINTER] * 7 + [_SIZE] * 8 + [_INT],
     "lullm_group_bytes": [_SIZE],
     "lullm_open_group": [_INT] + [_SIZE] * 4,
     "lullm_close_group": [_POINTER],

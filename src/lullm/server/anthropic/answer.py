@@ -56,7 +56,7 @@ class MessageAnswer:
             "id": generation.id,
             "type": "message",
             "role": "assistant",
-            "model": generation.context.model_name,
+            "model": generation.model_name,
             "content": content,
         }
 

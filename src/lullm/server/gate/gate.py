@@ -16,12 +16,14 @@ from lullm.server.gate.web_policy import WebPolicy
 from lullm.server.page.file import PAGE_PATHS
 
 OPEN_PATHS = PAGE_PATHS | {"/health", "/ping"}  # load balancers, and a browser that opens the page, send no key
-ADMIN_PATHS = frozenset(
+LORA_PATHS = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
+SLEEP_PATHS = frozenset(
     {
         *("/sleep", "/sleep/explain", "/wake_up", "/is_sleeping", "/pause", "/resume", "/is_paused"),
         *("/release_memory_occupation", "/resume_memory_occupation", "/reset_prefix_cache", "/collective_rpc"),
     }
 )
+ADMIN_PATHS = SLEEP_PATHS | LORA_PATHS
 """The endpoints that need the admin key. Without one they are as open as the others, but to local programs only:
 `Listener.check_exposure` keeps out the network, `WebPolicy` keeps out web pages in a local browser.
 """
@@ -97,10 +99,12 @@ class Gate:
     def _check(self, scope: Scope, headers: Headers, body: RequestBody) -> None:
         """Check that the request may reach a route. Raises ApiError otherwise."""
         is_admin = scope["path"] in ADMIN_PATHS
-        if is_admin and not self._context.engine.config.enable_sleep_mode:
+        if scope["path"] in SLEEP_PATHS and not self._context.engine.config.enable_sleep_mode:
             raise ApiError(404, "the sleep endpoints are there with --enable-sleep-mode only", code="sleep_mode_off")
-        if is_admin and not self._context.has_admin(scope):
-            raise ApiError(404, "the sleep endpoints answer on --admin-port only", code="admin_port_only")
+        if scope["path"] in LORA_PATHS and not self._context.options.lora_updates:
+            raise ApiError(404, "adapters are loaded and unloaded with --lora-updates only", code="lora_updates_off")
+        if is_admin and not self._context.is_admin_port(scope):
+            raise ApiError(404, "the admin endpoints answer on --admin-port only", code="admin_port_only")
         if is_admin and self._admin_keys:
             _check_key(self._admin_keys, headers, "admin key")
         elif not self._keys:

@@ -77,12 +77,15 @@ class Listener:
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     def check_exposure(self, options: ServerOptions, config: EngineOptions) -> None:
-        """Check that the network cannot reach the sleep endpoints: they need a key, are unreachable, or do not exist.
+        """Check that the network cannot reach the admin endpoints: they need a key, are unreachable, or do not exist.
 
         Raises:
             ConfigError: they would be open to the network; or there is a key or a port and no endpoint for it.
         """
-        if not config.enable_sleep_mode:
+        for is_given, flag in ((options.lora_modules, "--lora-modules"), (options.lora_updates, "--lora-updates")):
+            if is_given and not config.enable_lora:
+                raise ConfigError(f"{flag} needs --enable-lora")
+        if not config.enable_sleep_mode and not options.lora_updates:
             for given, what in ((options.admin_keys, "an admin key"), (self._admin, "an admin port")):
                 if given:
                     raise ConfigError(f"{what} is for the sleep endpoints; they need --enable-sleep-mode")
@@ -93,9 +96,12 @@ class Listener:
         host = sock.getsockname()[0].partition("%")[0]
         if not ipaddress.ip_address(host).is_loopback:
             more = "leave --admin-host" if self._admin else "give the sleep endpoints an --admin-port, or leave --host"
+            flag, deed = "--enable-sleep-mode", "put the engine to sleep"
+            if not config.enable_sleep_mode:
+                flag, deed, more = "--lora-updates", "load files of this machine", more.replace("sleep", "admin")
             raise ConfigError(
-                f"--enable-sleep-mode on {host}, which is not a loopback address, would let anybody put the engine to "
-                f"sleep; set an --admin-key, or {more} at 127.0.0.1"
+                f"{flag} on {host}, which is not a loopback address, would let anybody {deed}; set an --admin-key, or "
+                f"{more} at 127.0.0.1"
             )
 
 

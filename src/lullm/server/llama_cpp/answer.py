@@ -82,7 +82,7 @@ class CompletionAnswer:
             "stop": True,
             "stop_type": "limit" if is_cut else "word" if word else "eos",
             "stopping_word": "" if is_cut else word,
-            "model": self._generation.context.model_name,
+            "model": self._generation.model_name,
             "prompt": request.prompt or "",
             "generation_settings": settings(request.params) | {"seed": request.seed, "stream": self.body.stream},
             "has_new_line": self._has_new_line,

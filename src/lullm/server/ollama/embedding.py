@@ -60,7 +60,7 @@ class Embeddings:
         body: EmbedBody | OldEmbedBody = await self.context.read(self.body_type, request)
         check_name(self.context, body.model)
         asked = parse_body(EmbeddingBody, body.fields() | kept_alive(body.keep_alive, self.context.engine))
-        vectors = await prepared_embeddings(self.context, asked, public_id("embd", request.headers))
+        vectors = await prepared_embeddings(self.context, asked, public_id("embd", request.headers), body.model)
         vectors.record = begun(request, vectors.id, vectors.usage)
         answer = _answer(vectors, body, started)
         return JsonPieces(await until_disconnect(request.receive, answer, self.context.options.request_timeout_s))

@@ -31,6 +31,7 @@ from lullm.server.openai.validation import (
     sampling_params,
 )
 from lullm.server.sse import until_disconnect
+from lullm.types.lora.request import LoRARequest
 from lullm.types.outputs import RequestOutput
 
 Body = TypeVar("Body", bound=DialectBody)
@@ -86,7 +87,8 @@ class Endpoint(Generic[Body]):
         self.check_model(self.context, body.model)
         with fields_named(body):
             asked = await off_loop(request, lambda: body.translated(self.context.engine))
-            generation = await _prepared(self.context, request, asked, self.id_prefix)
+            lora = self.context.adapters.of(body.model)
+            generation = await _prepared(self.context, request, asked, self.id_prefix, lora)
         generation.record = begun(request, generation.id, generation.logged_usage)
         form = await self.open_form(generation, body)
         timeout_s = self.context.options.request_timeout_s
@@ -123,7 +125,11 @@ class TokenCount:
 
 
 async def _prepared(
-    context: ServerContext, request: Request, asked: CompletionBody | ChatBody, id_prefix: str
+    context: ServerContext,
+    request: Request,
+    asked: CompletionBody | ChatBody,
+    id_prefix: str,
+    lora: LoRARequest | None,
 ) -> Generation:
     """The engine's requests for a body, checked. Raises ApiError, InvalidRequestError."""
     context.queue.check()
@@ -134,7 +140,7 @@ async def _prepared(
         priority, keep_alive = check_priority(asked, engine), keep_alive_s(asked)
         check_num_sequences(len(prompts), params, engine.config.max_num_seqs)
         check_token_lists(len(prompts), params, engine.config.max_num_seqs)
-        requests = await prepare_all(engine, answer_id, prompts, params, priority)
+        requests = await prepare_all(engine, answer_id, prompts, params, priority, lora)
     except InvalidRequestError as error:
         message = _renamed(str(error), error.param, asked)
         raise InvalidRequestError(message, asked.field_of(error.param), error.code) from None

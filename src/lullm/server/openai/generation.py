@@ -17,6 +17,7 @@ from lullm.server.gate.gate import request_id
 from lullm.server.gate.request_log import RequestRecord
 from lullm.server.openai.schema import ChatBody, CompletionBody
 from lullm.server.tracing import Operation, RequestSpans
+from lullm.types.lora.request import LoRARequest
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.pooling.params import PoolingParams
@@ -68,7 +69,12 @@ class Generation:
 
     def head(self, kind: str) -> dict[str, Any]:
         """The first fields of every answer and chunk; `kind` is OpenAI's name of the object."""
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.context.model_name}
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model_name}
+
+    @property
+    def model_name(self) -> str:
+        """The name in the answer: the adapter's, or the model's."""
+        return answered_name(self.context, self.requests)
 
     async def run(self, reader: "AnswerReader") -> None:
         """Have `reader` take the outputs as the engine gives them. Cancelling the call aborts the running requests.
@@ -214,6 +220,7 @@ async def prepare_all(
     prompts: Sequence[Input],
     params: SamplingParams | PoolingParams,
     priority: int,
+    lora: LoRARequest | None = None,
 ) -> list[GenerateRequest]:
     """The engine's requests of one HTTP request. Raises InvalidRequestError, EngineDeadError."""
     requests: list[GenerateRequest] = []
@@ -221,8 +228,14 @@ async def prepare_all(
         if requests:  # thousands of short prompts take seconds, so other requests run in between
             await asyncio.sleep(0)
         # Two clients may send the same X-Request-Id at the same time; the engine's ids must still be unique.
-        requests.append(await engine.prepare(f"{answer_id}-{next(_serial)}", prompt, params, priority))
+        requests.append(await engine.prepare(f"{answer_id}-{next(_serial)}", prompt, params, priority, lora))
     return requests
+
+
+def answered_name(context: ServerContext, requests: Sequence[GenerateRequest]) -> str:
+    """The name of the requests' adapter, or of the model."""
+    lora = requests[0].lora if requests else None
+    return context.model_name if lora is None else lora.lora_name
 
 
 def public_id(prefix: str, headers: Headers, own_id: str | None = None) -> str:

@@ -33,14 +33,19 @@ class Embeddings:
         """Raises ApiError, InvalidRequestError: with the name of the body's field."""
         body = await self.context.read(EmbeddingBody, request)
         self.context.check_model(body.model)
-        vectors = await prepared_embeddings(self.context, body, public_id("embd", request.headers))
+        vectors = await prepared_embeddings(self.context, body, public_id("embd", request.headers), body.model)
         vectors.record = begun(request, vectors.id, vectors.usage)
         answer = _answer(vectors, body.encoding_format == "base64")
         return JsonPieces(await until_disconnect(request.receive, answer, self.context.options.request_timeout_s))
 
 
-async def prepared_embeddings(context: ServerContext, body: EmbeddingBody, answer_id: str) -> Vectors:
-    """The engine's requests for a body, checked. Raises ApiError, InvalidRequestError: with the name of its field."""
+async def prepared_embeddings(
+    context: ServerContext, body: EmbeddingBody, answer_id: str, model: str | None
+) -> Vectors:
+    """The engine's requests for a body, checked. `model`: the name that the client gave.
+
+    Raises ApiError, InvalidRequestError: with the name of its field.
+    """
     prompts = body.prompts()
     size = body.dimensions or context.engine.model_config.hidden_size
     if len(prompts) * size > MAX_NUMBERS:
@@ -52,7 +57,7 @@ async def prepared_embeddings(context: ServerContext, body: EmbeddingBody, answe
             code="too_many_numbers",
         )
     with fields_named(prompt="input"):
-        return await Vectors.prepare(context, body, answer_id, prompts, body.params())
+        return await Vectors.prepare(context, body, answer_id, prompts, body.params(), model)
 
 
 async def _answer(vectors: Vectors, as_base64: bool) -> list[bytes]:

@@ -10,7 +10,7 @@ from typing import Any
 from lullm.errors import InvalidRequestError
 from lullm.server.context import ServerContext
 from lullm.server.gate.request_log import RequestRecord, log_prompts
-from lullm.server.openai.generation import prepare_all
+from lullm.server.openai.generation import answered_name, prepare_all
 from lullm.server.openai.schema import QueuedBody
 from lullm.server.openai.validation import check_priority, keep_alive_s
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
@@ -35,12 +35,18 @@ class Vectors:
 
     @classmethod
     async def prepare(
-        cls, context: ServerContext, body: QueuedBody, answer_id: str, prompts: Sequence[Input], params: PoolingParams
+        cls,
+        context: ServerContext,
+        body: QueuedBody,
+        answer_id: str,
+        prompts: Sequence[Input],
+        params: PoolingParams,
+        model: str | None,
     ) -> "Vectors":
-        """Check and tokenize all prompts. Raises ApiError, InvalidRequestError."""
+        """Check and tokenize all prompts. `model`: the name in the body. Raises ApiError, InvalidRequestError."""
         context.queue.check()
         priority, keep_alive = check_priority(body, context.engine), keep_alive_s(body)
-        requests = await prepare_all(context.engine, answer_id, prompts, params, priority)
+        requests = await prepare_all(context.engine, answer_id, prompts, params, priority, context.adapters.of(model))
         log_prompts(requests, context.options)
         return cls(context, answer_id, requests, keep_alive)
 
@@ -77,7 +83,12 @@ class Vectors:
 
     def head(self) -> dict[str, Any]:
         """The first fields of OpenAI's lists."""
-        return {"id": self.id, "object": "list", "created": self.created, "model": self.context.model_name}
+        return {
+            "id": self.id,
+            "object": "list",
+            "created": self.created,
+            "model": answered_name(self.context, self.requests),
+        }
 
     def usage(self) -> dict[str, Any]:
         """Tokens of all prompts."""

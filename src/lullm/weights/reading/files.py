@@ -74,7 +74,7 @@ def _explain_missing(folder: Path, missing: list[str]) -> str:
         return f"there is no model folder {folder}"
     others = sorted(path.name for path in folder.glob("*.safetensors"))
     if missing == [SINGLE_FILE] and "adapter_model.safetensors" in others:
-        return f"{folder} holds an adapter (PEFT) without its model; merge it (merge_and_unload) and give that folder"
+        return f"{folder} holds an adapter (PEFT) without its model; give the model, and this as a lora_request"
     if missing == [SINGLE_FILE] and any(name.startswith("consolidated") for name in others):
         return f"{folder} holds {others[0]}, in Mistral's own layout; take the copy that holds {SINGLE_FILE}"
     if missing == [SINGLE_FILE] and others:

@@ -32,9 +32,9 @@ from lullm.worker.sleep.backups import Backups
 from lullm.worker.sleep.saving import NOTHING, Saved, Saving, check_room, plan_saving
 from lullm.worker.sleep.speed import SleepSpeeds
 
-ARENA_TAGS = {WEIGHTS: ("weights",), KV_CACHE: ("kv_cache", "kv_swap", "graphs")}
+ARENA_TAGS = {WEIGHTS: ("weights", "lora"), KV_CACHE: ("kv_cache", "kv_swap", "graphs")}
 """The tag of the KV cache covers the host pool and the workspace of a CPU's recorded steps, too. The latter is not
-saved."""
+saved, and neither are the places of adapters, which sleep with the weights: those that were read are kept elsewhere."""
 
 
 def _release(arenas: Sequence[Arena]) -> None:

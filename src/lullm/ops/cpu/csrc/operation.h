@@ -160,3 +160,8 @@ LULLM_EXPORT int lullm_receive(void* group, void* x, int64_t num_bytes, int64_t 
 // y *= gating(x) of rows; see `Gating`.
 LULLM_EXPORT void lullm_multiply(void* y, const void* x, int64_t y_stride, int64_t x_stride, int64_t num_rows, int64_t size,
                                  int64_t stretch, int gating, int dtype);
+// Adds the products of adapters to the results of a linear layer; see `LoraArgs`. places [num_rows]: below 0: no adapter.
+LULLM_EXPORT void lullm_add_lora(const void* x, void* y, const int64_t* places, const void* a, const void* b,
+                                 const int64_t* ranks, const int64_t* part_sizes, int64_t x_stride, int64_t y_stride,
+                                 int64_t num_rows, int64_t in, int64_t out, int64_t num_places, int64_t num_parts,
+                                 int64_t max_rank, int dtype);

@@ -87,6 +87,7 @@ constexpr Operation kOperations[] = {
     operation<lullm_rg_lru>("lullm_rg_lru"),
     operation<lullm_gated_rms_norm>("lullm_gated_rms_norm"),
     operation<lullm_multiply>("lullm_multiply"),
+    operation<lullm_add_lora>("lullm_add_lora"),
     operation<lullm_all_reduce>("lullm_all_reduce"),
     operation<lullm_all_gather>("lullm_all_gather"),
     operation<lullm_deal_rows>("lullm_deal_rows"),

@@ -19,6 +19,7 @@ void fill_selective(Kernels&);
 void fill_state_rows(Kernels&);
 void fill_collective(Kernels&);
 void fill_digest(Kernels&);
+void fill_lora(Kernels&);
 
 void fill(Kernels& kernels) {
   fill_elementwise(kernels);
@@ -35,6 +36,7 @@ void fill(Kernels& kernels) {
   fill_state_rows(kernels);
   fill_collective(kernels);
   fill_digest(kernels);
+  fill_lora(kernels);
 }
 
 }  // namespace LULLM_ISA

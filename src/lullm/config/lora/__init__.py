@@ -1,0 +1,1 @@
+"""An adapter's own settings: the `adapter_config.json` of PEFT."""

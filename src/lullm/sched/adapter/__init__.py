@@ -1,0 +1,1 @@
+"""Scheduling with adapters (LoRA): which of them have a place, and which groups wait for one."""

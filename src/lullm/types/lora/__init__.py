@@ -1,0 +1,1 @@
+"""Adapters (LoRA) as plain data: what a caller asks for."""
