@@ -83,7 +83,7 @@ def _check_speculation(options: UserOptions) -> None:
     if speculation.adaptive and options.distributed_executor_backend == "external_launcher":
         raise ConfigError(
             "speculative_config: adaptive does not go with distributed_executor_backend='external_launcher': each "
-            'process has a clock of its own; say "adaptive": false, or take \'mp\''
+            "process has a clock of its own; say \"adaptive\": false, or take 'mp'"
         )
     if speculation.method != "draft_model":
         return
@@ -111,14 +111,14 @@ def check_draft(options: UserOptions, model: ModelConfig, draft: ModelConfig, na
         raise ConfigError(f"speculative_config: the draft model {name} gives no next tokens")
     if not any(isinstance(kind, FullAttention) for kind in model.layer_kinds):
         raise UnsupportedError(
-            f"speculative_config: {model.architecture} frees all blocks that leave its windows, and a draft model needs "
-            "them; use method ngram"
+            f"speculative_config: {model.architecture} frees all blocks that leave its windows, and a draft model "
+            "needs them; use method ngram"
         )
     kinds = {kind for kind in draft.layer_kinds if not isinstance(kind, Nothing | SharedAttention)}
     if draft.foreign is not None or len(kinds) != 1 or not isinstance(next(iter(kinds)), FullAttention):
         raise UnsupportedError(
-            f"speculative_config: the draft model {name} ({draft.architecture}) is not one of lullm's own families with "
-            "full attention in all layers, which can share the blocks of another model; take such a one"
+            f"speculative_config: the draft model {name} ({draft.architecture}) is not one of lullm's own families "
+            "with full attention in all layers, which can share the blocks of another model; take such a one"
         )
     if any(cache in options.kv_cache_dtype for cache in draft.refused_caches):
         raise ConfigError(

@@ -130,8 +130,8 @@ class PlanBuilder:
     def _add_drafts(self, drafts: Guesser, group: SequenceGroup, seq: Sequence, num_others: int) -> None:
         """Add spans for guesses of the sequence's next tokens, as many as fit into the step.
 
-        Room for one token stays for each of the `num_others` later sequences of the plan. No guesses while tokens of the
-        sequence are left to compute, and where `may_be_guessed` says so.
+        Room for one token stays for each of the `num_others` later sequences of the plan. No guesses while tokens of
+        the sequence are left to compute, nor where `may_be_guessed` is False.
         """
         params = seq.draw_params
         if params is None or seq.num_uncomputed_tokens or not may_be_guessed(seq):

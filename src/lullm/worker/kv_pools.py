@@ -54,9 +54,7 @@ class KVPools:
             arena.close()
 
 
-def map_pools(
-    setup: WorkerSetup, num_blocks: int, num_host_blocks: int, draft: WorkerSetup | None = None
-) -> KVPools:
+def map_pools(setup: WorkerSetup, num_blocks: int, num_host_blocks: int, draft: WorkerSetup | None = None) -> KVPools:
     """Map pools of these sizes. A CPU takes memory when blocks are first written. Blocking. Raises CacheSizeError.
 
     `draft`: the setup of a draft model, which has a part of each block.

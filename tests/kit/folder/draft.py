@@ -1,4 +1,4 @@
-"""Draft models for a checkpoint of the tests: folders whose guesses are often right, because their weights are alike."""
+"""Draft models for a checkpoint: folders whose guesses are often right, because their weights are alike."""
 
 import json
 import shutil
@@ -8,7 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 
-def write_draft(source: Path, folder: Path, num_layers: int | None = None, noise: float = 0.0, **config: object) -> Path:
+def write_draft(
+    source: Path, folder: Path, num_layers: int | None = None, noise: float = 0.0, **config: object
+) -> Path:
     """The model of `source` with its first `num_layers` layers only (None: all), and `noise` in its weights.
 
     `config`: other values for its config.json.
@@ -24,8 +26,9 @@ def write_draft(source: Path, folder: Path, num_layers: int | None = None, noise
     torch.manual_seed(0)
     weights = load_file(source / "model.safetensors")
     kept = {name: tensor for name, tensor in weights.items() if _layer_of(name) < num_layers}
-    noisy = {n: t + (noise * t.float().std() * torch.randn(t.shape)).to(t.dtype) if noise else t for n, t in kept.items()}
-    save_file(noisy, folder / "model.safetensors", {"format": "pt"})
+    for name, tensor in kept.items() if noise else ():
+        kept[name] = tensor + (noise * tensor.float().std() * torch.randn(tensor.shape)).to(tensor.dtype)
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
     return folder
 
 

@@ -25,8 +25,9 @@ class Speculation:
     """Up to `num_speculative_tokens` tokens are guessed: those behind an earlier place of the last few tokens, of
     `prompt_lookup_min` to `prompt_lookup_max` ones ('ngram'), or those that a smaller model draws ('draft_model').
 
-    `adaptive`: fewer, or none, where they cost more than they give; None: not said. `model`: of the drafts, with its `revision`,
-    its `quantization` (None: what its checkpoint says), and the longest sequence that it sees (None: its own limit).
+    `adaptive`: fewer, or none, where they cost more than they give; None: not said. `model`: of the drafts, with its
+    `revision`, its `quantization` (None: what its checkpoint says), and the longest sequence that it sees (None: its own
+    limit).
     """
 
     num_speculative_tokens: int
@@ -70,7 +71,7 @@ def parse_speculation(text: str | None) -> Speculation | None:
     if method == "draft_model":
         if not given.get("model"):
             raise ConfigError("speculative_config: method draft_model needs a model: a folder, a GGUF file or a hub id")
-        return Speculation(method=method, **given)
+        return Speculation(method="draft_model", **given)
     longest = given.get("prompt_lookup_max", given.get("prompt_lookup_min", 5))
     shortest = given.get("prompt_lookup_min", longest)
     if shortest > longest:

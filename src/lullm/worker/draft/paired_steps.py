@@ -16,7 +16,7 @@ import msgspec
 
 from lullm.step.runner import ModelRunner
 from lullm.types.draw import Draw, DrawParams
-from lullm.types.packed import pack, pack_one, unpack
+from lullm.types.packed import pack, pack_one
 from lullm.types.step import GUESSED_TOKEN, DrawnToken, Running, Span, StepPlan, StepResult
 
 
@@ -80,9 +80,7 @@ class PairedSteps:
             return None
         seen = chain.spans[turn - 1]
         draw = Draw(seen.seq_id, 0, chain.params, seen.draws[0].output_len)
-        return Span(
-            seen.seq_id, seen.start, pack_one(chain.token_ids[-1]), (seen.block_ids[self._cache],), (draw,)
-        )
+        return Span(seen.seq_id, seen.start, pack_one(chain.token_ids[-1]), (seen.block_ids[self._cache],), (draw,))
 
 
 @dataclass(frozen=True, slots=True)
