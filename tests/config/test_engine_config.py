@@ -206,7 +206,7 @@ def test_resolve():
 def test_what_was_said_stays_in_the_resolved_config():
     said = EngineConfig(model="x", seed=None, block_size=8, enable_sleep_mode=True, sleep_dir="/d", sleep_after="1m:1")
     resolved = said.resolve(MODEL)
-    names = {field.name for field in dataclasses.fields(resolved)}
+    names = {field.name for field in dataclasses.fields(resolved)} - {"draft"}
     assert names < {field.name for field in dataclasses.fields(said)}
     for name in names:
         assert getattr(resolved, name) == getattr(said, name) or getattr(said, name) in (None, "auto"), name
@@ -216,6 +216,28 @@ def test_what_was_said_stays_in_the_resolved_config():
 
 def ngram(**values):
     return json.dumps({"method": "ngram", "num_speculative_tokens": 5, **values})
+
+
+def drafting(**values):
+    return json.dumps({"model": "small", "num_speculative_tokens": 3, **values})
+
+
+def test_a_draft_model():
+    found = EngineConfig(speculative_config=drafting(revision="main", draft_tensor_parallel_size=1)).resolve(MODEL)
+    speculation = found.speculative_config
+    assert (speculation.method, speculation.model, speculation.revision) == ("draft_model", "small", "main")
+    assert speculation.adaptive and found.draft is None, "its folder is not read here"
+    fixed = EngineConfig(speculative_config=drafting(adaptive=False, method="draft_model"))
+    assert not fixed.resolve(MODEL).speculative_config.adaptive
+    with pytest.raises(UnsupportedError, match="does not go with pipeline_parallel_size"):
+        EngineConfig(speculative_config=drafting(), pipeline_parallel_size=2)
+
+
+def test_processes_of_a_launcher_guess_alike():
+    options = {"distributed_executor_backend": "external_launcher", "seed": 0}
+    assert EngineConfig(speculative_config=ngram(), **options).resolve(MODEL).speculative_config.adaptive is False
+    with pytest.raises(ConfigError, match="a clock of its own"):
+        EngineConfig(speculative_config=ngram(adaptive=True), **options)
 
 
 @pytest.mark.parametrize(
@@ -241,13 +263,21 @@ def test_speculation(text, bounds):
     ("text", "error", "message"),
     [
         ("[]", ConfigError, "must be a JSON object"),
-        ('{"method": "eagle"}', UnsupportedError, "no model drafts tokens yet"),
-        ('{"num_speculative_tokens": 5}', UnsupportedError, "the only method is"),
+        ('{"method": "eagle"}', UnsupportedError, "heads that draft"),
+        ('{"num_speculative_tokens": 5}', UnsupportedError, "method is"),
         ('{"method": "ngram"}', ConfigError, "needs num_speculative_tokens"),
         (ngram(model="x"), ConfigError, "not model"),
         (ngram(prompt_lookup_max=0), ConfigError, "prompt_lookup_max must be an integer from 1"),
         (ngram(prompt_lookup_max=True), ConfigError, "prompt_lookup_max must be an integer from 1"),
         (ngram(prompt_lookup_max=2, prompt_lookup_min=3), ConfigError, "must be at most"),
+        (ngram(adaptive=1), ConfigError, "adaptive must be true or false"),
+        ('{"model": "x"}', ConfigError, "needs num_speculative_tokens"),
+        ('{"method": "draft_model", "num_speculative_tokens": 3}', ConfigError, "needs a model"),
+        (drafting(prompt_lookup_max=3), ConfigError, "not prompt_lookup_max"),
+        (drafting(model=3), ConfigError, "model must be text"),
+        (drafting(quantization="awq"), ConfigError, "must be int8 or int4"),
+        (drafting(max_model_len=0), ConfigError, "of at least 1"),
+        (drafting(draft_tensor_parallel_size=2), UnsupportedError, "leave it out"),
     ],
 )
 def test_speculation_that_is_refused(text, error, message):

@@ -98,6 +98,9 @@ class EngineConfig(UserOptions):
         check_for_model(self, model)
         on_gpu, is_cut = self.place == "cuda", self.pipeline_parallel_size > 1
         speculation = parse_speculation(self.speculative_config)
+        if speculation is not None and speculation.adaptive is None:  # a launcher's processes must plan alike
+            is_alike = self.distributed_executor_backend != "external_launcher"
+            speculation = dataclasses.replace(speculation, adaptive=is_alike)
         overlaps = on_gpu and not is_cut and speculation is None
         return ResolvedConfig(
             **{field.name: getattr(self, field.name) for field in dataclasses.fields(EngineOptions)}

@@ -3,13 +3,23 @@
 `EngineConfig` makes both. They hold values where the user may leave a choice open.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from lullm.config.engine_option import EngineOptions
 from lullm.config.model import ModelConfig, ModelDType
 from lullm.config.option.sleep_after import SleepRung
 from lullm.config.option.speculation import Speculation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftModel:
+    """The model that guesses tokens. `model`: all of it. `max_model_len`: the longest sequence that it sees."""
+
+    folder: Path
+    model: ModelConfig
+    max_model_len: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +36,7 @@ class ResolvedConfig(EngineOptions):
             cache.
         async_scheduling: the next step is planned and launched while one runs.
         pipeline_layers: layers of each stage; empty: there is one stage, or the engine has not chosen yet.
-        speculative_config: how the next tokens are guessed; None: they are not.
+        speculative_config: how the next tokens are guessed; None: they are not. draft: the model that guesses them.
         keep_backup: the host memory of a sleep stays allocated, with the weights in it, for the next sleep.
     """
 
@@ -39,6 +49,7 @@ class ResolvedConfig(EngineOptions):
     pipeline_layers: tuple[int, ...]
     keep_backup: bool
     speculative_config: Speculation | None = None
+    draft: DraftModel | None = None
 
     @property
     def max_in_flight(self) -> int:
@@ -54,6 +65,21 @@ class ResolvedConfig(EngineOptions):
     def feeds_back(self) -> bool:
         """Whether a step may compute with tokens that the step before it draws; the stages of a pipeline cannot."""
         return self.async_scheduling
+
+    @property
+    def of_draft(self) -> "ResolvedConfig":
+        """The options with which the draft model is loaded and run. There must be one."""
+        speculation, draft = self.speculative_config, self.draft
+        assert speculation is not None and draft is not None
+        return replace(
+            self,
+            model=speculation.model,
+            revision=speculation.revision,
+            quantization=speculation.quantization or draft.model.quantization,
+            max_model_len=min(self.max_model_len, draft.max_model_len),
+            speculative_config=None,
+            draft=None,
+        )
 
     def maps_weights(self, model: ModelConfig) -> bool:
         """Whether the first steps may read matrices in the checkpoint's files: on a CPU, if nothing converts them.

@@ -92,9 +92,10 @@ class UserOptions(EngineOptions):
     )
     speculative_config: str | None = option(
         None,
-        "guess the next tokens where the text repeats itself, and verify them in one step, as JSON: "
-        '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 2}; the tokens '
-        "are those without it; default: none",
+        "guess the next tokens, and verify them in one step, as JSON: where the text repeats itself by "
+        '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 2}, by a '
+        'smaller model of the same tokens by {"model": FOLDER, "num_speculative_tokens": 3}; fewer where they do not '
+        'pay, unless "adaptive" is false; the tokens are those without it; default: none',
         "scheduling",
         value_name="JSON",
     )

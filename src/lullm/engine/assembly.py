@@ -12,9 +12,9 @@ from lullm.config.resolved import ResolvedConfig
 from lullm.errors import CacheSizeError, ConfigError, UnsupportedError
 from lullm.executor.executor import Executor
 from lullm.kv.block_space import BlockSpaceManager
-from lullm.kv.layout import block_bytes, cache_layout_of, max_len_within, num_blocks_for_len
+from lullm.kv.layout import block_bytes, cache_layout_of, draft_block_bytes, max_len_within, num_blocks_for_len
 from lullm.log import get_logger
-from lullm.sched.ngram import NgramDrafts
+from lullm.sched.guess.opening import open_guesser
 from lullm.sched.plan_builder import SchedulerLimits
 from lullm.sched.preemption import PreemptionPolicy, Speeds
 from lullm.sched.scheduler import Scheduler
@@ -71,13 +71,14 @@ def open_scheduler(
     num_blocks, num_host_blocks = executor.determine_num_available_blocks()
     config = _fit_model_len(config, model, num_blocks, has_chosen_len)
     executor.initialize_cache(num_blocks, num_host_blocks, config.max_model_len)
+    layout = cache_layout_of(model, config.block_size, config.kv_dtype)
     block_space = BlockSpaceManager(
         num_blocks,
         config.block_size,
         config.watermark,
         config.enable_prefix_caching,
         num_host_blocks,
-        groups=cache_layout_of(model, config.block_size, config.kv_dtype).groups,
+        groups=layout.groups,
     )
     return config, Scheduler(
         SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len),
@@ -89,7 +90,7 @@ def open_scheduler(
         config.delay_factor,
         config.max_in_flight,
         config.feeds_back,
-        None if config.speculative_config is None else NgramDrafts(config.speculative_config),
+        open_guesser(config, block_space, layout.whole_group),
         config.max_loras if config.enable_lora else 0,
     )
 
@@ -117,7 +118,7 @@ def _of_worker(config: ResolvedConfig, model: ModelConfig) -> ModelConfig:
 def _preemption_policy(
     config: ResolvedConfig, model: ModelConfig, executor: Executor, num_host_blocks: int
 ) -> PreemptionPolicy:
-    size = block_bytes(model, config.block_size, config.kv_dtype)
+    size = block_bytes(model, config.block_size, config.kv_dtype) + draft_block_bytes(config)
     if not num_host_blocks or config.preemption_mode == "recompute":
         return PreemptionPolicy("recompute", size)
     if config.preemption_mode == "swap":

@@ -13,13 +13,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 
 class BlockAllocator:
-    """A pool of blocks, as block tables use it. All calls are O(1) per block. Finds no contents; subclasses may."""
+    """A pool of blocks, as block tables use it. All calls are O(1) per block. Finds no contents; subclasses may.
+
+    Attributes:
+        is_drafted: [num_blocks], not 0: the block is full of the draft model's keys and values, too. Set from outside,
+            and cleared when the block is handed out.
+    """
 
     _free: "list[int] | FreeQueue"
 
     def __init__(self, num_blocks: int):
         self.num_blocks = num_blocks
         self._ref_counts = array("i", bytes(4 * num_blocks))
+        self.is_drafted = bytearray(num_blocks)
 
     @property
     def num_free(self) -> int:
@@ -89,6 +95,7 @@ class NaiveBlockAllocator(BlockAllocator):
     def allocate(self) -> int:
         block_id = self._free.pop()
         self._ref_counts[block_id] = 1
+        self.is_drafted[block_id] = 0
         return block_id
 
     def next_free(self, num: int) -> list[int]:
@@ -168,6 +175,7 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         if self._hashes[block_id] is not None:
             self._evict(block_id)
         self._ref_counts[block_id] = 1
+        self.is_drafted[block_id] = 0
         return block_id
 
     def next_free(self, num: int) -> list[int]:

@@ -138,6 +138,18 @@ class BlockSpaceManager:
         for table in self._tables[seq.seq_id]:
             table.shrink(seq.num_computed_tokens)
 
+    def num_drafted_blocks(self, seq: Sequence, cache: int) -> int:
+        """The sequence's first blocks in a cache group that the draft model has filled, for it or for another one."""
+        table = self._tables[seq.seq_id][cache]
+        is_drafted = table.allocator.is_drafted
+        return next((i for i, block_id in enumerate(table.block_ids) if not is_drafted[block_id]), len(table.block_ids))
+
+    def mark_drafted(self, seq: Sequence, cache: int, first: int, end: int) -> None:
+        """The draft model fills blocks `first`..`end` - 1 of the sequence, by the step that is being planned."""
+        table = self._tables[seq.seq_id][cache]
+        for block_id in table.block_ids[first:end]:
+            table.allocator.is_drafted[block_id] = 1
+
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Let the child, which has the parent's tokens so far, share all of the parent's blocks."""
         tables = self._tables[parent.seq_id]

@@ -126,6 +126,12 @@ class CacheLayout:
     num_slots: int
     places: tuple[LayerPlace | None, ...]
 
+    @property
+    def whole_group(self) -> int | None:
+        """The first group that keeps all tokens, by number; None: all have windows or states."""
+        is_whole = (group.keeps_tokens and group.window is None for group in self.groups)
+        return next((number for number, found in enumerate(is_whole) if found), None)
+
     def num_blocks_for_len(self, num_tokens: int, block_size: int) -> int:
         """The fewest blocks, of all groups together, with which a sequence can grow to `num_tokens` tokens."""
         num_blocks = cdiv(num_tokens, block_size)

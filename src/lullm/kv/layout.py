@@ -4,10 +4,12 @@ import bisect
 import math
 
 from lullm.config.model import ModelConfig
+from lullm.config.parallel.share import share_of
 from lullm.config.resolved import ResolvedConfig
 from lullm.errors import CacheSizeError
 from lullm.kv.cache_group import STATE_ITEM_BYTES, CacheLayout, cache_layout, shares_of
 from lullm.types.layer_kind import RecurrentState
+from lullm.types.parallel.placement import Axis
 from lullm.units import GIB, cdiv, format_bytes, round_up
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "fp8_e4m3": 1}
@@ -64,6 +66,14 @@ def block_bytes(model: ModelConfig, block_size: int, dtype: str) -> int:
     return layer_places(model).num_slots * slot_bytes(model, block_size, dtype)
 
 
+def draft_block_bytes(config: ResolvedConfig) -> int:
+    """Bytes that a draft model adds to each block of a worker; 0: there is none."""
+    if config.draft is None:
+        return 0
+    part = share_of(config.draft.model, Axis(0, config.tensor_parallel_size))
+    return block_bytes(part, config.block_size, config.kv_dtype)
+
+
 def num_blocks_for_len(model: ModelConfig, block_size: int, dtype: str, num_tokens: int) -> int:
     """The fewest blocks with which a sequence can grow to `num_tokens` tokens: in each group all, or the window's.
 
@@ -80,7 +90,8 @@ def max_len_within(model: ModelConfig, block_size: int, dtype: str, num_blocks: 
 
 def num_host_blocks_within(config: ResolvedConfig, model: ModelConfig, num_blocks: int) -> int:
     """Number of host blocks in `swap_space`, at most as many as the device pool has."""
-    return min(int(config.swap_space * GIB) // block_bytes(model, config.block_size, config.kv_dtype), num_blocks)
+    size = block_bytes(model, config.block_size, config.kv_dtype) + draft_block_bytes(config)
+    return min(int(config.swap_space * GIB) // size, num_blocks)
 
 
 def num_blocks_within(config: ResolvedConfig, model: ModelConfig, available_bytes: int) -> int:
@@ -92,7 +103,7 @@ def num_blocks_within(config: ResolvedConfig, model: ModelConfig, available_byte
     """
     if config.num_gpu_blocks_override is not None:
         return config.num_gpu_blocks_override
-    size = block_bytes(model, config.block_size, config.kv_dtype)
+    size = block_bytes(model, config.block_size, config.kv_dtype) + draft_block_bytes(config)
     if config.device != "cpu" and config.kv_cache_memory_bytes is None:
         num_blocks = available_bytes // size  # measured for the KV cache alone
     elif config.kv_cache_memory_bytes is not None:

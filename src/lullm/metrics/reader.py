@@ -26,7 +26,7 @@ class Counter(Metric):
 
 @dataclass
 class Vector(Metric):
-    """Counters by position. vLLM counts accepted drafts so; lullm has none of them."""
+    """Counters by position: guessed tokens that were right."""
 
     values: list[int]
 
@@ -56,11 +56,24 @@ def _read(family: "Family") -> Iterator[Metric]:
     if family.type == "histogram":
         yield from _histograms(family)
         return
+    if family.name.endswith("_per_pos"):
+        yield from _vectors(family)
+        return
     for sample in family.samples:
         if family.type == "gauge":
             yield Gauge(family.name, dict(sample.labels), sample.value)
         elif sample.name == family.name + "_total":  # the family also has the time of the counter's creation
             yield Counter(family.name, dict(sample.labels), int(sample.value))
+
+
+def _vectors(family: "Family") -> Iterator[Vector]:
+    found: dict[tuple[tuple[str, str], ...], Vector] = {}
+    for sample in family.samples:
+        if sample.name == family.name + "_total":  # positions come in order
+            labels = {name: value for name, value in sample.labels.items() if name != "position"}
+            vector = found.setdefault(tuple(sorted(labels.items())), Vector(family.name, labels, []))
+            vector.values.append(int(sample.value))
+    yield from found.values()
 
 
 def _histograms(family: "Family") -> Iterator[Histogram]:

@@ -12,12 +12,12 @@ import msgspec
 
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.log import get_logger
-from lullm.sched.ngram import NgramDrafts
+from lullm.sched.guess.guesser import Guesser
 from lullm.sched.roster import Roster
 from lullm.sched.stats import SchedulerStats
 from lullm.types.packed import unpack
 from lullm.types.sequence import Sequence, SequenceGroup, SequenceStatus
-from lullm.types.step import NO_TOKEN, DrawnToken, StepPlan, StepResult
+from lullm.types.step import GUESSED_TOKEN, NO_TOKEN, DrawnToken, StepPlan, StepResult
 
 logger = get_logger(__name__)
 
@@ -43,7 +43,7 @@ class Intake:
         roster: Roster,
         max_model_len: int,
         stats: SchedulerStats,
-        drafts: NgramDrafts | None = None,
+        drafts: Guesser | None = None,
     ) -> None:
         self._stats = stats
         self._block_space = block_space
@@ -151,20 +151,25 @@ class Intake:
         if output_len == params.max_tokens or num_known >= self._max_model_len:
             self._roster.end(seq, SequenceStatus.FINISHED_LENGTH_CAPPED)
 
-    def _accepted(self, drafts: NgramDrafts, plan: StepPlan, result: StepResult) -> list[DrawnToken]:
-        """The tokens that stand behind right ones. Forgets the KV of rejected drafts.
+    def _accepted(self, drafts: Guesser, plan: StepPlan, result: StepResult) -> list[DrawnToken]:
+        """The tokens that stand behind right ones. Forgets the KV of rejected guesses.
 
-        A draft is right if the span before it, of the same sequence, drew this very token.
+        A guess is right if the span before it, of the same sequence, drew this very token.
         """
-        drawn, accepted = iter(result.tokens), list[DrawnToken]()
-        num_of_seq: dict[int, list[int]] = {}  # sequence -> its drafts, and those that were right
+        drawn, accepted, guesses = iter(result.tokens), list[DrawnToken](), iter(unpack(result.guesses))
+        drafts.observe(plan, result)
+        self._stats.draft_s += result.draft_s
+        num_of_seq: dict[int, list[int]] = {}  # sequence -> its guesses, and those that were right
         last_id, expected = -1, None
         for span in plan.spans:
             tokens = list(islice(drawn, len(span.draws)))
             if span.seq_id == last_id:
                 nums = num_of_seq.setdefault(last_id, [0, 0])
                 nums[0] += 1
-                if unpack(span.token_ids) != [expected]:
+                [guess] = unpack(span.token_ids)
+                if guess == GUESSED_TOKEN:
+                    guess = next(guesses)
+                if guess != expected:
                     expected = None
                     continue
                 nums[1] += 1
@@ -174,11 +179,12 @@ class Intake:
             self._stats.num_drafts += 1
             self._stats.num_draft_tokens += num
             self._stats.num_accepted_tokens += num_right
+            self._stats.count_positions(num_right)
             member = self._roster.find_member(seq_id)
             if member is None or member[1].is_finished:
                 continue
             seq = member[1]
-            drafts.learn(seq, num_right)
+            drafts.learn(seq, num, num_right)
             if num_right < num:
                 seq.num_computed_tokens -= num - num_right
                 self._block_space.shrink(seq)

@@ -7,7 +7,7 @@ sequences: the leader comes first, since the others share its prompt blocks; and
 `add` treats a group as computed: its counters advance, its blocks full of known tokens can be found by their content,
 and at the end of its prompt the other sequences are forked. So the plan must run.
 
-Drafts (`NgramDrafts`) use resources that are left over: budget, slots, and draws that no running sequence can need.
+Guesses (`Guesser`) use resources that are left over: budget, slots, and draws that no running sequence can need.
 Each is a span of one token behind its sequence's own, so that it runs as a decode does. Its draw verifies the next one.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lullm.kv.block_space import BlockSpaceManager
-from lullm.sched.ngram import NgramDrafts
+from lullm.sched.guess.guesser import Guesser, may_be_guessed
 from lullm.sched.roster import Roster
 from lullm.types.draw import Draw, draw_params
 from lullm.types.packed import PackedInts, pack, pack_one
@@ -42,7 +42,7 @@ class PlanBuilder:
     `is_blocked`: a group must be preempted, which needs a plan that is made while no step runs.
 
     Args:
-        num_spare_draws: returns the number of draws that drafts may use.
+        num_spare_draws: returns the number of draws that guesses may use.
         share: see `Lookahead.share`.
         drafts: who guesses the next tokens; None: nobody.
 
@@ -62,7 +62,7 @@ class PlanBuilder:
         roster: Roster,
         num_spare_draws: Callable[[], int],
         share: int | None = None,
-        drafts: NgramDrafts | None = None,
+        drafts: Guesser | None = None,
     ) -> None:
         self.budget = limits.max_num_batched_tokens
         self.share = share
@@ -121,7 +121,8 @@ class PlanBuilder:
         """The plan, after the last group was added. Call once."""
         demoted, restored = self._block_space.take_cache_moves()
         swaps = demoted + self.swap_out, restored + self.swap_in
-        return StepPlan(self.spans, *swaps, self._copies, self.adapters)
+        drafts = [] if self._drafts is None else self._drafts.take_spans()
+        return StepPlan(self.spans, *swaps, self._copies, self.adapters, drafts)
 
     def _can_draw_together(self, seqs: list[Sequence], reserved: int) -> bool:
         """Whether all beams can reach their ends in this step. They are compared, so all draw or none does."""
@@ -129,15 +130,14 @@ class PlanBuilder:
         fits = self._block_space.can_append_slots(seqs, num_tokens=num_uncomputed)
         return fits and num_uncomputed <= self.budget - reserved
 
-    def _add_drafts(self, drafts: NgramDrafts, group: SequenceGroup, seq: Sequence, num_others: int) -> None:
+    def _add_drafts(self, drafts: Guesser, group: SequenceGroup, seq: Sequence, num_others: int) -> None:
         """Add spans for guesses of the sequence's next tokens, as many as fit into the step.
 
-        Room for one token stays for each of the `num_others` later sequences of the plan. No drafts before the first
-        token, which forks share, nor while tokens of the sequence are pending or left to compute; none for beams, and
-        for draws that read the tokens before them.
+        Room for one token stays for each of the `num_others` later sequences of the plan. No guesses while tokens of
+        the sequence are left to compute, nor where `may_be_guessed` is False.
         """
         params = seq.draw_params
-        if params is None or params.reads_tokens or seq.num_pending or seq.num_uncomputed_tokens or not seq.output_len:
+        if params is None or seq.num_uncomputed_tokens or not may_be_guessed(seq):
             return
         if self._spare_draws is None:
             self._spare_draws = self._num_spare_draws()
@@ -145,7 +145,7 @@ class PlanBuilder:
         most = min(
             self.budget - num_others,
             self._spare_draws,
-            # a step draws one token more than it has drafts
+            # a step draws one token more than it has guesses
             self._max_model_len - len(seq) - 1,
             self._max_model_len if max_tokens is None else max_tokens - seq.output_len - 1,
             self._block_space.num_draft_slots(seq, num_others),

@@ -28,9 +28,9 @@ from lullm.kv.admission import AllocStatus
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.sched.adapter.queue import AdapterQueue
 from lullm.sched.delay import PromptDelay
+from lullm.sched.guess.guesser import Guesser
 from lullm.sched.intake import Intake, SequenceUpdate
 from lullm.sched.lookahead import Lookahead
-from lullm.sched.ngram import NgramDrafts
 from lullm.sched.plan_builder import PlanBuilder, SchedulerLimits
 from lullm.sched.preemption import PreemptionPolicy, Room
 from lullm.sched.queue import GroupQueue, Order, first_in_order
@@ -65,7 +65,7 @@ class Scheduler:
         delay_factor: float = 0.0,
         max_in_flight: int = 1,
         feeds_back: bool = True,
-        drafts: NgramDrafts | None = None,
+        drafts: Guesser | None = None,
         max_loras: int = 0,
     ) -> None:
         self.limits = limits
@@ -81,7 +81,7 @@ class Scheduler:
         self._delay = PromptDelay(delay_factor)
         self._roster = self.roster = Roster(block_space, self.order)
         self._lookahead = Lookahead(max_in_flight, limits.max_model_len, feeds_back)
-        self._drafts = drafts
+        self.drafts = drafts
         self._intake = Intake(block_space, self._roster, limits.max_model_len, self.stats, drafts)
 
     # -- requests come and go ------------------------------------------------------------------------------------
@@ -136,8 +136,10 @@ class Scheduler:
         self.block_space.merge_duplicates()
         self._lookahead.begin(self._roster.find_member)
         share = self._lookahead.share(self._num_candidates)
-        builder = PlanBuilder(self.limits, self.block_space, self._roster, self._num_spare_draws, share, self._drafts)
+        builder = PlanBuilder(self.limits, self.block_space, self._roster, self._num_spare_draws, share, self.drafts)
         builder.adapters = self.waiting.assign()
+        if self.drafts is not None:
+            self.drafts.begin([seq for group in self.running for seq in group.unfinished])
         self._make_way(builder)
         if not self._is_chunked:
             self._plan_prefill_first(builder)
@@ -328,6 +330,8 @@ class Scheduler:
         """Queue the group again, to be computed from the start."""
         for seq in group.unfinished:
             self.block_space.release(seq)
+            if self.drafts is not None:
+                self.drafts.forget(seq)
             seq.drop_pending()
             seq.status = SequenceStatus.WAITING
         group.forget_partial_prompt()

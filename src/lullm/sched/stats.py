@@ -37,7 +37,8 @@ class SchedulerStats:
     `generation_tokens`: drawn tokens, offers to beams included. `pooled`: requests whose prompts were pooled.
     `kv_cache_full`: requests that were cut because the whole pool was too small for them. `gaps`: the waits between
     tokens. `num_drafts`: times that a sequence's next tokens were guessed, `num_draft_tokens` of them in all, of which
-    `num_accepted_tokens` were right.
+    `num_accepted_tokens` were right; `accepted_by_position`: of those the first, the second ... of a draft. `draft_s`:
+    seconds of a draft model.
     """
 
     prompt_tokens: int = 0
@@ -47,4 +48,13 @@ class SchedulerStats:
     num_drafts: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
+    accepted_by_position: list[int] = field(default_factory=list)
+    draft_s: float = 0.0
     gaps: GapCounts = field(default_factory=GapCounts)
+
+    def count_positions(self, num_right: int) -> None:
+        """The first `num_right` guesses of a draft were right."""
+        counts = self.accepted_by_position
+        counts.extend([0] * (num_right - len(counts)))
+        for position in range(num_right):
+            counts[position] += 1

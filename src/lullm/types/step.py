@@ -39,7 +39,8 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     per KV cache group: the sequence's blocks in order, which cover all positions up to the span's end.
 
     `draws` is empty while the sequence has more tokens to compute. It has several entries, all of one row, when
-    sequences are about to be forked. A draft is a span of its own behind those of its sequence. `prompt_targets`: for
+    sequences are about to be forked. A guess is a span of its own behind those of its sequence, of one token, which may
+    be GUESSED_TOKEN. `prompt_targets`: for
     `prompt_logprobs`, the next token of each of the first rows; empty otherwise. `pooled_rows`: rows to sum for the
     caller. Their hidden states are summed, or the results of the model's head for them. `adapter_place`: the place of
     the adapter that all tokens are computed with; NO_PLACE: none.
@@ -66,13 +67,19 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True):
-    """The work of one step, in the order: adapters into their places, swap out, swap in, copy, spans."""
+    """The work of one step, in the order: adapters into their places, swap out, swap in, copy, spans.
+
+    `draft_spans`: what the draft model computes before the others, in the same blocks: tokens that it has not seen. It
+    then guesses the GUESSED_TOKENs of `spans`, by the draws of the spans before them. The last draft span of a sequence
+    has a draw if the sequence has guesses.
+    """
 
     spans: list[Span]
     blocks_to_swap_out: list[BlockPair] = []
     blocks_to_swap_in: list[BlockPair] = []
     blocks_to_copy: list[BlockPair] = []
     adapters_to_place: list[AdapterMove] = []
+    draft_spans: list[Span] = []
 
     @property
     def num_tokens(self) -> int:
@@ -88,6 +95,9 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True):
 
 PENDING_TOKEN = -2
 """The place of a token that an earlier step draws for the same sequence, in a plan made before that step's result."""
+
+GUESSED_TOKEN = -3
+"""The place of a token that the draft model guesses in this step, before the step computes it."""
 
 NO_TOKEN = -1
 """`DrawnToken.token_id` when no token can be drawn: the model gave NaN or +inf, or -inf for every allowed token."""
@@ -113,7 +123,8 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True):
     """The draws of all spans in plan order; for each span with `prompt_targets`, by seq_id, one entry per target.
 
     `pooled`: one sum for each span with `pooled_rows`. `swap_s` and `compute_s`: seconds of the block
-    moves between the pools, and of all the rest.
+    moves between the pools, and of all the rest. `guesses`: the tokens of the GUESSED_TOKENs, in plan order; `draft_s`:
+    seconds that the draft model took.
     """
 
     tokens: list[DrawnToken]
@@ -121,6 +132,8 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True):
     swap_s: float = 0.0
     compute_s: float = 0.0
     pooled: list[PooledSum] = []
+    guesses: PackedInts = b""
+    draft_s: float = 0.0
 
 
 class Running(Protocol[T_co]):

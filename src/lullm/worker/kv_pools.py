@@ -23,18 +23,30 @@ class KVPools:
     """Both pools by the layer-slots of a block, and the workspace of a CPU's recorded decodes. All of it sleeps
     together.
 
-    `arenas`: all of this memory, with the tags 'kv_cache', 'kv_swap' and 'graphs'.
+    `arenas`: all of this memory, with the tags 'kv_cache', 'kv_swap' and 'graphs'. `draft`: the part of the same blocks
+    in the same arenas that belongs to the draft model; None: there is none.
     """
 
     device: list[LayerCache]
     host: list[LayerCache]
     workspace: Workspace | None
     arenas: list[Arena]
+    draft: "KVPools | None" = None
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of one block in all layers, the same in both pools."""
-        return sum(side[0].nbytes for cache in self.device for side in cache.tensors)
+        """Bytes of one block in all layers, those of a draft model included, the same in both pools."""
+        return sum(side[0].nbytes for cache in self.all_device for side in cache.tensors)
+
+    @property
+    def all_device(self) -> list[LayerCache]:
+        """The layer-slots on the device, those of a draft model included."""
+        return self.device if self.draft is None else self.device + self.draft.device
+
+    @property
+    def all_host(self) -> list[LayerCache]:
+        """The same in host memory."""
+        return self.host if self.draft is None else self.host + self.draft.host
 
     def close(self) -> None:
         """Release the memory. Idempotent."""
@@ -42,9 +54,12 @@ class KVPools:
             arena.close()
 
 
-def map_pools(setup: WorkerSetup, num_blocks: int, num_host_blocks: int) -> KVPools:
-    """Map pools of these sizes. A CPU takes memory when blocks are first written. Blocking. Raises CacheSizeError."""
-    config, model = setup.config, setup.model_config
+def map_pools(setup: WorkerSetup, num_blocks: int, num_host_blocks: int, draft: WorkerSetup | None = None) -> KVPools:
+    """Map pools of these sizes. A CPU takes memory when blocks are first written. Blocking. Raises CacheSizeError.
+
+    `draft`: the setup of a draft model, which has a part of each block.
+    """
+    setups = [setup] if draft is None else [setup, draft]
     arenas: list[Arena] = []
     with ExitStack() as undo:
 
@@ -53,17 +68,22 @@ def map_pools(setup: WorkerSetup, num_blocks: int, num_host_blocks: int) -> KVPo
             arenas.append(arena)
             return arena
 
-        new_arena, room = setup.device.new_arena, _pool_bytes(setup, num_blocks)
-        device = _map_blocks(setup, keep(new_arena("kv_cache", room)), num_blocks)
-        host = []
+        new_arena, room = setup.device.new_arena, sum(_pool_bytes(each, num_blocks) for each in setups)
+        arena = keep(new_arena("kv_cache", room))
+        device = [_map_blocks(each, arena, num_blocks) for each in setups]
+        host: list[list[LayerCache]] = [[] for _ in setups]
         if num_host_blocks:
-            room = _pool_bytes(setup, num_host_blocks)
-            host = _map_blocks(setup, keep(setup.device.new_host_arena("kv_swap", room)), num_host_blocks)
+            room = sum(_pool_bytes(each, num_host_blocks) for each in setups)
+            arena = keep(setup.device.new_host_arena("kv_swap", room))
+            host = [_map_blocks(each, arena, num_host_blocks) for each in setups]
         workspace = None
-        if setup.records_graphs and not setup.device.records_ahead:
-            workspace = Workspace(keep(new_arena("graphs", workspace_bytes(model, config.max_num_seqs))))
+        recorded = [each.model_config for each in setups if each.records_graphs]
+        if recorded and not setup.device.records_ahead:  # the models run one after the other
+            room = max(workspace_bytes(model, setup.config.max_num_seqs) for model in recorded)
+            workspace = Workspace(keep(new_arena("graphs", room)))
         undo.pop_all()
-    return KVPools(device, host, workspace, arenas)
+    of_draft = None if draft is None else KVPools(device[1], host[1], workspace, [])
+    return KVPools(device[0], host[0], workspace, arenas, of_draft)
 
 
 def block_shape(setup: WorkerSetup) -> tuple[tuple[int, int, int], torch.dtype]:

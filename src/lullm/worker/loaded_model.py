@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from lullm.arena.arena import Arena
 from lullm.config.gguf.file import is_gguf
@@ -32,7 +33,7 @@ _ENOUGH = 0.75
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model with its weights. `arena`: the memory of all parameters, with the tag 'weights'."""
+    """A model with its weights. `arena`: the memory of all parameters, with the tag 'weights', or 'draft'."""
 
     model: Model
     store: WeightStore
@@ -44,8 +45,11 @@ class LoadedModel:
         return kv_scales_of(self.model)
 
 
-def load_model(setup: WorkerSetup, folder: Path) -> LoadedModel:
-    """Build the model of a folder and fill its weights. Blocking. Raises ModelLoadError, CacheSizeError."""
+def load_model(setup: WorkerSetup, folder: Path, tag: Literal["weights", "draft"] = "weights") -> LoadedModel:
+    """Build the model of a folder and fill its weights. Blocking. Raises ModelLoadError, CacheSizeError.
+
+    `tag`: of their arena. A draft model's are never read in their files: they are few.
+    """
     config = setup.config
     has_files, is_foreign = config.load_format != "dummy", setup.model_config.foreign is not None
     if has_files and not is_foreign:
@@ -64,13 +68,14 @@ def load_model(setup: WorkerSetup, folder: Path) -> LoadedModel:
             f"the weights take {format_bytes(num_bytes)} as {config.quantization or config.dtype}, and there are "
             f"{format_bytes(bound)} of memory; `lullm plan` says which quantization or model fits"
         )
-    arena = setup.device.new_arena("weights", num_bytes)
+    arena = setup.device.new_arena(tag, num_bytes)
     try:
         materialize(model, arena)
         for module in model.modules():
             for name, buffer in module.named_buffers(recurse=False):  # small and computed, so they do not sleep
                 setattr(module, name, buffer.to(setup.device.torch_device))
-        mapped = MappedWeights(model) if _may_map(setup, model, folder, arena) else None
+        may_map = tag == "weights" and _may_map(setup, model, folder, arena)
+        mapped = MappedWeights(model) if may_map else None
         fill = partial(fill_weights, setup, model, folder, mapped)
         store = WeightStore(model, setup.ops, fill, config.enable_sleep_mode and config.verify_wake, mapped)
         model.update_weights = store.update
@@ -81,7 +86,7 @@ def load_model(setup: WorkerSetup, folder: Path) -> LoadedModel:
     kind: str = config.quantization or config.dtype
     if num_as_stored:
         kind += f", {num_as_stored} matrices quantized as they are stored"
-    logger.info("weights: %s in %s", format_bytes(arena.used_bytes), kind)
+    logger.info("%s: %s in %s", tag if tag == "weights" else "draft model", format_bytes(arena.used_bytes), kind)
     return LoadedModel(model, store, arena)
 
 

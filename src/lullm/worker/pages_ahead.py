@@ -33,7 +33,7 @@ def touch_blocks(pools: KVPools, block_ids: Sequence[int]) -> bool:
 def _pages_of(pools: KVPools, block_ids: Sequence[int]) -> list[tuple[int, int]]:
     """(address, bytes) of the huge pages of these blocks' arena, in the order in which a sequence fills them."""
     [arena] = (arena for arena in pools.arenas if arena.tag == "kv_cache")
-    tensors = [side for cache in pools.device for side in cache.tensors]  # [num_blocks, ...] each
+    tensors = [side for cache in pools.all_device for side in cache.tensors]  # [num_blocks, ...] each
     sizes = np.array([side[0].nbytes for side in tensors])
     firsts = np.array([side.data_ptr() for side in tensors]) + np.asarray(block_ids, np.int64)[:, None] * sizes
     ends = np.stack([firsts, firsts + sizes - 1], axis=-1)  # [blocks, tensors, 2]

@@ -57,6 +57,14 @@ class WorkerSetup:
         """The same setup for sequences of at most `max_model_len` tokens."""
         return replace(self, config=replace(self.config, max_model_len=max_model_len))
 
+    def of_draft(self) -> "WorkerSetup | None":
+        """The setup of the draft model, on the same device and among the same workers; None: there is none."""
+        draft, tensor = self.config.draft, self.seat.placement.tensor
+        if draft is None:
+            return None
+        config, part = self.config.of_draft, share_of(draft.model, tensor)
+        return replace(self, config=config, model_config=part, ops=_ops(config, part, self.seat))
+
     @property
     def dtype(self) -> torch.dtype:
         """The type of activations and of weights that are not quantized."""
@@ -142,11 +150,16 @@ def open_setup(
     place, is_by_experts = seat.placement, config.enable_expert_parallel
     model_config = share_of(on_stage(model_config, config, place.pipeline.rank), place.tensor, is_by_experts)
     device = open_device(config.device, ahead)
+    ops = _ops(config, model_config, seat)
+    return WorkerSetup(config, model_config, device, ops, StepThreads(config.threads), seat)
+
+
+def _ops(config: ResolvedConfig, model_config: ModelConfig, seat: Seat) -> Ops:
+    """The ops of a model. Raises UnsupportedError: they are missing."""
     ops = select_ops(config.device, config.attention_backend, config.batch_invariant)
     ops = with_features(ops, model_config.family.attention_features)
     if config.batch_invariant:
         has_states = model_config.family.recurrent is not None
         for head_dim in model_config.head_dims:
             require_batch_invariance(ops, config.dtype, config.kv_dtype, head_dim, has_states)
-    ops = with_collective(ops, seat.tensor)
-    return WorkerSetup(config, model_config, device, ops, StepThreads(config.threads), seat)
+    return with_collective(ops, seat.tensor)

@@ -23,6 +23,7 @@ from lullm.weights.rule import trainer_name
 from lullm.weights.store import WeightUpdate
 from lullm.worker import expert_places
 from lullm.worker.adapter.shelf import AdapterShelf
+from lullm.worker.draft.draft import Draft, open_draft
 from lullm.worker.kv_pools import KVPools, map_pools
 from lullm.worker.loaded_model import LoadedModel, load_model
 from lullm.worker.pages_ahead import touch_blocks
@@ -44,8 +45,9 @@ class Worker:
         seat: its place among the workers that share the model, closed with the worker. None: the only worker.
 
     Attributes:
-        loaded: the model and its weights. arenas: all memory of the worker. adapters: None without `enable_lora`.
-        pools, model_runner: from `initialize_cache` on. Trainers write into the runner's `model`.
+        loaded: the model and its weights. draft: the model that guesses tokens, if there is one. arenas: all memory of
+            the worker. adapters: None without `enable_lora`.
+        pools, model_runner, draft_runner: from `initialize_cache` on. Trainers write into the runner's `model`.
 
     Raises:
         ModelLoadError, CacheSizeError, UnsupportedError: from the constructor.
@@ -53,9 +55,13 @@ class Worker:
 
     setup: WorkerSetup
     loaded: LoadedModel
+    adapters: AdapterShelf | None
+    draft: Draft | None
     arenas: list[Arena]
     pools: KVPools
     model_runner: ModelRunner
+    draft_runner: ModelRunner | None
+    _launch: Callable[[StepPlan], Running[StepResult]]
     _undo: ExitStack
     _profiler: Profiler
     _sleeper: Sleeper
@@ -76,17 +82,22 @@ class Worker:
         self._undo.callback(self.loaded.arena.close)
         self._undo.callback(self.loaded.store.close)
         self.arenas = [self.loaded.arena]
-        self.adapters: AdapterShelf | None = None
-        if config.enable_lora:
-            try:
-                self.adapters = AdapterShelf(self.setup, self.loaded.model)
-            except BaseException:
-                self._undo.close()
-                raise
-            self._undo.callback(self.adapters.arena.close)
-            self.arenas.append(self.adapters.arena)
+        try:
+            self.adapters = AdapterShelf(self.setup, self.loaded.model) if config.enable_lora else None
+            if self.adapters is not None:
+                self._keep(self.adapters.arena)
+            self.draft = open_draft(self.setup)
+            if self.draft is not None:
+                self._keep(self.draft.loaded.arena)
+        except BaseException:
+            self._undo.close()
+            raise
         place = self.setup.seat.placement
         self._profiler = Profiler(f"-rank{place.rank}" if place.num_workers > 1 else "")
+
+    def _keep(self, arena: Arena) -> None:
+        self._undo.callback(arena.close)
+        self.arenas.append(arena)
 
     @property
     def rank(self) -> int:
@@ -109,7 +120,10 @@ class Worker:
 
     def num_available_blocks(self) -> tuple[int, int]:
         """(device, host) KV blocks that fit here; before `initialize_cache`. Raises CacheSizeError: none fits."""
-        setup = self.setup
+        setup, draft = self.setup, self.draft
+        if draft is not None:
+            compile_ahead(draft.setup, draft.loaded.model)
+            kv_memory_bytes(draft.setup, draft.loaded.model)  # a device's allocator keeps what its largest step took
         compile_ahead(setup, self.loaded.model)
         available = kv_memory_bytes(setup, self.loaded.model, self._weight_bytes_to_come())
         num_blocks = num_blocks_within(setup.config, setup.model_config, available)
@@ -128,10 +142,12 @@ class Worker:
         """
         self.setup = self.setup.fitted(max_model_len)
         setup, model = self.setup, self.loaded.model
-        self.pools = map_pools(setup, num_blocks, num_host_blocks)
+        draft = self.draft = None if self.draft is None else self.draft.fitted(max_model_len)
+        self.pools = map_pools(setup, num_blocks, num_host_blocks, None if draft is None else draft.setup)
         self._undo.callback(self.pools.close)
         self.arenas += self.pools.arenas
-        self._sleeper = Sleeper(setup, self.loaded.store, self.pools, self.arenas)
+        of_draft = None if draft is None else draft.loaded.store
+        self._sleeper = Sleeper(setup, self.loaded.store, self.pools, self.arenas, of_draft)
         self._undo.callback(self._sleeper.close)
         pools = self.pools
         self.model_runner = setup.new_model_runner(model, pools.device, pools.host, pools.workspace, self.adapters)
@@ -139,6 +155,14 @@ class Worker:
         compile_kernels(setup, model, self.pools)
         if setup.records_graphs:
             self.model_runner.capture_graphs()
+        self._launch, self.draft_runner = self.model_runner.launch, None
+        if draft is not None and self.pools.draft is not None:
+            self.draft_runner = draft.new_runner(self.pools)
+            self._undo.callback(self.draft_runner.graphs.drop)
+            compile_kernels(draft.setup, draft.loaded.model, self.pools.draft)
+            if draft.setup.records_graphs:
+                self.draft_runner.capture_graphs()
+            self._launch = draft.paired(setup, self.model_runner, self.draft_runner).launch
         self.reset_kv_scales()
         if setup.config.pin_backup:
             self._sleeper.pin_ahead()
@@ -151,6 +175,9 @@ class Worker:
         """
         is_open = [scales.reset() for scales in self.loaded.kv_scales]
         self.model_runner.calibrates = self.setup.config.calculate_kv_scales and any(is_open)
+        if self.draft is not None and self.draft_runner is not None:
+            is_open = [scales.reset() for scales in self.draft.loaded.kv_scales]
+            self.draft_runner.calibrates = self.setup.config.calculate_kv_scales and any(is_open)
 
     def measure_speeds(self) -> tuple[float, float]:
         """(bytes per second between the pools, tokens per second of prefill). See `sizing.measure_speeds`."""
@@ -169,7 +196,7 @@ class Worker:
     def launch_model(self, plan: StepPlan) -> Running[StepResult]:
         """Start a step without waiting for it. Take the results in order."""
         self.loaded.store.drop_settled()
-        return self.model_runner.launch(plan)
+        return self._launch(plan)
 
     def prepare_sleep(self, command: SleepCommand) -> None:
         """See `Sleeper`, for this method and the next five."""
@@ -180,6 +207,8 @@ class Worker:
         released = self._sleeper.commit_sleep()
         if KV_CACHE in released.tags:
             self.model_runner.forget_touched()
+            if self.draft_runner is not None:
+                self.draft_runner.forget_touched()
         return released
 
     def cancel_sleep(self) -> None:

@@ -11,7 +11,7 @@ from kit.sched.plans import carried_tokens
 
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.kv.cache_group import CacheGroup
-from lullm.sched.ngram import NgramDrafts
+from lullm.sched.guess.ngram import NgramDrafts
 from lullm.sched.preemption import PreemptionPolicy
 from lullm.sched.scheduler import Scheduler, SchedulerLimits, SequenceUpdate
 from lullm.types.draw import Draw
@@ -159,7 +159,7 @@ class Guesses(NgramDrafts):
             tokens.append(token_id if self.random.random() < 0.8 else 1 - token_id)
         return tokens[len(seq) :]
 
-    def learn(self, seq: Sequence, num_right: int) -> None:
+    def learn(self, seq: Sequence, num: int, num_right: int) -> None:
         assert not seq.is_finished
 
 

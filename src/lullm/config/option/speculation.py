@@ -1,57 +1,102 @@
 """`speculative_config`: how the next tokens are guessed, with vLLM's keys.
 
 {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
+{"model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": 3}
 """
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from lullm.config.json_file import option_object
 from lullm.errors import ConfigError, UnsupportedError
 
+Method = Literal["ngram", "draft_model"]
+
 MOST_TOKENS = 1024
-_NUMBERS = ("num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
+_LOOKUP = ("prompt_lookup_max", "prompt_lookup_min")
+_OF_MODEL = ("model", "revision", "quantization", "max_model_len", "draft_tensor_parallel_size")
+_OF_BOTH = ("num_speculative_tokens", "adaptive")
+_NUMBERS = ("num_speculative_tokens", "max_model_len", "draft_tensor_parallel_size", *_LOOKUP)
+_MOST = {"num_speculative_tokens": MOST_TOKENS, **dict.fromkeys(_LOOKUP, MOST_TOKENS)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
     """Up to `num_speculative_tokens` tokens are guessed: those behind an earlier place of the last few tokens, of
-    `prompt_lookup_min` to `prompt_lookup_max` ones."""
+    `prompt_lookup_min` to `prompt_lookup_max` ones ('ngram'), or those that a smaller model draws ('draft_model').
+
+    `adaptive`: fewer, or none, where they cost more than they give; None: not said. `model`: of the drafts, with its
+    `revision`, its `quantization` (None: what its checkpoint says), and the longest sequence that it sees (None: its own
+    limit).
+    """
 
     num_speculative_tokens: int
-    prompt_lookup_min: int
-    prompt_lookup_max: int
+    method: Method = "ngram"
+    prompt_lookup_min: int = 1
+    prompt_lookup_max: int = 1
+    adaptive: bool | None = None
+    model: str = ""
+    revision: str | None = None
+    quantization: Literal[None, "int8", "int4"] = None
+    max_model_len: int | None = None
+    draft_tensor_parallel_size: int | None = None
 
 
 def parse_speculation(text: str | None) -> Speculation | None:
     """The value of `speculative_config`; None: nothing is guessed.
 
-    Bounds that are left out are 5, as in vLLM, or equal to the other one.
+    Bounds that are left out are 5, as in vLLM, or equal to the other one. A `model` without a `method` drafts.
 
     Raises:
-        ConfigError: no such object, or a number is missing or out of range.
+        ConfigError: no such object, or a value is missing or out of range.
         UnsupportedError: another method.
     """
     data = option_object("speculative_config", text)
     if not data:
         return None
-    method = data.pop("method", None)
-    if method != "ngram":
+    given = dict(data)
+    method = given.pop("method", None) or ("draft_model" if given.get("model") else None)
+    if method not in ("ngram", "draft_model"):
         raise UnsupportedError(
-            f'speculative_config: the only method is "ngram", not {method!r}: no model drafts tokens yet'
+            f'speculative_config: method is "ngram", or "draft_model" with a model, not {method!r}: heads that draft '
+            "(eagle, medusa, mtp) are not there; take a smaller model of the same family as the draft"
         )
-    if unknown := sorted(data.keys() - set(_NUMBERS)):
-        raise ConfigError(f"speculative_config has method, {', '.join(_NUMBERS)}, not {', '.join(unknown)}")
-    for name, value in data.items():
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_TOKENS:
-            raise ConfigError(f"speculative_config: {name} must be an integer from 1 to {MOST_TOKENS}, not {value!r}")
-    if "num_speculative_tokens" not in data:
+    keys = (*_OF_BOTH, *(_LOOKUP if method == "ngram" else _OF_MODEL))
+    if unknown := sorted(given.keys() - set(keys)):
+        raise ConfigError(f"speculative_config with {method} has method, {', '.join(keys)}, not {', '.join(unknown)}")
+    given = {name: value for name, value in given.items() if value is not None}
+    _check_values(given)
+    if "num_speculative_tokens" not in given:
         raise ConfigError("speculative_config needs num_speculative_tokens: how many tokens to guess at a time")
-    longest = data.get("prompt_lookup_max", data.get("prompt_lookup_min", 5))
-    shortest = data.get("prompt_lookup_min", longest)
+    if method == "draft_model":
+        if not given.get("model"):
+            raise ConfigError("speculative_config: method draft_model needs a model: a folder, a GGUF file or a hub id")
+        return Speculation(method="draft_model", **given)
+    longest = given.get("prompt_lookup_max", given.get("prompt_lookup_min", 5))
+    shortest = given.get("prompt_lookup_min", longest)
     if shortest > longest:
         raise ConfigError(
             f"speculative_config: prompt_lookup_min ({shortest}) must be at most prompt_lookup_max ({longest})"
         )
-    return Speculation(
-        num_speculative_tokens=data["num_speculative_tokens"], prompt_lookup_min=shortest, prompt_lookup_max=longest
-    )
+    return Speculation(**{**given, "prompt_lookup_min": shortest, "prompt_lookup_max": longest})
+
+
+def _check_values(given: dict[str, Any]) -> None:
+    """Raises ConfigError: a value is of the wrong type, or out of range."""
+    for name, value in given.items():
+        if name in _NUMBERS:
+            most = _MOST.get(name)
+            is_number = isinstance(value, int) and not isinstance(value, bool)
+            if not is_number or value < 1 or (most is not None and value > most):
+                bounds = "of at least 1" if most is None else f"from 1 to {most}"
+                raise ConfigError(f"speculative_config: {name} must be an integer {bounds}, not {value!r}")
+        elif name == "adaptive":
+            if not isinstance(value, bool):
+                raise ConfigError(f"speculative_config: adaptive must be true or false, not {value!r}")
+        elif not isinstance(value, str):
+            raise ConfigError(f"speculative_config: {name} must be text, not {value!r}")
+    if given.get("quantization") not in (None, "int8", "int4"):
+        raise ConfigError(
+            f"speculative_config: quantization must be int8 or int4, not {given['quantization']!r}; a checkpoint that "
+            "is quantized needs none"
+        )

@@ -14,6 +14,7 @@ from lullm.config.model import ModelConfig
 from lullm.config.pooling.use import with_use
 from lullm.config.resolved import ResolvedConfig
 from lullm.engine.input import InputProcessor
+from lullm.engine.start.draft import check_tokens, with_draft
 from lullm.errors import ConfigError
 from lullm.models.fallback.choice import read_model_config
 from lullm.text.pair import has_pair_roles
@@ -56,9 +57,10 @@ def open_model(config: EngineConfig) -> OpenedModel:
     _check_gguf(config, folder)
     overrides = option_object("hf_overrides", config.hf_overrides)
     model = read_model_config(folder, config.model_impl, overrides)
-    resolved = config.resolve(model)
+    resolved = with_draft(config, config.resolve(model), model)
     tokenizer_folder = resolve_model(config.tokenizer) if config.tokenizer else folder
     tokenizer = Tokenizer.from_folder(tokenizer_folder, config.chat_template)
+    check_tokens(resolved, tokenizer)
     reads_pairs = has_pair_roles(tokenizer.chat_template)
     model = with_use(
         model, folder, config.runner, config.convert, tokenizer.backend.token_to_id, reads_pairs, overrides

@@ -130,7 +130,7 @@ class Backups:
 
     def blocks(self, used: UsedBlocks) -> BlockGather:
         """A gather of these KV blocks, which saves them or puts them back."""
-        return BlockGather(self._device, self._pools.device, self._pools.host, used)
+        return BlockGather(self._device, self._pools.all_device, self._pools.all_host, used)
 
     def _write(self, backup: Backup, saving: Saving) -> None:
         if isinstance(saving.contents, UsedBlocks):

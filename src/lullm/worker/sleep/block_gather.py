@@ -61,13 +61,14 @@ class BlockGather:
         are moved as words of one type, since torch does not index every type on every device.
         """
         for caches, block_ids, new_arena in self._pools:
-            num_bytes = caches[0].key[0].nbytes
-            num_at_once = max(self._part_bytes // num_bytes, 1)
-            word = torch.int64 if num_bytes % torch.int64.itemsize == 0 else torch.uint8
-            arena = new_arena("gather", max(self._part_bytes, num_bytes))
+            sides = [side for cache in caches for side in cache.tensors]
+            arena = new_arena("gather", max(self._part_bytes, *(side[0].nbytes for side in sides)))
             room = arena.empty((arena.capacity_bytes,), torch.uint8)
             try:
-                for side in (side for cache in caches for side in cache.tensors):
+                for side in sides:
+                    num_bytes = side[0].nbytes  # a draft model's differ
+                    num_at_once = max(self._part_bytes // num_bytes, 1)
+                    word = torch.int64 if num_bytes % torch.int64.itemsize == 0 else torch.uint8
                     words = side.flatten(1).view(word)  # [num_blocks, words of a block]
                     for ids in torch.tensor(block_ids, device=side.device).split(num_at_once):
                         yield words, ids, room[: len(ids) * num_bytes].view(word).view(len(ids), -1)

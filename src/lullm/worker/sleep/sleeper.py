@@ -32,9 +32,12 @@ from lullm.worker.sleep.backups import Backups
 from lullm.worker.sleep.saving import NOTHING, Saved, Saving, check_room, plan_saving
 from lullm.worker.sleep.speed import SleepSpeeds
 
-ARENA_TAGS = {WEIGHTS: ("weights", "lora"), KV_CACHE: ("kv_cache", "kv_swap", "graphs")}
-"""The tag of the KV cache covers the host pool and the workspace of a CPU's recorded steps, too. The latter is not
-saved, and neither are the places of adapters, which sleep with the weights: those that were read are kept elsewhere."""
+ARENA_TAGS = {WEIGHTS: ("weights", "draft", "lora"), KV_CACHE: ("kv_cache", "kv_swap", "graphs")}
+"""The tag of the weights covers those of a draft model: they never change, so its checkpoint is always their backup. The
+places of adapters sleep with the weights, too, and are not saved: those that were read are kept elsewhere.
+
+The tag of the KV cache covers the host pool and the workspace of a CPU's recorded steps, too. The latter is not
+saved."""
 
 
 def _release(arenas: Sequence[Arena]) -> None:
@@ -64,11 +67,20 @@ class Sleeper:
 
     Args:
         arenas: all memory of the worker.
+        draft: the weights of a draft model; None: there is none.
     """
 
-    def __init__(self, setup: WorkerSetup, store: WeightStore, pools: KVPools, arenas: list[Arena]):
+    def __init__(
+        self,
+        setup: WorkerSetup,
+        store: WeightStore,
+        pools: KVPools,
+        arenas: list[Arena],
+        draft: WeightStore | None = None,
+    ):
         self._device = setup.device
         self._store = store
+        self._draft = draft
         self._block_bytes = pools.block_bytes
         self._all_arenas = arenas
         self._backups = Backups(setup, store, pools, self._backend)
@@ -177,6 +189,8 @@ class Sleeper:
                 places = self._backups.blocks(saved.contents).places(mapping.awaited)
                 saved.backup.restore(places, in_turn=True)
                 self._speeds.observe(f"restore {saved.backup.target}", num_saved, time.perf_counter() - started)
+            if tag == WEIGHTS:
+                self._wake_draft(action, mapping)
             mapping.finish(self._arenas(tag))
             self._device.synchronize()
             if not ahead:
@@ -186,7 +200,21 @@ class Sleeper:
             self.cancel_wake_up(tag)
             hint = "; sleep(level=2, tags=['kv_cache']) gives them up" if tag == KV_CACHE else ""
             raise WakeUpError(f"{tag} still asleep: {error}{hint}") from error
-        return store.num_bytes if tag == WEIGHTS else num_saved
+        return store.num_bytes + self._num_draft_bytes if tag == WEIGHTS else num_saved
+
+    def _wake_draft(self, action: Action, mapping: ArenaMapping) -> None:
+        """Read the weights of a draft model again. Raises as `WeightStore.restore` and `load` do."""
+        if self._draft is None:
+            return
+        if action == "refill":
+            mapping.finish(self._arenas(WEIGHTS))
+            self._draft.load()
+        else:
+            self._draft.restore(NOTHING, None, self._device.synchronize, mapping.awaited)
+
+    @property
+    def _num_draft_bytes(self) -> int:
+        return 0 if self._draft is None else self._draft.num_bytes
 
     def commit_wake_up(self, tag: str) -> None:
         """Finish the wake-up of a tag; see `Backups.settle`. Idempotent."""
@@ -220,6 +248,8 @@ class Sleeper:
             wake_s += self._speeds.seconds(f"restore {saving.target}", saving.backup_bytes)
             if saving.tag == WEIGHTS and saving.backup_bytes < self._store.num_bytes:
                 wake_s += self._store.fill_s
+            if saving.tag == WEIGHTS and self._draft is not None:
+                wake_s += self._draft.fill_s
         # A sleep also frees what an allocator keeps for later. How much of that is resident cannot be known.
         self._device.trim()
         tags, num_saved = tuple(saving.tag for saving in savings), sum(saving.num_bytes for saving in savings)
@@ -273,7 +303,8 @@ class Sleeper:
         if self._mapping is None or not self._mapping.covers(self._arenas(tag)):
             self._end_mapping()
             saved = self._backups.saved.get(tag)
-            is_whole = tag != WEIGHTS or (saved is not None and saved.contents == self._store.names)
+            is_saved = self._draft is None and saved is not None and saved.contents == self._store.names
+            is_whole = tag != WEIGHTS or is_saved
             tags = [tag, *ahead] if is_whole else [tag]
             self._mapping = ArenaMapping([arena for each in tags for arena in self._arenas(each)])
         return self._mapping

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lullm.config.option.speculation import Speculation
-from lullm.sched.ngram import NgramDrafts, continuation
+from lullm.sched.guess.ngram import NgramDrafts, continuation
 from lullm.types.sequence import Sequence
 
 
@@ -77,14 +77,14 @@ def test_misses_make_it_silent_for_longer_and_longer():
     for _ in range(140):
         if drafts.propose(seq, 9):
             asked.append(len(seq))
-            drafts.learn(seq, 0)
+            drafts.learn(seq, 5, 0)
         seq.append(1)
     assert np.diff(asked).tolist() == [2, 4, 8, 16, 32, 32, 32]
     while not drafts.propose(seq, 9):
         seq.append(1)
-    drafts.learn(seq, 2)
+    drafts.learn(seq, 5, 2)
     assert drafts.propose(seq, 9), "one hit is enough"
-    drafts.learn(seq, 0)
+    drafts.learn(seq, 5, 0)
     seq.append(1)
     assert not drafts.propose(seq, 9)
     seq.append(1)

@@ -4,12 +4,14 @@ Answers often repeat passages of their prompt or of themselves: quotations, edit
 verifies the guesses (`Intake`) then gives several tokens. The tokens are those without drafts, whatever is guessed.
 """
 
+from collections.abc import Sequence as Seq
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from lullm.config.option.speculation import Speculation
 from lullm.types.sequence import Sequence
+from lullm.types.step import Span, StepPlan, StepResult
 
 _MOST_MISSES = 5
 
@@ -34,10 +36,12 @@ class _History:
 
 
 class NgramDrafts:
-    """The drafts of all sequences. What it keeps of a sequence goes with it.
+    """The drafts of all sequences. What it keeps of a sequence goes with it. Implements `Guesser`.
 
-    A sequence whose drafts are all wrong has none for 1, 3, 7 and at most 31 tokens.
+    A sequence whose drafts are all wrong has none for 1, 3, 7 and at most 31 tokens, unless the number is fixed.
     """
+
+    num_withheld = 0
 
     def __init__(self, speculation: Speculation):
         self._speculation = speculation
@@ -54,8 +58,27 @@ class NgramDrafts:
         num_tokens = min(most, how.num_speculative_tokens)
         return continuation(history.tokens(seq.token_ids), how.prompt_lookup_min, how.prompt_lookup_max, num_tokens)
 
-    def learn(self, seq: Sequence, num_right: int) -> None:
+    def begin(self, seqs: Seq[Sequence]) -> None:
+        """See `Guesser`."""
+
+    def num_behind(self, seq: Sequence) -> int:
+        """None: the text is there."""
+        return 0
+
+    def take_spans(self) -> list[Span]:
+        """None: no model drafts."""
+        return []
+
+    def forget(self, seq: Sequence) -> None:
+        """Nothing lies in blocks."""
+
+    def observe(self, plan: StepPlan, result: StepResult) -> None:
+        """See `Guesser`."""
+
+    def learn(self, seq: Sequence, num: int, num_right: int) -> None:
         """So many of the drafts that `propose` gave last were right. Before the sequence gets its tokens."""
+        if self._speculation.adaptive is False:
+            return
         history = self._histories[seq]
         if num_right:
             history.num_misses = 0

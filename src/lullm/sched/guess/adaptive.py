@@ -1,0 +1,184 @@
+"""AdaptiveGuesses: as many guesses as pay, by how often they were right and by what steps cost.
+
+Before each plan it compares ways to go on: guesses for all sequences, or for half of them, a quarter ... (those whose
+guesses are right most often), and 1, 2, ... guesses each. A way gives a token for each sequence and for each right
+guess, and takes the seconds of a step with these rows, and of the draft model's turns. All of this is measured
+(`StepCosts`). What was never tried is taken for cheap, and so is tried.
+
+A guess behind others counts only if those were right: so of k guesses that are each right with probability p,
+p + p^2 + ... + p^k are accepted (Leviathan et al., "Fast inference from transformers via speculative decoding", 2023).
+
+Where no way pays, nothing is guessed. A trial comes after 16 steps, then after 32, and at most after 64 (n-grams) or
+1,024; it takes only sequences of which a draft model has few tokens to see before. So the cost of a useless guesser
+tends to nothing.
+"""
+
+from collections.abc import Sequence as Seq
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from lullm.sched.guess.costs import StepCosts
+from lullm.sched.guess.guesser import Guesser, may_be_guessed
+from lullm.types.packed import INT_BYTES
+from lullm.types.sequence import Sequence
+from lullm.types.step import Span, StepPlan, StepResult
+
+_GAIN = 1.03
+"""A way to guess must promise so much more than none, or than the present way: measurements differ by as much."""
+_FIRST_RATE, _PRIOR = 0.7, 2.0
+"""How often guesses are right before any was verified; and how many verified ones this, or the rate of all sequences,
+weighs for one of them."""
+_MEMORY_OF_ONE, _MEMORY_OF_ALL = 0.85, 0.98
+"""The weight of the past, per verified draft of a sequence, and of all."""
+_FORGETTING = 0.97
+"""The weight of the past per step without a guess: after 50 steps a sequence is as any other."""
+_FIRST_WAIT, _LONGEST_WAIT, _LONGEST_WAIT_OF_MODEL = 16, 64, 1024
+_TRIAL_SHARE = 1 / 64
+"""Tokens that a draft model sees for a trial, at most, per token of all sequences since the last one."""
+
+
+class _Rate:
+    """How often guesses were right, with less weight for older ones."""
+
+    __slots__ = ("right", "tried")
+
+    def __init__(self, right: float = 0.0, tried: float = 0.0):
+        self.right, self.tried = right, tried
+
+    def add(self, num: int, num_right: int, memory: float) -> None:
+        """Of `num` guesses the first `num_right` were right. Those behind the first wrong one say nothing."""
+        self.right = self.right * memory + num_right
+        self.tried = self.tried * memory + num_right + (num_right < num)
+
+    def fade(self) -> None:
+        self.right *= _FORGETTING
+        self.tried *= _FORGETTING
+
+
+class AdaptiveGuesses:
+    """Gives the guesses of `guesser`, or fewer. Implements `Guesser`.
+
+    Args:
+        most: `num_speculative_tokens`.
+        has_model: guesses cost time of their own, beside that of their rows.
+    """
+
+    def __init__(self, guesser: Guesser, most: int, has_model: bool):
+        self._guesser = guesser
+        self._most = most
+        self._has_model = has_model
+        self.num_withheld = 0
+        self._costs, self._draft_costs = StepCosts(), StepCosts()
+        self._all = _Rate(_FIRST_RATE * _PRIOR, _PRIOR)
+        self._rates: WeakKeyDictionary[Sequence, _Rate] = WeakKeyDictionary()
+        self._allowed: dict[Sequence, int] = {}
+        self._way = (1.0, most)  # share of the sequences, guesses for each
+        self._num_steps = self._num_tokens = 0  # since the last guess
+        self._wait = _FIRST_WAIT
+
+    def begin(self, seqs: Seq[Sequence]) -> None:
+        """See `Guesser`. Chooses who has how many guesses."""
+        self._guesser.begin(seqs)
+        self._allowed.clear()
+        able = [seq for seq in seqs if may_be_guessed(seq)]
+        if not able:
+            return
+        if self._has_model and self._draft_costs.is_empty:  # one sequence shows what a turn costs
+            chosen, most = [min(able, key=self._guesser.num_behind)], self._most
+        else:
+            rates = {seq: self._rate(seq) for seq in able}
+            able.sort(key=lambda seq: -rates[seq])
+            num_chosen, most = self._best_way(np.array([rates[seq] for seq in able]), len(seqs))
+            chosen = able[:num_chosen]
+        if not most:
+            chosen, most = self._trial(able), 1
+        else:
+            self._wait = _FIRST_WAIT
+        self._allowed = dict.fromkeys(chosen, most)
+        self._num_steps, self._num_tokens = (0, 0) if chosen else (self._num_steps + 1, self._num_tokens + len(seqs))
+        for seq in able:
+            if seq not in self._allowed and (rate := self._rates.get(seq)) is not None:
+                rate.fade()
+
+    def num_behind(self, seq: Sequence) -> int:
+        """See `Guesser`."""
+        return self._guesser.num_behind(seq)
+
+    def propose(self, seq: Sequence, most: int) -> list[int]:
+        """See `Guesser`."""
+        allowed = self._allowed.get(seq, 0)
+        self.num_withheld += max(min(most, self._most) - allowed, 0)
+        return self._guesser.propose(seq, min(most, allowed)) if allowed else []
+
+    def take_spans(self) -> list[Span]:
+        """See `Guesser`."""
+        return self._guesser.take_spans()
+
+    def learn(self, seq: Sequence, num: int, num_right: int) -> None:
+        """See `Guesser`."""
+        self._all.add(num, num_right, _MEMORY_OF_ALL)
+        self._rates.setdefault(seq, _Rate()).add(num, num_right, _MEMORY_OF_ONE)
+        self._guesser.learn(seq, num, num_right)
+
+    def forget(self, seq: Sequence) -> None:
+        """See `Guesser`."""
+        self._guesser.forget(seq)
+
+    def observe(self, plan: StepPlan, result: StepResult) -> None:
+        """See `Guesser`. A step of decodes is a measurement, and so is a draft model that has little to see before."""
+        if plan.spans and all(len(span.token_ids) == INT_BYTES and span.draws for span in plan.spans):
+            self._costs.add(len(plan.spans), result.compute_s)
+        drafts = plan.draft_spans
+        if drafts and result.guesses and all(len(span.token_ids) == INT_BYTES for span in drafts):
+            num_of_seq: dict[int, int] = {}
+            for span in plan.spans:
+                num_of_seq[span.seq_id] = num_of_seq.get(span.seq_id, 0) + 1
+            num_turns = max(num_of_seq.values()) - 1
+            self._draft_costs.add(len({span.seq_id for span in drafts}), result.draft_s / num_turns)
+        self._guesser.observe(plan, result)
+
+    def _rate(self, seq: Sequence) -> float:
+        """The expected share of right guesses: the sequence's own, and that of all while it has few."""
+        prior = self._all.right / self._all.tried
+        own = self._rates.get(seq)
+        return prior if own is None else (own.right + _PRIOR * prior) / (own.tried + _PRIOR)
+
+    def _best_way(self, rates: np.ndarray, num_rows: int) -> tuple[int, int]:
+        """(sequences that guess, guesses for each), the first with the highest `rates` [N]; none pay: (0, 0)."""
+        base_s = self._costs.seconds(num_rows)
+        if base_s is None:
+            return len(rates), self._most
+        if num_rows < self._costs.smallest:  # the time without guesses comes first
+            return 0, 0
+        # [N, most]: tokens that the first n sequences gain by 1, 2, ... guesses
+        gains = (rates[:, None] ** np.arange(1, self._most + 1)).cumsum(axis=1).cumsum(axis=0)
+        best, best_way = _GAIN * num_rows / base_s, (0, 0)
+        num = len(rates)
+        while num:
+            turn_s = self._draft_costs.seconds(num) or 0.0
+            for most in range(1, self._most + 1):
+                seconds = (self._costs.seconds(num_rows + num * most) or base_s) + most * turn_s
+                tokens_per_s = (num_rows + float(gains[num - 1, most - 1])) / seconds
+                share = num / len(rates)
+                if (share, most) == self._way:  # each number of rows is recorded once, so it is changed with reason
+                    tokens_per_s *= _GAIN
+                if tokens_per_s > best:
+                    best, best_way = tokens_per_s, (num, most)
+            num //= 2
+        self._way = (best_way[0] / len(rates), best_way[1])
+        return best_way
+
+    def _trial(self, able: list[Sequence]) -> list[Sequence]:
+        """The sequences that guess once though it does not pay, to see whether it still does not; mostly none."""
+        if self._num_steps < self._wait:
+            return []
+        room, chosen = int(self._num_tokens * _TRIAL_SHARE) + 1, list[Sequence]()
+        for num_behind, seq in sorted(((self._guesser.num_behind(seq), seq) for seq in able), key=lambda each: each[0]):
+            if num_behind > room:
+                break
+            room -= num_behind
+            chosen.append(seq)
+        if chosen:
+            self._wait = min(2 * self._wait, _LONGEST_WAIT_OF_MODEL if self._has_model else _LONGEST_WAIT)
+        return chosen

@@ -1,0 +1,62 @@
+"""Guesser: proposes the next tokens of sequences, for a step that verifies them (`Intake`).
+
+The tokens of a sequence are those without guesses, whatever is guessed. So a guesser may be wrong, stop and begin again
+at any time.
+"""
+
+from collections.abc import Sequence as Seq
+from typing import Protocol
+
+from lullm.types.sequence import Sequence
+from lullm.types.step import Span, StepPlan, StepResult
+
+
+class Guesser(Protocol):
+    """Guesses for all sequences. What it keeps of a sequence goes with it.
+
+    Attributes:
+        num_withheld: guesses that were possible and not made, since they would have cost too much.
+    """
+
+    num_withheld: int
+
+    def begin(self, seqs: Seq[Sequence]) -> None:
+        """A plan begins, in which these sequences run, if there is room."""
+        ...
+
+    def num_behind(self, seq: Sequence) -> int:
+        """Tokens that must be computed, beside those of the sequence itself, before its next token can be guessed."""
+        ...
+
+    def propose(self, seq: Sequence, most: int) -> list[int]:
+        """At most `most` guesses of the tokens behind all of `seq`, none of which is pending.
+
+        All GUESSED_TOKEN: the draft model guesses them, by `take_spans`.
+        """
+        ...
+
+    def take_spans(self) -> list[Span]:
+        """The plan is complete. What a draft model computes in it; see `StepPlan`."""
+        ...
+
+    def learn(self, seq: Sequence, num: int, num_right: int) -> None:
+        """Of `num` guesses for the sequence the first `num_right` were right. Before the sequence gets its tokens."""
+        ...
+
+    def forget(self, seq: Sequence) -> None:
+        """The sequence has lost its blocks; it is computed again."""
+        ...
+
+    def observe(self, plan: StepPlan, result: StepResult) -> None:
+        """A step has ended."""
+        ...
+
+
+def may_be_guessed(seq: Sequence) -> bool:
+    """Whether the next tokens of a sequence can be guessed.
+
+    Not before its first token, which forks share, nor while a token is pending; not for beams, and not where draws read
+    the tokens before them.
+    """
+    params = seq.draw_params
+    return params is not None and not params.reads_tokens and not seq.num_pending and seq.output_len > 0
