@@ -12,6 +12,7 @@ from lullm.kv.pool_pair import PoolPair
 from lullm.kv.prefix import CachedPrefix, PrefixCacheStats, find_prefix, nothing_cached
 from lullm.kv.state.table import StateTable
 from lullm.types.sequence import Sequence, SequenceGroup
+from lullm.types.vision.tile import TilePlace
 from lullm.units import cdiv
 
 
@@ -136,16 +137,16 @@ class BlockAdmission:
         self._root = salted_root(salt)
         for seq_id, tables in self._tables.items():
             if not any(table.block_ids for table in tables):
-                self._tables[seq_id] = self._empty_tables(tables[0].hashes.salt)
+                self._tables[seq_id] = self._empty_tables(tables[0].hashes.salt, tables[0].hashes.tiles)
 
     def _tables_of(self, seq: Sequence) -> tuple[BlockTable, ...]:
         tables = self._tables.get(seq.seq_id)
         if tables is None:
-            tables = self._tables[seq.seq_id] = self._empty_tables(seq.cache_salt)
+            tables = self._tables[seq.seq_id] = self._empty_tables(seq.cache_salt, seq.tiles)
         return tables
 
-    def _empty_tables(self, salt: str) -> tuple[BlockTable, ...]:
-        hashes = BlockHashes(self._block_size, self._root, salt)
+    def _empty_tables(self, salt: str, tiles: Seq[TilePlace]) -> tuple[BlockTable, ...]:
+        hashes = BlockHashes(self._block_size, self._root, salt, tiles)
         release_later = self._pools.release_later
         return tuple(
             BlockTable(self._device, hashes, index)

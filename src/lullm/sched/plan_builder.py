@@ -51,7 +51,8 @@ class PlanBuilder:
 
     __slots__ = (
         "_block_space", "_copies", "_drafts", "_max_model_len", "_num_ends", "_num_spare_draws", "_roster",
-        "_spare_draws", "budget", "is_blocked", "reads_draws", "share", "spans", "swap_in", "swap_out",
+        "_max_kept_rows", "_spare_draws", "budget", "is_blocked", "reads_draws", "share", "spans", "swap_in",
+        "swap_out",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +76,7 @@ class PlanBuilder:
         self._roster = roster
         self._drafts = drafts
         self._max_model_len = limits.max_model_len
+        self._max_kept_rows = limits.max_num_batched_tokens
         self._num_spare_draws = num_spare_draws
         self._spare_draws: int | None = None  # not counted yet: counting the sequences costs a tenth of a plan
 
@@ -118,7 +120,8 @@ class PlanBuilder:
     def complete(self) -> StepPlan:
         """The plan, after the last group was added. Call once."""
         demoted, restored = self._block_space.take_cache_moves()
-        return StepPlan(self.spans, demoted + self.swap_out, restored + self.swap_in, self._copies)
+        tiles, dropped = self._block_space.tiles.take(self._max_kept_rows) if self.spans else ([], [])
+        return StepPlan(self.spans, demoted + self.swap_out, restored + self.swap_in, self._copies, tiles, dropped)
 
     def _can_draw_together(self, seqs: list[Sequence], reserved: int) -> bool:
         """Whether all beams can reach their ends in this step. They are compared, so all draw or none does."""
@@ -184,6 +187,7 @@ class PlanBuilder:
             b"" if params.prompt_logprobs is None else self._prompt_targets(group, seq, start, end),
             params.prompt_logprobs or 0,
             None if pooled is None else pooled.wanted(start, end),
+            self._block_space.tiles.show(seq, start, end) if seq.tiles else (),
         )
 
     def _prompt_targets(self, group: SequenceGroup, seq: Sequence, start: int, end: int) -> PackedInts:

@@ -8,25 +8,29 @@ from lullm.types.guided.params import Guide
 from lullm.types.pooling.params import Pooling
 from lullm.types.reply.rules import CallRules, ReplyRules
 from lullm.types.sampling_params import OutputKind, SamplingParams
+from lullm.types.vision.tile import TilePlace
 
 
 class TextPrompt(TypedDict):
     """A prompt as a dict with its text. `split_special_tokens`: as in `Conversation`, and off by default.
 
     `cache_salt`: only prompts with the same salt share cached prefixes. `suffix`: the model writes the text between the
-    prompt and the suffix.
+    prompt and the suffix. `multi_modal_data`: `{"image": picture}` or a list of pictures (PIL images or arrays), one
+    for each place that the text has for one, in order.
     """
 
     prompt: str
+    multi_modal_data: NotRequired[Mapping[str, Any] | None]
     split_special_tokens: NotRequired[bool | None]
     cache_salt: NotRequired[str | None]
     suffix: NotRequired[str | None]
 
 
 class TokensPrompt(TypedDict):
-    """A prompt as a dict with its token ids."""
+    """A prompt as a dict with its token ids. `multi_modal_data`: as in `TextPrompt`, for one id each."""
 
     prompt_token_ids: Sequence[int]
+    multi_modal_data: NotRequired[Mapping[str, Any] | None]
     cache_salt: NotRequired[str | None]
 
 
@@ -74,7 +78,7 @@ class GenerateRequest:
     `ignore_eos`. `bad_words_ids`: `bad_words` as token sequences to forbid. `guide`: the grammar of
     `structured_outputs`. `pooling`: the prompt is pooled, and no tokens are drawn; then `params` are `NO_TOKENS`.
     `cache_salt`: only requests with the same salt share cached prefixes. `reply`: how the answer to a conversation is
-    read; None: as text.
+    read; None: as text. `tiles`: of the prompt's pictures, in order.
     """
 
     request_id: str
@@ -90,6 +94,7 @@ class GenerateRequest:
     guide: Guide | None = None
     cache_salt: str = ""
     reply: ReplyRules | None = None
+    tiles: tuple[TilePlace, ...] = ()
 
 
 NO_TOKENS = SamplingParams(output_kind=OutputKind.FINAL_ONLY)

@@ -1,8 +1,8 @@
 """One step as plain data: the scheduler's `StepPlan` and the workers' `StepResult`.
 
-A plan is complete: a worker needs nothing of earlier plans to run it, so preemption, forks and a restarted worker need
-no messages of their own. A plan is plain data: it shares nothing with the scheduler's state, and
-`lullm.types.step_codec` turns it into bytes and back.
+A plan is complete: a worker needs nothing of earlier plans to run it, except rows of pictures (`tiles`), so preemption,
+forks and a restarted worker need no messages of their own. A plan is plain data: it shares nothing with the scheduler's
+state, and `lullm.types.step_codec` turns it into bytes and back.
 """
 
 from typing import Protocol, TypeVar
@@ -12,6 +12,7 @@ import msgspec
 from lullm.types.draw import Draw
 from lullm.types.packed import PackedInts, num_packed
 from lullm.types.pooling.rows import PackedFloats, RowRange
+from lullm.types.vision.tile import Tile, TileRows
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -36,7 +37,8 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `draws` is empty while the sequence has more tokens to compute. It has several entries, all of one row, when
     sequences are about to be forked. A draft is a span of its own behind those of its sequence. `prompt_targets`: for
     `prompt_logprobs`, the next token of each of the first rows; empty otherwise. `pooled_rows`: rows to sum for the
-    caller. Their hidden states are summed, or the results of the model's head for them.
+    caller. Their hidden states are summed, or the results of the model's head for them. `tiles`: rows of pictures in
+    place of tokens.
     """
 
     seq_id: int
@@ -47,6 +49,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prompt_targets: PackedInts = b""
     num_prompt_logprobs: int = 0
     pooled_rows: RowRange | None = None
+    tiles: tuple[TileRows, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -59,12 +62,18 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True):
-    """The work of one step, in the order: swap out, swap in, copy, spans."""
+    """The work of one step, in the order: swap out, swap in, copy, tiles, spans.
+
+    A worker keeps the rows of `tiles` for later spans until a plan has their digest in `tiles_to_drop`, or until the
+    engine sleeps.
+    """
 
     spans: list[Span]
     blocks_to_swap_out: list[BlockPair] = []
     blocks_to_swap_in: list[BlockPair] = []
     blocks_to_copy: list[BlockPair] = []
+    tiles: list[Tile] = []
+    tiles_to_drop: list[bytes] = []
 
     @property
     def num_tokens(self) -> int:

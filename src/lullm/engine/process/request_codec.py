@@ -33,6 +33,7 @@ def encode_request(request: GenerateRequest) -> WireRequest:
         cache_salt=_bytes(request.cache_salt),
         thinking=reply.thinking if reply else None,
         shown_token_ids=tuple(reply.shown_token_ids) if reply else (),
+        tiles=request.tiles,
     )
 
 
@@ -55,6 +56,7 @@ def decode_request(wire: WireRequest) -> GenerateRequest:
         guide=wire.guide,
         cache_salt=_text(wire.cache_salt),
         reply=reply,
+        tiles=wire.tiles,
     )
 
 

@@ -136,7 +136,8 @@ class ReplicaClient(EngineClient):
             self._router.end(ticket)
 
     def _route(self, request: GenerateRequest) -> Ticket:
-        token_ids, hashes = request.prompt_token_ids, BlockHashes(self.config.block_size, salt=request.cache_salt)
+        token_ids = request.prompt_token_ids
+        hashes = BlockHashes(self.config.block_size, salt=request.cache_salt, tiles=request.tiles)
         num_blocks = min(len(token_ids) // self.config.block_size, _MAX_HASHED) * self.config.enable_prefix_caching
         hashes.extend(token_ids, num_blocks)
         return self._router.send(
