@@ -102,6 +102,8 @@ def test_several_workers(checkpoint, expected, monkeypatch, backend):
 
 
 def test_a_worker_in_a_process(checkpoint, expected):
+    if "llava" in str(type(checkpoint.processor)).lower():
+        pytest.skip("the same with fewer tiles")
     with LLM(str(checkpoint.folder), **OPTIONS, distributed_executor_backend="mp", enable_sleep_mode=True) as llm:
         check(llm.generate(prompts(), GREEDY, use_tqdm=False), expected)
         llm.sleep(1)

@@ -15,7 +15,7 @@ from lullm.errors import InvalidRequestError
 from lullm.units import MIB
 
 MAX_FILE_BYTES = 64 * MIB
-_DATA = re.compile(r"data:(?P<kind>[^,;]*)(?P<options>(;[^,;]*)*),", re.ASCII)
+_DATA = re.compile(r"data:(?P<kind>[^,;]*)(?P<options>(;[^,;]*)*),", re.ASCII | re.IGNORECASE)
 
 
 def picture_bytes(url: str, allowed_folder: Path | None = None) -> bytes:

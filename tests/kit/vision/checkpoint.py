@@ -1,4 +1,4 @@
-"""Tiny random checkpoints that see pictures, in the form people download them, with transformers' model and processor."""
+"""Tiny random checkpoints that see pictures, as people download them, with transformers' model and processor."""
 
 import json
 import random

@@ -37,7 +37,7 @@ class TileLedger:
         Args:
             capacity: rows to keep at most, unless the plan itself shows more.
         """
-        if not (self._sent or self._forgotten):
+        if not (self._sent or self._forgotten or self._num_kept > capacity):
             self._shown.clear()
             return [], []
         kept = {tile.digest for tile in self._sent}

@@ -24,6 +24,10 @@ class Tile(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return cls(hashlib.blake2b(size.to_bytes(4, "little") + pixels, digest_size=16).digest(), size, pixels)
 
 
+    def __repr__(self) -> str:
+        return f"Tile({self.digest.hex()}, {self.size})"
+
+
 class TilePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A tile in place of the prompt's tokens `start` .. `start` + `num_rows` - 1."""
 
