@@ -93,6 +93,8 @@ def test_older_and_newer_files(tmp_path):
         (LLAVA, LLAVA_PICTURES | {"crop_size": {"height": 336, "width": 224}}, "crop_size"),
         (LLAVA, LLAVA_PICTURES | {"size": {"shortest_edge": 224}}, "shortest_edge 224"),
         (LLAVA, LLAVA_PICTURES | {"image_mean": [0.5]}, "image_mean"),
+        (LLAVA, LLAVA_PICTURES | {"image_std": [float("nan"), 1, 10**400]}, "image_std"),
+        (LLAVA | {"vision_config": {"image_size": 2048, "patch_size": 1}}, LLAVA_PICTURES, "2048 patches"),
         (LLAVA, LLAVA_PICTURES | {"resample": "cubic"}, "resample"),
         (SMOL | {"scale_factor": 4}, SMOL_PICTURES, "scale_factor 4"),
         (SMOL, SMOL_PICTURES | {"size": {"longest_edge": 384 * 17}}, "16 tiles"),

@@ -36,6 +36,7 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 """By the class of the image processor: the values of missing keys, as in transformers."""
 _MOST_TILES_PER_SIDE = 16
+_MOST_VALUE = 1e6
 
 
 def processor_data(folder: Path) -> dict[str, Any] | None:
@@ -116,6 +117,7 @@ def _square(data: dict[str, Any], name: str) -> int:
 
 def _channels(data: dict[str, Any], name: str) -> tuple[float, ...]:
     values = data[name]
-    if not isinstance(values, list) or len(values) != 3 or not all(isinstance(one, float | int) for one in values):
+    is_list = isinstance(values, list) and len(values) == 3
+    if not is_list or not all(isinstance(one, float | int) and abs(one) <= _MOST_VALUE for one in values):
         raise ModelLoadError(f"{name} {shown(values)} of its image processor is not a list of three numbers")
     return tuple(map(float, values))

@@ -21,6 +21,7 @@ logger = get_logger(__name__)
 
 MOST_EDGE = 1 << 13
 """Pixels. The largest known tile has 980."""
+_MOST_SIDES = 512
 
 _CLIP: dict[str, Any] = {
     "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
@@ -101,4 +102,6 @@ def read_tower(
     )
     if tower.patch_size > tower.image_size:
         raise ModelLoadError(f"its tower's patch_size {tower.patch_size} is above image_size {tower.image_size}")
+    if tower.num_sides > _MOST_SIDES:
+        raise ModelLoadError(f"its tower has {tower.num_sides} patches on a side, more than {_MOST_SIDES}")
     return tower

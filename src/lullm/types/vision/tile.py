@@ -23,7 +23,6 @@ class Tile(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """The tile of these pixels. The digest is cryptographic, since caches are shared by it."""
         return cls(hashlib.blake2b(size.to_bytes(4, "little") + pixels, digest_size=16).digest(), size, pixels)
 
-
     def __repr__(self) -> str:
         return f"Tile({self.digest.hex()}, {self.size})"
 
