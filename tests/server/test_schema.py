@@ -218,7 +218,7 @@ def test_an_answer_can_be_sent_back_as_it_came():
         {"role": "user", "content": None},
         {"role": "user"},
         {"content": "x"},
-        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"uri": "x"}}]},
         {"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]},
         {"role": "user", "content": 3},
         "text",
@@ -230,13 +230,14 @@ def test_message_of_a_wrong_form(fields):
     assert info.value.status == 400 and info.value.param == "messages"
 
 
-@pytest.mark.parametrize("kind", ["image_url", "input_audio", "poem"])
-def test_a_picture_is_refused_in_words(kind):
+@pytest.mark.parametrize("kind", ["video_url", "input_audio", "poem"])
+def test_other_media_are_refused_in_words(kind):
     part = {"type": kind, kind: {"url": "x"}}
     with pytest.raises(ApiError) as info:
         parse_body(ChatBody, json.dumps({"messages": [{"role": "user", "content": [part]}]}).encode(), [])
-    hint = "" if kind == "poem" else " (this model takes text only)"
-    words = f"messages.0.content.0: type '{kind}' is not supported by this server{hint}; it takes 'text', 'refusal'"
+    hint = "" if kind == "poem" else " (of all media, only pictures are taken)"
+    taken = "it takes 'text', 'refusal', 'image_url'"
+    words = f"messages.0.content.0: type '{kind}' is not supported by this server{hint}; {taken}"
     assert info.value.message == words
 
 

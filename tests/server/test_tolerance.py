@@ -90,7 +90,7 @@ def test_a_tool_that_shows_a_picture(start, replying, path, body, name):
     engine = replying(QWEN_TOOLS, "yes")
     with start(engine).http() as http:
         assert ignored(http.post(path, json={"model": "scripted"} | body)) == name
-    assert "<tool_response>\n[image left out: this model takes text only]\n</tool_response>" in engine.prompts[0]
+    assert "<tool_response>\n[image left out: the result of a tool is text here]\n</tool_response>" in engine.prompts[0]
     with start(replying(QWEN_TOOLS), unknown_fields="refuse").http() as http:
         assert http.post(path, json={"model": "scripted"} | body).status_code == 400
 

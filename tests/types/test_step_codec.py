@@ -10,6 +10,7 @@ from lullm.types.draw import Draw, DrawParams, LogitEdits, ThinkingBudget
 from lullm.types.packed import num_packed, pack, pack_one, unpack
 from lullm.types.step import NO_TOKEN, PENDING_TOKEN, DrawnToken, PooledSum, Span, StepPlan, StepResult
 from lullm.types.step_codec import decode_plan, decode_result, encode_plan, encode_result
+from lullm.types.vision.tile import Tile, TileRows
 
 EDITS = LogitEdits(
     presence_penalty=-0.5,
@@ -32,15 +33,18 @@ def test_a_plan():
             Span(9, 30, pack([4, PENDING_TOKEN]), (pack([0, -1, 2**31 - 1]), pack([])), draws),
             Span(2, 0, pack([151_935]), (pack([3]),), (), pack([6]), 5),
             Span(4, 8, pack([1, 2]), (pack([5]),), pooled_rows=(0, 2)),
+            Span(5, 8, pack([1, 2]), (pack([5]),), tiles=(TileRows(b"a" * 16, 0, 7, 1), TileRows(b"b" * 16, 1, 0, 1))),
         ],
         [(1, 2)],
         [(3, 4), (5, 6)],
         [(7, 8)],
+        [Tile.of(2, bytes(range(12)))],
+        [b"c" * 16],
     )
     received = decode_plan(encode_plan(plan))
     assert received == plan and repr(received) == repr(plan), "types, too"
     assert decode_plan(encode_plan(StepPlan([]))).is_empty
-    assert [span.end for span in received.spans] == [32, 1, 10] and received.num_tokens == 5
+    assert [span.end for span in received.spans] == [32, 1, 10, 10] and received.num_tokens == 7
 
 
 def test_a_result():

@@ -15,4 +15,5 @@ has a model's own sampling parameters; `field` and `json_file` read files with b
 - `gguf/`: the header of a GGUF file, and the config in it.
 - `parallel/`: the sizes of a worker's share.
 - `pooling/`: a folder's settings for embeddings and scores.
+- `vision/`: how a model sees pictures.
 """

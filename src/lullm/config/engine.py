@@ -16,6 +16,7 @@ from lullm.config.engine_option import EngineOptions
 from lullm.config.json_file import given_path
 from lullm.config.model import ModelConfig, ModelDType
 from lullm.config.option.option import described, options_of
+from lullm.config.option.pictures import parse_max_pictures
 from lullm.config.option.speculation import parse_speculation
 from lullm.config.option.vllm import ELSEWHERE, VLLM_OPTIONS
 from lullm.config.parallel.cut import parse_pipeline_layers
@@ -72,7 +73,7 @@ class EngineConfig(UserOptions):
                 f"unknown option {', '.join(map(repr, unknown))}{hints}; options are: {', '.join(sorted(known))}"
             )
         said = {name: value for name, value in own.items() if value is not None or known[name].is_optional}
-        for name in ("override_generation_config", "hf_overrides", "speculative_config"):
+        for name in ("override_generation_config", "hf_overrides", "speculative_config", "limit_mm_per_prompt"):
             if isinstance(override := said.get(name), dict):  # vLLM's form of it
                 said[name] = json.dumps(override) if override else None
         paths = {name: os.fspath(value) for name, value in said.items() if isinstance(value, os.PathLike)}
@@ -105,7 +106,10 @@ class EngineConfig(UserOptions):
         return ResolvedConfig(
             **{field.name: getattr(self, field.name) for field in dataclasses.fields(EngineOptions)}
             | {"quantization": self.quantization or (None if on_gpu else model.quantization)}
-            | {"sleep_dir": self.sleep_dir and str(given_path(self.sleep_dir))},
+            | {
+                name: (given := getattr(self, name)) and str(given_path(given))
+                for name in ("sleep_dir", "allowed_local_media_path")
+            },
             served_model_name=self.served_model_name or self.model,
             dtype=model.dtype if self.dtype == "auto" else cast(ModelDType, self.dtype),
             max_model_len=max_model_len,
@@ -116,6 +120,7 @@ class EngineConfig(UserOptions):
             pipeline_layers=parse_pipeline_layers(self.pipeline_layers, self.pipeline_parallel_size),
             keep_backup=(on_gpu and self.enable_sleep_mode) if self.keep_backup is None else self.keep_backup,
             speculative_config=speculation,
+            max_pictures=0 if self.language_model_only else parse_max_pictures(self.limit_mm_per_prompt),
         )
 
 

@@ -73,6 +73,15 @@ class EngineOptions:
         "model",
         advice="leave it out for GGUF files and quantized checkpoints, which are read as they are",
     )
+    language_model_only: bool = option(
+        False, "load the text model of a checkpoint that reads pictures, without its tower", "model"
+    )
+    allowed_local_media_path: str | None = option(
+        None,
+        "folder whose pictures conversations may name by file:// URLs; default: none, so pictures come as data: URLs",
+        "model",
+        value_name="FOLDER",
+    )
     seed: int | None = option(
         0, "seed of the engine, from which requests without one draw theirs; None ('none') is random", "model", least=0
     )

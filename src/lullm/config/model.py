@@ -6,7 +6,7 @@ and `dtype`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, cast, get_args
@@ -35,6 +35,8 @@ from lullm.config.json_file import overridden, read_object
 from lullm.config.pooling.architecture import split_architecture
 from lullm.config.pooling.pooler import PoolerConfig, TokenScore
 from lullm.config.rope import MOST_POSITIONS
+from lullm.config.vision.reading import read_vision
+from lullm.config.vision.vision import VisionConfig
 from lullm.errors import ConfigError, ModelLoadError
 from lullm.log import get_logger
 from lullm.types.layer_kind import FullAttention, KVHeads, LayerKind, SlidingWindow, attended_kind
@@ -80,6 +82,7 @@ class ModelConfig:
         foreign: the whole file, for a model that transformers' code computes; None: lullm computes it.
         share: of a worker's part of a model (`config.parallel.share`), whose sizes these are; None: all of it.
         stage: which layers a worker has; the other fields are of all layers.
+        vision: how it sees pictures; None: not at all, for the reason `no_vision`, empty for a model of text.
     """
 
     architecture: str
@@ -104,6 +107,8 @@ class ModelConfig:
     foreign: Mapping[str, Any] | None = field(default=None, compare=False)
     share: Share | None = None
     stage: PipelineStage = PipelineStage()
+    vision: VisionConfig | None = None
+    no_vision: str = field(default="", compare=False)
 
     @property
     def quantization(self) -> Literal[None, "int8"]:
@@ -227,7 +232,10 @@ class ModelConfig:
             raise ModelLoadError(
                 f"{folder} has no config.json; a model folder holds config.json, tokenizer.json and *.safetensors"
             ) from None
-        config = cls.from_dict(overridden(with_mlx_method(with_own_file(data, folder)), overrides))
+        data = overridden(with_mlx_method(with_own_file(data, folder)), overrides)
+        config = cls.from_dict(data)
+        vision, no_vision = read_vision(data, folder, config.architecture, config.vocab_size)
+        config = replace(config, vision=vision, no_vision=no_vision)
         if unknown := overrides.keys() & config.unknown_keys:
             raise ConfigError(f"hf_overrides: nothing is known about {', '.join(sorted(unknown))}")
         if config.unknown_keys:

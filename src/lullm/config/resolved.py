@@ -9,6 +9,7 @@ from typing import Literal
 
 from lullm.config.engine_option import EngineOptions
 from lullm.config.model import ModelConfig, ModelDType
+from lullm.config.option.pictures import MOST_PICTURES
 from lullm.config.option.sleep_after import SleepRung
 from lullm.config.option.speculation import Speculation
 
@@ -38,6 +39,7 @@ class ResolvedConfig(EngineOptions):
         pipeline_layers: layers of each stage; empty: there is one stage, or the engine has not chosen yet.
         speculative_config: how the next tokens are guessed; None: they are not. draft: the model that guesses them.
         keep_backup: the host memory of a sleep stays allocated, with the weights in it, for the next sleep.
+        max_pictures: the most pictures of a prompt; 0: the model is loaded without what reads them.
     """
 
     served_model_name: str
@@ -50,6 +52,7 @@ class ResolvedConfig(EngineOptions):
     keep_backup: bool
     speculative_config: Speculation | None = None
     draft: DraftModel | None = None
+    max_pictures: int = MOST_PICTURES
 
     @property
     def max_in_flight(self) -> int:

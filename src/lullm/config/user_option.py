@@ -57,6 +57,12 @@ class UserOptions(EngineOptions):
         "model",
         value_name="JSON",
     )
+    limit_mm_per_prompt: str | None = option(
+        None,
+        'most pictures of a prompt, as JSON: {"image": 4}; 0 loads the text model alone; default: 999',
+        "model",
+        value_name="JSON",
+    )
     dtype: DType = option("auto", "type of weights, activations and KV cache; 'auto' takes the checkpoint's", "model")
     max_model_len: int | None = option(
         None,

@@ -15,6 +15,7 @@ from lullm.config.option.option import has_utf8
 from lullm.config.resolved import ResolvedConfig
 from lullm.engine.lora.adapters import as_lora, check_enabled
 from lullm.engine.pooling.rules import check_generates, resolved_pooling
+from lullm.engine.vision.pictures import PictureInput
 from lullm.errors import InvalidRequestError, ModelLoadError
 from lullm.text.bad_words import bad_words_ids
 from lullm.text.chat_template import ChatTemplate
@@ -28,9 +29,10 @@ from lullm.types.pooling.params import PoolingParams
 from lullm.types.reply.rules import ReplyRules
 from lullm.types.request import NO_TOKENS, Conversation, GenerateRequest, Input, Prompt, TextPair
 from lullm.types.sampling_params import OutputKind, SamplingParams, integers
+from lullm.types.vision.tile import TilePlace
 
 _GRAMMAR_PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
-_PROMPT_KEYS = ("prompt", "prompt_token_ids", "split_special_tokens", "cache_salt", "suffix")
+_PROMPT_KEYS = ("prompt", "prompt_token_ids", "split_special_tokens", "cache_salt", "suffix", "multi_modal_data")
 
 
 class InputProcessor:
@@ -41,6 +43,7 @@ class InputProcessor:
     ) -> None:
         self._config = config
         self._model = model
+        self._pictures = PictureInput(config, model, tokenizer)
         self._pairs = PairReader(tokenizer, model.pooler.pair_form if model.pooler else None)
         self._max_model_len = config.max_model_len
         self._vocab_size = model.vocab_size
@@ -102,10 +105,10 @@ class InputProcessor:
         check_generates(self._model)
         params = params.clone()  # the caller may change its object later, or since it was checked
         self._check_params(params)
-        text, token_ids = self._text_and_ids(prompt, add_special_tokens=True, may_block=may_block)
+        text, token_ids, tiles = self._encoded(prompt, add_special_tokens=True, may_block=may_block)
         if params.truncate_prompt_tokens is not None:
             num_most = max(self._max_model_len - (params.max_tokens or 1), 1)
-            token_ids = _truncated(token_ids, params.truncate_prompt_tokens, num_most)
+            token_ids = _truncated(token_ids, params.truncate_prompt_tokens, num_most, tiles)
         self._check_prompt(_prompt_field(prompt), token_ids, num_drawn=1)
         reply = self._replies.rules(prompt, text or "") if isinstance(prompt, Conversation) else None
         if params.thinking_token_budget is not None and (reply is None or reply.thinking is None):
@@ -128,6 +131,7 @@ class InputProcessor:
             cache_salt=_cache_salt(prompt),
             reply=reply,
             lora=lora_request,
+            tiles=tiles,
         )
 
     def _guide(self, params: SamplingParams, reply: ReplyRules | None, may_block: bool) -> Guide | None:
@@ -158,14 +162,14 @@ class InputProcessor:
         self, request_id: str, prompt: Input, params: PoolingParams, priority: int, may_block: bool
     ) -> GenerateRequest:
         pooling = resolved_pooling(self._model, params)
-        text, token_ids = self._text_and_ids(prompt, add_special_tokens=True, may_block=may_block)
+        text, token_ids, tiles = self._encoded(prompt, add_special_tokens=True, may_block=may_block)
         if params.truncate_prompt_tokens is not None:
-            token_ids = _truncated(token_ids, params.truncate_prompt_tokens, self._max_model_len)
+            token_ids = _truncated(token_ids, params.truncate_prompt_tokens, self._max_model_len, tiles)
         self._check_prompt(_prompt_field(prompt), token_ids, num_drawn=0)
         now = time.monotonic()
         salt = _cache_salt(prompt)
         return GenerateRequest(
-            request_id, text, token_ids, NO_TOKENS, 0, now, priority, pooling=pooling, cache_salt=salt
+            request_id, text, token_ids, NO_TOKENS, 0, now, priority, pooling=pooling, cache_salt=salt, tiles=tiles
         )
 
     def tokenize(
@@ -177,35 +181,43 @@ class InputProcessor:
             InvalidRequestError: see `process`: the prompt's form, or the messages.
             WouldBlock: see `process`.
         """
-        return self._text_and_ids(prompt, add_special_tokens, may_block)[1]
+        return self._encoded(prompt, add_special_tokens, may_block)[1]
 
     def detokenize(self, token_ids: list[int]) -> str:
         """The text of `token_ids`, special tokens included. Raises InvalidRequestError: an id is not in the model."""
         self._check_ids("tokens", token_ids)
         return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
-    def _text_and_ids(self, prompt: Input, add_special_tokens: bool, may_block: bool) -> tuple[str | None, list[int]]:
-        """The prompt's token ids, and its text if it has one."""
+    def _encoded(
+        self, prompt: Input, add_special_tokens: bool, may_block: bool
+    ) -> tuple[str | None, list[int], tuple[TilePlace, ...]]:
+        """The prompt's text if it has one, its token ids, and the tiles of its pictures."""
         try:
-            if isinstance(prompt, TextPair):
-                return self._pairs.encode(prompt, self._splits_prompts, self._splits_conversations, may_block)
-            if isinstance(prompt, Conversation):
-                splits = prompt.split_special_tokens
-                splits = self._splits_conversations if splits is None else splits
-                options = self._replies.options(prompt)
-                template = None if prompt.template is None else self._other_template(prompt.template)
-                return self._tokenizer.encode_conversation(prompt.messages, options, splits, may_block, template)
-            text, token_ids, splits = _text_or_ids(prompt)
-            if (suffix := _suffix(prompt)) is not None and text is not None:
-                return text, self._tokenizer.encode_infill(text, suffix)
-            if token_ids is None:
-                assert text is not None
-                splits = self._splits_prompts if splits is None else splits
-                encode = self._tokenizer.encode_as_text if splits else self._tokenizer.encode
-                token_ids = encode(text, add_special_tokens)
-            return text, token_ids
+            prompt, pictures = self._pictures.take(prompt, may_block)
+            text, token_ids = self._text_and_ids(prompt, add_special_tokens, may_block)
+            return text, *self._pictures.place(token_ids, pictures)
         except InvalidRequestError as error:
             raise InvalidRequestError(str(error), error.param or _prompt_field(prompt), error.code) from None
+
+    def _text_and_ids(self, prompt: Input, add_special_tokens: bool, may_block: bool) -> tuple[str | None, list[int]]:
+        """The prompt's token ids, and its text if it has one."""
+        if isinstance(prompt, TextPair):
+            return self._pairs.encode(prompt, self._splits_prompts, self._splits_conversations, may_block)
+        if isinstance(prompt, Conversation):
+            splits = prompt.split_special_tokens
+            splits = self._splits_conversations if splits is None else splits
+            options = self._replies.options(prompt)
+            template = None if prompt.template is None else self._other_template(prompt.template)
+            return self._tokenizer.encode_conversation(prompt.messages, options, splits, may_block, template)
+        text, token_ids, splits = _text_or_ids(prompt)
+        if (suffix := _suffix(prompt)) is not None and text is not None:
+            return text, self._tokenizer.encode_infill(text, suffix)
+        if token_ids is None:
+            assert text is not None
+            splits = self._splits_prompts if splits is None else splits
+            encode = self._tokenizer.encode_as_text if splits else self._tokenizer.encode
+            token_ids = encode(text, add_special_tokens)
+        return text, token_ids
 
     def _read_template(self, source: str) -> ChatTemplate:
         try:
@@ -298,8 +310,10 @@ def _text_or_ids(prompt: Prompt) -> tuple[str | None, list[int] | None, bool | N
     return text, None if ids is None else _integers(ids), splits
 
 
-def _truncated(ids: list[int], num_kept: int, num_most: int) -> list[int]:
-    """The last `num_kept` tokens, or `num_most` if that is -1."""
+def _truncated(ids: list[int], num_kept: int, num_most: int, tiles: Sequence[TilePlace]) -> list[int]:
+    """The last `num_kept` tokens, or `num_most` if that is -1. Raises InvalidRequestError: they may cut a picture."""
+    if tiles:
+        raise InvalidRequestError("a prompt with pictures cannot be truncated", "truncate_prompt_tokens")
     return ids[-(num_most if num_kept < 0 else num_kept) :]
 
 

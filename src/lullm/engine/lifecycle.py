@@ -260,6 +260,7 @@ class Lifecycle:
         """All workers save, then all release. Raises OSError, WakeUpError: one could not save; nothing has changed."""
         self._executor.prepare_sleep(command)
         released = self._executor.commit_sleep()
+        self._block_space.tiles.forget()
         for tag in command.tags:
             self._residence[tag] = TRANSITIONS[self._residence[tag], _wish(command.level)].to
         if WEIGHTS in command.tags and self._adapters is not None:

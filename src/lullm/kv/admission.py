@@ -140,18 +140,18 @@ class BlockAdmission:
         self.root = salted_root(salt)
         for seq_id, tables in self._tables.items():
             if not any(table.block_ids for table in tables):
-                hashes = tables[0].hashes
-                self._tables[seq_id] = self.empty_tables(hashes.salt, hashes.adapter)
+                self._tables[seq_id] = self.empty_tables(tables[0].hashes)
 
     def _tables_of(self, seq: Sequence) -> tuple[BlockTable, ...]:
         tables = self._tables.get(seq.seq_id)
         if tables is None:
-            tables = self._tables[seq.seq_id] = self.empty_tables(seq.cache_salt, seq.adapter)
+            tables = self._tables[seq.seq_id] = self.empty_tables(seq)
         return tables
 
-    def empty_tables(self, salt: str, adapter: int) -> tuple[BlockTable, ...]:
-        """New tables for a sequence whose request has this salt and adapter."""
-        hashes = BlockHashes(self._block_size, self.root, salt, adapter)
+    def empty_tables(self, of: Sequence | BlockHashes) -> tuple[BlockTable, ...]:
+        """New tables for a sequence, hashed as the sequence or the older hashes say."""
+        salt = of.cache_salt if isinstance(of, Sequence) else of.salt
+        hashes = BlockHashes(self._block_size, self.root, salt, of.adapter, of.tiles)
         release_later = self._pools.release_later
         return tuple(
             BlockTable(self._device, hashes, index)

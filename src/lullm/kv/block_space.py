@@ -14,6 +14,7 @@ from lullm.kv.image.block_images import BlockImages
 from lullm.kv.pool_pair import PoolPair
 from lullm.kv.snapshot import BlockOwner, Holding, MemorySnapshot, take_pool_snapshot
 from lullm.kv.state.snapshots import StateSnapshots
+from lullm.kv.vision.ledger import TileLedger
 from lullm.types.packed import PackedInts
 from lullm.types.sequence import Sequence, SequenceGroup
 from lullm.types.sleep import UsedBlocks
@@ -67,6 +68,7 @@ class BlockSpaceManager:
         self.next_free = self._device.next_free
         self._tables: dict[int, tuple[BlockTable, ...]] = {}
         self._duplicates: list[Duplicate] = []
+        self.tiles = TileLedger()
         growth = Growth(block_size, self.groups, self._device, self._tables)
         self.has_slots, self.can_append_slots = growth.has_slots, growth.can_append_slots
         self.num_appendable, self.num_draft_slots = growth.num_appendable, growth.num_draft_slots
@@ -207,6 +209,7 @@ class BlockSpaceManager:
         With a new `salt` (a weight version) later requests find no block that was computed before.
         """
         self._pools.reset_cache()
+        self.tiles.forget()
         self._duplicates.clear()
         self._state_snapshots.forget()
         if salt is not None:

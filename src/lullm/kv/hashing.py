@@ -8,6 +8,8 @@ import hashlib
 from array import array
 from collections.abc import Sequence
 
+from lullm.types.vision.tile import TilePlace, shown_tiles
+
 ROOT_HASH = b""
 
 
@@ -16,9 +18,18 @@ def salted_root(salt: bytes) -> bytes:
     return hashlib.blake2b(salt, digest_size=16, person=b"lullm-salt").digest() if salt else ROOT_HASH
 
 
-def chain_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """Hash of a full block that holds `token_ids`, after the block with hash `parent` (ROOT_HASH: the first)."""
-    return hashlib.blake2b(parent + array("q", token_ids).tobytes(), digest_size=16).digest()
+def chain_hash(parent: bytes, token_ids: Sequence[int], shown: bytes = b"") -> bytes:
+    """Hash of a full block that holds `token_ids`, after the block with hash `parent` (ROOT_HASH: the first).
+
+    `shown`: what it shows in place of tokens (`shown_content`).
+    """
+    return hashlib.blake2b(parent + array("q", token_ids).tobytes() + shown, digest_size=16).digest()
+
+
+def shown_content(tiles: Sequence[TilePlace], start: int, end: int) -> bytes:
+    """The tiles at positions `start` .. `end` - 1, by digest and place: their tokens are all the same."""
+    shown = shown_tiles(tiles, start, end)
+    return b"".join(place.tile.digest + array("q", [place.start - start]).tobytes() for place in shown)
 
 
 def group_suffix(group: int) -> bytes:
@@ -39,13 +50,21 @@ class BlockHashes:
 
     Args:
         salt, adapter: of the sequence's request; only sequences with the same find its blocks. Adapter 0: none.
+        tiles: of its pictures.
     """
 
-    __slots__ = ("_chain", "_root", "adapter", "block_size", "salt")
+    __slots__ = ("_chain", "_root", "adapter", "block_size", "salt", "tiles")
 
-    def __init__(self, block_size: int, root: bytes = ROOT_HASH, salt: str = "", adapter: int = 0) -> None:
+    def __init__(
+        self,
+        block_size: int,
+        root: bytes = ROOT_HASH,
+        salt: str = "",
+        adapter: int = 0,
+        tiles: Sequence[TilePlace] = (),
+    ) -> None:
         self.block_size = block_size
-        self.salt, self.adapter = salt, adapter
+        self.salt, self.adapter, self.tiles = salt, adapter, tiles
         if adapter:
             root = salted_root(root + b"adapter" + adapter.to_bytes(8, "big"))
         self._root = salted_root(root + b"request" + salt.encode("utf-8", "surrogatepass")) if salt else root
@@ -59,11 +78,13 @@ class BlockHashes:
         chain, size = self._chain, self.block_size
         for index in range(len(chain), num_blocks):
             parent = chain[-1] if chain else self._root
-            chain.append(chain_hash(parent, token_ids[index * size : (index + 1) * size]))
+            start, end = index * size, (index + 1) * size
+            shown = shown_content(self.tiles, start, end) if self.tiles else b""
+            chain.append(chain_hash(parent, token_ids[start:end], shown))
 
     def copy(self) -> "BlockHashes":
         """Hashes for a sequence that has the same tokens so far."""
-        child = BlockHashes(self.block_size, self._root)
+        child = BlockHashes(self.block_size, self._root, tiles=self.tiles)
         child.salt, child.adapter = self.salt, self.adapter
         child._chain = self._chain.copy()
         return child

@@ -269,7 +269,10 @@ class Decoder(nn.Module):
         hidden = self.embed_tokens(token_ids, context.ops)
         if self.embedding_scale != 1.0:
             context.ops.scale_(hidden, self.embedding_scale)
-        return hidden if self.embed_norm is None else self.embed_norm(hidden, context.ops)
+        hidden = hidden if self.embed_norm is None else self.embed_norm(hidden, context.ops)
+        for rows in context.shown:
+            hidden[rows.first : rows.first + len(rows.values)] = rows.values
+        return hidden
 
 
 def summed(hidden: Tensor, residual: Tensor | None, ops: Ops) -> Tensor:  # [T, H] -> [T, H]

@@ -27,6 +27,7 @@ class Model(nn.Module):
         cuts: a worker's parts of parameters, if it shares matrices with others.
         has_pooling_heads: `pool` implements the heads of a `PoolerConfig`; if False, it returns hidden states only.
         update_weights: see `WeightStore.update`; None: there is no memory for weights yet.
+        vision: what reads tiles of pictures (`models.vision.add_vision`); None: nothing, or another stage has it.
     """
 
     has_stages = False
@@ -46,6 +47,7 @@ class Model(nn.Module):
         self.rules = on_stage(rules, config.stage)
         self.cuts: Mapping[str, Cut] = {}
         self.update_weights: Callable[[Iterable[tuple[str, Tensor]]], list[str]] | None = None
+        self.vision: nn.Module | None = None
 
     @abstractmethod
     def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:

@@ -15,6 +15,7 @@ from lullm.config.family.table import OUTSIDE, STYLES
 from lullm.config.model import ModelConfig, Share
 from lullm.errors import ConfigError, UnsupportedError
 from lullm.models.protocol import Model
+from lullm.models.vision.reader import add_vision
 from lullm.weights.rows.cut import cuts_of
 from lullm.weights.rule import without_experts
 
@@ -80,6 +81,7 @@ def build_model(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
         model = builder(config, dtype, max_model_len)
         if config.share is not None:
             _cut(model, config, config.share, lambda whole: builder(whole, dtype, max_model_len))
+        add_vision(model, dtype)
     return model
 
 

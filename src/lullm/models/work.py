@@ -65,8 +65,8 @@ def _share_read(name: str, config: ModelConfig, num_rows: int) -> float:
 
 
 def _is_read(name: str, config: ModelConfig) -> bool:
-    """Whether all of it is read. An embedding that is not the head is read row by row."""
-    is_table = "embed_positions" in name or "embed_tokens_per_layer" in name
+    """Whether all of it is read. An embedding that is not the head is read row by row, a tower for pictures only."""
+    is_table = "embed_positions" in name or "embed_tokens_per_layer" in name or name.startswith("vision.")
     return not is_table and ("embed_tokens" not in name or config.tie_word_embeddings)
 
 

@@ -11,6 +11,14 @@ from lullm.ops.table import Ops
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ShownRows:
+    """Rows of a picture `values [R, H]` in place of the embeddings of the tokens from row `first` on."""
+
+    first: int
+    values: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class StepContext:
     """One step of T tokens, for one model.
 
@@ -24,6 +32,7 @@ class StepContext:
             layers; None: none.
         stream: `[T, H]`, on a pipeline stage after the first: the output of the stage before. Layers overwrite it.
         calibrates: whether this step sets the open scales of an fp8 cache (`KVScales.calibrate`).
+        shown: rows of pictures. Only models with `Model.vision` read them.
     """
 
     positions: Tensor
@@ -34,3 +43,4 @@ class StepContext:
     layer_inputs: Tensor | None = None
     stream: Tensor | None = None
     calibrates: bool = False
+    shown: Sequence[ShownRows] = ()

@@ -52,7 +52,8 @@ class PlanBuilder:
 
     __slots__ = (
         "_block_space", "_copies", "_drafts", "_max_model_len", "_num_ends", "_num_spare_draws", "_roster",
-        "_spare_draws", "adapters", "budget", "is_blocked", "reads_draws", "share", "spans", "swap_in", "swap_out",
+        "_max_kept_rows", "_spare_draws", "adapters", "budget", "is_blocked", "reads_draws", "share", "spans", "swap_in",
+        "swap_out",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +78,7 @@ class PlanBuilder:
         self._roster = roster
         self._drafts = drafts
         self._max_model_len = limits.max_model_len
+        self._max_kept_rows = limits.max_num_batched_tokens
         self._num_spare_draws = num_spare_draws
         self._spare_draws: int | None = None  # not counted yet: counting the sequences costs a tenth of a plan
 
@@ -122,7 +124,8 @@ class PlanBuilder:
         demoted, restored = self._block_space.take_cache_moves()
         swaps = demoted + self.swap_out, restored + self.swap_in
         drafts = [] if self._drafts is None else self._drafts.take_spans()
-        return StepPlan(self.spans, *swaps, self._copies, self.adapters, drafts)
+        tiles, dropped = self._block_space.tiles.take(self._max_kept_rows) if self.spans else ([], [])
+        return StepPlan(self.spans, *swaps, self._copies, self.adapters, drafts, tiles, dropped)
 
     def _can_draw_together(self, seqs: list[Sequence], reserved: int) -> bool:
         """Whether all beams can reach their ends in this step. They are compared, so all draw or none does."""
@@ -189,6 +192,7 @@ class PlanBuilder:
             params.prompt_logprobs or 0,
             None if pooled is None else pooled.wanted(start, end),
             group.adapter_place,
+            self._block_space.tiles.show(seq, start, end) if seq.tiles else (),
         )
 
     def _prompt_targets(self, group: SequenceGroup, seq: Sequence, start: int, end: int) -> PackedInts:

@@ -168,7 +168,7 @@ class Roster:
     def _make(self, group: SequenceGroup, token_ids: list[int]) -> Sequence:
         request = group.request
         seq = Sequence(self._num_seqs_made, len(group.seqs), token_ids, len(request.prompt_token_ids))
-        seq.cache_salt, seq.adapter = request.cache_salt, request.adapter
+        seq.cache_salt, seq.adapter, seq.tiles = request.cache_salt, request.adapter, request.tiles
         self._num_seqs_made += 1
         group.add(seq)
         return seq

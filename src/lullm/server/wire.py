@@ -118,8 +118,8 @@ class WireModel(BaseModel):
 
 
 def unseen(medium: str) -> str:
-    """The note for a text-only model in place of a picture, a file, ..."""
-    return f"[{medium} left out: this model takes text only]"
+    """The note in place of a picture, a file, ... in the result of a tool, which chat templates show as text."""
+    return f"[{medium} left out: the result of a tool is text here]"
 
 
 Body = TypeVar("Body", bound=WireModel)
@@ -287,7 +287,7 @@ def _said(problem: ErrorDetails, data: Any) -> str:
 
 
 def _not_taken(given: str, name: str, taken: str) -> str:
-    hint = " (this model takes text only)" if _OTHER_MEDIA.search(given) else ""
+    hint = " (of all media, only pictures are taken)" if _OTHER_MEDIA.search(given) else ""
     return f"{name} {given} is not supported by this server{hint}; it takes {taken}"
 
 

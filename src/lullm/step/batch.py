@@ -9,6 +9,7 @@ from lullm.types.draw import Draw
 from lullm.types.packed import PackedInts, num_packed
 from lullm.types.pooling.rows import RowRange
 from lullm.types.step import Span, StepPlan
+from lullm.types.vision.tile import TileRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +18,8 @@ class Batch:
 
     `drawn_rows` are the distinct rows with draws, and `draw_index` is the index into them of each draw (None: one draw
     per row, in order). `prompt_spans` are the spans that want prompt log-probabilities, with their first row.
-    `pooled_rows`: (sequence, rows of the batch) of the spans that are pooled. `adapters`: by token, the place of its
-    adapter; None: the engine has none.
+    `pooled_rows`: (sequence, rows of the batch) of the spans that are pooled. `tiles`: rows of pictures, with the first
+    row of their span. `adapters`: by token, the place of its adapter; None: the engine has none.
     """
 
     token_ids: np.ndarray  # [T] int64
@@ -32,6 +33,7 @@ class Batch:
     draw_index: list[int] | None
     prompt_spans: list[tuple[int, Span]]
     pooled_rows: list[tuple[int, RowRange]]
+    tiles: list[tuple[int, TileRows]]
     adapters: np.ndarray | None = None  # [T] int64
 
     @property
@@ -54,7 +56,7 @@ class Batch:
         """One token and one draw per span, and nothing else."""
         num_spans = len(self.query_lens)
         has_one_each = len(self.token_ids) == num_spans and len(self.draws) == num_spans
-        return has_one_each and self.draw_index is None and not (self.prompt_spans or self.pooled_rows)
+        return has_one_each and self.draw_index is None and not (self.prompt_spans or self.pooled_rows or self.tiles)
 
 
 class BatchBuilder:
@@ -89,6 +91,7 @@ class BatchBuilder:
         draw_index: list[int] = []
         prompt_spans: list[tuple[int, Span]] = []
         pooled_rows: list[tuple[int, RowRange]] = []
+        tiles: list[tuple[int, TileRows]] = []
         first_row = 0
         for place, span in enumerate(plan.spans):
             if span.prompt_targets:
@@ -96,6 +99,8 @@ class BatchBuilder:
             if span.pooled_rows is not None:
                 first, end = span.pooled_rows
                 pooled_rows.append((span.seq_id, (first_row + first, first_row + end)))
+            if span.tiles:
+                tiles += [(first_row, rows) for rows in span.tiles]
             num_tokens = num_packed(span.token_ids)
             end = span.start + num_tokens
             query_lens.append(num_tokens)
@@ -134,6 +139,7 @@ class BatchBuilder:
             prompt_spans=prompt_spans,
             pooled_rows=pooled_rows,
             adapters=_adapters(plan, query_lens) if self._has_adapters else None,
+            tiles=tiles,
         )
 
     def _place(self, query_lens: list[int], context_lens: np.ndarray, num_tokens: int) -> None:

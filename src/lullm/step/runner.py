@@ -17,7 +17,7 @@ from lullm.arena.workspace import Workspace
 from lullm.device.device import Device
 from lullm.log import get_logger
 from lullm.models.protocol import Model
-from lullm.nn.context import StepContext
+from lullm.nn.context import ShownRows, StepContext
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.table import Ops
 from lullm.sampling.draw_share import DrawShare
@@ -31,6 +31,7 @@ from lullm.step.input import InputBuilder, PreparedInput, StepInput
 from lullm.step.limits import StepLimits
 from lullm.step.pooling import PooledStep, pool_rows
 from lullm.step.relay import Relay
+from lullm.step.vision.rows import TileRowStore
 from lullm.types.draw import Draw
 from lullm.types.packed import unpack
 from lullm.types.step import Running, Span, StepPlan, StepResult, TokenLogprobs
@@ -102,6 +103,7 @@ class ModelRunner:
         self._masks = masks
         self._scope = scope
         self._relay = relay
+        self._tiles = TileRowStore(device, model)
         self._share, self._share_ops = share, share.ops(ops)
         self._moves = BlockMoves(device, ops, pools, limits.state_groups)
         self._first_touch: FirstTouch | None = None  # a device's memory is there from the start
@@ -126,6 +128,10 @@ class ModelRunner:
         work = self._device.start(lambda: self._move_and_compute(plan, prepared))
         return _RunningStep(work, self._device)
 
+    def forget_tiles(self) -> None:
+        """The engine has forgotten the rows of pictures, too; later plans have their tiles again."""
+        self._tiles.forget()
+
     def forget_touched(self) -> None:
         """The KV cache's memory was released, so later steps touch its blocks again before they write them."""
         if self._first_touch is not None:
@@ -147,9 +153,10 @@ class ModelRunner:
             slot_mapping = None if prepared is None else prepared.batch.slot_mapping
             if slot_mapping is not None and self._first_touch is not None:
                 self._first_touch.before_writing(slot_mapping)
-            return self._moves.moving_blocks(plan, slot_mapping, lambda: self._compute_spans(prepared))
+            return self._moves.moving_blocks(plan, slot_mapping, lambda: self._compute_spans(plan, prepared))
 
-    def _compute_spans(self, prepared: PreparedInput | None) -> _Outcome:
+    def _compute_spans(self, plan: StepPlan, prepared: PreparedInput | None) -> _Outcome:
+        self._tiles.update(plan)
         if prepared is None:
             return _Outcome(None, {})
         is_last = self._relay.is_last
@@ -181,7 +188,7 @@ class ModelRunner:
     def _draw_ragged(self, prepared: PreparedInput, calibrates: bool, guides: StepGuides) -> _Outcome:
         """Run the model over spans of any lengths, and draw."""
         batch, step = prepared.batch, self._inputs.placed(prepared)
-        hidden = self._forward(step, calibrates)
+        hidden = self._forward(step, calibrates, self._tiles.shown(batch.tiles))
         prompt_logprobs = {span.seq_id: self._prompt_logprobs(hidden[row:], span) for row, span in batch.prompt_spans}
         wanted, num_drawn = hidden[step.wanted_rows], len(batch.drawn_rows)
         pooled = None
@@ -225,7 +232,7 @@ class ModelRunner:
         """The input of the next stage [T, H]."""
         size, num_rows = prepared.decode_size, prepared.batch.num_tokens
         if size is None:
-            return self._forward(self._inputs.placed(prepared), calibrates)
+            return self._forward(self._inputs.placed(prepared), calibrates, self._tiles.shown(prepared.batch.tiles))
         [stream] = self._pass_decodes(size, calibrates=True) if calibrates else self.graphs.run(size)
         return stream[:num_rows]
 
@@ -233,11 +240,17 @@ class ModelRunner:
         """The function that is recorded on a stage that is not the last."""
         return StreamOutput(self._forward(self._inputs.placed_decodes(size), calibrates))
 
-    def _forward(self, step: StepInput, calibrates: bool) -> Tensor:
+    def _forward(self, step: StepInput, calibrates: bool, shown: Sequence[ShownRows] = ()) -> Tensor:
         """The hidden states [T, H]."""
         stream = self._relay.stream(len(step.token_ids))
         context = StepContext(
-            step.positions, step.attention, self._kv_caches, self._ops, stream=stream, calibrates=calibrates
+            step.positions,
+            step.attention,
+            self._kv_caches,
+            self._ops,
+            stream=stream,
+            calibrates=calibrates,
+            shown=shown,
         )
         return self._model(step.token_ids, context)
 

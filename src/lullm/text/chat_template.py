@@ -11,10 +11,12 @@ from lullm.text.template.failure import Broken, Failed, Forbidden, OutOfBounds, 
 from lullm.text.template.open_end import OPTION as OPEN_END
 from lullm.text.template.process import ProcessBounds
 from lullm.text.template.renderer import Renderer
-from lullm.text.template.turn_order import TurnOrder, trial_turns
+from lullm.text.template.turn_order import TurnOrder, as_parts, trial_turns
 
 _PARAM = "messages"
 _TRIAL = [{"role": "user", "content": "Hello!"}]
+PICTURE = {"type": "image"}
+"""The part of a content in place of a picture."""
 
 Message = Mapping[str, Any]
 
@@ -26,6 +28,9 @@ class ChatTemplate:
         source: the template, or several by name; then calls with tools use 'tool_use', others 'default'.
         special_tokens: name -> text, visible to the template (`eos_token`, ...).
         bounds: of one rendering in the other process.
+
+    Attributes:
+        shows_pictures: it prints something in place of the parts `PICTURE` of a content.
 
     Raises:
         ModelLoadError: not a valid template, or several and no 'default'.
@@ -41,6 +46,8 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
         self._takes_argument_text = False
         self._takes_short_ids = False
+        self._takes_parts = False
+        self.shows_pictures = False
         self._orders: dict[str, TurnOrder] = {}
         if "default" not in self.sources:
             raise ModelLoadError(f"no chat template is named 'default', only {', '.join(self.sources) or 'none'}")
@@ -59,7 +66,8 @@ class ChatTemplate:
     ) -> str:
         """The prompt text, special tokens included: encode it with `add_special_tokens=False`.
 
-        A message has `role` and `content`: a string, or OpenAI's list of text parts, which are joined with newlines.
+        A message has `role` and `content`: a string, or OpenAI's list of text parts, which are joined with newlines,
+        unless `PICTURE`s are among them. A template that only takes lists gets lists.
         Content may be missing beside `tool_calls`. Their `arguments` may be JSON text; the template gets them parsed.
         The template sees `kwargs` unchanged (`enable_thinking=False`).
 
@@ -96,9 +104,8 @@ class ChatTemplate:
     def render_variables(self, variables: Mapping[str, Any], may_block: bool = True) -> str:
         """The text for `variables`. Raises as `render` does; WouldBlock: it takes longer, without `may_block`."""
         try:
-            return self._renderer.render(
-                self._name(variables.get("tools")), {**self._special_tokens, **variables}, may_block
-            )
+            variables = {**self._special_tokens, **variables, "messages": self._sent(variables["messages"])}
+            return self._renderer.render(self._name(variables.get("tools")), variables, may_block)
         except Forbidden as error:
             raise ModelLoadError(f"the chat template does what its sandbox forbids: {error}") from None
         except Rejected as error:
@@ -115,6 +122,8 @@ class ChatTemplate:
 
         Raises ModelLoadError: one message takes more than the bounds allow.
         """
+        self._takes_parts = self._prints(["Umbra 0."], False) is None and self._prints(["Umbra 0."], True) is not None
+        self.shows_pictures = self._prints([PICTURE, "Umbra 0."], True) not in (None, self._prints(["Umbra 0."], True))
         for name in self.sources:
             try:
                 self._render_trial(name, _TRIAL)
@@ -128,8 +137,25 @@ class ChatTemplate:
         self._orders = {name: TurnOrder.learned(functools.partial(self._shows, name)) for name in self.sources}
 
     def _render_trial(self, name: str, messages: Sequence[Message]) -> str:
-        variables = {**self._special_tokens, "messages": messages, "add_generation_prompt": False, "tools": None}
+        sent = self._sent(messages)
+        variables = {**self._special_tokens, "messages": sent, "add_generation_prompt": False, "tools": None}
         return self._renderer.render(name, variables)
+
+    def _sent(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Messages in the form that the template takes."""
+        if not self._takes_parts:
+            return messages
+        return [{**message, "content": as_parts(message["content"])} for message in messages]
+
+    def _prints(self, parts: Sequence[Any], as_list: bool) -> str | None:
+        """The text of a message with these parts; None: it lacks theirs, or shows a list as Python writes it."""
+        content = [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
+        message = {"role": "user", "content": content if as_list else "".join(parts)}
+        try:
+            text = self._render_trial("default", [message])
+        except TemplateFailure:
+            return None
+        return text if all(part in text for part in parts if isinstance(part, str)) and "'type'" not in text else None
 
     def _fails_with(self, arguments: Any) -> bool:
         """Whether the template fails with such arguments. DeepSeek's templates add them to a text."""
@@ -192,7 +218,7 @@ def _checked_message(message: Message, where: str, as_text: bool) -> dict[str, A
     return checked
 
 
-def _flat_content(content: Any, where: str) -> str:
+def _flat_content(content: Any, where: str) -> str | list[dict[str, Any]]:
     if isinstance(content, str):
         return content
     if not _is_list(content):
@@ -202,6 +228,8 @@ def _flat_content(content: Any, where: str) -> str:
         kind = part.get("type") if isinstance(part, Mapping) else None
         if kind is None:
             raise InvalidRequestError(f"{where}[{index}] must be an object with a type", _PARAM)
+        if part == PICTURE:
+            continue
         if kind != "text":
             raise InvalidRequestError(
                 f"{where}[{index}]: parts of type {kind!r} are not supported, only 'text'", _PARAM
@@ -209,6 +237,8 @@ def _flat_content(content: Any, where: str) -> str:
         if not isinstance(part.get("text"), str):
             raise InvalidRequestError(f"{where}[{index}]: text must be a string", _PARAM)
         texts.append(part["text"])
+    if len(texts) < len(content):
+        return [dict(part) for part in content]
     return "\n".join(texts)
 
 

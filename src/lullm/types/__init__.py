@@ -9,5 +9,6 @@ lacks.
 - `parallel/`: the place of each of several workers.
 - `lora/`: the adapter of a request.
 - `monitor/`: reports on an engine: counters, gauges, the owners of blocks.
+- `vision/`: tiles of pictures.
 - `wire/`: classes, functions and errors in a form for other processes.
 """

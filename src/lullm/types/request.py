@@ -9,25 +9,29 @@ from lullm.types.lora.request import LoRARequest
 from lullm.types.pooling.params import Pooling
 from lullm.types.reply.rules import CallRules, ReplyRules
 from lullm.types.sampling_params import OutputKind, SamplingParams
+from lullm.types.vision.tile import TilePlace
 
 
 class TextPrompt(TypedDict):
     """A prompt as a dict with its text. `split_special_tokens`: as in `Conversation`, and off by default.
 
     `cache_salt`: only prompts with the same salt share cached prefixes. `suffix`: the model writes the text between the
-    prompt and the suffix.
+    prompt and the suffix. `multi_modal_data`: `{"image": picture}` or a list of pictures (PIL images or arrays), one
+    for each place that the text has for one, in order.
     """
 
     prompt: str
+    multi_modal_data: NotRequired[Mapping[str, Any] | None]
     split_special_tokens: NotRequired[bool | None]
     cache_salt: NotRequired[str | None]
     suffix: NotRequired[str | None]
 
 
 class TokensPrompt(TypedDict):
-    """A prompt as a dict with its token ids."""
+    """A prompt as a dict with its token ids. `multi_modal_data`: as in `TextPrompt`, for one id each."""
 
     prompt_token_ids: Sequence[int]
+    multi_modal_data: NotRequired[Mapping[str, Any] | None]
     cache_salt: NotRequired[str | None]
 
 
@@ -76,6 +80,7 @@ class GenerateRequest:
     `structured_outputs`. `pooling`: the prompt is pooled, and no tokens are drawn; then `params` are `NO_TOKENS`.
     `cache_salt`: only requests with the same salt share cached prefixes. `reply`: how the answer to a conversation is
     read; None: as text. `lora`: the adapter to compute with; `adapter`: the number that the engine gives it, 0: none.
+    `tiles`: of the prompt's pictures, in order.
     """
 
     request_id: str
@@ -93,6 +98,7 @@ class GenerateRequest:
     reply: ReplyRules | None = None
     lora: LoRARequest | None = None
     adapter: int = 0
+    tiles: tuple[TilePlace, ...] = ()
 
 
 NO_TOKENS = SamplingParams(output_kind=OutputKind.FINAL_ONLY)

@@ -13,6 +13,7 @@ from lullm.types.outputs import LogprobRows, RequestMetrics
 from lullm.types.pooling.rows import PooledRows
 from lullm.types.request import GenerateRequest
 from lullm.types.step import NO_PLACE, PENDING_TOKEN
+from lullm.types.vision.tile import TilePlace
 
 
 class SequenceStatus(enum.Enum):
@@ -48,7 +49,7 @@ class Sequence:
 
     `num_computed_tokens` tokens have their KV in the cache, or get it in a step that is planned. The last `num_pending`
     tokens are PENDING_TOKEN: planned steps draw them. `index` numbers the sequence within its group. Only beams have
-    `cumulative_logprob`. `cache_salt`, `adapter`: the request's.
+    `cumulative_logprob`. `cache_salt`, `adapter`, `tiles`: the request's.
     """
 
     seq_id: int
@@ -62,6 +63,7 @@ class Sequence:
     cumulative_logprob: float = 0.0
     cache_salt: str = ""
     adapter: int = 0
+    tiles: tuple[TilePlace, ...] = ()
     # Made once, since it is the same at every step.
     draw_params: DrawParams | None = None
 

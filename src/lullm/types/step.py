@@ -1,8 +1,8 @@
 """One step as plain data: the scheduler's `StepPlan` and the workers' `StepResult`.
 
-A plan is complete: a worker needs nothing of earlier plans to run it, so preemption, forks and a restarted worker need
-no messages of their own. A plan is plain data: it shares nothing with the scheduler's state, and
-`lullm.types.step_codec` turns it into bytes and back.
+A plan is complete: a worker needs nothing of earlier plans to run it, except rows of pictures (`tiles`), so preemption,
+forks and a restarted worker need no messages of their own. A plan is plain data: it shares nothing with the scheduler's
+state, and `lullm.types.step_codec` turns it into bytes and back.
 """
 
 from typing import Protocol, TypeVar
@@ -12,6 +12,7 @@ import msgspec
 from lullm.types.draw import Draw
 from lullm.types.packed import PackedInts, num_packed
 from lullm.types.pooling.rows import PackedFloats, RowRange
+from lullm.types.vision.tile import Tile, TileRows
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -43,7 +44,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     be GUESSED_TOKEN. `prompt_targets`: for
     `prompt_logprobs`, the next token of each of the first rows; empty otherwise. `pooled_rows`: rows to sum for the
     caller. Their hidden states are summed, or the results of the model's head for them. `adapter_place`: the place of
-    the adapter that all tokens are computed with; NO_PLACE: none.
+    the adapter that all tokens are computed with; NO_PLACE: none. `tiles`: rows of pictures in place of tokens.
     """
 
     seq_id: int
@@ -55,6 +56,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     num_prompt_logprobs: int = 0
     pooled_rows: RowRange | None = None
     adapter_place: int = NO_PLACE
+    tiles: tuple[TileRows, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -67,11 +69,14 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True):
-    """The work of one step, in the order: adapters into their places, swap out, swap in, copy, spans.
+    """The work of one step, in the order: adapters into their places, swap out, swap in, copy, tiles, spans.
 
     `draft_spans`: what the draft model computes before the others, in the same blocks: tokens that it has not seen. It
     then guesses the GUESSED_TOKENs of `spans`, by the draws of the spans before them. The last draft span of a sequence
     has a draw if the sequence has guesses.
+
+    A worker keeps the rows of `tiles` for later spans until a plan has their digest in `tiles_to_drop`, or until the
+    engine sleeps.
     """
 
     spans: list[Span]
@@ -80,6 +85,8 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True):
     blocks_to_copy: list[BlockPair] = []
     adapters_to_place: list[AdapterMove] = []
     draft_spans: list[Span] = []
+    tiles: list[Tile] = []
+    tiles_to_drop: list[bytes] = []
 
     @property
     def num_tokens(self) -> int:

@@ -76,7 +76,7 @@ def takes_vllms(known: Mapping[str, VllmArgument]) -> Callable[[F], F]:
 
 VLLM_CALLS: dict[str, VllmArgument] = {
     **refused("give `prompt_token_ids`, or `truncate_prompt_tokens` in the parameters", tokenization_kwargs=None),
-    **refused("lullm takes text only", mm_processor_kwargs=None),
+    **refused("a model's own preprocessor_config.json says how its pictures are read", mm_processor_kwargs=None),
     **refused("give prompts=[{'prompt_token_ids': ids}], or the lists of ids themselves", prompt_token_ids=None),
     **refused("give `structured_outputs` of the parameters", guided_options_request=None),
     **refused("prompt adapters are not there", prompt_adapter_request=None),
@@ -130,7 +130,9 @@ VLLM_NAMES: dict[str, str] = {
         ("get_weight_version", "set_weight_version", "update_weight_version"),
         "`collective_rpc('weights_version')` counts the updates",
     ),
-    **dict.fromkeys(("reset_mm_cache", "reset_encoder_cache"), "lullm takes text only"),
+    **dict.fromkeys(
+        ("reset_mm_cache", "reset_encoder_cache"), "`reset_prefix_cache()` forgets the rows of pictures, too"
+    ),
     **dict.fromkeys(("errored", "is_running", "is_stopped", "dead_error"), _HEALTH),
     **dict.fromkeys(("engine_core", "vllm_config", "get_model_config", "get_vllm_config", "renderer"), _PARTS),
     **dict.fromkeys(("get_num_queued_tokens", "get_status", "do_log_stats"), "`stats()` has the engine's numbers"),

@@ -15,6 +15,7 @@ from lullm.step.runner import ModelRunner
 from lullm.types.draw import Draw, DrawParams
 from lullm.types.packed import PackedInts, pack
 from lullm.types.step import Span, StepPlan
+from lullm.types.vision.tile import Tile
 from lullm.units import GIB, MIB, cdiv, format_bytes
 from lullm.worker.kv_pools import KVPools, loose_blocks
 from lullm.worker.setup import WorkerSetup
@@ -68,7 +69,8 @@ def kv_memory_bytes(setup: WorkerSetup, model: Model, bytes_to_come: int = 0) ->
 
 
 def _profile(setup: WorkerSetup, model: Model, query_len: int) -> int:
-    """Peak memory, beside weights and KV cache, of a step with `max_num_seqs` spans of `query_len` tokens.
+    """Peak memory, beside weights and KV cache, of a step with `max_num_seqs` spans of `query_len` tokens, and a tile
+    for the tower.
 
     All spans overwrite each other in one block. This is harmless, since the tokens are dropped.
     """
@@ -81,7 +83,9 @@ def _profile(setup: WorkerSetup, model: Model, query_len: int) -> int:
     for number in range(min(config.max_num_seqs, config.max_num_batched_tokens // query_len)):
         draws = () if pools else (Draw(number, query_len - 1, params),)
         spans.append(Span(number, 0, tokens, blocks, draws, pooled_rows=(query_len - 1, query_len) if pools else None))
-    return setup.device.peak_bytes(lambda: runner.launch(StepPlan(spans)).result())
+    vision = setup.model_config.vision
+    tiles = [] if vision is None else [Tile.of(vision.picture.edge, bytes(3 * vision.picture.edge**2))]
+    return setup.device.peak_bytes(lambda: runner.launch(StepPlan(spans, tiles=tiles)).result())
 
 
 def measure_speeds(setup: WorkerSetup, runner: ModelRunner, pools: KVPools, num_runs: int = 2) -> tuple[float, float]:

@@ -204,6 +204,7 @@ class Worker:
         self._sleeper.prepare_sleep(command)
 
     def commit_sleep(self) -> Released:
+        self.model_runner.forget_tiles()
         released = self._sleeper.commit_sleep()
         if KV_CACHE in released.tags:
             self.model_runner.forget_touched()

@@ -18,6 +18,7 @@ from lullm.types.reply.form import ReplyForm
 from lullm.types.reply.rules import ReplyRules, ThinkingTokens, Tool
 from lullm.types.request import NO_TOKENS, GenerateRequest
 from lullm.types.sampling_params import OutputKind, SamplingParams
+from lullm.types.vision.tile import Tile, TilePlace
 
 
 def crossed(request):
@@ -63,8 +64,10 @@ def test_the_rest_of_a_request():
         guide=Guide("start: /a+/", (5,)),
         cache_salt="salt \udfff",
         reply=reply,
+        tiles=(TilePlace(Tile.of(1, b"rgb"), 1, 2),),
     )
     found = crossed(request)
+    assert found.tiles == request.tiles
     assert (found.request_id, found.prompt_token_ids, found.seed) == ("id", [1, 2, 3], 2**64 - 1)
     assert found.priority < -(2**62), "as low as can be said"
     assert (found.end_token_ids, found.guide, found.cache_salt) == ((5, 6), request.guide, "salt \udfff")

@@ -174,7 +174,7 @@ def test_keep_alive(client, server, start, scripted, connect):
         ({"format": "xml"}, "format"),
         ({"think": "hard"}, "think"),
         ({"keep_alive": "soon"}, "keep_alive"),
-        ({"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}, "images"),
+        ({"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}, "text only"),
         ({"messages": [{"role": "wizard", "content": "x"}]}, "role"),
         ({"messages": [{"role": "user", "content": "x" * 600}]}, "prompt is too long"),
     ],
@@ -185,7 +185,7 @@ def test_refusals_have_ollamas_envelope(http, fields, word):
     assert response.json().keys() == {"error"} and word in response.json()["error"]
 
 
-@pytest.mark.parametrize("fields", [{"template": "{{ .Prompt }}"}, {"context": [1, 2]}, {"images": ["aGk="]}])
+@pytest.mark.parametrize("fields", [{"template": "{{ .Prompt }}"}, {"context": [1, 2]}])
 def test_generate_refuses_what_it_cannot_do(http, fields):
     [name] = fields
     response = http.post("/api/generate", json=GENERATE | fields)

@@ -5,9 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lullm.config.field import optional_object
-from lullm.log import get_logger
-
-logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +100,6 @@ def text_part(data: dict[str, Any], architecture: str) -> dict[str, Any]:
         return data
     stated_text = optional_object(data, "text_config") or data
     text = {key: value for key, value in stated_text.items() if key not in _OF_PICTURES}
-    logger.info("%s: only the text model is loaded; what reads pictures is passed over", architecture)
     outer = {key: data[key] for key in _OF_THE_WHOLE if data.get(key) is not None}
     # Whether the head is tied is said by the whole, as transformers reads it: it ties the head of the whole.
     own = {key: value for key, value in text.items() if key not in outer or value is not None and key != _TIES}

@@ -13,6 +13,7 @@ from lullm.types.monitor.stats import EngineStats
 from lullm.types.pooling.params import Pooling
 from lullm.types.reply.rules import ThinkingTokens
 from lullm.types.sleep import SleepEvent, SleepState
+from lullm.types.vision.tile import TilePlace
 from lullm.types.wire.plain_error import PlainError
 
 HERE = "the engine's process"
@@ -44,6 +45,7 @@ class WireRequest(Message):
     thinking: ThinkingTokens | None = None
     shown_token_ids: tuple[int, ...] = ()
     lora: tuple[str, int, str] | None = None
+    tiles: tuple[TilePlace, ...] = ()
 
 
 class WireRows(Message):

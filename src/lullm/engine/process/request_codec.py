@@ -35,6 +35,7 @@ def encode_request(request: GenerateRequest) -> WireRequest:
         thinking=reply.thinking if reply else None,
         shown_token_ids=tuple(reply.shown_token_ids) if reply else (),
         lora=None if request.lora is None else dataclasses.astuple(request.lora),
+        tiles=request.tiles,
     )
 
 
@@ -58,6 +59,7 @@ def decode_request(wire: WireRequest) -> GenerateRequest:
         cache_salt=_text(wire.cache_salt),
         reply=reply,
         lora=None if wire.lora is None else LoRARequest(*wire.lora),
+        tiles=wire.tiles,
     )
 
 

@@ -142,7 +142,7 @@ class ReplicaClient(EngineClient):
     def _route(self, request: GenerateRequest) -> Ticket:
         adapter = 0 if request.lora is None else request.lora.lora_int_id  # engines number them for themselves
         token_ids, size = request.prompt_token_ids, self.config.block_size
-        hashes = BlockHashes(size, salt=request.cache_salt, adapter=adapter)
+        hashes = BlockHashes(size, salt=request.cache_salt, adapter=adapter, tiles=request.tiles)
         num_blocks = min(len(token_ids) // self.config.block_size, _MAX_HASHED) * self.config.enable_prefix_caching
         hashes.extend(token_ids, num_blocks)
         return self._router.send(

@@ -3,7 +3,7 @@
 The engine is built from it. So is the client of an engine in another process.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lullm.config.engine import EngineConfig
@@ -58,6 +58,8 @@ def open_model(config: EngineConfig) -> OpenedModel:
     overrides = option_object("hf_overrides", config.hf_overrides)
     model = read_model_config(folder, config.model_impl, overrides)
     resolved = with_draft(config, config.resolve(model), model)
+    if model.vision is not None and not resolved.max_pictures:
+        model = replace(model, vision=None, no_vision="limit_mm_per_prompt or language_model_only turns pictures off")
     tokenizer_folder = resolve_model(config.tokenizer) if config.tokenizer else folder
     tokenizer = Tokenizer.from_folder(tokenizer_folder, config.chat_template)
     check_tokens(resolved, tokenizer)

@@ -65,7 +65,7 @@ class BlockImages:
 
     def adopt(self, seq: Sequence, images: Seq[TableImage]) -> None:
         """Give the sequence the blocks of its tables; all of them have a place."""
-        tables = self._admission.empty_tables(seq.cache_salt, seq.adapter)
+        tables = self._admission.empty_tables(seq)
         for table, image in zip(tables, images, strict=True):
             pool = self._pools.host if image.is_on_host else self._pools.device
             places = self._places[image.is_on_host]

@@ -155,4 +155,5 @@ def _build_sequence(request: GenerateRequest, image: SequenceImage, max_model_le
         stop_reason=image.stop_reason,
         cumulative_logprob=image.cumulative_logprob,
         cache_salt=request.cache_salt,
+        tiles=request.tiles,
     )

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from lullm.server.wire import BOUNDED, FAIL_FAST, WireModel, unseen
 
@@ -19,6 +19,32 @@ class TextBlock(Block):
     type: Literal["text"]
     text: str
     missing: ClassVar = {"citations": (None, [])}
+
+
+class PictureSource(WireModel):
+    """A picture itself, or its URL."""
+
+    type: Literal["base64", "url"]
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> "PictureSource":
+        name = "data" if self.type == "base64" else "url"
+        if getattr(self, name) is None:
+            raise ValueError(f"a source of type {self.type!r} needs {name}")
+        return self
+
+    @property
+    def address(self) -> str:
+        """As a URL."""
+        return self.url or f"data:{self.media_type or 'image/png'};base64,{self.data}"
+
+
+class PictureBlock(Block):
+    type: Literal["image"]
+    source: PictureSource
 
 
 class ThinkingBlock(Block):
@@ -65,7 +91,8 @@ class ToolResultBlock(Block):
 
 
 AnyBlock = Annotated[
-    TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")
+    TextBlock | PictureBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock,
+    Field(discriminator="type"),
 ]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from lullm.server.anthropic.schema import (
     AnyBlock,
     Message,
+    PictureBlock,
     TextBlock,
     TextBlocks,
     Thinking,
@@ -50,8 +51,8 @@ def _assistant(blocks: list[AnyBlock]) -> dict[str, Any]:
             case ToolUseBlock():
                 function = {"name": block.name, "arguments": json.dumps(block.input, ensure_ascii=False)}
                 calls.append({"id": block.id, "type": "function", "function": function})
-            case ToolResultBlock():
-                raise ApiError(400, "a tool_result belongs to a message of the user", param="messages")
+            case ToolResultBlock() | PictureBlock():
+                raise ApiError(400, f"a block {block.type} belongs to a message of the user", param="messages")
     translated: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
     if thoughts:
         translated["reasoning_content"] = "".join(thoughts)
@@ -61,19 +62,25 @@ def _assistant(blocks: list[AnyBlock]) -> dict[str, Any]:
 
 
 def _user(role: str, blocks: list[AnyBlock]) -> Iterator[dict[str, Any]]:
-    """A message of the user or the system: first each of its tools' results, then its text."""
-    texts = []
+    """A message of the user or the system: first each of its tools' results, then its text and its pictures."""
+    texts: list[str] = []
+    parts: list[dict[str, Any]] = []
     for block in blocks:
         match block:
             case TextBlock():
                 texts.append(block.text)
+                parts.append({"type": "text", "text": block.text})
+            case PictureBlock():
+                parts.append({"type": "image_url", "image_url": {"url": block.source.address}})
             case ToolResultBlock():
                 text = _text(block.content)
                 content = f"Error: {text}" if block.is_error else text  # chat templates have no other way to express it
                 yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
             case _:
                 raise ApiError(400, f"a {block.type} block belongs to a message of the assistant", param="messages")
-    if texts:
+    if len(parts) > len(texts):
+        yield {"role": role, "content": parts}
+    elif texts:
         yield {"role": role, "content": "\n".join(texts)}
 
 

@@ -59,7 +59,7 @@ def _props(context: ServerContext) -> dict[str, Any]:
         "chat_template": template.sources["default"] if template else "",
         "bos_token": engine.tokenizer.bos_token or "",
         "eos_token": engine.tokenizer.eos_token or "",
-        "modalities": {"vision": False, "audio": False},
+        "modalities": {"vision": engine.model_config.vision is not None, "audio": False},
         "build_info": f"lullm {lullm.__version__}",
         "is_sleeping": engine.sleep_state != "awake",
     }

@@ -113,6 +113,7 @@ class ModelCard:
         can = {
             "completion": model.generates,
             "embedding": model.pooler is not None,
+            "vision": model.vision is not None,
             "tools": replies.calls is not None,
             "thinking": replies.thinking is not None,
         }

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field
 from lullm.config.generation import OLLAMA, left_open
 from lullm.engine.client import EngineClient
 from lullm.server.error import ApiError
-from lullm.server.ollama.translation import openai_messages, openai_options, openai_thinking
+from lullm.server.ollama.translation import openai_messages, openai_options, openai_thinking, with_pictures
 from lullm.server.openai.schema import ChatBody, CompletionBody, DialectBody, QueuedBody
 from lullm.server.openai.validation import keep_alive_s
 from lullm.server.wire import BOUNDED, FAIL_FAST, Strings, WireModel, parse_body
@@ -119,8 +119,8 @@ class Message(WireModel):
     tool_calls: Annotated[list[ToolCall], FAIL_FAST, BOUNDED] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
+    images: Annotated[Strings, BOUNDED] | None = None
     is_echoed: ClassVar = True
-    missing: ClassVar = {"images": (None, [])}
 
 
 class OllamaChatBody(OllamaBody):
@@ -152,7 +152,8 @@ class GenerateBody(OllamaBody):
     suffix: str | None = None
     system: str | None = None
     raw: bool = False
-    missing: ClassVar = {"template": (None, ""), "context": (None, []), "images": (None, [])}
+    images: Annotated[Strings, BOUNDED] | None = None
+    missing: ClassVar = {"template": (None, ""), "context": (None, [])}
 
     @property
     def is_load(self) -> bool:
@@ -161,7 +162,10 @@ class GenerateBody(OllamaBody):
     def _asked(self, engine: EngineClient, fields: dict[str, Any]) -> ChatBody | CompletionBody:
         if not (self.raw or self.suffix) and engine.tokenizer.chat_template is not None:
             messages = [{"role": "system", "content": self.system}] if self.system else []
-            return self._chat(fields | {"messages": [*messages, {"role": "user", "content": self.prompt}]})
+            asked = {"role": "user", "content": with_pictures(self.prompt or "", self.images)}
+            return self._chat(fields | {"messages": [*messages, asked]})
+        if self.images:
+            raise ApiError(400, "images need the model's chat template: leave out raw and suffix", param="images")
         if self.think:
             raise ApiError(400, "think needs the model's chat template: leave out raw and suffix", param="think")
         if self.suffix:

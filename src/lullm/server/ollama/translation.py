@@ -22,6 +22,16 @@ def openai_thinking(think: bool | str | None) -> dict[str, Any]:
     return {"enable_thinking": True, "reasoning_effort": think}
 
 
+def with_pictures(text: str, images: Sequence[str] | None) -> str | list[dict[str, Any]]:
+    """OpenAI's content: pictures in base64 stand before the text."""
+    if not images:
+        return text
+    parts: list[dict[str, Any]] = [
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}} for data in images
+    ]
+    return [*parts, {"type": "text", "text": text}]
+
+
 def openai_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The messages, with ids for calls that have none. A result then belongs to the next call without one."""
     translated: list[dict[str, Any]] = []
@@ -34,7 +44,8 @@ def openai_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
             result = {"role": "tool", "content": message["content"], "tool_call_id": call_id}
             translated.append(result if name is None else result | {"name": name})
         else:
-            translated.append({"role": message["role"], "content": message["content"]})
+            content = with_pictures(message["content"], message.get("images"))
+            translated.append({"role": message["role"], "content": content})
     return translated
 
 

@@ -75,7 +75,7 @@ class TurnOrder:
             if turn["role"] == "system" and not self._takes_system(before):
                 turn = turn | {"role": "user"}
             if before is not None and self._joins(before, turn):
-                arranged[-1] = before | {"content": f"{before['content']}\n\n{turn['content']}"}
+                arranged[-1] = before | {"content": _joined(before["content"], turn["content"])}
             else:
                 arranged.append(turn)
         return arranged
@@ -100,3 +100,14 @@ class TurnOrder:
 
 
 _ANY = TurnOrder()
+
+
+def as_parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A content as a list of parts: texts, and places of pictures."""
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _joined(before: str | list[dict[str, Any]], after: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    if isinstance(before, str) and isinstance(after, str):
+        return f"{before}\n\n{after}"
+    return [*as_parts(before), *as_parts("\n\n"), *as_parts(after)]

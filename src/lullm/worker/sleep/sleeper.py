@@ -33,8 +33,8 @@ from lullm.worker.sleep.saving import NOTHING, Saved, Saving, check_room, plan_s
 from lullm.worker.sleep.speed import SleepSpeeds
 
 ARENA_TAGS = {WEIGHTS: ("weights", "draft", "lora"), KV_CACHE: ("kv_cache", "kv_swap", "graphs")}
-"""The tag of the weights covers those of a draft model: they never change, so its checkpoint is always their backup. The
-places of adapters sleep with the weights, too, and are not saved: those that were read are kept elsewhere.
+"""The tag of the weights covers those of a draft model: they never change, so its checkpoint is always their backup.
+It covers the places of adapters, too, which are not saved: the adapters that were read are kept elsewhere.
 
 The tag of the KV cache covers the host pool and the workspace of a CPU's recorded steps, too. The latter is not
 saved."""

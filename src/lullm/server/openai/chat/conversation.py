@@ -29,7 +29,21 @@ class RefusalPart(WireModel):
         return self.refusal
 
 
-AnyPart = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
+class PictureUrl(WireModel):
+    """`detail` has no effect: the model's own files say in how many pixels it sees."""
+
+    url: str
+    detail: Literal["auto", "low", "high"] | None = None
+
+
+class PicturePart(WireModel):
+    """A picture, mostly as a data: URL. The engine decodes it, or refuses it."""
+
+    type: Literal["image_url"]
+    image_url: PictureUrl | str
+
+
+AnyPart = Annotated[TextPart | RefusalPart | PicturePart, Field(discriminator="type")]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
@@ -104,12 +118,13 @@ class ChatMessage(WireModel):
         return self.reasoning or self.reasoning_content
 
     def for_template(self) -> dict[str, Any]:
-        """In the form of chat templates: text parts joined by newlines; 'developer' is the newer name of 'system'."""
+        """In the form of chat templates: text parts joined by newlines, unless pictures are among them; 'developer' is
+        the newer name of 'system'."""
         message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role}
         said = self.refusal if self.content is None else self.content
         if said is None and not self.tool_calls:  # only thoughts; templates expect null beside calls alone
             said = ""
-        message["content"] = "\n".join(part.text for part in said) if isinstance(said, list) else said
+        message["content"] = _content(said) if isinstance(said, list) else said
         if self.tool_calls:
             message["tool_calls"] = [call.model_dump(exclude_none=True) for call in self.tool_calls]
         if self.thoughts and self.role == "assistant":
@@ -118,6 +133,15 @@ class ChatMessage(WireModel):
             if (value := getattr(self, name)) is not None:
                 message[name] = value
         return message
+
+
+def _content(parts: list[TextPart | RefusalPart | PicturePart]) -> str | list[dict[str, Any]]:
+    if not any(isinstance(part, PicturePart) for part in parts):
+        return "\n".join(part.text for part in parts if not isinstance(part, PicturePart))
+    return [
+        part.model_dump(exclude_none=True) if isinstance(part, PicturePart) else {"type": "text", "text": part.text}
+        for part in parts
+    ]
 
 
 class ChosenFunction(WireModel):

@@ -27,7 +27,16 @@ class TextPart(WireModel):
     logprobs: list[Any] | None = None
 
 
-AnyPart = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
+class PicturePart(WireModel):
+    """A picture by its URL, mostly a data: URL. `detail` has no effect."""
+
+    type: Literal["input_image"]
+    image_url: str
+    detail: Literal["auto", "low", "high", "original"] | None = None
+    missing: ClassVar = {"file_id": (None,)}
+
+
+AnyPart = Annotated[TextPart | RefusalPart | PicturePart, Field(discriminator="type")]
 
 
 class MessageItem(Item):

@@ -10,6 +10,7 @@ from lullm.server.openai.responses.item import (
     FunctionCallItem,
     Input,
     MessageItem,
+    PicturePart,
     ReasoningItem,
 )
 from lullm.server.openai.responses.tool import arguments_of, joined
@@ -31,7 +32,7 @@ def openai_messages(instructions: str | None, given: Input) -> list[dict[str, An
                 content = item.output if isinstance(item.output, str) else "\n".join(p.text for p in item.output)
                 messages.append({"role": "tool", "tool_call_id": item.call_id, "content": content})
             case MessageItem() if item.role != "assistant":
-                messages.append({"role": item.role, "content": _text(item)})
+                messages.append({"role": item.role, "content": _content(item)})
             case _:
                 _add(item, messages)
     return messages
@@ -40,7 +41,19 @@ def openai_messages(instructions: str | None, given: Input) -> list[dict[str, An
 def _text(item: MessageItem) -> str:
     if isinstance(item.content, str):
         return item.content
-    return "\n".join(part.text for part in item.content)
+    return "\n".join(part.text for part in item.content if not isinstance(part, PicturePart))
+
+
+def _content(item: MessageItem) -> str | list[dict[str, Any]]:
+    """The parts of a message with pictures, or its text."""
+    if isinstance(item.content, str) or not any(isinstance(part, PicturePart) for part in item.content):
+        return _text(item)
+    return [
+        {"type": "image_url", "image_url": {"url": part.image_url}}
+        if isinstance(part, PicturePart)
+        else {"type": "text", "text": part.text}
+        for part in item.content
+    ]
 
 
 def _add(item: AnyItem, messages: list[dict[str, Any]]) -> None:

@@ -1,0 +1,4 @@
+"""What a model folder says about pictures: the tower, the connector, the pixels.
+
+`vision` is the result, `reading` reads it; `tower` reads the tower's config, and `picture` the image processor's.
+"""

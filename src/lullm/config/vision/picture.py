@@ -1,0 +1,123 @@
+"""Reads what an image processor does: preprocessor_config.json, or its part in a processor_config.json."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lullm.config.field import shown
+from lullm.config.json_file import read_object
+from lullm.config.vision.tower import MOST_EDGE
+from lullm.config.vision.vision import Fit, PictureForm
+from lullm.errors import ModelLoadError
+
+FILES = ("preprocessor_config.json", "processor_config.json")
+_BILINEAR, _BICUBIC, _LANCZOS = 2, 3, 1
+_CLIP_MEAN, _CLIP_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
+_ALL_ON = {"do_resize": True, "do_rescale": True, "do_normalize": True, "rescale_factor": 1 / 255}
+_CROPPING = _ALL_ON | {
+    "resample": _BICUBIC, "image_mean": _CLIP_MEAN, "image_std": _CLIP_STD, "size": {"shortest_edge": 224},
+    "crop_size": {"height": 224, "width": 224}, "do_center_crop": True,
+}  # fmt: skip
+_SPLITTING = _ALL_ON | {
+    "resample": _LANCZOS, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"longest_edge": 1456},
+    "max_image_size": {"longest_edge": 364}, "do_image_splitting": True,
+}  # fmt: skip
+_KINDS: Mapping[str, Mapping[str, Any]] = {
+    "CLIP": _CROPPING,
+    "Llava": _CROPPING,
+    "Siglip": _ALL_ON
+    | {
+        "resample": _BICUBIC, "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
+        "size": {"height": 224, "width": 224},
+    },
+    "Idefics3": _SPLITTING,
+    "SmolVLM": _SPLITTING,
+}  # fmt: skip
+"""By the class of the image processor: the values of missing keys, as in transformers."""
+_MOST_TILES_PER_SIDE = 16
+_MOST_VALUE = 1e6
+
+
+def processor_data(folder: Path) -> dict[str, Any] | None:
+    """The image processor's keys; None: no file of the folder has them. Raises ModelLoadError."""
+    for name in FILES:
+        try:
+            data = read_object(folder / name)
+        except FileNotFoundError:
+            continue
+        inner = data.get("image_processor")
+        if isinstance(inner, dict):
+            return inner
+        if name == FILES[0]:
+            return data
+    return None
+
+
+def read_picture(data: dict[str, Any]) -> PictureForm:
+    """The form of an image processor. Raises ModelLoadError: a value is not implemented."""
+    named = data.get("image_processor_type") or data.get("feature_extractor_type") or ""
+    match = (
+        re.fullmatch(r"(\w+?)(ImageProcessor|FeatureExtractor)(Fast|Pil)?", named) if isinstance(named, str) else None
+    )
+    kind = match[1] if match else ""
+    if kind not in _KINDS:
+        raise ModelLoadError(
+            f"its image processor is {shown(named)}, and only those of {', '.join(_KINDS)} are known here"
+        )
+    data = {**_KINDS[kind], **{key: value for key, value in data.items() if value is not None}}
+    for name in ("do_resize", "do_rescale", "do_normalize"):
+        if data[name] is not True:
+            raise ModelLoadError(f"{name} {shown(data[name])} of its image processor is not implemented")
+    if kind in ("Idefics3", "SmolVLM"):
+        edge = _edge(data, "max_image_size", "longest_edge")
+        longest = _edge(data, "size", "longest_edge")
+        splits = data["do_image_splitting"] is True
+        if splits and longest > _MOST_TILES_PER_SIDE * edge:
+            raise ModelLoadError(f"size {longest} is above {_MOST_TILES_PER_SIDE} tiles of {edge} pixels")
+        return _form(data, edge, "split", longest, splits)
+    if data.get("do_center_crop"):
+        edge, short = _square(data, "crop_size"), _edge(data, "size", "shortest_edge")
+        if short < edge:
+            raise ModelLoadError(f"crop_size {edge} is above the shortest_edge {short} of its image processor")
+        return _form(data, edge, "crop", short, pads=kind == "Llava" and data.get("do_pad") is True)
+    edge = _square(data, "size")
+    return _form(data, edge, "stretch", edge, pads=kind == "Llava" and data.get("do_pad") is True)
+
+
+def _form(
+    data: dict[str, Any], edge: int, fit: Fit, resize_edge: int, splits: bool = False, pads: bool = False
+) -> PictureForm:
+    resample, factor = data["resample"], data["rescale_factor"]
+    if not isinstance(resample, int) or isinstance(resample, bool) or not 0 <= resample <= 5:
+        raise ModelLoadError(f"resample {shown(resample)} of its image processor is no filter of Pillow")
+    if not isinstance(factor, float | int) or not 0 < factor <= 1:
+        raise ModelLoadError(f"rescale_factor {shown(factor)} of its image processor is not from 0 to 1")
+    mean, std = _channels(data, "image_mean"), _channels(data, "image_std")
+    if not all(std):
+        raise ModelLoadError("image_std of its image processor is 0")
+    return PictureForm(edge, fit, resize_edge, splits, pads, resample, float(factor), mean, std)
+
+
+def _edge(data: dict[str, Any], name: str, key: str) -> int:
+    value = data[name]
+    edge = value.get(key) if isinstance(value, dict) else value
+    if not isinstance(edge, int) or isinstance(edge, bool) or not 1 <= edge <= MOST_EDGE:
+        raise ModelLoadError(f"{name} {shown(value)} of its image processor is not a {key} up to {MOST_EDGE} pixels")
+    return edge
+
+
+def _square(data: dict[str, Any], name: str) -> int:
+    value = data[name]
+    height, width = (value.get("height"), value.get("width")) if isinstance(value, dict) else (value, value)
+    if height != width or not isinstance(height, int) or not 1 <= height <= MOST_EDGE:
+        raise ModelLoadError(f"{name} {shown(value)} of its image processor is not a square")
+    return height
+
+
+def _channels(data: dict[str, Any], name: str) -> tuple[float, ...]:
+    values = data[name]
+    is_list = isinstance(values, list) and len(values) == 3
+    if not is_list or not all(isinstance(one, float | int) and abs(one) <= _MOST_VALUE for one in values):
+        raise ModelLoadError(f"{name} {shown(values)} of its image processor is not a list of three numbers")
+    return tuple(map(float, values))

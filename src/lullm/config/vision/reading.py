@@ -1,0 +1,99 @@
+"""Reads how a model sees pictures, or why it does not: then its text model is loaded alone."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+from lullm.config.family.text_model import TEXT_MODELS
+from lullm.config.field import LARGEST_ID, boolean, integer, optional_object, positive_int, shown
+from lullm.config.vision.picture import FILES, processor_data, read_picture
+from lullm.config.vision.tower import read_tower
+from lullm.config.vision.vision import MLPConnector, ShuffleConnector, VisionActivation, VisionConfig
+from lullm.errors import ModelLoadError
+from lullm.log import get_logger
+
+logger = get_logger(__name__)
+
+_LLAVA = "LlavaForConditionalGeneration"
+_IDEFICS3 = ("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration")
+SEEING = (_LLAVA, *_IDEFICS3)
+"""The architectures whose pictures are read."""
+_TEXTS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+"""The text models below them: others may scale rows, or let them see each other both ways."""
+_TOWERS = ("clip_vision_model", "siglip_vision_model")
+_IDEFICS3_TOWERS = ("idefics3_vision", "idefics3", "smolvlm_vision")
+
+
+def read_vision(
+    data: dict[str, Any], folder: Path, text_architecture: str, vocab_size: int
+) -> tuple[VisionConfig | None, str]:
+    """(how the model of a config.json sees pictures; or None, why it does not). The second is empty for models of text.
+
+    Args:
+        data: of the whole model. text_architecture, vocab_size: of the text model.
+    """
+    names = data.get("architectures")
+    architecture = names[0] if isinstance(names, list) and names else None
+    if architecture not in TEXT_MODELS:
+        return None, ""
+    try:
+        if architecture not in SEEING:
+            raise ModelLoadError(
+                f"lullm sees pictures with LLaVA 1.5, Idefics3 and SmolVLM so far, not with {architecture}"
+            )
+        if text_architecture not in _TEXTS:
+            raise ModelLoadError(f"its text model is {text_architecture}")
+        processor = processor_data(folder)
+        if processor is None:
+            raise ModelLoadError(f"its folder has no {' and no '.join(FILES)}")
+        read = _read_llava if architecture == _LLAVA else _read_idefics3
+        vision = read(data, processor)
+        _check(vision, vocab_size)
+        return vision, ""
+    except ModelLoadError as error:
+        logger.info("%s: only the text model is loaded; what reads pictures is passed over: %s", architecture, error)
+        return None, str(error)
+
+
+def _read_llava(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
+    layer, strategy = data.get("vision_feature_layer", -2), data.get("vision_feature_select_strategy", "default")
+    if not isinstance(layer, int) or isinstance(layer, bool):
+        raise ModelLoadError(f"vision_feature_layer {shown(layer)} is not one layer")
+    if strategy not in ("default", "full"):
+        raise ModelLoadError(f"vision_feature_select_strategy is {shown(strategy)}")
+    activation = data.get("projector_hidden_act", "gelu")
+    if activation not in get_args(VisionActivation):
+        raise ModelLoadError(f"projector_hidden_act is {shown(activation)}")
+    stated = optional_object(data, "vision_config") or None
+    tower = read_tower(stated, _TOWERS, layer, strategy == "default")
+    connector = MLPConnector(activation, boolean(data, "multimodal_projector_bias", True))
+    image_token_id = integer(data, "image_token_id", integer(data, "image_token_index", 32000))
+    vision = VisionConfig(tower, connector, read_picture(processor), image_token_id, is_framed=False)
+    if vision.picture.edge != tower.image_size:
+        raise ModelLoadError(
+            f"its tower reads {tower.image_size} pixels, its image processor has {vision.picture.edge}"
+        )
+    return vision
+
+
+def _read_idefics3(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
+    tower = read_tower(optional_object(data, "vision_config"), _IDEFICS3_TOWERS, None, drops_first=False)
+    connector = ShuffleConnector(positive_int(data, "scale_factor", 2, most=64))
+    vision = VisionConfig(
+        tower, connector, read_picture(processor), integer(data, "image_token_id", 128257), is_framed=True
+    )
+    if vision.picture.fit != "split":
+        raise ModelLoadError("its image processor is not Idefics3's")
+    num_sides = vision.picture.edge // tower.patch_size
+    if num_sides > tower.num_sides or num_sides % connector.scale_factor:
+        raise ModelLoadError(
+            f"a tile has {num_sides} x {num_sides} patches: more than the {tower.num_sides} x {tower.num_sides} of the "
+            f"tower, or no multiple of scale_factor {connector.scale_factor}"
+        )
+    return vision
+
+
+def _check(vision: VisionConfig, vocab_size: int) -> None:
+    if not 0 <= vision.image_token_id < min(vocab_size, LARGEST_ID):
+        raise ModelLoadError(f"its image token {vision.image_token_id} is not in its vocabulary of {vocab_size}")
+    if vision.rows_per_tile < 1:
+        raise ModelLoadError("a tile has no rows")

@@ -1,0 +1,208 @@
+"""PictureInput: takes the pictures out of a caller's prompt, and puts their tiles in the place of tokens.
+
+Both halves are those of transformers' processors: the same tokens, and the same pixels as with Pillow.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
+from lullm.errors import InvalidRequestError
+from lullm.text.chat_template import PICTURE
+from lullm.text.template.failure import WouldBlock
+from lullm.text.tokenizer import Tokenizer
+from lullm.types.request import Conversation, Input
+from lullm.types.vision.tile import TilePlace
+from lullm.vision.picture import as_picture, decoded
+from lullm.vision.source import picture_bytes
+from lullm.vision.tiling import Tiled, tiled
+
+P = TypeVar("P", bound=Input)
+
+_PARTS = ("image_url", "input_image", "image_pil", "image")
+"""Types of parts that hold a picture: OpenAI's, vLLM's, and that of transformers."""
+_NEWLINE = "\n"
+
+
+class PictureInput:
+    """The pictures of one model. Safe to call from several threads."""
+
+    def __init__(self, config: ResolvedConfig, model: ModelConfig, tokenizer: Tokenizer) -> None:
+        self._vision = model.vision
+        self._reason = model.no_vision
+        self._tokenizer = tokenizer
+        self._most = config.max_pictures
+        self._folder = None if config.allowed_local_media_path is None else Path(config.allowed_local_media_path)
+        self._frame_ids = functools.lru_cache(maxsize=256)(self._encode_frame)
+
+    def take(self, prompt: P, may_block: bool) -> tuple[P, list[Tiled]]:
+        """The prompt with places instead of pictures, and their tiles, in order. Decoding takes milliseconds each.
+
+        Raises:
+            InvalidRequestError: the model sees no pictures, or not so many; one is broken, too large, or nowhere.
+            UnsupportedError: Pillow is not installed.
+            WouldBlock: there are pictures, and `may_block` is False.
+        """
+        given: list[Any] = []
+        if isinstance(prompt, Conversation):
+            messages = prompt.messages
+            if isinstance(messages, Sequence) and any(map(_has_pictures, messages)):
+                prompt = cast(P, _without_pictures(prompt, given))
+        elif isinstance(prompt, Mapping) and prompt.get("multi_modal_data") is not None:
+            given = _pictures_in(prompt["multi_modal_data"])
+            prompt = cast(P, {key: value for key, value in prompt.items() if key != "multi_modal_data"})
+        if not given:
+            return prompt, []
+        if self._vision is None:
+            raise InvalidRequestError(f"this model takes text only{': ' * bool(self._reason)}{self._reason}")
+        if len(given) > self._most:
+            raise InvalidRequestError(
+                f"a prompt may have at most {self._most} pictures (limit_mm_per_prompt), not {len(given)}"
+            )
+        if not may_block:
+            raise WouldBlock
+        if isinstance(prompt, Conversation) and not self._shows_pictures(prompt):
+            raise InvalidRequestError(
+                "the chat template of this model has no place for pictures; give one that has (chat_template)"
+            )
+        form = self._vision.picture
+        return prompt, [tiled(self._opened(one), form) for one in given]
+
+    def place(self, token_ids: list[int], pictures: Sequence[Tiled]) -> tuple[list[int], tuple[TilePlace, ...]]:
+        """The ids of a prompt with a token for each row of a picture, and the places of all tiles.
+
+        Raises InvalidRequestError: the prompt has more or fewer places than there are pictures.
+        """
+        if self._vision is None:
+            return token_ids, ()
+        image_id, num_rows = self._vision.image_token_id, self._vision.rows_per_tile
+        num_places = token_ids.count(image_id)
+        if num_places != len(pictures):
+            raise InvalidRequestError(
+                f"the prompt has {num_places} places for pictures ({self._image_token}), and {len(pictures)} pictures "
+                "come with it"
+            )
+        if not pictures:
+            return token_ids, ()
+        expanded: list[int] = []
+        places: list[TilePlace] = []
+        waiting = iter(pictures)
+        for token_id in token_ids:
+            if token_id != image_id:
+                expanded.append(token_id)
+                continue
+            picture = next(waiting)
+            start = len(expanded)
+            expanded += self._ids_of(picture)
+            tiles = iter(picture.tiles)
+            while start < len(expanded):
+                if expanded[start] == image_id:
+                    places.append(TilePlace(next(tiles), start, num_rows))
+                    start += num_rows
+                else:
+                    start += 1
+        return expanded, tuple(places)
+
+    def _shows_pictures(self, prompt: Conversation) -> bool:
+        template = self._tokenizer.chat_template
+        return prompt.template is not None or template is None or template.shows_pictures
+
+    def _opened(self, given: Any) -> Any:
+        return decoded(picture_bytes(given, self._folder)) if isinstance(given, str) else as_picture(given)
+
+    @property
+    def _image_token(self) -> str:
+        assert self._vision is not None
+        return self._tokenizer.backend.id_to_token(self._vision.image_token_id) or "<image>"
+
+    def _ids_of(self, picture: Tiled) -> list[int]:
+        """The ids in place of one picture."""
+        assert self._vision is not None
+        if not self._vision.is_framed:
+            return [self._vision.image_token_id] * (self._vision.rows_per_tile * len(picture.tiles))
+        return self._frame_ids(picture.num_rows, picture.num_columns)
+
+    def _encode_frame(self, num_rows: int, num_columns: int) -> list[int]:
+        """The ids of a grid of tiles with Idefics3's words around them, and the tile of the whole behind it.
+
+        The words may be tokens or text. They stand between special tokens, so they are encoded alike anywhere.
+        """
+        assert self._vision is not None
+        named = self._tokenizer.special_tokens
+        frame = named.get("fake_image_token", "<fake_token_around_image>")
+        whole = named.get("global_image_token", "<global-img>")
+        rows = self._image_token * self._vision.rows_per_tile
+        lines = [
+            "".join(f"{frame}<row_{row + 1}_col_{column + 1}>{rows}" for column in range(num_columns)) + _NEWLINE
+            for row in range(num_rows)
+        ]
+        text = "".join(lines) + _NEWLINE * bool(lines) + f"{frame}{whole}{rows}{frame}"
+        token_ids = self._tokenizer.encode(text, add_special_tokens=False)
+        num_expected = (num_rows * num_columns + 1) * self._vision.rows_per_tile
+        if token_ids.count(self._vision.image_token_id) != num_expected:
+            raise InvalidRequestError(f"the tokenizer of this model has no token {self._image_token} for pictures")
+        return token_ids
+
+
+def _has_pictures(message: Any) -> bool:
+    content = message.get("content") if isinstance(message, Mapping) else None
+    return isinstance(content, (list, tuple)) and any(_is_picture(part) for part in content)
+
+
+def _is_picture(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") in _PARTS
+
+
+def _without_pictures(prompt: Conversation, found: list[Any]) -> Conversation:
+    """The conversation with `PICTURE` in place of pictures, which are added to `found`."""
+    messages: list[Any] = []
+    for message in prompt.messages:
+        if _has_pictures(message):
+            content = []
+            for part in message["content"]:
+                if _is_picture(part):
+                    found.append(_picture_of(part))
+                content.append(PICTURE if _is_picture(part) else part)
+            message = {**message, "content": content}
+        messages.append(message)
+    return Conversation(
+        messages,
+        prompt.options,
+        prompt.split_special_tokens,
+        prompt.calls,
+        prompt.cache_salt,
+        prompt.template,
+    )
+
+
+def _picture_of(part: Mapping[str, Any]) -> Any:
+    """What a part says about its picture: a URL, or an object."""
+    kind = part["type"]
+    value = part.get("image_url" if kind == "input_image" else kind)
+    if kind == "image" and value is None:
+        value = part.get("url")
+    if kind in ("image_url", "input_image"):
+        value = value.get("url") if isinstance(value, Mapping) else value
+        if not isinstance(value, str):
+            raise InvalidRequestError(f"a part of type {kind!r} needs the URL of a picture")
+    if value is None:
+        raise InvalidRequestError(f"a part of type {kind!r} has no picture")
+    return value
+
+
+def _pictures_in(data: Any) -> list[Any]:
+    """The pictures of `multi_modal_data`."""
+    if not isinstance(data, Mapping):
+        raise InvalidRequestError(f"multi_modal_data is {{'image': picture or pictures}}, not {type(data).__name__}")
+    others = [str(key) for key, value in data.items() if key != "image" and value is not None]
+    if others:
+        raise InvalidRequestError(f"multi_modal_data holds 'image' only, not {', '.join(others)}")
+    pictures = data.get("image")
+    pictures = [] if pictures is None else pictures
+    given = list(pictures) if isinstance(pictures, (list, tuple)) else [pictures]
+    if any(isinstance(one, str) for one in given):
+        raise InvalidRequestError("multi_modal_data holds pictures, not their addresses: LLM.chat takes those")
+    return given

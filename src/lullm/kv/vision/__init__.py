@@ -1,0 +1,1 @@
+"""Which rows of pictures the workers keep."""

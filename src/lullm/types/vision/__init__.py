@@ -1,0 +1,1 @@
+"""Pictures in prompts, cut into tiles, as plain data."""

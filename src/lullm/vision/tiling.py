@@ -1,0 +1,112 @@
+"""From an RGB picture to tiles, as the image processors of transformers with Pillow make them, bit for bit."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lullm.config.vision.vision import PictureForm
+from lullm.types.vision.tile import Tile
+from lullm.vision.picture import pillow
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_LARGEST_EDGE = 4096
+"""Of a picture before it is split."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiled:
+    """A picture's tiles: `num_rows` x `num_columns` of a grid, row by row, then one of the whole. 0 x 0: only that."""
+
+    tiles: tuple[Tile, ...]
+    num_rows: int = 0
+    num_columns: int = 0
+
+
+def tiled(image: "Image", form: PictureForm) -> Tiled:
+    """The tiles of a picture."""
+    if form.pads:
+        image = _squared(image, form)
+    match form.fit:
+        case "crop":
+            return Tiled((_tile(_cropped(image, form), form.edge),))
+        case "stretch":
+            return Tiled((_tile(_resized(image, form.edge, form.edge, form), form.edge),))
+        case "split":
+            return _split(_resized(image, *_scaled_size(image, form.resize_edge), form), form)
+
+
+def _tile(image: "Image", edge: int) -> Tile:
+    assert image.size == (edge, edge)
+    return Tile.of(edge, image.tobytes())
+
+
+def _resized(image: "Image", width: int, height: int, form: PictureForm) -> "Image":
+    resampling: Any = form.resample
+    return image.resize((width, height), resampling)
+
+
+def _squared(image: "Image", form: PictureForm) -> "Image":
+    """With borders of the mean color, so that both edges are the longer one."""
+    width, height = image.size
+    edge = max(width, height)
+    color = tuple(int(mean * 255) for mean in form.image_mean)
+    square: Image = pillow().new("RGB", (edge, edge), color)
+    square.paste(image, ((edge - width) // 2, (edge - height) // 2))
+    return square
+
+
+def _cropped(image: "Image", form: PictureForm) -> "Image":
+    """The middle, after the shorter edge has become `resize_edge`."""
+    width, height = image.size
+    short, long = min(width, height), max(width, height)
+    longer = int(form.resize_edge * long / short)
+    size = (form.resize_edge, longer) if width <= height else (longer, form.resize_edge)
+    image = _resized(image, *size, form)
+    left, top = (size[0] - form.edge) // 2, (size[1] - form.edge) // 2
+    return image.crop((left, top, left + form.edge, top + form.edge))
+
+
+def _scaled_size(image: "Image", longest: int) -> tuple[int, int]:
+    """(width, height) with this longer edge; the shorter one is even."""
+    width, height = image.size
+    ratio = width / height
+    if width >= height:
+        width, height = longest, int(longest / ratio)
+        height += height % 2
+    else:
+        width, height = int(longest * ratio), longest
+        width += width % 2
+    width, height = max(width, 1), max(height, 1)
+    ratio = width / height
+    if width >= height and width > _LARGEST_EDGE:
+        width, height = _LARGEST_EDGE, int(_LARGEST_EDGE / ratio)
+    elif height > width and height > _LARGEST_EDGE:
+        width, height = int(_LARGEST_EDGE * ratio), _LARGEST_EDGE
+    return max(width, 1), max(height, 1)
+
+
+def _split(image: "Image", form: PictureForm) -> Tiled:
+    edge = form.edge
+    if not form.splits:
+        return Tiled((_tile(_resized(image, edge, edge, form), edge),))
+    width, height = image.size
+    ratio = width / height
+    if width >= height:
+        width = math.ceil(width / edge) * edge
+        height = math.ceil(int(width / ratio) / edge) * edge
+    else:
+        height = math.ceil(height / edge) * edge
+        width = math.ceil(int(height * ratio) / edge) * edge
+    # A strip so thin that its short edge vanishes: one row of tiles (transformers raises an error there).
+    image = _resized(image, max(width, edge), max(height, edge), form)
+    num_columns, num_rows = image.width // edge, image.height // edge
+    if num_columns == num_rows == 1:
+        return Tiled((_tile(image, edge),))
+    grid = [
+        _tile(image.crop((left, top, left + edge, top + edge)), edge)
+        for top in range(0, image.height, edge)
+        for left in range(0, image.width, edge)
+    ]
+    return Tiled((*grid, _tile(_resized(image, edge, edge, form), edge)), num_rows, num_columns)

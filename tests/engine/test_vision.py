@@ -1,0 +1,323 @@
+"""Prompts with pictures in a whole engine: transformers' tokens, whatever else the engine does meanwhile."""
+
+import random
+
+import pytest
+from kit.engine.parts import block_space_of, engine_of, executor_of, runner_of
+from kit.vision.checkpoint import picture, write_idefics3, write_llava
+from kit.worker.threads import use_threads
+from safetensors.torch import load_file
+
+from lullm import LLM, SamplingParams
+from lullm.errors import ConfigError, InvalidRequestError, UnsupportedError
+
+OPTIONS = {"dtype": "float32", "max_model_len": 512, "block_size": 8, "kv_cache_memory_bytes": 8 << 20}
+NUM_TOKENS = 8
+GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=0)
+TEXTS = (
+    ("hello world, the quick", ()),
+    ("USER: <image>\nwhat fox? ASSISTANT:", (0,)),
+    ("<image> jumps over <image>the lazy dog", (1, 2)),
+    ("a b c <image><image>", (0, 0)),
+)
+PICTURES = [picture(61, 40), picture(28, 90, seed=1), picture(26, 24, seed=2), picture(61, 40, seed=3)]
+
+
+@pytest.fixture(scope="module", params=[write_llava, write_idefics3], ids=["llava", "idefics3"])
+def checkpoint(request, tmp_path_factory):
+    return request.param(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoint):
+    return [checkpoint.continued(text, [PICTURES[n] for n in shown], NUM_TOKENS) for text, shown in TEXTS]
+
+
+def prompts():
+    return [{"prompt": text, "multi_modal_data": {"image": [PICTURES[n] for n in shown]}} for text, shown in TEXTS]
+
+
+def check(outputs, expected):
+    for output, (ids, tokens, logprobs) in zip(outputs, expected, strict=True):
+        assert output.prompt_token_ids == ids
+        assert list(output.outputs[0].token_ids) == tokens
+        drawn = [row[token].logprob for row, token in zip(output.outputs[0].logprobs, tokens, strict=True)]
+        assert drawn == pytest.approx(logprobs, abs=1e-4)
+
+
+def tiles_sent(llm):
+    """The digests of all tiles that plans send from now on, and those that they drop."""
+    sent, dropped = [], []
+    launch = executor_of(llm).launch_model
+
+    def watch(plan):
+        sent.extend(tile.digest for tile in plan.tiles)
+        dropped.extend(plan.tiles_to_drop)
+        return launch(plan)
+
+    executor_of(llm).launch_model = watch
+    return sent, dropped
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"max_num_batched_tokens": 16, "max_num_seqs": 4},
+        {"enable_prefix_caching": False, "enforce_eager": True, "block_size": 16},
+        {"enable_chunked_prefill": False, "max_num_batched_tokens": 512},
+        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
+    ],
+    ids=["whole", "chunks", "bare", "prefill first", "guesses"],
+)
+def test_as_transformers(checkpoint, expected, options):
+    with LLM(str(checkpoint.folder), **OPTIONS | options) as llm:
+        sent, _ = tiles_sent(llm)
+        for _ in range(2):  # the second time from cached prefixes
+            check(llm.generate(prompts(), GREEDY, use_tqdm=False), expected)
+        if options.get("enable_prefix_caching", True) and "max_num_batched_tokens" not in options:
+            assert len(sent) == len(set(sent))  # each is read once
+        check([llm.generate(prompts()[1], GREEDY, use_tqdm=False)[0]], [expected[1]])
+
+
+def test_preemption(checkpoint, expected):
+    """Blocks for the prompts and few tokens behind: some are swapped out, or computed again, pictures and all."""
+    for mode in ("recompute", "swap"):
+        lengths = [len(ids) for ids, *_ in expected]
+        options = {
+            "num_gpu_blocks_override": sum(lengths) // 2 + 12, "block_size": 2, "max_model_len": max(lengths) + 16,
+            "max_num_batched_tokens": 24, "max_num_seqs": 8,
+        }  # fmt: skip
+        with LLM(str(checkpoint.folder), **OPTIONS | options, preemption_mode=mode) as llm:
+            check(llm.generate(prompts() * 2, GREEDY, use_tqdm=False), expected * 2)
+            assert sum(llm.llm_engine.stats().preemptions_total.values()) > 0
+            block_space_of(llm).check_conservation()
+
+
+@pytest.mark.parametrize("backend", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}], ids=["tp", "pp"])
+def test_several_workers(checkpoint, expected, monkeypatch, backend):
+    use_threads(monkeypatch)
+    with LLM(str(checkpoint.folder), **OPTIONS, **backend, max_num_batched_tokens=40, max_num_seqs=8) as llm:
+        check(llm.generate(prompts(), GREEDY, use_tqdm=False), expected)
+
+
+def test_a_worker_in_a_process(checkpoint, expected):
+    if "llava" in str(type(checkpoint.processor)).lower():
+        pytest.skip("the same with fewer tiles")
+    with LLM(str(checkpoint.folder), **OPTIONS, distributed_executor_backend="mp", enable_sleep_mode=True) as llm:
+        check(llm.generate(prompts(), GREEDY, use_tqdm=False), expected)
+        llm.sleep(1)
+        llm.wake_up()
+        check(llm.generate(prompts(), GREEDY, use_tqdm=False), expected)
+
+
+@pytest.mark.parametrize("call", [{"level": 1}, {"level": 2}, {"level": 2, "tags": ["weights"]}], ids=str)
+def test_sleep_in_the_middle_of_pictures(checkpoint, expected, call):
+    options = {"max_num_batched_tokens": 16, "max_num_seqs": 4, "enable_sleep_mode": True}
+    with LLM(str(checkpoint.folder), **OPTIONS | options) as llm:
+        engine, ended, num_steps = llm.llm_engine, {}, 0
+        for number, prompt in enumerate(prompts()):
+            engine.add_request(str(number), prompt, GREEDY)
+        while engine.has_unfinished_requests():
+            ended |= {output.request_id: output for output in engine.step() if output.finished}
+            num_steps += 1
+            if num_steps % 3 == 0 and num_steps < 20:
+                llm.sleep(mode="keep", **call)
+                assert not runner_of(llm)._tiles._rows
+                llm.wake_up()
+        check([ended[key] for key in sorted(ended)], expected)
+
+
+def test_prefixes_are_shared_by_pictures_not_by_their_tokens(checkpoint):
+    text, greedy = TEXTS[1][0], SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
+
+    def ask(number):
+        [output] = llm.generate(
+            {"prompt": text, "multi_modal_data": {"image": PICTURES[number]}}, greedy, use_tqdm=False
+        )
+        return output.outputs[0].token_ids, output.num_cached_tokens, output.prompt_token_ids
+
+    with LLM(str(checkpoint.folder), **OPTIONS) as llm:
+        (first, cached, ids), (same, found, _) = ask(0), ask(0)
+        assert cached == 0 and found == (len(ids) - 1) // 8 * 8 and same == first
+        other, found, other_ids = ask(3)
+        begins = ids.index(3)
+        assert other_ids == ids and found <= begins and other != first
+        llm.reset_prefix_cache()
+        assert ask(0)[:2] == (first, 0)
+
+
+def test_forks_and_beams_see_the_picture(checkpoint):
+    prompt = prompts()[2]
+    with LLM(str(checkpoint.folder), **OPTIONS, max_num_batched_tokens=32, max_num_seqs=8) as llm:
+        params = SamplingParams(temperature=1.0, n=3, seed=5, max_tokens=6, ignore_eos=True)
+        [several] = llm.generate(prompt, params, use_tqdm=False)
+        [beams] = llm.generate(prompt, SamplingParams(n=3, beam_width=3, max_tokens=6, ignore_eos=True), use_tqdm=False)
+    with LLM(str(checkpoint.folder), **OPTIONS, enable_prefix_caching=False, enforce_eager=True) as llm:
+        [others] = llm.generate(prompt, params, use_tqdm=False)
+        [other_beams] = llm.beam_search(prompt, 3, 6, ignore_eos=True)
+    for one, other in ((several, others), (beams, other_beams)):
+        assert [c.token_ids for c in one.outputs] == [c.token_ids for c in other.outputs]
+    assert len({tuple(c.token_ids) for c in several.outputs}) > 1
+
+
+def test_an_abort_in_the_middle_of_a_picture(checkpoint, expected):
+    with LLM(str(checkpoint.folder), **OPTIONS, max_num_batched_tokens=16, max_num_seqs=4) as llm:
+        engine = llm.llm_engine
+        for number, prompt in enumerate(prompts()[1:]):
+            engine.add_request(str(number), prompt, GREEDY)
+        for _ in range(2):
+            engine.step()
+        for number in range(3):
+            engine.abort_request(str(number))
+        block_space_of(llm).check_conservation()
+        check(llm.generate(prompts(), GREEDY, use_tqdm=False), expected)
+
+
+def test_workers_keep_few_rows(checkpoint):
+    """As many as a step has tokens, whatever has come."""
+    with LLM(str(checkpoint.folder), **OPTIONS, max_num_batched_tokens=64, max_num_seqs=2) as llm:
+        sent, dropped = tiles_sent(llm)
+        rng = random.Random(0)
+        for seed in range(12):
+            shown = picture(rng.randint(20, 80), rng.randint(20, 80), seed + 10)
+            llm.generate({"prompt": "<image> a", "multi_modal_data": {"image": shown}}, GREEDY, use_tqdm=False)
+        ledger, rows = block_space_of(llm).tiles, runner_of(llm)._tiles._rows
+        assert set(rows) == set(ledger._kept) == set(sent) - set(dropped) and dropped
+        assert sum(map(len, rows.values())) == ledger._num_kept <= 64 + 25
+
+
+def test_new_weights_of_the_tower(checkpoint):
+    tensors = load_file(checkpoint.folder / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("layers.0.mlp.fc1.weight") and "vision" in name)
+    with LLM(str(checkpoint.folder), **OPTIONS) as llm:
+        before = llm.generate(prompts(), GREEDY, use_tqdm=False)
+        engine_of(llm).update_weights([(name, -tensors[name])])
+        after = llm.generate(prompts(), GREEDY, use_tqdm=False)
+        engine_of(llm).update_weights([(name, tensors[name])])
+        again = llm.generate(prompts(), GREEDY, use_tqdm=False)
+
+    def logprob(outputs, number):
+        return outputs[number].outputs[0].cumulative_logprob
+
+    assert [logprob(before, n) == logprob(after, n) for n in range(4)] == [True, False, False, False]
+    assert [o.outputs[0].token_ids for o in again] == [o.outputs[0].token_ids for o in before]
+
+
+@pytest.mark.parametrize(
+    "options", [{"quantization": "int8"}, {"dtype": "bfloat16"}, {"load_format": "dummy"}], ids=str
+)
+def test_other_weights(checkpoint, expected, options):
+    with LLM(str(checkpoint.folder), **OPTIONS | options) as llm:
+        outputs = llm.generate(prompts(), GREEDY, use_tqdm=False)
+        assert [output.prompt_token_ids for output in outputs] == [ids for ids, *_ in expected]
+        if "load_format" not in options:
+            first = [output.outputs[0].logprobs[0] for output in outputs]
+            near = [row[next(iter(row))].logprob for row in first]
+            assert near == pytest.approx([logprobs[0] for *_, logprobs in expected], abs=0.25)
+
+
+def test_conversations(checkpoint, tmp_path):
+    import base64
+
+    PICTURES[1].save(tmp_path / "a.png")
+    data = (tmp_path / "a.png").read_bytes()
+    url = f"data:image/png;base64,{base64.b64encode(data).decode()}"
+    ways = [
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "image_url", "image_url": {"url": (tmp_path / "a.png").as_uri()}},
+        {"type": "input_image", "image_url": url},
+        {"type": "image_pil", "image_pil": PICTURES[1]},
+        {"type": "image", "image": PICTURES[1]},
+    ]
+    template = checkpoint.folder / "tokenizer_config.json"
+    assert "image" in template.read_text()
+    with LLM(str(checkpoint.folder), **OPTIONS, allowed_local_media_path=tmp_path) as llm:
+        texts = [{"type": "text", "text": "what is <image> this?"}]  # a user's words are text
+        asked = [[{"role": "user", "content": [part, *texts]}] for part in ways]
+        outputs = llm.chat(asked, GREEDY, use_tqdm=False)
+        assert len({(tuple(o.prompt_token_ids), tuple(o.outputs[0].token_ids)) for o in outputs}) == 1
+        rendered = llm.get_tokenizer().chat_template.render(
+            [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what is @ this?"}]}]
+        )
+        known = checkpoint.inputs(rendered, [PICTURES[1]])["input_ids"][0].tolist()
+        decode = llm.get_tokenizer().decode
+        ids = outputs[0].prompt_token_ids
+        assert decode(ids, False) == decode(known, False).replace("@", "<image>")
+        assert ids.count(3) == known.count(3)
+        [plain] = llm.chat([{"role": "user", "content": "hello"}], GREEDY, use_tqdm=False)
+        assert "hello" in plain.prompt  # in a template that only takes lists
+        outside = {"type": "image_url", "image_url": {"url": "file:///etc/hostname"}}
+        with pytest.raises(InvalidRequestError, match="allowed_local_media_path"):
+            llm.chat([{"role": "user", "content": [outside]}], use_tqdm=False)
+
+
+REFUSED = [
+    ("no place", {"image": PICTURES[0]}, "0 places"),
+    ("<image>", None, "1 places for pictures .<image>., and 0 pictures"),
+    ("<image>", {"image": PICTURES[:2]}, "1 places"),
+    ("<image>" * 4, {"image": PICTURES}, "at most 3 pictures"),
+    ("<image>", {"video": PICTURES[0]}, "not video"),
+    ("<image>", [PICTURES[0]], "not list"),
+    ("<image>", {"image": "https://example.com/a.png"}, "not their addresses"),
+    ("<image>", {"image": 7}, "not int"),
+    ("<image>" * 3, {"image": PICTURES[:3]}, "too long"),
+]
+
+
+@pytest.mark.parametrize(("text", "data", "words"), REFUSED)
+def test_refusals(limited, text, data, words):
+    with pytest.raises(InvalidRequestError, match=words):
+        limited.generate({"prompt": text, "multi_modal_data": data}, use_tqdm=False)
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory):
+    folder = write_llava(tmp_path_factory.mktemp("model")).folder
+    with LLM(str(folder), **OPTIONS | {"max_model_len": 70}, limit_mm_per_prompt={"image": 3, "video": 0}) as llm:
+        yield llm
+
+
+def test_a_prompt_with_pictures_is_not_cut(limited):
+    params = SamplingParams(truncate_prompt_tokens=8)
+    with pytest.raises(InvalidRequestError, match="truncated"):
+        limited.generate(prompts()[1], params, use_tqdm=False)
+    ids = limited.get_tokenizer().encode("<image> fox")
+    asked = {"prompt_token_ids": ids, "multi_modal_data": {"image": PICTURES[0]}}
+    assert len(limited.generate(asked, use_tqdm=False)[0].prompt_token_ids) == len(ids) + 24
+
+
+@pytest.mark.parametrize("options", [{"limit_mm_per_prompt": {"image": 0}}, {"language_model_only": True}], ids=str)
+def test_the_text_model_alone(checkpoint, expected, options):
+    with LLM(str(checkpoint.folder), **OPTIONS, **options) as llm:
+        [parameters] = llm.collective_rpc(lambda worker: [n for n, _ in worker.loaded.model.named_parameters()])
+        assert not [name for name in parameters if "vision" in name]
+        check([llm.generate(TEXTS[0][0], GREEDY, use_tqdm=False)[0]], expected[:1])
+        with pytest.raises(InvalidRequestError, match="takes text only: limit_mm_per_prompt"):
+            llm.generate(prompts()[1], use_tqdm=False)
+
+
+def test_models_of_text_refuse_pictures(qwen3_folder):
+    with LLM(str(qwen3_folder), dtype="float32", max_model_len=64) as llm:
+        with pytest.raises(InvalidRequestError, match="takes text only"):
+            llm.generate({"prompt": "a", "multi_modal_data": {"image": PICTURES[0]}}, use_tqdm=False)
+        part = {"type": "image_url", "image_url": {"url": "data:,"}}
+        with pytest.raises(InvalidRequestError, match="takes text only"):
+            llm.chat([{"role": "user", "content": [part]}], use_tqdm=False)
+        llm.generate({"prompt": "a", "multi_modal_data": {}}, SamplingParams(max_tokens=1), use_tqdm=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"limit_mm_per_prompt": {"picture": 1}}, ConfigError),
+        ({"limit_mm_per_prompt": {"image": -1}}, ConfigError),
+        ({"limit_mm_per_prompt": {"image": True}}, ConfigError),
+        ({"mm_processor_kwargs": {"size": 3}}, UnsupportedError),
+        ({"allowed_media_domains": ["example.com"]}, UnsupportedError),
+    ],
+    ids=str,
+)
+def test_options(options, error):
+    with pytest.raises(error):
+        LLM("demo", **options)

@@ -1,0 +1,165 @@
+"""Tiny random checkpoints that see pictures, as people download them, with transformers' model and processor."""
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from kit.folder.checkpoint import TEXT
+from PIL import Image
+
+VOCAB_SIZE = 384
+LANGUAGE = {
+    "vocab_size": VOCAB_SIZE, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 1024,
+    "pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 2, "model_type": "llama",
+}  # fmt: skip
+CLIP = {
+    "model_type": "clip_vision_model", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
+    "num_attention_heads": 2, "image_size": 30, "patch_size": 6,
+}  # fmt: skip
+SIGLIP = CLIP | {"model_type": "siglip_vision_model", "vision_use_head": False}
+SHUFFLED = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 26,
+    "patch_size": 4,
+}  # fmt: skip
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>", "<fake_token_around_image>", "<end_of_utterance>"]
+LLAVA_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'].upper() + ': ' }}"
+    "{% for part in message['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}"
+    "{% for part in message['content'] | selectattr('type', 'equalto', 'text') %}{{ part['text'] + ' ' }}{% endfor %}"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
+)
+IDEFICS3_TEMPLATE = (
+    "<|im_start|>{% for message in messages %}{{message['role'] | capitalize}}"
+    "{% if message['content'][0]['type'] == 'image' %}{{':'}}{% else %}{{': '}}{% endif %}"
+    "{% for line in message['content'] %}{% if line['type'] == 'text' %}{{line['text']}}"
+    "{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>\n{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+
+
+@dataclass
+class Checkpoint:
+    """A folder, and the same in transformers."""
+
+    folder: Path
+    model: Any
+    processor: Any
+
+    def inputs(self, text: str, pictures: list[Any]) -> dict[str, Any]:
+        """What transformers' model takes: the ids, and the pixels of the pictures."""
+        images = {"images": [pictures] if "idefics3" in type(self.processor).__name__.lower() else pictures}
+        return dict(self.processor(text=text, return_tensors="pt", **(images if pictures else {})))
+
+    def continued(self, text: str, pictures: list[Any], num_tokens: int) -> tuple[list[int], list[int], list[float]]:
+        """(ids of the prompt, greedy tokens, their log-probabilities), each step from the start, in float32."""
+        import torch
+
+        inputs = self.inputs(text, pictures)
+        ids = inputs.pop("input_ids")
+        inputs.pop("attention_mask")
+        prompt, tokens, logprobs = ids[0].tolist(), [], []
+        with torch.inference_mode():
+            for _ in range(num_tokens):
+                row = self.model(input_ids=ids, **inputs).logits[0, -1].log_softmax(-1)
+                tokens.append(int(row.argmax()))
+                logprobs.append(float(row[tokens[-1]]))
+                ids = torch.cat([ids, torch.tensor([tokens[-1:]])], 1)
+        return prompt, tokens, logprobs
+
+
+def picture(width: int, height: int, seed: int = 0) -> Image.Image:
+    """Smooth waves and noise, so that filters and crops all matter."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[0:height, 0:width]
+    waves = [np.sin(x / rng.uniform(2, 30) + y / rng.uniform(2, 30)) for _ in range(3)]
+    noise = rng.integers(0, 80, (height, width, 3))
+    return Image.fromarray(np.clip(np.stack(waves, -1) * 90 + 110 + noise - 40, 0, 255).astype(np.uint8))
+
+
+def write_llava(folder: Path, tower: dict[str, Any] = CLIP, processor: Any = None, **options: Any) -> Checkpoint:
+    """LLaVA 1.5's kind: 25 tokens for a picture, or 26 with `vision_feature_select_strategy` 'full'."""
+    import transformers
+
+    classes = transformers.LlavaConfig, transformers.LlavaForConditionalGeneration
+    model = _random_model(folder, *classes, tower, {"image_token_index": 3, **options})
+    tokenizer = _write_tokenizer(folder, LLAVA_TEMPLATE)
+    if processor is None:
+        edge = tower["image_size"]
+        processor = transformers.models.clip.image_processing_pil_clip.CLIPImageProcessorPil(
+            size={"shortest_edge": edge}, crop_size={"height": edge, "width": edge}
+        )
+    processor.save_pretrained(folder)
+    has_class = tower["model_type"] == CLIP["model_type"]
+    whole = transformers.LlavaProcessor(
+        processor,
+        tokenizer,
+        patch_size=tower["patch_size"],
+        vision_feature_select_strategy=model.config.vision_feature_select_strategy,
+        num_additional_image_tokens=int(has_class),
+    )
+    return Checkpoint(folder, model, whole)
+
+
+def write_idefics3(folder: Path, is_smol: bool = False, **options: Any) -> Checkpoint:
+    """Idefics3's kind, 4 tokens for a tile of 25 pixels (6 x 6 patches, in groups of 3 x 3)."""
+    import transformers
+
+    name = "SmolVLM" if is_smol else "Idefics3"
+    classes = (getattr(transformers, f"{name}{last}") for last in ("Config", "ForConditionalGeneration"))
+    tower = SHUFFLED | {"model_type": f"{name.lower()}_vision"}
+    model = _random_model(folder, *classes, tower, {"image_token_id": 3, "scale_factor": 3})
+    rows = [f"<row_{row}_col_{column}>" for row in range(1, 4) for column in range(1, 4)]
+    tokenizer = _write_tokenizer(folder, IDEFICS3_TEMPLATE, ["<global-img>", *rows] if is_smol else [])
+    module = getattr(getattr(transformers.models, name.lower()), f"image_processing_pil_{name.lower()}")
+    settings = {"size": {"longest_edge": 75}, "max_image_size": {"longest_edge": 25}, **options}
+    processor = getattr(module, f"{name}ImageProcessorPil")(**settings)
+    # The processor of SmolVLM needs one more package for videos; it treats pictures as Idefics3's does.
+    whole = transformers.Idefics3Processor(processor, tokenizer, image_seq_len=4)
+    (whole if is_smol else processor).save_pretrained(folder)
+    return Checkpoint(folder, model, whole)
+
+
+def _random_model(folder: Path, config_class: Any, model_class: Any, tower: Any, options: Any) -> Any:
+    import torch
+
+    config = config_class(text_config=dict(LANGUAGE), vision_config=dict(tower), **options)
+    model = model_class(config).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            is_factor = "norm" in name or "layrnorm" in name
+            parameter.normal_(1.0 if is_factor and name.endswith("weight") else 0.0, 0.2, generator=generator)
+    model.save_pretrained(folder)
+    return model
+
+
+def _write_tokenizer(folder: Path, template: str, more: list[str] | None = None) -> Any:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = SPECIAL + (more or [])
+    trainer = trainers.BpeTrainer(
+        vocab_size=340,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([*TEXT, "\n\n" * 9], trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"eos_token": "<|im_end|>", "chat_template": template, "model_max_length": 1024}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    path = str(folder / "tokenizer.json")
+    return PreTrainedTokenizerFast(tokenizer_file=path, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+
+
+def sizes(seed: int, num: int) -> list[tuple[int, int]]:
+    """Random shapes of pictures, thin ones and squares too."""
+    rng = random.Random(seed)
+    return [(rng.randint(5, 150), rng.randint(5, 150)) for _ in range(num)]

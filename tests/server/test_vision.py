@@ -1,0 +1,172 @@
+"""Pictures over HTTP, in every dialect: the tokens of `LLM.chat`; and what is refused."""
+
+import base64
+import io
+
+import anthropic
+import ollama
+import pytest
+from kit.vision.checkpoint import picture, write_idefics3
+from PIL import Image
+
+from lullm import LLM, SamplingParams
+from lullm.config.engine import EngineConfig
+from lullm.engine.async_llm_engine import AsyncLLMEngine
+
+OPTIONS = {"dtype": "float32", "max_model_len": 512, "block_size": 8, "kv_cache_memory_bytes": 8 << 20}
+PICTURE = picture(61, 40)
+NUM_TOKENS = 6
+
+
+def png(image=PICTURE, kind="PNG"):
+    file = io.BytesIO()
+    image.save(file, kind)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def url(data=None):
+    return f"data:image/png;base64,{png() if data is None else data}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_idefics3(tmp_path_factory.mktemp("model")).folder
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    """(the text of an answer, tokens of the prompt)."""
+    with LLM(str(folder), **OPTIONS) as llm:
+        part = {"type": "image_url", "image_url": {"url": url()}}
+        asked = [{"role": "user", "content": [part, {"type": "text", "text": "what fox?"}]}]
+        params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS)
+        [output] = llm.chat(asked, params, use_tqdm=False)
+        return output.outputs[0].text, len(output.prompt_token_ids)
+
+
+@pytest.fixture(scope="module")
+def running(folder, start_for_module):
+    config = EngineConfig(model=str(folder), served_model_name="eyes", limit_mm_per_prompt='{"image": 2}', **OPTIONS)
+    return start_for_module(AsyncLLMEngine(config))
+
+
+def chat(*pictures, text="what fox?"):
+    parts = [{"type": "image_url", "image_url": {"url": one, "detail": "auto"}} for one in pictures]
+    return [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_openai(running, expected, stream):
+    with running.openai() as client:
+        answer = client.chat.completions.create(
+            model="eyes", messages=chat(url()), temperature=0, max_tokens=NUM_TOKENS, stream=stream
+        )
+        if stream:
+            said = "".join(chunk.choices[0].delta.content or "" for chunk in answer)
+        else:
+            said = answer.choices[0].message.content
+            assert answer.usage.prompt_tokens == expected[1]
+        assert said == expected[0]
+
+
+def test_responses(running, expected):
+    parts = [{"type": "input_image", "image_url": url(), "detail": "auto"}, {"type": "input_text", "text": "what fox?"}]
+    with running.openai() as client:
+        answer = client.responses.create(
+            model="eyes", input=[{"role": "user", "content": parts}], temperature=0, max_output_tokens=NUM_TOKENS
+        )
+    assert answer.output_text == expected[0] and answer.usage.input_tokens == expected[1]
+
+
+def test_anthropic(running, expected):
+    source = {"type": "base64", "media_type": "image/png", "data": png()}
+    content = [{"type": "image", "source": source}, {"type": "text", "text": "what fox?"}]
+    with anthropic.Anthropic(base_url=running.url, api_key="none", max_retries=0) as client:
+        asked = {"model": "eyes", "messages": [{"role": "user", "content": content}]}
+        answer = client.messages.create(**asked, max_tokens=NUM_TOKENS, extra_body={"temperature": 0})
+        assert answer.content[0].text == expected[0]
+        assert client.messages.count_tokens(**asked).input_tokens == expected[1]
+
+
+def test_ollama(running, expected):
+    client, options = ollama.Client(running.url), {"temperature": 0, "num_predict": NUM_TOKENS}
+    asked = {"role": "user", "content": "what fox?", "images": [png()]}
+    assert client.chat("eyes", [asked], options=options).message.content == expected[0]
+    assert client.generate("eyes", "what fox?", images=[png()], options=options).response == expected[0]
+    assert "vision" in client.show("eyes").capabilities
+    client._client.close()
+
+
+def test_what_servers_say_of_the_model(running):
+    with running.http() as http:
+        assert http.get("/props").json()["modalities"]["vision"] is True
+        answer = http.post("/tokenize", json={"messages": chat(url())}).json()
+        assert answer["count"] == len(answer["tokens"]) > 16
+
+
+def bomb():
+    """A small file of many pixels."""
+    return png(Image.new("1", (9000, 9000)))
+
+
+BROKEN = {
+    "not base64": (url("@@@"), "base64"),
+    "no picture": (url(base64.b64encode(b"hello").decode()), "is not PNG"),
+    "cut": (url(png()[:-400]), "cannot be decoded"),
+    "bomb": (url(bomb()), "pixels"),
+    "another format": (url(png(kind="PPM")), "is not PNG"),
+    "network": ("https://example.com/a.png", "not fetched"),
+    "file": ("file:///etc/hostname", "allowed_local_media_path"),
+    "text": ("data:text/plain,hello", "no picture"),
+    "nothing": ("", "URL"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_picture_is_400(running, case):
+    address, words = BROKEN[case]
+    with running.http() as http:
+        answer = http.post("/v1/chat/completions", json={"model": "eyes", "messages": chat(address)})
+        assert answer.status_code == 400, answer.text
+        error = answer.json()["error"]
+        assert words in error["message"] and error["param"] == "messages"
+
+
+def test_too_many(running):
+    with running.http() as http:
+        answer = http.post("/v1/chat/completions", json={"model": "eyes", "messages": chat(url(), url(), url())})
+        assert answer.status_code == 400 and "at most 2 pictures" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": chat(url())}),
+        ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": url()}]}]}),
+        (
+            "/v1/messages",
+            {
+                "max_tokens": 4,
+                "messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": url()}}]}],
+            },
+        ),
+        ("/api/chat", {"messages": [{"role": "user", "content": "x", "images": [png()]}]}),
+    ],
+)
+def test_a_model_of_text_refuses(http, path, body):
+    answer = http.post(path, json={"model": "scripted"} | body)
+    assert answer.status_code == 400 and "takes text only" in answer.text
+
+
+def test_where_pictures_do_not_belong(running):
+    source = {"type": "base64", "media_type": "image/png", "data": png()}
+    said = {"role": "assistant", "content": [{"type": "image", "source": source}]}
+    with running.http() as http:
+        asked = {"model": "eyes", "max_tokens": 4, "messages": [{"role": "user", "content": "x"}, said]}
+        answer = http.post("/v1/messages", json=asked)
+        assert answer.status_code == 400 and "belongs to a message of the user" in answer.text
+        answer = http.post("/api/generate", json={"model": "eyes", "prompt": "x", "raw": True, "images": [png()]})
+        assert answer.status_code == 400 and "chat template" in answer.text
+        file = {"type": "input_image", "file_id": "f", "image_url": url()}
+        answer = http.post("/v1/responses", json={"model": "eyes", "input": [{"role": "user", "content": [file]}]})
+        assert answer.status_code == 400 and "file_id" in answer.text

@@ -1,0 +1,107 @@
+"""Pictures beside transformers: the same tokens, bits of pixels, rows of the tower, and continuations."""
+
+import numpy as np
+import pytest
+import torch
+from kit.vision.checkpoint import (
+    CLIP,
+    SIGLIP,
+    picture,
+    sizes,
+    write_idefics3,
+    write_llava,
+)
+
+from lullm.arena.host import HostArena
+from lullm.config.model import ModelConfig
+from lullm.engine.vision.pictures import PictureInput
+from lullm.models.registry import build_model
+from lullm.ops.selection import TORCH_CPU_OPS
+from lullm.text.tokenizer import Tokenizer
+from lullm.vision.pixels import pixel_values
+from lullm.weights.loader import load_weights
+from lullm.weights.materialize import materialize, weights_bytes
+
+
+def _llava_processor(name, **settings):
+    import transformers
+
+    module = getattr(transformers.models, name.lower())
+    return getattr(getattr(module, f"image_processing_pil_{name.lower()}"), f"{name}ImageProcessorPil")(**settings)
+
+
+CROP = {"size": {"shortest_edge": 33}, "crop_size": {"height": 30, "width": 30}}
+CASES = {
+    "llava": lambda folder: write_llava(folder),
+    "llava, all rows": lambda folder: write_llava(
+        folder, vision_feature_select_strategy="full", vision_feature_layer=-1
+    ),
+    "llava, first layer": lambda folder: write_llava(folder, vision_feature_layer=1, multimodal_projector_bias=False),
+    "llava, larger crop": lambda folder: write_llava(folder, CLIP, _llava_processor("CLIP", **CROP)),
+    "llava, squares": lambda folder: write_llava(folder, CLIP, _llava_processor("Llava", do_pad=True, **CROP)),
+    "llava, siglip": lambda folder: write_llava(
+        folder,
+        SIGLIP,
+        _llava_processor("Siglip", size={"height": 30, "width": 30}),
+        vision_feature_select_strategy="full",
+        vision_feature_layer=-1,
+    ),
+    "idefics3": lambda folder: write_idefics3(folder),
+    "idefics3, whole": lambda folder: write_idefics3(folder, do_image_splitting=False),
+    "smolvlm": lambda folder: write_idefics3(folder, is_smol=True),
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def checkpoint(request, tmp_path_factory):
+    return CASES[request.param](tmp_path_factory.mktemp("model"))
+
+
+class Own:
+    """lullm's half: without an engine."""
+
+    def __init__(self, folder):
+        from lullm.config.engine import EngineConfig
+
+        self.config = ModelConfig.from_folder(folder)
+        resolved = EngineConfig(model=str(folder)).resolve(self.config)
+        self.tokenizer = Tokenizer.from_folder(folder)
+        self.pictures = PictureInput(resolved, self.config, self.tokenizer)
+
+    def read(self, text, pictures):
+        """(the ids, the places of tiles)."""
+        prompt, tiled = self.pictures.take({"prompt": text, "multi_modal_data": {"image": pictures}}, may_block=True)
+        return self.pictures.place(self.tokenizer.encode(prompt["prompt"]), tiled)
+
+
+def test_tokens_and_pixels(checkpoint):
+    own = Own(checkpoint.folder)
+    for number, size in enumerate([(30, 30), (25, 25), (75, 75), (7, 150), (149, 9), *sizes(3, 12)]):
+        given = [picture(*size, seed=number), picture(40, 31)][: 1 + number % 2]
+        text = "hello <image> the quick<image>\nfox" if len(given) == 2 else "hello <image>the quick\nfox"
+        expected = checkpoint.inputs(text, given)
+        ids, places = own.read(text, given)
+        assert ids == expected["input_ids"][0].tolist()
+        pixels = expected["pixel_values"].flatten(0, -4).numpy()
+        values = np.stack([pixel_values(place.tile, own.config.vision.picture) for place in places])
+        assert np.array_equal(values, pixels), size
+        shown = [position for place in places for position in range(place.start, place.end)]
+        assert [position for position, token_id in enumerate(ids) if token_id == 3] == shown
+
+
+def test_the_rows_of_the_tower(checkpoint):
+    own = Own(checkpoint.folder)
+    model = build_model(own.config, torch.float32, 256)
+    arena = HostArena("weights", weights_bytes(model))
+    materialize(model, arena)
+    load_weights(model, checkpoint.folder, TORCH_CPU_OPS)
+    given = [picture(61, 40), picture(20, 80, seed=1)]
+    inputs = checkpoint.inputs("<image> and <image>", given)
+    with torch.inference_mode():
+        known = {key: inputs[key] for key in ("pixel_values", "pixel_attention_mask") if key in inputs}
+        expected = torch.cat(checkpoint.model.model.get_image_features(**known, return_dict=True).pooler_output)
+        _, places = own.read("<image> and <image>", given)
+        rows = torch.cat([model.vision(place.tile, torch.device("cpu")) for place in places])
+    assert expected.std() > 0.1
+    torch.testing.assert_close(rows, expected, atol=2e-5, rtol=1e-4)
+    arena.close()
