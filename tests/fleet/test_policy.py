@@ -144,7 +144,9 @@ def test_no_request_waits_past_its_bound():
     sim.run(1)
     [(ticket, error)] = sim.refused
     assert isinstance(error, ModelUnavailableError) and ticket.is_over
-    assert "no room for the model 'b' within 30 s: it needs 1.0 GiB of 1.0 GiB, which others hold (a 1.0 GiB)" in str(error)
+    assert "no room for the model 'b' within 30 s: it needs 1.0 GiB of 1.0 GiB, which others hold (a 1.0 GiB)" in str(
+        error
+    )
 
 
 def test_a_slow_load_is_bounded_too_and_goes_on():
@@ -368,9 +370,8 @@ def test_random_load(seed):
                     sim.policy.leave(ticket)
         elif choice < 0.8:
             sim.policy.ask_unload(name)
-        elif record.phase == "awake" and not record.num_open:
-            if sim.policy.begin_sleep(name):
-                sim.at(0.3, lambda: sim.policy.slept(name, 1))
+        elif record.phase == "awake" and not record.num_open and sim.policy.begin_sleep(name):
+            sim.at(0.3, lambda: sim.policy.slept(name, 1))
 
     at = 0.0
     for _ in range(3000):

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from lullm.config.option.sleep_after import SleepRung
 from lullm.errors import ConfigError, LullmError, ModelLoadError, ModelUnavailableError
-from lullm.fleet.record import Cause, Change, ModelRecord, Ticket, Terms
+from lullm.fleet.record import Cause, Change, ModelRecord, Terms, Ticket
 from lullm.fleet.room import Room
 from lullm.units import format_bytes
 
@@ -107,6 +107,12 @@ class FleetPolicy:
         ticket = Ticket(name, now, now + record.terms.bound_s, cause, keep_alive)
         record.waiting[ticket] = None
         self._plan()
+        return ticket
+
+    def use(self, name: str) -> Ticket:
+        """A call uses a model as it is, until `leave`: meanwhile it makes no room."""
+        ticket = Ticket(name, self._clock(), float("inf"), "call")
+        self.records[name].admit(ticket)
         return ticket
 
     def leave(self, ticket: Ticket) -> None:
@@ -273,7 +279,9 @@ class FleetPolicy:
     def _too_late(self, record: ModelRecord) -> ModelUnavailableError:
         name, bound_s = record.terms.name, record.terms.bound_s
         if record.phase in ("loading", "waking"):
-            return ModelUnavailableError(f"the model {name!r} was not awake within {bound_s:g} s; it still is {record.phase}")
+            return ModelUnavailableError(
+                f"the model {name!r} was not awake within {bound_s:g} s; it still is {record.phase}"
+            )
         others = [each for each in self.records.values() if each.held_bytes and each is not record]
         shown = ", ".join(f"{each.terms.name} {format_bytes(each.held_bytes)}" for each in others)
         return ModelUnavailableError(
