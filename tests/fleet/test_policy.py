@@ -327,7 +327,7 @@ def test_the_end_answers_all_that_wait():
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_load(seed):
-    """A day of requests, aborts, failures, calls and ladders: the invariants hold after each event, all requests end."""
+    """Requests, aborts, failures, calls and ladders: the invariants hold after each event, and all requests end."""
     rng = random.Random(seed)
     names = [f"m{number}" for number in range(rng.randint(2, 7))]
     sizes = {name: rng.uniform(0.3, 2.0) for name in names}

@@ -14,7 +14,7 @@ from lullm.fleet.member import FleetMember
 from lullm.fleet.need import PlannedModel, check_one_device, plan_model
 from lullm.fleet.options import FleetOptions, ModelSpec, check_names
 from lullm.fleet.policy import FleetPolicy
-from lullm.fleet.record import Cause, Terms
+from lullm.fleet.record import Cause, ModelState, Terms
 from lullm.fleet.turns import Turns
 from lullm.fleet.work import EngineWork
 from lullm.log import get_logger
@@ -87,6 +87,10 @@ class Fleet:
         """Of the first model; what concerns a server is the same in all."""
         return next(iter(self.members.values())).config
 
+    def states(self) -> dict[str, ModelState]:
+        """The state of each model."""
+        return {name: record.state for name, record in self.policy.records.items()}
+
     def start(self) -> None:
         """Begin to load the models that are to be there before their first request."""
         for member in self.members.values():
@@ -137,7 +141,7 @@ class Fleet:
         return self._turns.used(name)
 
     async def sleep_by_call(self, name: str, options: SleepOptions) -> SleepReport:
-        """Raises as `EngineClient.sleep` does; SleepCancelledError: the model is being loaded, woken or put to sleep."""
+        """Raises as `EngineClient.sleep` does; SleepCancelledError: the model is loaded, woken or put to sleep now."""
         engine, policy = self.members[name].engine, self.policy
         if engine is None:
             return SleepReport(options.level, (), 0, 0, 0.0)
@@ -167,9 +171,10 @@ class Fleet:
             report = await engine.wake_up()
             self._turns.act(lambda: self.policy.pause(name, False))
             return report
-        was_awake = record.phase == "awake"
+        was_awake, member = record.phase == "awake", self.members[name]
+        member.restored_bytes = 0
         async with self.hold(name, cause="call"):
-            return WakeReport(() if was_awake else TAGS, 0, time.monotonic() - started)
+            return WakeReport(() if was_awake else TAGS, member.restored_bytes, time.monotonic() - started)
 
     async def unload(self, name: str) -> bool:
         """End a model's engine once its running requests have ended. Returns whether it was there.

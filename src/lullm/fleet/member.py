@@ -69,12 +69,14 @@ class FleetMember(EngineClient):
 
     Attributes:
         spec: what the user said of it. engine: its engine; None: it is not loaded.
+        restored_bytes: by its last wake-up.
     """
 
     def __init__(self, spec: ModelSpec, planned: PlannedModel, record: ModelRecord, keeper: Keeper):
         opened = planned.opened
         self.spec = spec
         self.engine: EngineClient | None = None
+        self.restored_bytes = 0
         self.engine_config = planned.engine_config
         self.config = opened.config
         # Its ladder is the fleet's, and so are its bounds: requests always wake it.

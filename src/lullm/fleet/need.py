@@ -71,8 +71,8 @@ def plan_model(config: EngineConfig, opened: OpenedModel, budget_bytes: int, has
     if config.max_model_len is not None and longest < resolved.max_model_len:
         raise ConfigError(
             f"the KV cache of {resolved.served_model_name!r} has room for {longest} tokens in "
-            f"{format_bytes(num_blocks * size)}, fewer than max_model_len={resolved.max_model_len}; lower max_model_len, "
-            "or raise kv_cache_memory_bytes or memory_budget"
+            f"{format_bytes(num_blocks * size)}, fewer than max_model_len={resolved.max_model_len}; lower that, or "
+            "raise kv_cache_memory_bytes or memory_budget"
         )
     resolved = dataclasses.replace(resolved, max_model_len=longest)
     kv_bytes = num_blocks * size

@@ -1,7 +1,7 @@
 """FleetPolicy: which models are awake within one budget of memory, and which requests wait for them.
 
-Plain and synchronous: it reads a clock, decides, and has `Effects` done; their ends come back as calls. So a day of load
-is tested in a second.
+Plain and synchronous: it reads a clock, decides, and has `Effects` done; their ends come back as calls. So a day of
+load is tested in a second.
 
 - A request for a model that is awake runs at once.
 - Otherwise it waits, and its model claims memory. The claim whose request waits longest goes first; a younger one takes
@@ -307,6 +307,6 @@ class FleetPolicy:
         return (
             f"the model {record.terms.name!r} needs {format_bytes(need.awake_bytes)} "
             f"(weights {format_bytes(need.weights_bytes)}, KV cache {format_bytes(need.kv_bytes)}, working memory "
-            f"{format_bytes(need.work_bytes)}), and the memory budget is {format_bytes(self.budget_bytes)}{beside}; raise "
-            "memory_budget, or lower the model's kv_cache_memory_bytes, or quantize it"
+            f"{format_bytes(need.work_bytes)}), and the memory budget is {format_bytes(self.budget_bytes)}{beside}; "
+            "raise memory_budget, or lower the model's kv_cache_memory_bytes, or quantize it"
         )

@@ -72,7 +72,7 @@ class EngineWork:
             self._turns.act(lambda: self._policy.stays_awake(name))
             return
         record, after = self._policy.records[name], await resident_bytes(engine)
-        awake_bytes = sum(before.values()) + record.terms.need.work_bytes
+        awake_bytes = sum(size for tag, size in before.items() if tag != "graphs") + record.terms.need.work_bytes
         asleep_bytes = sum(after.values()) + record.terms.need.asleep_bytes if after else None
         self._turns.act(lambda: self._policy.slept(name, level, awake_bytes, asleep_bytes))
 
@@ -111,7 +111,7 @@ class EngineWork:
         assert member.engine is not None, "it sleeps"
         try:
             with member.because(cause):
-                await member.engine.wake_up()
+                member.restored_bytes = (await member.engine.wake_up()).restored_bytes
         except LullmError as error:
             # The next load begins with the checkpoint, unless requests are kept that would be lost.
             keeps = self._policy.records[name].num_open > 0 and not isinstance(error, EngineDeadError)

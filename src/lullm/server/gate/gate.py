@@ -25,6 +25,8 @@ ADMIN_PATHS = frozenset(
 """The endpoints that need the admin key. Without one they are as open as the others, but to local programs only:
 `Listener.check_exposure` keeps out the network, `WebPolicy` keeps out web pages in a local browser.
 """
+FLEET_PATHS = frozenset({"/models/load", "/models/unload"})
+"""Those that a server with several models has besides."""
 MAX_IGNORED = 16  # names in a header
 REQUEST_ID = r"[A-Za-z0-9._:\-]{1,128}"
 """Request ids that are safe in a header and a log line."""
@@ -96,7 +98,7 @@ class Gate:
 
     def _check(self, scope: Scope, headers: Headers, body: RequestBody) -> None:
         """Check that the request may reach a route. Raises ApiError otherwise."""
-        is_admin = scope["path"] in ADMIN_PATHS
+        is_admin = scope["path"] in ADMIN_PATHS or scope["path"] in FLEET_PATHS
         if is_admin and not self._context.engine.config.enable_sleep_mode:
             raise ApiError(404, "the sleep endpoints are there with --enable-sleep-mode only", code="sleep_mode_off")
         if is_admin and not self._context.has_admin(scope):
