@@ -42,7 +42,8 @@ def model_specs(args: argparse.Namespace, options: FleetOptions) -> list[ModelSp
         raise ConfigError("served_model_name is for one model; name each of several: NAME=MODEL, or by its section")
     names = {each.name for each in options_of(EngineConfig)} - {"model", "served_model_name"}
     # A second pool in the same memory would double each cache; preempted requests are computed again.
-    base = {"swap_space": 0.0} | {name: value for name, value in vars(args).items() if name in names}
+    given = {name: value for name, value in vars(args).items() if name in names}
+    base = {"swap_space": 0.0} | given | {"enable_sleep_mode": True}
     words = named_models(args) or ([args.model] if hasattr(args, "model") else [])
     specs = [_of_word(word, base) for word in words]
     if options.models_config is not None:

@@ -17,11 +17,11 @@ from lullm.errors import EngineDeadError
 from lullm.fleet.options import FleetOptions
 from lullm.server.options import ServerOptions
 
-EXAMPLES = """\
-examples:
-  lullm serve Qwen/Qwen3-0.6B                                one model
-  lullm serve small=demo big=MODEL --memory-budget 8GiB      two that take turns within 8 GiB
-  lullm serve --models-config fleet.yaml                     several, each with flags of its own"""
+EXAMPLES = """
+
+  lullm serve Qwen/Qwen3-0.6B                             one model
+  lullm serve small=demo big=MODEL --memory-budget 8GiB   two that take turns within 8 GiB
+  lullm serve --models-config fleet.yaml                  several, each with flags of its own"""
 ENGINE_DEAD = 1
 """Exit code that makes a supervisor restart the server. A stop by a signal gives 0, a user's mistake 2."""
 
@@ -36,14 +36,13 @@ class _Names(argparse.Action):
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the description and flags of `lullm serve`."""
     parser.usage = "lullm serve [MODEL ...] [FLAGS]"
-    parser.epilog = EXAMPLES
     parser.description = (
         "Serve a model, or several within one budget of memory, over HTTP: a web page at /, the APIs of OpenAI and "
         "Anthropic at /v1, Ollama's at /api, llama.cpp's at /completion, and /metrics and /health. /docs lists every "
         "endpoint and field. "
         "--enable-sleep-mode adds /sleep, /sleep/explain, /wake_up, /is_sleeping, /pause, /resume, /is_paused, "
         "/reset_prefix_cache and /collective_rpc. After SIGTERM or Ctrl-C running requests finish; a second one aborts "
-        "them."
+        "them." + EXAMPLES
     )
     add_model_argument(parser)
     parser.add_argument(
@@ -80,7 +79,6 @@ def run(args: argparse.Namespace) -> int:
         config = engine_config(args)
     else:
         specs = model_specs(args, fleet)
-        config = specs[0].config
     # Torch and the web stack are loaded here, after the flags are checked; torch after the port is bound, too.
     import asyncio
 
@@ -94,17 +92,18 @@ def run(args: argparse.Namespace) -> int:
     from lullm.server.tracing import check_tracing
 
     log_to_stderr(args.log_level)
-    options = _server_options(args, config.enable_sleep_mode)
+    can_sleep = getattr(args, "enable_sleep_mode", False)
+    options = _server_options(args, can_sleep)
     raise_descriptor_limit()
     if options.otlp_traces_endpoint is not None:
         check_tracing()
     with Listener(options) as listener:
-        listener.check_exposure(options, config)
         served: EngineClient | Fleet
         if fleet is None:
+            listener.check_exposure(options, config)
             served = start_client(config, options.stream_pause_s, options.engine_process)
         else:
-            served = Fleet(specs, fleet, options.stream_pause_s, options.engine_process)
+            served = Fleet(specs, fleet, options.stream_pause_s, options.engine_process, can_sleep)
         try:
             asyncio.run(serve_until_signal(served, options, listener, _announce))
         except EngineDeadError as error:

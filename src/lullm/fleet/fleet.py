@@ -35,6 +35,7 @@ class Fleet:
 
     Args:
         stream_pause_s, has_process: see `start_client`.
+        has_sleep_calls: a server offers the endpoints for sleep; the fleet's own sleeps do not need them.
         open_: makes an engine; blocks.
 
     Attributes:
@@ -52,6 +53,7 @@ class Fleet:
         options: FleetOptions,
         stream_pause_s: float = 0.0,
         has_process: bool = False,
+        has_sleep_calls: bool = False,
         open_: Open = open_engine,
     ):
         if not specs:
@@ -63,7 +65,8 @@ class Fleet:
         self._turns = Turns(terms, self.budget_bytes, options.model_slice_s)
         _check_preloaded(terms, [spec.name for spec in specs if spec.preload], self.budget_bytes)
         self.members = {
-            spec.name: FleetMember(spec, planned[spec.name], self.policy.records[spec.name], self) for spec in specs
+            spec.name: FleetMember(spec, planned[spec.name], self.policy.records[spec.name], self, has_sleep_calls)
+            for spec in specs
         }
         self._work = EngineWork(self.members, self._turns, lambda config: open_(config, stream_pause_s, has_process))
         self._turns.work = self._work

@@ -72,13 +72,15 @@ class FleetMember(EngineClient):
         restored_bytes: by its last wake-up.
     """
 
-    def __init__(self, spec: ModelSpec, planned: PlannedModel, record: ModelRecord, keeper: Keeper):
+    def __init__(
+        self, spec: ModelSpec, planned: PlannedModel, record: ModelRecord, keeper: Keeper, has_sleep_calls: bool
+    ):
         opened = planned.opened
         self.spec = spec
         self.engine: EngineClient | None = None
         self.restored_bytes = 0
         self.engine_config = planned.engine_config
-        self.config = opened.config
+        self.config = dataclasses.replace(opened.config, enable_sleep_mode=has_sleep_calls)
         # Its ladder is the fleet's, and so are its bounds: requests always wake it.
         self.idle = dataclasses.replace(spec.config.idle, wakes_by_request=True)
         self.model_config = opened.model_config

@@ -23,7 +23,7 @@ LEAST_LEN = 1024
 PROCESS_BYTES = 450 * MIB
 """Memory of a process of its own: Python and torch. See `cli.plan.roofline`."""
 ASLEEP_BYTES = 8 * MIB
-"""What stays of a sleeping model: its tables, and Python's objects."""
+"""What stays of a sleeping model, tables and Python's objects; of a small one an eighth of what it needs awake."""
 _ONE_DEVICE = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
@@ -79,10 +79,10 @@ def plan_model(config: EngineConfig, opened: OpenedModel, budget_bytes: int, has
     if resolved.device == "cpu":  # both pools lie in the same memory
         kv_bytes += num_host_blocks_within(resolved, model, num_blocks) * size
     beside = PROCESS_BYTES if has_process else 0
-    need = Need(_weights_bytes(opened), kv_bytes, _work_bytes(opened, resolved) + beside, ASLEEP_BYTES + beside)
+    need = Need(_weights_bytes(opened), kv_bytes, _work_bytes(opened, resolved) + beside)
+    need = dataclasses.replace(need, asleep_bytes=min(ASLEEP_BYTES, need.awake_bytes // 8) + beside)
     engine_config = dataclasses.replace(
         config,
-        enable_sleep_mode=True,
         sleep_after=None,  # the fleet's policy has the ladder, and wakes
         auto_wake=False,
         max_model_len=longest,

@@ -77,7 +77,7 @@ class ModelSpec:
 
     Args:
         name: by which requests call it, as in answers. aliases: more names.
-        config: of its engine. Its `sleep_after` is the model's own ladder.
+        config: of its engine, with `enable_sleep_mode`. Its `sleep_after` is the model's own ladder.
         preload: load it at the start, before its first request.
         pinned: once awake, it never makes room for others.
         evict_to: how it makes room.
@@ -96,6 +96,8 @@ class ModelSpec:
     def __post_init__(self) -> None:
         if not all((self.name, *self.aliases)):
             raise ConfigError("a model name must not be empty")
+        if not self.config.enable_sleep_mode:
+            raise ConfigError(f"the model {self.name!r} needs enable_sleep_mode=True, to make room for others")
         if self.evict_to not in get_args(Eviction):
             raise ConfigError(f"evict_to must be one of {', '.join(get_args(Eviction))}, not {self.evict_to!r}")
 
