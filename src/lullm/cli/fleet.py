@@ -92,13 +92,14 @@ class _SectionParser(CommandParser):
 
 
 def _section_parser() -> _SectionParser:
-    parser = _SectionParser(prog="lullm", usage=argparse.SUPPRESS, add_help=False, argument_default=argparse.SUPPRESS)
+    parser = _SectionParser(prog="lullm", usage=argparse.SUPPRESS, add_help=False)
     add_engine_flags(parser, without=_SERVERS)
-    parser.add_argument("--path", dest="model")
-    parser.add_argument("--aliases", nargs="+")
+    absent = argparse.SUPPRESS
+    parser.add_argument("--path", dest="model", default=absent)
+    parser.add_argument("--aliases", nargs="+", default=absent)
     for name in ("preload", "pinned"):
-        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction)
-    parser.add_argument("--evict-to", choices=get_args(Eviction))
+        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=absent)
+    parser.add_argument("--evict-to", choices=get_args(Eviction), default=absent)
     return parser
 
 

@@ -49,6 +49,8 @@ def _rows(text: str) -> list[tuple[str, ...]]:
     by_model: dict[str, list[Sample]] = {}
     for sample in samples:
         by_model.setdefault(sample.labels.get("model_name", ""), []).append(sample)
+    if not by_model:
+        raise ValueError("there are no metrics")
     if len(by_model) > 1:  # what is of no model is the process's, or the fleet's
         by_model.pop("", None)
     return [_row(model, of_model) for model, of_model in by_model.items()]
