@@ -59,6 +59,17 @@ class EngineAsleepError(LullmError):
     """The engine has released memory that the call needs; wake it up first."""
 
 
+class ModelUnavailableError(LullmError):
+    """A model of a fleet gets no memory in time, or has just failed; ask again in `retry_s` seconds."""
+
+    def __init__(self, message: str, retry_s: float = 5.0):
+        super().__init__(message)
+        self.retry_s = retry_s
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.retry_s)
+
+
 class SleepCancelledError(LullmError):
     """A sleep that waited for running requests was overtaken by a call that came later; nothing was released."""
 

@@ -11,9 +11,11 @@ import lullm
 from lullm.cli.main import build_parser
 from lullm.cli.parser import chosen
 from lullm.config.option.option import options_of
+from lullm.fleet.options import FleetOptions
 from lullm.server import admin, route
 from lullm.server.anthropic import route as anthropic
 from lullm.server.context import ServerContext
+from lullm.server.fleet import route as fleet
 from lullm.server.llama_cpp import route as llama_cpp
 from lullm.server.ollama import route as ollama
 from lullm.server.openai import route as openai
@@ -34,11 +36,11 @@ _STATUS_OF = {"InvalidRequestError": 400, "EngineAsleepError": 503}
 
 
 def _routes() -> list[APIRoute]:
-    """The routes of a server that can sleep. No engine runs: routes ask it nothing before they are called."""
+    """The routes of a server that can sleep, and of one with several models. No engine runs: routes ask it nothing before they are called."""
     from server.conftest import ScriptedEngine
 
     context = ServerContext(ScriptedEngine(enable_sleep_mode=True), ServerOptions())
-    parts = (openai, responses, anthropic, ollama, llama_cpp, pooling, route, admin, page)
+    parts = (openai, responses, anthropic, ollama, llama_cpp, pooling, route, admin, page, fleet)
     routers = [part.router(context) for part in parts]
     routes = [each for router in [*routers, reference.router(routers)] for each in router.routes]
     return [each for each in routes if isinstance(each, APIRoute)]
@@ -127,7 +129,7 @@ def _text(node: ast.expr, constants: dict[str, object]) -> str | None:
 def flags() -> list[str]:
     """Of `lullm serve`, but the engine's."""
     rows = []
-    titles = {each.group for each in options_of(ServerOptions)}
+    titles = {each.group for each in (*options_of(ServerOptions), *options_of(FleetOptions))}
     for group in chosen(build_parser(), ["serve"])[0]._action_groups:
         for action in group._group_actions if group.title in titles else ():
             names = ", ".join(f"`{name}`" for name in action.option_strings)

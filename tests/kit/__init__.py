@@ -7,6 +7,7 @@
 - `vision/`: tiny checkpoints that see pictures, beside transformers' model and processor.
 - `engine/`: prompts, the private parts of an engine, observers of `AsyncLLMEngine`, what several workers keep equal.
 - `sched/`: plans and sequence groups by hand, a simulated worker, and random workloads over it.
+- `fleet/`: a fleet in simulated time.
 - `worker/`: workers that are fakes, threads of this process, members of a group, or processes of their own.
 - `device/`: fakes of an accelerator and its driver, digests, and Triton's interpreter; a rehearsal of what only a GPU
   runs. `rehearsed/`: what each process of it loads first, and toy sizes.

@@ -9,11 +9,19 @@ from lullm.cli.flag.key import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE, gather_keys
 from lullm.cli.flag.model import add_model_argument, take_model
 from lullm.cli.flag.settings import add_config_flag
 from lullm.cli.flag.vllm import add_vllm_flags
+from lullm.cli.fleet import fleet_options, model_specs, named_models
+from lullm.cli.parser import WORDS
 from lullm.config.option.option import options_of
 from lullm.config.option.vllm import VLLM_SERVER_OPTIONS
 from lullm.errors import EngineDeadError
+from lullm.fleet.options import FleetOptions
 from lullm.server.options import ServerOptions
 
+EXAMPLES = """
+
+  lullm serve Qwen/Qwen3-0.6B                             one model
+  lullm serve small=demo big=MODEL --memory-budget 8GiB   two that take turns within 8 GiB
+  lullm serve --models-config fleet.yaml                  several, each with flags of its own"""
 ENGINE_DEAD = 1
 """Exit code that makes a supervisor restart the server. A stop by a signal gives 0, a user's mistake 2."""
 
@@ -27,17 +35,22 @@ class _Names(argparse.Action):
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the description and flags of `lullm serve`."""
-    parser.usage = "lullm serve [MODEL] [FLAGS]"
+    parser.usage = "lullm serve [MODEL ...] [FLAGS]"
     parser.description = (
-        "Serve a model over HTTP: a web page at /, the APIs of OpenAI and Anthropic at /v1, Ollama's at /api, "
-        "llama.cpp's at /completion, and /metrics and /health. /docs lists every endpoint and field. "
+        "Serve a model, or several within one budget of memory, over HTTP: a web page at /, the APIs of OpenAI and "
+        "Anthropic at /v1, Ollama's at /api, llama.cpp's at /completion, and /metrics and /health. /docs lists every "
+        "endpoint and field. "
         "--enable-sleep-mode adds /sleep, /sleep/explain, /wake_up, /is_sleeping, /pause, /resume, /is_paused, "
         "/reset_prefix_cache and /collective_rpc, --lora-updates /v1/load_lora_adapter and /v1/unload_lora_adapter. "
-        "After SIGTERM or Ctrl-C running requests finish; a second one aborts them."
+        "After SIGTERM or Ctrl-C running requests finish; a second one aborts them." + EXAMPLES
     )
     add_model_argument(parser)
+    parser.add_argument(
+        WORDS, nargs="*", metavar="MODEL", help="more models, which share one --memory-budget; NAME=MODEL names one"
+    )
     add_config_flag(parser)
     groups = add_option_flags(parser, ServerOptions)
+    add_option_flags(parser, FleetOptions)
     for kind, what in (("api", "API"), ("admin", "admin")):
         groups["access"].add_argument(
             f"--{kind}-key-file", action="append", default=[], metavar="FILE", help=f"file with {what} keys, one a line"
@@ -69,12 +82,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal. Raises LullmError."""
-    take_model(args, args.positional_model)
-    config = engine_config(args)
+    fleet = fleet_options(args)
+    if fleet is None:
+        take_model(args, next(iter(named_models(args)), None))
+        config = engine_config(args)
+    else:
+        specs = model_specs(args, fleet)
     # Torch and the web stack are loaded here, after the flags are checked; torch after the port is bound, too.
     import asyncio
 
+    from lullm.engine.client import EngineClient
     from lullm.engine.start.client import start_client
+    from lullm.fleet.fleet import Fleet
     from lullm.log import log_to_stderr
     from lullm.server.gate.descriptor import raise_descriptor_limit
     from lullm.server.http_server import serve_until_signal
@@ -82,15 +101,20 @@ def run(args: argparse.Namespace) -> int:
     from lullm.server.tracing import check_tracing
 
     log_to_stderr(args.log_level)
-    options = _server_options(args, config.enable_sleep_mode)
+    can_sleep = getattr(args, "enable_sleep_mode", False)
+    options = _server_options(args, can_sleep)
     raise_descriptor_limit()
     if options.otlp_traces_endpoint is not None:
         check_tracing()
     with Listener(options) as listener:
-        listener.check_exposure(options, config)
-        engine = start_client(config, options.stream_pause_s, options.engine_process)
+        served: EngineClient | Fleet
+        if fleet is None:
+            listener.check_exposure(options, config)
+            served = start_client(config, options.stream_pause_s, options.engine_process)
+        else:
+            served = Fleet(specs, fleet, options.stream_pause_s, options.engine_process, can_sleep)
         try:
-            asyncio.run(serve_until_signal(engine, options, listener, _announce))
+            asyncio.run(serve_until_signal(served, options, listener, _announce))
         except EngineDeadError as error:
             print(f"lullm: error: {error}", file=sys.stderr)
             return ENGINE_DEAD

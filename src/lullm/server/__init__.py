@@ -13,6 +13,7 @@ OpenTelemetry.
 - `pooling/`: embeddings, scores, reranking.
 - `batch/`: a file of requests, called in process.
 - `metrics/`: the contents of `/metrics`.
+- `fleet/`: what a server with several models has more.
 - `reference/`: `/openapi.json` and `/docs`.
 - `page/`: the web page, and its events.
 """

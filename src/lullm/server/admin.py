@@ -7,6 +7,7 @@ itself, since it also sleeps and wakes without calls.
 import asyncio
 import dataclasses
 import re
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -15,21 +16,21 @@ from fastapi.responses import JSONResponse
 
 from lullm.engine.client import EngineClient
 from lullm.errors import EngineAsleepError, WakeUpError
-from lullm.server.admin_schema import EmptyBody, ExplainBody, PauseBody, RemoteCallBody, SleepBody, TagsBody
+from lullm.server.admin_schema import AdminBody, EmptyBody, ExplainBody, PauseBody, RemoteCallBody, SleepBody, TagsBody
 from lullm.server.application import routed
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
-from lullm.server.wire import WireModel, parse_body
+from lullm.server.wire import parse_body
 
-Body = TypeVar("Body", bound=WireModel)
+Body = TypeVar("Body", bound=AdminBody)
 _DONE = {"status": "ok", "success": True}
 """vLLM's answer to a call that succeeded; a call that failed is an error here, never a 200."""
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 
 def router(context: ServerContext) -> APIRouter:
-    """The endpoints over `context`'s engine."""
-    admin = Admin(context.engine)
+    """The endpoints over the engines of `context`'s house."""
+    admin = Admin(context)
     return routed(
         ("POST", "/sleep", admin.sleep),
         ("GET", "/sleep/explain", admin.explain_sleep),
@@ -48,75 +49,83 @@ def router(context: ServerContext) -> APIRouter:
 class Admin:
     """The handlers of the endpoints, named by their paths."""
 
-    def __init__(self, engine: EngineClient):
-        self._engine = engine
-        self._waking = asyncio.Lock()  # of two calls at the same time only one reports that it woke the engine
+    def __init__(self, context: ServerContext):
+        self._context = context
+        # Of two calls at the same time only one reports that it woke the engine.
+        self._waking: defaultdict[EngineClient, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def sleep(self, request: Request) -> JSONResponse:
         return await self._put_to_sleep(await _arguments(request, SleepBody))
 
     async def release_memory_occupation(self, request: Request) -> JSONResponse:
         """SGLang's name, and arguments."""
-        return await self._put_to_sleep(SleepBody(tags=(await _arguments(request, TagsBody)).tags))
+        body = await _arguments(request, TagsBody)
+        return await self._put_to_sleep(SleepBody(tags=body.tags, model=body.model))
 
     async def _put_to_sleep(self, body: SleepBody) -> JSONResponse:
+        engine = self._engine(body.model)
         try:
-            report = await self._engine.sleep(**body.model_dump())
+            report = await engine.sleep(**body.model_dump(exclude={"model"}))
         except EngineAsleepError as error:  # mode 'wait' for kept requests, which cannot end
             raise _conflict(error, "mode") from None
         except (OSError, WakeUpError) as error:
-            raise ApiError(500, f"{error}; the engine is {self._engine.sleep_state}", code="sleep_failed") from None
-        return JSONResponse(_DONE | dataclasses.asdict(report) | self._state())
+            raise ApiError(500, f"{error}; the engine is {engine.sleep_state}", code="sleep_failed") from None
+        return JSONResponse(_DONE | dataclasses.asdict(report) | _state(engine))
 
     async def explain_sleep(self, request: Request) -> JSONResponse:
         body = await _arguments(request, ExplainBody)
+        engine = self._engine(body.model)
         try:
-            forecast = await self._engine.explain_sleep(**body.model_dump())
+            forecast = await engine.explain_sleep(**body.model_dump(exclude={"model"}))
         except OSError as error:
             raise ApiError(500, f"the speed of backups cannot be measured: {error}", code="explain_failed") from None
-        return JSONResponse(dataclasses.asdict(forecast) | self._state())
+        return JSONResponse(dataclasses.asdict(forecast) | _state(engine))
 
     async def wake_up(self, request: Request) -> JSONResponse:
-        tags = (await _arguments(request, TagsBody)).tags
-        async with self._waking:
-            was_sleeping = self._is_sleeping
-            report = await self._engine.wake_up(tags)
-        return JSONResponse(_DONE | {"was_sleeping": was_sleeping} | dataclasses.asdict(report) | self._state())
+        body = await _arguments(request, TagsBody)
+        engine = self._engine(body.model)
+        async with self._waking[engine]:
+            was_sleeping = engine.sleep_state != "awake"
+            report = await engine.wake_up(body.tags)
+        return JSONResponse(_DONE | {"was_sleeping": was_sleeping} | dataclasses.asdict(report) | _state(engine))
 
-    async def is_sleeping(self) -> JSONResponse:
-        return JSONResponse(self._state())
+    async def is_sleeping(self, request: Request) -> JSONResponse:
+        return JSONResponse(_state(self._engine(request.query_params.get("model"))))
 
     async def pause(self, request: Request) -> JSONResponse:
         body = await _arguments(request, PauseBody)
+        engine = self._engine(body.model)
         try:
-            await self._engine.pause_generation(body.mode, body.clear_cache)
+            await engine.pause_generation(body.mode, body.clear_cache)
         except EngineAsleepError as error:
             raise _conflict(error, "mode") from None
-        return JSONResponse({"status": "paused"} | self._state())
+        return JSONResponse({"status": "paused"} | _state(engine))
 
     async def resume(self, request: Request) -> JSONResponse:
-        await _arguments(request, EmptyBody)
+        engine = self._engine((await _arguments(request, EmptyBody)).model)
         try:
-            await self._engine.resume_generation()
+            await engine.resume_generation()
         except EngineAsleepError as error:
             raise _conflict(error) from None
-        return JSONResponse({"status": "resumed"} | self._state())
+        return JSONResponse({"status": "resumed"} | _state(engine))
 
-    async def is_paused(self) -> JSONResponse:
+    async def is_paused(self, request: Request) -> JSONResponse:
         # A sleeping engine schedules nothing either.
-        return JSONResponse({"is_paused": self._is_sleeping})
+        engine = self._engine(request.query_params.get("model"))
+        return JSONResponse({"is_paused": engine.sleep_state != "awake"})
 
     async def reset_prefix_cache(self, request: Request) -> JSONResponse:
-        await _arguments(request, EmptyBody)
-        return JSONResponse({"status": "ok", "success": await self._engine.reset_prefix_cache()})
+        engine = self._engine((await _arguments(request, EmptyBody)).model)
+        return JSONResponse({"status": "ok", "success": await engine.reset_prefix_cache()})
 
     async def collective_rpc(self, request: Request) -> JSONResponse:
         body = parse_body(RemoteCallBody, await request.body())
-        if body.method not in self._engine.remote_methods:
-            names = ", ".join(sorted(self._engine.remote_methods))
+        engine = self._engine(body.model)
+        if body.method not in engine.remote_methods:
+            names = ", ".join(sorted(engine.remote_methods))
             raise ApiError(400, f"method must be one of {names}, not {body.method!r}", param="method")
         try:
-            results = await self._engine.collective_rpc(body.method, body.timeout, body.args, body.kwargs)
+            results = await engine.collective_rpc(body.method, body.timeout, body.args, body.kwargs)
         except EngineAsleepError as error:
             raise _conflict(error, "method") from None
         except OSError as error:
@@ -129,17 +138,21 @@ class Admin:
             text = f"{body.method} was called, and its results are no JSON: {error}"
             raise ApiError(500, text, code="remote_call_failed") from None
 
-    def _state(self) -> dict[str, Any]:
-        state = self._engine.sleep_state
-        return {
-            "state": state,
-            "is_sleeping": state != "awake",
-            "sleeping_tags": list(self._engine.sleeping_tags),
-        }
+    def _engine(self, model: str | None) -> EngineClient:
+        """The engine of that model. Raises ApiError: there is none, or several and none is named."""
+        models = self._context.house.models
+        if model is None and len(models) > 1:
+            names = ", ".join(each.model_name for each in models)
+            raise ApiError(400, f"say which model: send model, one of {names}", param="model", code="model_needed")
+        return self._context.of(model).engine
 
-    @property
-    def _is_sleeping(self) -> bool:
-        return self._engine.sleep_state != "awake"
+
+def _state(engine: EngineClient) -> dict[str, Any]:
+    return {
+        "state": engine.sleep_state,
+        "is_sleeping": engine.sleep_state != "awake",
+        "sleeping_tags": list(engine.sleeping_tags),
+    }
 
 
 def _conflict(error: EngineAsleepError, param: str | None = None) -> ApiError:

@@ -17,7 +17,19 @@ def _check_tags(tags: list[str] | None) -> list[str] | None:
 Tags = Annotated[Strings | None, AfterValidator(_check_tags)]
 
 
-class ExplainBody(WireModel):
+class AdminBody(WireModel):
+    """The common field: which model, where there are several."""
+
+    model: str | None = None
+
+
+class ModelBody(WireModel):
+    """POST /models/load and /models/unload."""
+
+    model: str
+
+
+class ExplainBody(AdminBody):
     """GET /sleep/explain. The engine checks levels and tags."""
 
     level: int = 1
@@ -32,18 +44,18 @@ class SleepBody(ExplainBody):
     mode: SleepMode = "keep"
 
 
-class PauseBody(WireModel):
+class PauseBody(AdminBody):
     """POST /pause."""
 
     mode: SleepMode = "abort"
     clear_cache: bool = True
 
 
-class EmptyBody(WireModel):
-    """A call without arguments."""
+class EmptyBody(AdminBody):
+    """A call without arguments of its own."""
 
 
-class RemoteCallBody(WireModel):
+class RemoteCallBody(AdminBody):
     """POST /collective_rpc. `EngineClient.remote_methods` are the methods that it can call."""
 
     method: str
@@ -52,7 +64,7 @@ class RemoteCallBody(WireModel):
     timeout: float | None = None
 
 
-class TagsBody(WireModel):
+class TagsBody(AdminBody):
     """POST /wake_up, and the endpoints of other servers that do the same."""
 
     tags: Tags = None

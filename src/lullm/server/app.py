@@ -1,4 +1,4 @@
-"""build_app: the FastAPI application over one engine."""
+"""build_app: the FastAPI application over one engine, or over the models of a fleet."""
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
@@ -7,11 +7,13 @@ from starlette.types import ASGIApp
 
 import lullm
 from lullm.engine.client import EngineClient
+from lullm.fleet.fleet import Fleet
 from lullm.server import admin, route
 from lullm.server.anthropic import route as anthropic
 from lullm.server.application import Application
-from lullm.server.context import ServerContext
+from lullm.server.context import open_contexts
 from lullm.server.error import install_error_handlers
+from lullm.server.fleet import route as fleet
 from lullm.server.gate.gate import Gate
 from lullm.server.llama_cpp import route as llama_cpp
 from lullm.server.lora import route as lora
@@ -26,15 +28,16 @@ from lullm.server.reference import route as reference
 from lullm.server.tracing import TraceParent
 
 
-def build_app(engine: EngineClient, options: ServerOptions, admin_port: int | None = None) -> FastAPI:
-    """The application; `app.state.context` is its `ServerContext`. Starts nothing.
+def build_app(served: EngineClient | Fleet, options: ServerOptions, admin_port: int | None = None) -> FastAPI:
+    """The application over one engine, or several; `app.state.context` is its `ServerContext`. Starts nothing.
 
     Args:
         admin_port: the only port on which the sleep endpoints answer; None: any.
     """
-    context = ServerContext(engine, options, admin_port)
+    context = open_contexts(served, options, admin_port)
     parts = [openai, responses, anthropic, ollama, llama_cpp, pooling, route]
-    parts += [page] * options.page + [admin] * engine.config.enable_sleep_mode + [lora] * options.lora_updates
+    parts += [page] * options.page + [admin] * served.config.enable_sleep_mode + [lora] * options.lora_updates
+    parts += [fleet] * (context.house.fleet is not None)
     routers = [part.router(context) for part in parts]
 
     def outside(app: ASGIApp) -> ASGIApp:

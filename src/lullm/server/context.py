@@ -1,9 +1,9 @@
-"""ServerContext: shared state of the routes, and the admission of requests while the server drains."""
+"""ServerContext: what the routes know about one model; House: what all models of a server share, and its drain."""
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -14,6 +14,7 @@ from starlette.types import Scope
 
 from lullm.engine.client import EngineClient
 from lullm.errors import EngineAsleepError, EngineDeadError, LullmError
+from lullm.fleet.fleet import Fleet
 from lullm.log import get_logger
 from lullm.server.error import (
     CLIENT_CLOSED_REQUEST,
@@ -23,6 +24,7 @@ from lullm.server.error import (
     shutting_down,
     to_api_error,
 )
+from lullm.server.fleet.metrics import FleetMetrics
 from lullm.server.gate.queue_bound import QueueBound
 from lullm.server.lora.served import ServedAdapters
 from lullm.server.metrics.registry import Metrics
@@ -57,27 +59,64 @@ def port_of(scope: Scope) -> int | None:
     return port
 
 
-class ServerContext:
-    """The engine, the options, the metrics, and the count of requests in flight. Lives on the event loop's thread.
+class House:
+    """What the models of one server share: the count of requests in flight, and whether the server drains.
 
-    `admin_port`: the only port on which the sleep endpoints answer; None: any.
+    Attributes:
+        contexts: of its models, by all their names; the first is that of requests without a name.
+        fleet: of several models; None: there is one engine.
+        envelopes: the beginning of a path -> the form of its errors.
+        told: names of unknown fields that the log has.
     """
 
-    def __init__(self, engine: EngineClient, options: ServerOptions, admin_port: int | None = None):
+    def __init__(self, fleet: Fleet | None = None) -> None:
+        self.fleet = fleet
+        self.fleet_metrics = None if fleet is None else FleetMetrics(fleet)
+        self.contexts: dict[str, ServerContext] = {}
+        self.started_at = int(time.time())
+        self.envelopes: dict[str, Envelope] = {}
+        self.draining = False
+        self.told: set[str] = set()
+        self.num_active = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    @property
+    def models(self) -> "list[ServerContext]":
+        """The context of each model."""
+        return list(dict.fromkeys(self.contexts.values()))
+
+
+class ServerContext:
+    """One model's engine, metrics and names, and what all models share. Lives on the event loop's thread.
+
+    Args:
+        admin_port: the only port on which the sleep endpoints answer; None: any.
+        house: of the other models; None: there are none.
+        aliases: more names of the model; None: as the options say.
+    """
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        options: ServerOptions,
+        admin_port: int | None = None,
+        house: House | None = None,
+        aliases: Sequence[str] | None = None,
+    ):
         self.engine = engine
         self.options = options
         self.admin_port = admin_port
+        self.house = house or House()
         self.metrics = Metrics(engine, options.metrics_prefix)
         self.tracing = Tracing(options.otlp_traces_endpoint, engine.config.served_model_name)
         self.adapters = ServedAdapters(engine)
         self.queue = QueueBound(engine, options.max_queued_requests, options.max_queued_tokens)
-        self.started_at = int(time.time())
-        self.envelopes: dict[str, Envelope] = {}  # the beginning of a path -> the form of its errors
-        self.draining = False
-        self._told: set[str] = set()
-        self._num_active = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self.envelopes = self.house.envelopes
+        self.own_names = tuple(
+            dict.fromkeys((self.model_name, *(options.model_aliases if aliases is None else aliases)))
+        )
+        self.house.contexts |= dict.fromkeys(self.own_names, self)
 
     @property
     def model_name(self) -> str:
@@ -85,14 +124,19 @@ class ServerContext:
         return self.engine.config.served_model_name
 
     @property
-    def own_names(self) -> tuple[str, ...]:
-        """All names that the model has."""
-        return tuple(dict.fromkeys((self.model_name, *self.options.model_aliases)))
+    def started_at(self) -> int:
+        """When the server started, as a Unix time."""
+        return self.house.started_at
 
     @property
-    def model_names(self) -> tuple[str, ...]:
-        """All names that requests may have: the model's, and its adapters'."""
-        return self.own_names + self.adapters.names
+    def draining(self) -> bool:
+        """Whether the server takes no new requests."""
+        return self.house.draining
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names that requests may have: those of the models, and of adapters."""
+        return (*self.house.contexts, *self.adapters.names)
 
     @property
     def max_request_logprobs(self) -> int:
@@ -112,21 +156,29 @@ class ServerContext:
         for path in ignored or ():
             name = quote(path, safe="[]._-")[:_MAX_NAME_CHARS]  # any field name fits in a header and a log line
             request.scope[IGNORED].append(name)
-            if name not in self._told and len(self._told) < _MAX_TOLD:
-                self._told.add(name)
+            if name not in self.house.told and len(self.house.told) < _MAX_TOLD:
+                self.house.told.add(name)
                 logger.warning("%s: the unknown field %s is ignored (told once)", request.url.path, name)
         return body
 
-    def check_model(self, name: str | None) -> None:
-        """Check that `name` is a name of the model or of an adapter, or left out. Raises ApiError 404 otherwise."""
-        if name is not None and name not in self.model_names and not self.options.any_model_name:
+    def of(self, name: str | None) -> "ServerContext":
+        """The context of the model of that name, or of its adapter; of this one if it is left out.
+
+        Raises ApiError 404: there is none.
+        """
+        found = self if name is None or name in self.adapters.names else self.house.contexts.get(name)
+        if found is None and not self.options.any_model_name:
             raise ApiError(
                 404,
-                f"the model {name!r} does not exist here; this server serves "
-                f"{' and '.join(map(repr, self.model_names))}",
+                f"the model {name!r} does not exist here; this server serves {' and '.join(map(repr, self.names))}",
                 param="model",
                 code="model_not_found",
             )
+        return found or self
+
+    def of_query(self, request: Request) -> "ServerContext":
+        """The context of the model that `?model=` names. Raises ApiError as `of` does."""
+        return self.of(request.query_params.get("model"))
 
     def check_serving(self) -> None:
         """Check that a request can be taken now. Raises ApiError 503 while draining or when the engine is dead."""
@@ -148,28 +200,29 @@ class ServerContext:
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:
         """Count a request, so that a drain waits for it."""
-        self._num_active += 1
-        self._idle.clear()
+        house = self.house
+        house.num_active += 1
+        house.idle.clear()
         try:
             yield
         finally:
-            self._num_active -= 1
-            if self._num_active == 0:
-                self._idle.set()
+            house.num_active -= 1
+            if house.num_active == 0:
+                house.idle.set()
 
     @property
     def is_idle(self) -> bool:
         """Whether no request is in flight."""
-        return self._num_active == 0
+        return self.house.num_active == 0
 
     @property
     def num_active(self) -> int:
         """Requests in flight, of any kind but GET."""
-        return self._num_active
+        return self.house.num_active
 
     async def wait_idle(self) -> None:
         """Return once no request is in flight."""
-        await self._idle.wait()
+        await self.house.idle.wait()
 
     def aborted(self, reason: int | str | None = None) -> ApiError | LullmError:
         """The error of a request that the engine has aborted. `reason`: set if the request itself caused it."""
@@ -192,3 +245,12 @@ class ServerContext:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         envelope = next((written for prefix, written in self.envelopes.items() if path.startswith(prefix)), None)
         return self.api_error(error).response(envelope)
+
+
+def open_contexts(served: EngineClient | Fleet, options: ServerOptions, admin_port: int | None = None) -> ServerContext:
+    """The contexts of all models; returns that of requests that name none."""
+    if not isinstance(served, Fleet):
+        return ServerContext(served, options, admin_port)
+    house = House(served)
+    members = served.members.values()
+    return [ServerContext(each, options, admin_port, house, each.spec.aliases) for each in members][0]

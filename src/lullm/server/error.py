@@ -3,6 +3,7 @@
 {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}, or the form of the path's dialect.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from lullm.errors import (
     InvalidRequestError,
     LullmError,
     ModelLoadError,
+    ModelUnavailableError,
     SleepCancelledError,
     WakeUpError,
 )
@@ -104,6 +106,9 @@ def to_api_error(error: Exception) -> ApiError:
     if isinstance(error, EngineAsleepError):
         headers = {"Retry-After": str(ASLEEP_RETRY_S)}
         return ApiError(503, str(error), code="engine_asleep", headers=headers)
+    if isinstance(error, ModelUnavailableError):
+        headers = {"Retry-After": str(max(math.ceil(error.retry_s), 1))}
+        return ApiError(503, str(error), code="model_unavailable", headers=headers)
     if isinstance(error, SleepCancelledError):
         return ApiError(409, str(error), code="sleep_cancelled")
     if isinstance(error, WakeUpError):

@@ -17,6 +17,7 @@ import uvicorn
 
 from lullm.engine.client import EngineClient
 from lullm.errors import ConfigError, EngineDeadError
+from lullm.fleet.fleet import Fleet
 from lullm.log import get_logger
 from lullm.server.app import build_app
 from lullm.server.context import ServerContext
@@ -76,9 +77,9 @@ class _Uvicorn(uvicorn.Server):
 
 
 class HttpServer:
-    """One engine behind the sockets of one listener, for the life of one `serve` call."""
+    """One engine, or a fleet, behind the sockets of one listener, for the life of one `serve` call."""
 
-    def __init__(self, engine: EngineClient, options: ServerOptions, listener: Listener):
+    def __init__(self, engine: EngineClient | Fleet, options: ServerOptions, listener: Listener):
         listener.check_exposure(options, engine.config)
         self._engine = engine
         self._options = options
@@ -123,6 +124,8 @@ class HttpServer:
         )
         server = _Uvicorn(config, self._on_ready(on_ready))
         server.guard(connection_bound(self._options.max_connections), listener.tls)
+        if isinstance(self._engine, Fleet):
+            self._engine.start()
         serving = asyncio.create_task(server.serve(sockets=listener.sockets))
         stopping = asyncio.create_task(self._stopping.wait())
         dying = asyncio.create_task(self._death())
@@ -137,7 +140,8 @@ class HttpServer:
             dying.cancel()
             server.should_exit = True
             await serving
-            await asyncio.to_thread(app.state.context.tracing.close)
+            for each in app.state.context.house.models:
+                await asyncio.to_thread(each.tracing.close)
         if dying.done() and not dying.cancelled():
             raise dying.result()
 
@@ -169,14 +173,14 @@ class HttpServer:
 
     async def _let_end(self, context: ServerContext) -> None:
         """Take no new requests, and wait for the running ones."""
-        context.draining = True
+        context.house.draining = True
         logger.info("stopping: running requests have %g s to end", self._options.drain_timeout_s)
         idle = asyncio.create_task(context.wait_idle())
         hurried = asyncio.create_task(self._hurried.wait())
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._options.drain_timeout_s
         # Requests that a sleeping engine keeps cannot end: a draining server takes no wake-up call.
-        while (left_s := deadline - loop.time()) > 0 and self._engine.sleep_state == "awake":
+        while (left_s := deadline - loop.time()) > 0 and self._goes_on:
             done, _ = await asyncio.wait(
                 {idle, hurried}, timeout=min(left_s, SLEEP_CHECK_S), return_when=asyncio.FIRST_COMPLETED
             )
@@ -184,6 +188,11 @@ class HttpServer:
                 break
         hurried.cancel()
         idle.cancel()
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether running requests can end. A fleet wakes its models for them."""
+        return isinstance(self._engine, Fleet) or self._engine.sleep_state == "awake"
 
     async def _shut_down(self, context: ServerContext) -> None:
         if not context.is_idle:
@@ -199,7 +208,7 @@ class HttpServer:
 
 
 async def serve_until_signal(
-    engine: EngineClient, options: ServerOptions, listener: Listener, on_ready: Callable[[str], None]
+    engine: EngineClient | Fleet, options: ServerOptions, listener: Listener, on_ready: Callable[[str], None]
 ) -> None:
     """`HttpServer.serve`, stopped by SIGTERM or SIGINT; with TLS, SIGHUP reloads the certificate.
 

@@ -18,8 +18,8 @@ SleepState = Literal["awake", "paused", "weights_offloaded", "discard_all", "par
 1 or 2. 'partial': only the weights or only the KV cache.
 """
 
-SleepCause = Literal["call", "idle", "request"]
-"""The cause of a sleep or a wake-up: a call, idle time (the ladder), or a request."""
+SleepCause = Literal["call", "idle", "request", "budget"]
+"""The cause of a sleep or a wake-up: a call, idle time (the ladder), a request, or memory for another model."""
 
 WEIGHTS = "weights"
 KV_CACHE = "kv_cache"

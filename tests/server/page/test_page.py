@@ -85,6 +85,7 @@ def test_what_the_events_tell(http):
         "about": {
             "version": about["about"]["version"],
             "model": "scripted",
+            "models": ["scripted"],
             "max_model_len": 512,
             "max_logprobs": about["about"]["max_logprobs"],
             "sampling": {"top_k": 40, "top_p": 0.95, "min_p": 0.05},

@@ -61,12 +61,13 @@ def apply_settings(
     actions = {name: action for name, action in parser._option_string_actions.items() if name not in _NOT_SETTINGS}
     said: list[tuple[str, list[str]]] = []  # (source, words of a command line)
     if path is not None:
-        said += [(path, _tokens(name, value, actions, path)) for name, value in _read_file(path).items()]
+        found = read_mapping("--config", path, "lines like `max-model-len: 4096`")
+        said += [(path, tokens(flag_of(name), value, actions, path)) for name, value in found.items()]
     for variable, text in sorted(environment.items()):
         name = flag_of(variable)
         if variable.startswith(PREFIX) and variable not in READ_ELSEWHERE:
             if name in actions:
-                said.append((variable, _tokens(name, _listed(text), actions, variable)))
+                said.append((variable, tokens(name, _listed(text), actions, variable)))
             elif name not in (flags := all_flags()):
                 meant = closest(name, flags)
                 hint = "" if meant is None else f"; did you mean {variable_of(meant)}?"
@@ -75,10 +76,10 @@ def apply_settings(
         named = (f"{each} ({VARIABLES[each]} does)" if each in VARIABLES else each for each in others)
         print(f"lullm: variables of vLLM set nothing here: {', '.join(named)}", file=sys.stderr)
     # A setting is a default: it is set before the command line is read, which overrides it.
-    for source, tokens in said:
-        parser.check(tokens, source)
+    for source, words in said:
+        parser.check(words, source)
     bare = vars(parser.parse_args([]))
-    given = vars(parser.parse_args([token for _, tokens in said for token in tokens]))
+    given = vars(parser.parse_args([word for _, words in said for word in words]))
     changed = {name: value for name, value in given.items() if name not in bare or bare[name] != value}
     if "model" in changed:  # a MODEL on the command line must not meet another --model there
         changed[MODEL_SETTING] = changed.pop("model")
@@ -95,20 +96,24 @@ def variable_of(flag: str) -> str:
     return PREFIX + flag.strip("-").upper().replace("-", "_")
 
 
-def _read_file(path: str) -> dict[str, Any]:
+def read_mapping(flag: str, path: str, content: str) -> dict[str, Any]:
+    """The mapping in the YAML file that `flag` names. Raises ConfigError: there is none.
+
+    `content`: what belongs there.
+    """
     import yaml  # with the first file only
 
     try:
         with Path(path).expanduser().open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
         if len(raw) > MAX_FILE_BYTES:
-            raise ConfigError(f"--config {path} has more than {MAX_FILE_BYTES} bytes")
+            raise ConfigError(f"{flag} {path} has more than {MAX_FILE_BYTES} bytes")
         data = yaml.safe_load(raw)
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"--config {path} cannot be read: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{flag} {path} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
-        raise ConfigError(f"--config {path} must hold lines like `max-model-len: 4096`")
-    return {flag_of(name): value for name, value in data.items()}
+        raise ConfigError(f"{flag} {path} must hold {content}")
+    return data
 
 
 def _listed(text: str) -> Any:
@@ -122,8 +127,8 @@ def _listed(text: str) -> Any:
     return value if isinstance(value, list) else text
 
 
-def _tokens(flag: str, value: Any, actions: Mapping[str, argparse.Action], source: str) -> list[str]:
-    """The words of a command line. Raises ConfigError."""
+def tokens(flag: str, value: Any, actions: Mapping[str, argparse.Action], source: str) -> list[str]:
+    """The words of a command line for a flag with a value of YAML or JSON. Raises ConfigError."""
     action = actions.get(flag)
     if isinstance(value, (dict, list)) and (isinstance(action, VllmFlag) or getattr(action, "metavar", "") == "JSON"):
         value = json.dumps(value)

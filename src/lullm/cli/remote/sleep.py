@@ -44,6 +44,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--keep-prefix-cache", action="store_true", help="keep cached prefixes that no request holds, too"
     )
     parser.add_argument("--explain", action="store_true", help="only say what it would free and how long it would take")
+    parser.add_argument("--model", metavar="NAME", help="which of several models (default: the only one)")
     add_server_flags(parser, "--admin-key", ADMIN_KEY_HELP, ADMIN_KEY_VARIABLE, API_KEY_VARIABLE)
     parser.set_defaults(run=run)
 
@@ -53,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
     server = RemoteServer(args.url, args.key)
     wish: dict[str, Any] = {"level": args.level, "backup": args.backup, "keep_prefix_cache": args.keep_prefix_cache}
     wish |= {} if args.tags is None else {"tags": args.tags}
+    wish |= {} if args.model is None else {"model": args.model}
     if args.explain:
         forecast = server.get_json("/sleep/explain?" + urllib.parse.urlencode(wish, doseq=True))
         print(

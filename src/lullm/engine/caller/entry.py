@@ -95,7 +95,7 @@ class Entry:
 
     def _stream(self, request: GenerateRequest, keep_alive: float | None) -> OutputStream:
         self._door.check_running()
-        self._check_keep_alive(keep_alive)
+        check_keep_alive(self._idle, keep_alive)
         backlog = Backlog(is_delta=request.params.output_kind is OutputKind.DELTA)
         return OutputStream(LoopOutlet(asyncio.get_running_loop()), time.monotonic(), keep_alive, backlog)
 
@@ -169,13 +169,15 @@ class Entry:
             for _, stream in items:
                 stream.fail(error)
 
-    def _check_keep_alive(self, keep_alive: float | None) -> None:
-        if keep_alive is None:
-            return
-        if not self._idle.rungs:
-            raise InvalidRequestError("keep_alive needs an engine with a sleep_after (--sleep-after)", "keep_alive")
-        if not math.isfinite(keep_alive):
-            raise InvalidRequestError(f"keep_alive must be a finite number of seconds, not {keep_alive}", "keep_alive")
+
+def check_keep_alive(idle: IdleConfig, keep_alive: float | None) -> None:
+    """Check a request's `keep_alive` (see `EngineClient.stream`) of such an engine. Raises InvalidRequestError."""
+    if keep_alive is None:
+        return
+    if not idle.rungs:
+        raise InvalidRequestError("keep_alive needs an engine with a sleep_after (--sleep-after)", "keep_alive")
+    if not math.isfinite(keep_alive):
+        raise InvalidRequestError(f"keep_alive must be a finite number of seconds, not {keep_alive}", "keep_alive")
 
 
 class EntryClient(EngineClient):

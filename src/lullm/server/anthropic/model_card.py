@@ -16,6 +16,7 @@ def is_asked_for(headers: Headers) -> bool:
 
 def card(context: ServerContext, name: str) -> dict[str, Any]:
     """One model."""
+    context = context.of(name)
     return {
         "type": "model",
         "id": name,

@@ -23,10 +23,12 @@ SLEEP_PATHS = frozenset(
         *("/release_memory_occupation", "/resume_memory_occupation", "/reset_prefix_cache", "/collective_rpc"),
     }
 )
-ADMIN_PATHS = SLEEP_PATHS | LORA_PATHS
 """The endpoints that need the admin key. Without one they are as open as the others, but to local programs only:
 `Listener.check_exposure` keeps out the network, `WebPolicy` keeps out web pages in a local browser.
 """
+FLEET_PATHS = frozenset({"/models/load", "/models/unload"})
+"""Those that a server with several models has besides."""
+ADMIN_PATHS = SLEEP_PATHS | FLEET_PATHS | LORA_PATHS
 MAX_IGNORED = 16  # names in a header
 REQUEST_ID = r"[A-Za-z0-9._:\-]{1,128}"
 """Request ids that are safe in a header and a log line."""
@@ -99,7 +101,8 @@ class Gate:
     def _check(self, scope: Scope, headers: Headers, body: RequestBody) -> None:
         """Check that the request may reach a route. Raises ApiError otherwise."""
         is_admin = scope["path"] in ADMIN_PATHS
-        if scope["path"] in SLEEP_PATHS and not self._context.engine.config.enable_sleep_mode:
+        needs_sleep = scope["path"] in SLEEP_PATHS | FLEET_PATHS
+        if needs_sleep and not self._context.engine.config.enable_sleep_mode:
             raise ApiError(404, "the sleep endpoints are there with --enable-sleep-mode only", code="sleep_mode_off")
         if scope["path"] in LORA_PATHS and not self._context.options.lora_updates:
             raise ApiError(404, "adapters are loaded and unloaded with --lora-updates only", code="lora_updates_off")

@@ -19,14 +19,13 @@ from lullm.server.openai.endpoint import Endpoint, reply_form
 
 def router(context: ServerContext) -> APIRouter:
     """The endpoints over `context`'s engine."""
-    engine = context.engine
 
-    async def props() -> JSONResponse:
-        return JSONResponse(_props(context))
+    async def props(request: Request) -> JSONResponse:
+        return JSONResponse(_props(context.of_query(request)))
 
     async def apply_template(request: Request) -> JSONResponse:
         body = await context.read(ApplyTemplateBody, request)
-        context.check_model(body.model)
+        engine = context.of(body.model).engine
         chat = conversation(body.messages, None, body.template_options())
         prepared = await engine.prepare(f"template-{uuid.uuid4().hex}", chat, engine.default_params)
         return JSONResponse({"prompt": prepared.prompt})

@@ -32,6 +32,19 @@ class LatencyTotals:
     e2e_s: float = 0.0
 
 
+class _ByCause(dict[SleepCause, Counter]):
+    """The parts of a counter by cause; those that only several models on one server have begin when they occur."""
+
+    def __init__(self, counter: Counter, model_name: str):
+        super().__init__()
+        self._counter = counter
+        self._model_name = model_name
+
+    def __missing__(self, cause: SleepCause) -> Counter:
+        self[cause] = part = self._counter.labels(self._model_name, cause)
+        return part
+
+
 class Metrics:
     """The registries. It observes the ends of requests, sleeps and wake-ups.
 
@@ -68,9 +81,13 @@ class Metrics:
         self._wakes = self._by_cause("engine_wakes", "Wake-ups: by a call, or for a request.", "call", "request")
         engine.observe_sleep(self.observe_sleep)
 
-    def _by_cause(self, name: str, text: str, *causes: SleepCause) -> dict[SleepCause, Counter]:
+    def _by_cause(self, name: str, text: str, *causes: SleepCause) -> "_ByCause":
+        """A counter that begins with 0 for these causes."""
         counter = Counter(f"lullm_{name}", text, labelnames=["model_name", "cause"], registry=self.registry)
-        return {cause: counter.labels(self._model_name, cause) for cause in causes}
+        found = _ByCause(counter, self._model_name)
+        for cause in causes:
+            _ = found[cause]
+        return found
 
     def _counter(self, name: str, text: str) -> Counter:
         counter = Counter(f"lullm_{name}", text, labelnames=["model_name"], registry=self.registry)

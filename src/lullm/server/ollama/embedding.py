@@ -9,7 +9,7 @@ from fastapi.responses import Response
 
 from lullm.server.context import ServerContext
 from lullm.server.gate.request_log import begun
-from lullm.server.ollama.model_card import check_name
+from lullm.server.ollama.model_card import of_name
 from lullm.server.ollama.schema import kept_alive
 from lullm.server.openai.endpoint import JsonPieces
 from lullm.server.openai.generation import public_id
@@ -58,9 +58,9 @@ class Embeddings:
         """Raises ApiError, InvalidRequestError."""
         started = time.monotonic()
         body: EmbedBody | OldEmbedBody = await self.context.read(self.body_type, request)
-        check_name(self.context, body.model)
-        asked = parse_body(EmbeddingBody, body.fields() | kept_alive(body.keep_alive, self.context.engine))
-        vectors = await prepared_embeddings(self.context, asked, public_id("embd", request.headers), body.model)
+        context = of_name(self.context, body.model)
+        asked = parse_body(EmbeddingBody, body.fields() | kept_alive(body.keep_alive, context.engine))
+        vectors = await prepared_embeddings(context, asked, public_id("embd", request.headers), body.model)
         vectors.record = begun(request, vectors.id, vectors.usage)
         answer = _answer(vectors, body, started)
         return JsonPieces(await until_disconnect(request.receive, answer, self.context.options.request_timeout_s))

@@ -1,4 +1,4 @@
-"""ModelCard: the one model in the form of Ollama's API."""
+"""ModelCard: a model in the form of Ollama's API."""
 
 import hashlib
 import time
@@ -17,15 +17,15 @@ _NEVER_S = 100 * 365 * 86400.0
 """A model that is never unloaded expires in a hundred years, as in Ollama."""
 
 
-def check_name(context: ServerContext, name: str | None) -> None:
-    """Check that `name`, with or without Ollama's tag 'latest', is the served model. Raises ApiError 404 otherwise."""
+def of_name(context: ServerContext, name: str | None) -> ServerContext:
+    """The context of the model `name`, with or without Ollama's tag 'latest'. Raises ApiError 404: there is none."""
     try:
-        context.check_model(name)
+        return context.of(name)
     except ApiError:
         bare = (name or "").removesuffix(":latest")
         if bare == name:
             raise
-        context.check_model(bare)
+        return context.of(bare)
 
 
 class ModelCard:

@@ -10,7 +10,7 @@ from lullm.server.error import ApiError
 from lullm.server.ollama.answer import LINES, LinesAnswer
 from lullm.server.ollama.embedding import EmbedBody, Embeddings, OldEmbedBody
 from lullm.server.ollama.error import envelope
-from lullm.server.ollama.model_card import ModelCard, check_name
+from lullm.server.ollama.model_card import ModelCard, of_name
 from lullm.server.ollama.schema import GenerateBody, OllamaChatBody
 from lullm.server.openai.endpoint import Endpoint, reply_form
 from lullm.server.sse import encode
@@ -35,8 +35,8 @@ def router(context: ServerContext) -> APIRouter:
     """The endpoints over `context`'s engine."""
     card = Cards(context)
     context.envelopes["/api/"] = envelope
-    chat = Endpoint(context, OllamaChatBody, reply_form(LinesAnswer), "chat", check_name)
-    generate = Endpoint(context, GenerateBody, reply_form(LinesAnswer), "gen", check_name)
+    chat = Endpoint(context, OllamaChatBody, reply_form(LinesAnswer), "chat", of_name)
+    generate = Endpoint(context, GenerateBody, reply_form(LinesAnswer), "gen", of_name)
     return routed(
         ("POST", "/api/chat", chat),
         ("POST", "/api/generate", generate),
@@ -57,39 +57,38 @@ class Cards:
 
     def __init__(self, context: ServerContext):
         self._context = context
-        self._card = ModelCard(context)
 
     async def tags(self) -> JSONResponse:
-        return JSONResponse({"models": [self._card.listed()]})
+        return JSONResponse({"models": [ModelCard(each).listed() for each in self._context.house.models]})
 
     async def ps(self) -> JSONResponse:
-        running = self._card.running()
-        return JSONResponse({"models": [] if running is None else [running]})
+        running = [ModelCard(each).running() for each in self._context.house.models]
+        return JSONResponse({"models": [each for each in running if each is not None]})
 
     async def show(self, request: Request) -> JSONResponse:
-        await self._named(request)
-        return JSONResponse(self._card.shown())
+        _, context = await self._named(request)
+        return JSONResponse(ModelCard(context).shown())
 
     async def version(self) -> JSONResponse:
         return JSONResponse({"version": API_VERSION, "lullm": lullm.__version__})
 
     async def pull(self, request: Request) -> Response:
         """The served model is here; others come with `lullm pull`."""
-        body = await self._named(request)
+        body, _ = await self._named(request)
         done = {"status": "success"}
         return Response(encode(done) + b"\n", media_type=LINES) if body.stream else JSONResponse(done)
 
     async def refuse(self) -> JSONResponse:
         raise ApiError(
             400,
-            "this server serves one model and changes none; fetch models with 'lullm pull' and start another server",
+            "this server changes no models; fetch them with 'lullm pull', and name them when it starts",
             code="unsupported",
         )
 
-    async def _named(self, request: Request) -> NamedBody:
+    async def _named(self, request: Request) -> tuple[NamedBody, ServerContext]:
+        """The body, and the context of its model."""
         body = await self._context.read(NamedBody, request)
         name = body.model or body.name
         if not name:
             raise ApiError(400, "model is required", param="model", code="missing_field")
-        check_name(self._context, name)
-        return body
+        return body, of_name(self._context, name)

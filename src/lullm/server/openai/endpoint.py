@@ -68,14 +68,14 @@ class AnswerForm(Protocol):
 class Endpoint(Generic[Body]):
     """One of the endpoints, as a handler of its requests.
 
-    `id_prefix`: of the answers' ids. `check_model`: raises ApiError if a name is not that of the served model.
+    `id_prefix`: of the answers' ids. `of`: the context of the model of a name; raises ApiError if there is none.
     """
 
     context: ServerContext
     body_type: type[Body]
     open_form: Callable[[Generation, Body], Awaitable[AnswerForm]]
     id_prefix: str
-    check_model: Callable[[ServerContext, str | None], None] = ServerContext.check_model
+    of: Callable[[ServerContext, str | None], ServerContext] = ServerContext.of
 
     async def __call__(self, request: Request) -> Response:
         """Answer a request, at once or in chunks.
@@ -84,11 +84,11 @@ class Endpoint(Generic[Body]):
             ApiError, InvalidRequestError: with the name of the body's field.
         """
         body = await self.context.read(self.body_type, request)
-        self.check_model(self.context, body.model)
+        context = self.of(self.context, body.model)
         with fields_named(body):
-            asked = await off_loop(request, lambda: body.translated(self.context.engine))
-            lora = self.context.adapters.of(body.model)
-            generation = await _prepared(self.context, request, asked, self.id_prefix, lora)
+            asked = await off_loop(request, lambda: body.translated(context.engine))
+            lora = context.adapters.of(body.model)
+            generation = await _prepared(context, request, asked, self.id_prefix, lora)
         generation.record = begun(request, generation.id, generation.logged_usage)
         form = await self.open_form(generation, body)
         timeout_s = self.context.options.request_timeout_s
@@ -117,10 +117,10 @@ class TokenCount:
     async def __call__(self, request: Request) -> Response:
         """Raises ApiError, InvalidRequestError: with the name of the body's field."""
         body = await self.context.read(self.body_type, request)
-        self.context.check_model(body.model)
+        engine = self.context.of(body.model).engine
         with fields_named(body):
-            [prompt] = body.translated(self.context.engine).prompts()
-            token_ids = await self.context.engine.tokenize(prompt)
+            [prompt] = body.translated(engine).prompts()
+            token_ids = await engine.tokenize(prompt)
         return JSONResponse({**self.answer, "input_tokens": len(token_ids)})
 
 

@@ -1,4 +1,4 @@
-"""Feed: the page's data of the engine, as one stream of snapshots for all open pages.
+"""Feed: the page's data of one engine, as one stream of snapshots for all open pages that show it.
 
 A snapshot is taken while a page waits for one, and at most once per PERIOD_S; without a page it costs nothing. It has
 no text: requests are named by a part of their ids.
@@ -34,7 +34,7 @@ def short_id(request_id: str) -> str:
 
 
 class Feed:
-    """The stream of one server. Lives on its event loop."""
+    """The stream of one model. Lives on the server's event loop."""
 
     def __init__(self, context: ServerContext):
         self._context = context
@@ -86,6 +86,7 @@ class Feed:
         return {
             "version": lullm.__version__,
             "model": self._context.model_name,
+            "models": [each.model_name for each in self._context.house.models],
             "max_model_len": config.max_model_len,
             "max_logprobs": config.max_logprobs,
             "sampling": left_open(LLAMA_CPP, self._engine.stated_params),
@@ -95,7 +96,7 @@ class Feed:
 
     def _facts(self) -> dict[str, Any]:
         engine, stats = self._engine, self._engine.stats()
-        rung = engine.next_sleep
+        rung, fleet = engine.next_sleep, self._context.house.fleet
         counters = dataclasses.asdict(stats)
         del counters["token_gaps"]  # a histogram, which the page does not draw
         # JSON has no keys of two parts
@@ -111,7 +112,8 @@ class Feed:
                 "next": None if rung is None else {"level": rung[0].level, "in_s": rung[1]},
             },
             "is_draining": self._context.draining,
-        } | (_picture(self._occupancy) if self._occupancy else {})
+            "models": {} if fleet is None else fleet.states(),
+        } | (_picture(self._occupancy) if self._occupancy and self._occupancy.device.num_blocks else {})
 
 
 def _picture(occupancy: Occupancy) -> dict[str, Any]:

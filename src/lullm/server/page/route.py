@@ -37,10 +37,12 @@ HEADERS = {
 
 def router(context: ServerContext) -> APIRouter:
     """The page over `context`'s engine."""
-    feed = Feed(context)
+    feeds: dict[ServerContext, Feed] = {}
 
     async def events(request: Request) -> Response:
-        return SnapshotStream(feed.events(context.has_admin(request.scope)), context)
+        chosen = context.of_query(request)
+        feed = feeds.setdefault(chosen, Feed(chosen))
+        return SnapshotStream(feed.events(chosen.has_admin(request.scope)), chosen)
 
     return routed(*(("GET", file.path, _sender(file)) for file in page_files()), ("GET", EVENTS_PATH, events))
 

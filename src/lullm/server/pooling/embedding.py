@@ -32,8 +32,8 @@ class Embeddings:
     async def __call__(self, request: Request) -> Response:
         """Raises ApiError, InvalidRequestError: with the name of the body's field."""
         body = await self.context.read(EmbeddingBody, request)
-        self.context.check_model(body.model)
-        vectors = await prepared_embeddings(self.context, body, public_id("embd", request.headers), body.model)
+        context = self.context.of(body.model)
+        vectors = await prepared_embeddings(context, body, public_id("embd", request.headers), body.model)
         vectors.record = begun(request, vectors.id, vectors.usage)
         answer = _answer(vectors, body.encoding_format == "base64")
         return JsonPieces(await until_disconnect(request.receive, answer, self.context.options.request_timeout_s))

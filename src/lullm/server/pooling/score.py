@@ -53,11 +53,11 @@ class Scores:
         second: str | Sequence[str],
         instruction: str | None,
     ) -> tuple[Vectors, list[float]]:
-        self.context.check_model(body.model)
-        scoring = Scoring(first, second, reads_pairs(self.context.engine.model_config.pooler), instruction, names)
+        context = self.context.of(body.model)
+        scoring = Scoring(first, second, reads_pairs(context.engine.model_config.pooler), instruction, names)
         answer_id = public_id("score" if isinstance(body, ScoreBody) else "rerank", request.headers)
         with fields_named(prompt=names[1], query=names[0], document=names[1]):
-            vectors = await Vectors.prepare(self.context, body, answer_id, scoring.prompts, body.params(), body.model)
+            vectors = await Vectors.prepare(context, body, answer_id, scoring.prompts, body.params(), body.model)
         vectors.record = begun(request, vectors.id, vectors.usage)
         outputs = await until_disconnect(request.receive, vectors.all(), self.context.options.request_timeout_s)
         return vectors, [output.outputs.score for output in scoring.scores(outputs)]

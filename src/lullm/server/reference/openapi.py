@@ -28,6 +28,7 @@ BODIES: dict[str, type[WireModel]] = {
     "/pause": admin_schema.PauseBody,
     **dict.fromkeys(("/resume", "/reset_prefix_cache"), admin_schema.EmptyBody),
     "/collective_rpc": admin_schema.RemoteCallBody,
+    **dict.fromkeys(("/models/load", "/models/unload"), admin_schema.ModelBody),
 }
 """The bodies of routes whose handler has no `body_type`."""
 ERROR = {

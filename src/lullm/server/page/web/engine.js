@@ -39,7 +39,8 @@ export class EngineView {
   }
 
   about(facts) {
-    at("model").textContent = facts.model;
+    at("model").textContent = this.model = facts.model;
+    this.isOne = facts.models.length < 2;
     document.title = `${facts.model} – lullm`;
     at("sleep").hidden = !facts.has_sleep_mode;
     at("no-sleep").hidden = facts.has_sleep_mode;
@@ -141,7 +142,12 @@ export class EngineView {
 
   wishes() {
     const tags = at("tags").value;
-    return { level: Number(at("level").value), backup: at("backup").value, ...(tags ? { tags: [tags] } : {}) };
+    return { level: Number(at("level").value), backup: at("backup").value, ...(tags ? { tags: [tags] } : {}), ...this.which() };
+  }
+
+  /** Which model, where there are several. */
+  which() {
+    return this.isOne ? {} : { model: this.model };
   }
 
   async admin(button, path, body) {
@@ -166,14 +172,14 @@ export class EngineView {
   }
 
   async wake() {
-    const report = await this.admin(at("wake"), "/wake_up", {});
+    const report = await this.admin(at("wake"), "/wake_up", this.which());
     if (report === null) return;
     at("sleep-note").textContent = `Awake after ${report.seconds.toFixed(2)} s; ${bytes(report.restored_bytes)} put back.`;
   }
 
   async forecast() {
-    const { level, backup, tags } = this.wishes();
-    const query = new URLSearchParams({ level, backup });
+    const { tags, ...rest } = this.wishes();
+    const query = new URLSearchParams(rest);
     for (const tag of tags ?? []) query.append("tags", tag);
     const found = await this.admin(at("forecast"), `/sleep/explain?${query}`);
     if (found === null) return;

@@ -25,6 +25,26 @@ function show(view) {
 
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 let watching = null;
+let model = null; // the chosen one of several; null: the server's first
+
+at("models").addEventListener("change", () => {
+  model = at("models").value;
+  watching?.abort();
+});
+
+/** Several models are a choice, with the state of each. */
+function list(models) {
+  at("models").hidden = models.length < 2;
+  at("model").hidden = !at("models").hidden;
+  at("models").replaceChildren(...models.map((name) => new Option(name, name, false, name === chat.model)));
+}
+
+function states(found) {
+  for (const option of at("models").options) {
+    const text = `${option.value} (${(found[option.value] ?? "").replace("_", " ")})`;
+    if (option.textContent !== text) option.textContent = text;
+  }
+}
 
 function status(text) {
   at("state").textContent = text;
@@ -37,13 +57,18 @@ async function watch() {
   while (!document.hidden) {
     watching = new AbortController();
     try {
-      for await (const news of events(await call("/page/events", { signal: watching.signal }))) {
+      const query = model === null ? "" : `?model=${encodeURIComponent(model)}`;
+      for await (const news of events(await call(`/page/events${query}`, { signal: watching.signal }))) {
         pause = 500;
         if (news.error) throw new Error(news.error.message);
         if (news.about) {
           chat.about(news.about);
           engine.about(news.about);
-        } else engine.take(news);
+          list(news.about.models);
+        } else {
+          engine.take(news);
+          states(news.models);
+        }
       }
     } catch (error) {
       if (error.name === "AbortError") continue;
