@@ -127,6 +127,7 @@ class Hibernation:
         Raises HibernationError: the folder is damaged, or of another engine; this engine has lost at most the prefixes
         that it had cached.
         """
+        self._check_adapters()
         started = time.perf_counter()
         folder, manifest, data = read_folder(path, self.version)
         self._check_identity(folder, manifest)
@@ -166,7 +167,12 @@ class Hibernation:
         )  # fmt: skip
         return report
 
+    def _check_adapters(self) -> None:
+        if self.config.enable_lora:  # hashes of blocks have numbers that this process gave its adapters
+            raise HibernationError("an engine with enable_lora does not hibernate yet; sleep keeps its conversations")
+
     def _take(self, queued: Sequence[GenerateRequest], outputs: Sequence[EngineOutput]) -> QueueImage:
+        self._check_adapters()
         processor = self.loop.output_processor
         unfinished = [
             UnfinishedImage(take_request(group.request), image, processor.image(group))
