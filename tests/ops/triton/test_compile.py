@@ -58,9 +58,8 @@ def test_usual_kernels(tmp_path):
     attention = ["decode-bf16-128", "prefill-bf16-128", "split-bf16-128", "invariant-bf16-128", "decode-bf16-128-80"]
     experts = ["sort", "few", "many", "sum"]
     found = assert_compiles([*attention, *experts, "rope", "norm", "silu", "copy", "draw", "linear"], tmp_path)
-    chosen = tile._DECODE["sm90", 2, 128]
-    assert found["decode-bf16-128"].shared_bytes > 2 * 2 * chosen.block_keys * 128 * 2, "keys and values in two buffers"
-    assert found["decode-bf16-128"].programs_at_once >= 3
+    assert found["decode-bf16-128"].programs_at_once >= 4, "each has one buffer of keys and values"
+    assert found["decode-bf16-128"].spilled_bytes == 0
 
 
 @pytest.mark.slow
