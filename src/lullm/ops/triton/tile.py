@@ -182,6 +182,27 @@ def linear_tile(dtype: torch.dtype) -> LinearTile:
     return LinearTile(64, 128, 64, 4, 3)  # 72 KiB of shared memory
 
 
+@dataclass(frozen=True, slots=True)
+class FewRowsTile:
+    """Products of one or two rows: outputs per program, and inputs per iteration."""
+
+    block_outputs: int
+    block_inputs: int
+    num_warps: int
+
+
+_MANY_OUTPUTS = 2048
+"""Below, four outputs a program make fewer programs than 132 multiprocessors can hide latencies with."""
+
+
+def few_rows_tile(num_outputs: int, num_inputs: int) -> FewRowsTile:
+    """Interpreted: few programs, whose number sets the time."""
+    if IS_INTERPRETED:
+        block_inputs = min(next_power_of_2(num_inputs), 1 << 12)
+        return FewRowsTile(max(2, min(next_power_of_2(num_outputs), (1 << 20) // block_inputs)), block_inputs, 1)
+    return FewRowsTile(2 if num_outputs <= _MANY_OUTPUTS else 4, 512, 4)
+
+
 def expert_tiles(dtype: torch.dtype) -> tuple[LinearTile, LinearTile]:
     """The tiles for products of experts: with few rows each, whose time is one read of the weights, and with many."""
     if IS_INTERPRETED:
