@@ -54,6 +54,8 @@ class Compiled:
     shared_bytes: int
     spilled_bytes: int
     instructions: tuple[str, ...]
+    before_wait: tuple[str, ...] | None = None
+    """The accesses to memory before it waits for the kernels before it; None: it does not (`ops/triton/overlap.py`)."""
 
     @property
     def programs_at_once(self) -> int:
@@ -81,18 +83,26 @@ def compile_kernel(
     from triton.compiler import ASTSource
 
     signature, attributes = {}, {}
+    overlaps = capability >= 90 and "OVERLAPS" in kernel.arg_names
+    constants = dict(constants) | ({"OVERLAPS": overlaps} if "OVERLAPS" in kernel.arg_names else {})
     for place, parameter in enumerate(kernel.params):
         is_constant = parameter.name in constants
         signature[parameter.name] = "constexpr" if is_constant else type_of(parameter.name, activation, cache)
         if not is_constant and parameter.name not in UNALIGNED and signature[parameter.name] != "fp32":
             attributes[(place,)] = [["tt.divisibility", 16]]
-    source = ASTSource(kernel, signature, dict(constants), attributes)
-    options = {"num_warps": num_warps, "num_stages": num_stages}
+    source = ASTSource(kernel, signature, constants, attributes)
+    options = {"num_warps": num_warps, "num_stages": num_stages, "launch_pdl": overlaps}
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     ptx = compiled.asm["ptx"]
     registers, spilled = assembled(ptx, capability)
     used = tuple(word for mark, word in INSTRUCTIONS.items() if mark in ptx)
-    return Compiled(capability, num_warps, registers, compiled.metadata.shared, spilled, used)
+    return Compiled(capability, num_warps, registers, compiled.metadata.shared, spilled, used, before_wait(ptx))
+
+
+def before_wait(ptx: str) -> tuple[str, ...] | None:
+    """The accesses to global memory that stand before the wait; None: there is no wait."""
+    before, wait, _ = ptx.partition("griddepcontrol.wait")
+    return tuple(re.findall(r"\b(?:(?:ld|st|atom|red)\.[\w.:]*global|cp\.async[\w.:]*)", before)) if wait else None
 
 
 def type_of(name: str, activation: str, cache: str) -> str:

@@ -5,8 +5,10 @@ is once more done without it, one request at a time.
 """
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 from engine_part import device_of
 from gpu import build
@@ -143,6 +145,21 @@ def sleeps() -> dict[str, Any]:
     return {"released_bytes": released}
 
 
+def without_overlap() -> dict[str, Any]:
+    """Kernels that are launched while the one before ends, and the same one after the other."""
+    from lullm.ops.triton import overlap
+
+    found = []
+    for value in ("1", "0"):
+        with mock.patch.dict(os.environ, {overlap.VARIABLE: value}):
+            overlap._options.cache_clear()
+            with engine() as llm:
+                found.append(answers(llm, one_by_one=True))
+    overlap._options.cache_clear()
+    compare(*found)
+    return {}
+
+
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "no hidden wait": no_hidden_wait,
     "graphs and eager": lambda: same_bits({}, {"enforce_eager": True}, one_by_one=True),
@@ -152,6 +169,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "chunks": lambda: same_bits(INVARIANT, INVARIANT | {"max_num_batched_tokens": CHUNK}),
     "swap": swapped,
     "sleep": sleeps,
+    "launches that overlap": without_overlap,
 }
 
 

@@ -1,4 +1,7 @@
-"""What the machine does at most, and cuBLAS at the few rows of decoding: the bounds of all other figures."""
+"""What the machine does at most, and cuBLAS at the few rows of decoding: the bounds of all other figures.
+
+Own products of one and two rows stand beside it (`ops/triton/product/few_rows.py`).
+"""
 
 from gpu_kernels import GPU_SHAPES, median_s, replayed_s
 
@@ -24,6 +27,8 @@ def run(lines: Lines) -> None:
     import torch
     from gpu import ceilings
 
+    from lullm.ops.triton.product import few_rows
+
     names = {f"{matrix} of {shape}": (shape, matrix) for shape in ("8b", "0.6b") for matrix in matrices(shape)}
     lines.plan(["ceilings", *names, "launch"])
     with lines.case("ceilings") as figures:
@@ -38,6 +43,9 @@ def run(lines: Lines) -> None:
                 x = torch.randn(rows, dims[1], device="cuda", dtype=torch.bfloat16)
                 seconds = replayed_s(lambda x=x, weights=weights: [x @ weight.T for weight in weights]) / num
                 figures[f"{rows}_rows_gb_per_s"] = weights[0].nbytes / seconds / 1e9
+                if rows <= few_rows.MAX_ROWS:
+                    own = replayed_s(lambda x=x, weights=weights: [few_rows.product(x, w, None) for w in weights]) / num
+                    figures[f"{rows}_rows_own_gb_per_s"] = weights[0].nbytes / own / 1e9
     with lines.case("launch") as figures:
         one = torch.zeros(1, device="cuda")
         figures["empty_node_us"] = 1e6 * replayed_s(lambda: one.add_(1.0))

@@ -30,7 +30,7 @@ FIRST = (
     Row("facts", 10, "what machine this is", "gpu_parts.facts:run"),
     Row("contact", 40, "the driver: arenas, graphs over them, pinned memory", "gpu_parts.contact:run"),
     Row("kernels", 60, "all kernels at production shapes, against float32", "gpu_parts.correctness:run"),
-    Row("engine", 45, "graphs, overlap, hidden waits, sleep, prefix hits, swap", "gpu_parts.engine:run"),
+    Row("engine", 55, "graphs, overlap, hidden waits, sleep, prefix hits, swap", "gpu_parts.engine:run"),
     Row("profile", 40, "where the time of a step goes", "gpu_parts.profile:run"),
     Row("products", 20, "ceilings, and cuBLAS at few rows", "gpu_parts.products:run"),
     Row("tiles", 90, "the tiles of attention, the goals of its kernels", "gpu_tiles:run"),

@@ -28,6 +28,8 @@ def row_cases(device: torch.device, shrink: int = 1) -> dict[str, Callable[[], f
             found[f"{name}, {num_rows} rows"] = lambda check=check, n=num_rows: check(n, device, shrink)
     for num_rows in EXPERT_ROWS if shrink == 1 else (5,):
         found[f"experts, {num_rows} rows"] = lambda n=num_rows: experts_error(n, device, shrink)
+    for num_rows in (1, 2):
+        found[f"products, {num_rows} rows"] = lambda n=num_rows: product_error(n, device, shrink)
     found["block copy"] = lambda: copy_error(device, shrink)
     found["writes and copies beyond 2^31"] = lambda: far_error(device, shrink)
     return found
@@ -56,6 +58,27 @@ def activation_error(num_rows: int, device: torch.device, shrink: int) -> float:
     gate_up = random(num_rows, 2 * INNER // shrink, device=device, shrink=shrink)
     gate, up = gate_up.float().chunk(2, -1)
     return relative(silu_mul(gate_up), gate * gate.sigmoid() * up)
+
+
+def product_error(num_rows: int, device: torch.device, shrink: int) -> float:
+    """A product, one with its activation, and logits, for which this many rows have kernels of their own."""
+    from lullm.ops.triton import elementwise
+    from lullm.ops.triton.product import few_rows
+
+    hidden, inner = HIDDEN // shrink, INNER // shrink
+    x, weight = (random(n, hidden, device=device, shrink=shrink) for n in (num_rows, 2 * inner))
+    if x.dtype == torch.float32:
+        x, weight = x.half(), weight.half()
+    weight *= hidden**-0.5
+    assert few_rows.is_served(x, weight)
+    expected = x.float() @ weight.float().T
+    gate, up = expected.chunk(2, -1)
+    pairs = [
+        (elementwise.linear(x, weight, None), expected),
+        (elementwise.gated_linear(x, weight, None, "silu"), gate * gate.sigmoid() * up),
+        (elementwise.logits(x, weight), expected),
+    ]
+    return max(relative(actual, wanted) for actual, wanted in pairs)
 
 
 def rope_error(num_rows: int, device: torch.device, shrink: int) -> float:

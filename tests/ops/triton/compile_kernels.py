@@ -1,9 +1,11 @@
 """Compiles kernels for a compute capability without a GPU, as `launch_*` would. Run by test_compile.py.
 
-Usage: compile_kernels.py NAME ...: 'rope', 'norm', 'silu', 'copy', 'draw', 'linear', 'sort', 'few', 'many' (products of
-experts), 'sum', or 'decode', 'prefill', 'split' (a prefill whose keys are) and 'invariant' with a type of values in the
-cache, a head size and a compute capability (90), as in decode-bf16-128-80. 'capped decode-...': with a soft cap, sinks
-and a window. One line of JSON per kernel: its name, and what `gpu_parts.compiled.Compiled` says of it.
+Usage: compile_kernels.py NAME ...:
+'rope', 'norm', 'silu', 'copy', 'draw', 'linear'; 'rows', 'gated rows' and 'few outputs'
+(products of one or two rows); 'sort', 'few', 'many' (products of experts), 'sum'; or 'decode', 'prefill', 'split' (a
+prefill whose keys are) and 'invariant' with a type of values in the cache, a head size and a compute capability (90),
+as in decode-bf16-128-80. 'capped decode-...': with a soft cap, sinks and a window. One line of JSON per kernel: its
+name, and what `gpu_parts.compiled.Compiled` says of it.
 """
 
 import dataclasses
@@ -17,7 +19,8 @@ from lullm.ops.triton import tile
 from lullm.ops.triton.block_copy import _copy_kernel
 from lullm.ops.triton.elementwise import _rms_norm_kernel, _silu_mul_kernel
 from lullm.ops.triton.layer import experts
-from lullm.ops.triton.linear import _linear_kernel
+from lullm.ops.triton.product.few_rows import _few_rows_kernel
+from lullm.ops.triton.product.invariant import _linear_kernel
 from lullm.ops.triton.rope_cache import _rope_and_cache_kernel
 from lullm.ops.triton.sampling import _draw_kernel
 
@@ -69,6 +72,12 @@ def compile_named(name):
         return compile_kernel(_rms_norm_kernel, {"SIZE": 4096, "BLOCK": 4096, "HAS_RESIDUAL": True}, 8, 3)
     if name == "silu":
         return compile_kernel(_silu_mul_kernel, {"SIZE": 12288, "BLOCK": tile.ACTIVATION_BLOCK}, 4, 3)
+    if name in ("rows", "gated rows", "few outputs"):
+        outputs, inputs = {"rows": (6144, 4096), "gated rows": (2 * 12288, 4096), "few outputs": (1024, 2048)}[name]
+        chosen, is_gated = tile.few_rows_tile(outputs, inputs), name.startswith("gated")
+        sizes = {"OUTPUTS": outputs // 2 if is_gated else outputs, "INPUTS": inputs, "HAS_BIAS": False}
+        blocks = {"BLOCK_OUTPUTS": chosen.block_outputs, "BLOCK_INPUTS": chosen.block_inputs, "IS_GATED": is_gated}
+        return compile_kernel(_few_rows_kernel, sizes | blocks, chosen.num_warps, 3)
     if name == "copy":
         constants = {"BLOCK_WORDS": 4096, "CHUNK": tile.COPY_WORDS}
         return compile_kernel(_copy_kernel, constants, 8, 3)

@@ -57,10 +57,14 @@ def assert_compiles(names, tmp_path):
 def test_usual_kernels(tmp_path):
     attention = ["decode-bf16-128", "prefill-bf16-128", "split-bf16-128", "invariant-bf16-128", "decode-bf16-128-80"]
     experts = ["sort", "few", "many", "sum"]
-    found = assert_compiles([*attention, *experts, "rope", "norm", "silu", "copy", "draw", "linear"], tmp_path)
-    chosen = tile._DECODE["sm90", 2, 128]
-    assert found["decode-bf16-128"].shared_bytes > 2 * 2 * chosen.block_keys * 128 * 2, "keys and values in two buffers"
-    assert found["decode-bf16-128"].programs_at_once >= 3
+    rows = ["rows", "gated rows", "few outputs"]
+    found = assert_compiles([*attention, *experts, "rope", "norm", "silu", "copy", "draw", "linear", *rows], tmp_path)
+    in_chain = {"decode-bf16-128", "rope", "norm", "silu", "draw", *rows}
+    assert {name for name, each in found.items() if each.before_wait is not None} == in_chain
+    early = {name: set(found[name].before_wait) for name in in_chain if found[name].before_wait}
+    assert early == {name: {"ld.global"} for name in rows}, "a tile of the weight, which no kernel writes"
+    assert found["decode-bf16-128"].programs_at_once >= 4, "each has one buffer of keys and values"
+    assert found["decode-bf16-128"].spilled_bytes == 0
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from lullm.arena.backup import Backup
 from lullm.arena.chunk_store import CHUNK_BYTES, FileStore, MemoryStore
 from lullm.arena.host import HostArena
 from lullm.types.sleep import KV_CACHE, WEIGHTS, SleepCommand, UsedBlocks
+from lullm.worker.sleep.backups import _device_chunk_bytes
 from lullm.worker.sleep.saving import NOTHING, Saved, Saving, check_room, plan_saving
 
 BLOCK_BYTES = 1000
@@ -128,3 +129,9 @@ def test_room_is_looked_for_before_anything_is_written(monkeypatch, tmp_path):
     monkeypatch.setattr("lullm.worker.sleep.saving.shutil.disk_usage", lambda path: type("Usage", (), {"free": 9999}))
     with pytest.raises(OSError, match=f"must be saved and {tmp_path} has"):
         check_room(plan((KV_CACHE, "offload"), used=used), tmp_path)
+
+
+@pytest.mark.parametrize(("num_mib", "expected"), [(0, 16), (1, 16), (17, 32), (64, 64), (16_000, 64)])
+def test_a_small_backup_of_a_device_is_one_chunk(num_mib, expected):
+    """Pinning 64 MiB for a few blocks would take 30 ms."""
+    assert _device_chunk_bytes(num_mib << 20) == expected << 20

@@ -20,6 +20,7 @@ from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.triton.device import num_multiprocessors
 from lullm.ops.triton.launch import Kernel
+from lullm.ops.triton.overlap import overlap_options, wait_for_inputs
 from lullm.ops.triton.tile import PROGRAMS_PER_MULTIPROCESSOR, DecodeTile
 from lullm.units import cdiv, next_power_of_2
 
@@ -110,7 +111,9 @@ def _decode_kernel(
     HAS_SINKS: tl.constexpr,
     SOFT_CAP: tl.constexpr,  # 0: none
     PRECISION: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    wait_for_inputs(OVERLAPS)
     kv_head = tl.program_id(0)
     span = tl.program_id(1)
     split = tl.program_id(2)
@@ -249,6 +252,7 @@ def launch_decode(
         HAS_SINKS=sinks is not None,
         SOFT_CAP=soft_cap or 0.0,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        **overlap_options(),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )

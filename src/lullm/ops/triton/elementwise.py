@@ -1,4 +1,5 @@
-"""Norms, the gated activation, and the ops for which torch is fastest on a GPU: embedding and linear (cuBLAS).
+"""Norms, the gated activation, and the ops for which torch is fastest on a GPU: embedding and linear (cuBLAS), but for
+one or two rows (`product/few_rows.py`).
 
 A program holds one row of a norm, so each row is read once and written once.
 """
@@ -11,6 +12,8 @@ from torch.nn import functional as F
 
 from lullm.ops.activation import gate
 from lullm.ops.triton.launch import Kernel
+from lullm.ops.triton.overlap import overlap_options, wait_for_inputs
+from lullm.ops.triton.product import few_rows
 from lullm.ops.triton.tile import ACTIVATION_BLOCK, num_row_warps
 from lullm.types.arithmetic import Activation
 from lullm.units import cdiv, next_power_of_2
@@ -21,15 +24,19 @@ def embedding(token_ids: Tensor, weight: Tensor) -> Tensor:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return F.linear(x, weight, bias)
+    return few_rows.product(x, weight, bias) if few_rows.is_served(x, weight) else F.linear(x, weight, bias)
 
 
 def logits(x: Tensor, weight: Tensor) -> Tensor:
+    if few_rows.is_served(x, weight):
+        return few_rows.product(x, weight, None, torch.float32)
     return F.linear(x, weight).float()
 
 
 def gated_linear(x: Tensor, gate_up_weight: Tensor, bias: Tensor | None, activation: Activation) -> Tensor:
-    gate_up = F.linear(x, gate_up_weight, bias)
+    if activation == "silu" and few_rows.is_served(x, gate_up_weight):
+        return few_rows.product(x, gate_up_weight, bias, is_gated=True)
+    gate_up = linear(x, gate_up_weight, bias)
     return silu_mul(gate_up) if activation == "silu" else gate(gate_up, activation)
 
 
@@ -48,7 +55,9 @@ def _rms_norm_kernel(
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    wait_for_inputs(OVERLAPS)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     mask = columns < SIZE
@@ -105,12 +114,14 @@ def _launch_rms_norm(out: Tensor, x: Tensor, residual: Tensor | None, weight: Te
         SIZE=size,
         BLOCK=block,
         HAS_RESIDUAL=residual is not None,
+        **overlap_options(),
         num_warps=num_row_warps(block),
     )
 
 
 @triton.jit
-def _silu_mul_kernel(out_ptr, gate_up_ptr, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+def _silu_mul_kernel(out_ptr, gate_up_ptr, SIZE: tl.constexpr, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr):
+    wait_for_inputs(OVERLAPS)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < SIZE
@@ -131,5 +142,5 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     out = torch.empty((num_rows, size), dtype=gate_up.dtype, device=gate_up.device)
     if num_rows:
         block = min(ACTIVATION_BLOCK, next_power_of_2(size))
-        SILU_MUL[(num_rows, cdiv(size, block))](out, gate_up, SIZE=size, BLOCK=block, num_warps=4)
+        SILU_MUL[(num_rows, cdiv(size, block))](out, gate_up, SIZE=size, BLOCK=block, **overlap_options(), num_warps=4)
     return out

@@ -13,6 +13,7 @@ from lullm.errors import UnsupportedError
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.triton.device import converts_float8
 from lullm.ops.triton.launch import Kernel
+from lullm.ops.triton.overlap import overlap_options, wait_for_inputs
 from lullm.ops.triton.tile import ROPE_HEADS
 from lullm.units import cdiv, next_power_of_2
 
@@ -90,7 +91,9 @@ def _rope_and_cache_kernel(
     HAS_NORM: tl.constexpr,
     IS_FLOAT8: tl.constexpr,
     HAS_SCALES: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    wait_for_inputs(OVERLAPS)
     HALF: tl.constexpr = HEAD_SIZE // 2
     Q_TILES: tl.constexpr = (NUM_Q_HEADS + HEADS - 1) // HEADS
     KV_TILES: tl.constexpr = (NUM_KV_HEADS + HEADS - 1) // HEADS
@@ -182,6 +185,7 @@ def rope_and_cache(
         HAS_NORM=head_norm is not None,
         IS_FLOAT8=cache.key.dtype == torch.float8_e4m3fn,
         HAS_SCALES=cache.key_scales is not None,
+        **overlap_options(),
         num_warps=4,
     )
     return q

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.triton.launch import Kernel
+from lullm.ops.triton.overlap import overlap_options, wait_for_inputs
 from lullm.ops.triton.tile import SAMPLING_BLOCK, SAMPLING_ROOM, SAMPLING_WARPS
 from lullm.units import cdiv, next_power_of_2
 
@@ -143,7 +144,9 @@ def _draw_kernel(
     ROOM: tl.constexpr,
     BLOCK: tl.constexpr,  # per turn: whole chunks
     WRITES_LOGITS: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    wait_for_inputs(OVERLAPS)
     TURN: tl.constexpr = BLOCK // CHUNK
     row = tl.program_id(0).to(tl.int64)
     logits_ptr += row * row_stride
@@ -268,6 +271,7 @@ def draw_tokens(logits: Tensor, table: DrawTable, writes_logits: bool = False) -
             ROOM=SAMPLING_ROOM,
             BLOCK=SAMPLING_BLOCK,
             WRITES_LOGITS=writes_logits,
+            **overlap_options(),
             num_warps=SAMPLING_WARPS,
             enable_fp_fusion=False,  # the noise has the same bits everywhere
         )

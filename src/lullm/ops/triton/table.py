@@ -6,10 +6,11 @@ import torch
 
 from lullm.ops.activation import activate
 from lullm.ops.table import ATTENTION_FEATURES, Ops
-from lullm.ops.triton import attention, block_copy, elementwise, linear, rope_cache, sampling
+from lullm.ops.triton import attention, block_copy, elementwise, rope_cache, sampling
 from lullm.ops.triton.decode_attention import MAX_NUM_KV_HEADS
 from lullm.ops.triton.launch import compiling_ahead
 from lullm.ops.triton.layer import experts, state
+from lullm.ops.triton.product import invariant
 
 TRITON_OPS = Ops(
     name="triton",
@@ -44,14 +45,14 @@ TRITON_OPS = Ops(
     index_dtype=torch.int32,
     semaphores_per_span=MAX_NUM_KV_HEADS,
 )
-"""Triton kernels, and torch's matrix products."""
+"""Triton kernels, and torch's matrix products of more than two rows."""
 
 INVARIANT_OPS = dataclasses.replace(
     TRITON_OPS,
     name="triton, batch-invariant",
-    linear=linear.linear,
-    logits=linear.logits,
-    gated_linear=linear.gated_linear,
+    linear=invariant.linear,
+    logits=invariant.logits,
+    gated_linear=invariant.gated_linear,
     experts=experts.invariant_experts,
     compile_experts=experts.invariant_experts,
     attention=attention.invariant_attention,

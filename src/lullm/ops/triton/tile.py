@@ -62,7 +62,7 @@ class PrefillTile:
 
 
 PROGRAMS_PER_MULTIPROCESSOR = 4
-"""Programs of decode attention to aim at by splits: three run at a time, and some more even out the load."""
+"""Programs of decode attention to aim at by splits: three or four run at a time."""
 
 DECODE_CANDIDATES = [
     DecodeTile(block_keys, num_warps, num_stages, min_split_keys)
@@ -83,7 +83,7 @@ PREFILL_CANDIDATES = [
 # By (architecture, bytes of a cached value, the head size's power of two); sizes below 64 count as 64.
 _DECODE = {
     ("sm90", 2, 64): DecodeTile(128, 4, 5),
-    ("sm90", 2, 128): DecodeTile(64, 4, 5),
+    ("sm90", 2, 128): DecodeTile(64, 2, 3, min_split_keys=64),  # the fastest on an H100
     ("sm90", 2, 256): DecodeTile(32, 4, 5),
     ("sm90", 2, 512): DecodeTile(16, 4, 5),
     ("sm90", 1, 64): DecodeTile(128, 4, 5),
@@ -180,6 +180,27 @@ def linear_tile(dtype: torch.dtype) -> LinearTile:
     if dtype == torch.float32:
         return LinearTile(32, 64, 32, 4, 2)
     return LinearTile(64, 128, 64, 4, 3)  # 72 KiB of shared memory
+
+
+@dataclass(frozen=True, slots=True)
+class FewRowsTile:
+    """Products of one or two rows: outputs per program, and inputs per iteration."""
+
+    block_outputs: int
+    block_inputs: int
+    num_warps: int
+
+
+_MANY_OUTPUTS = 2048
+"""Below, four outputs a program make fewer programs than 132 multiprocessors can hide latencies with."""
+
+
+def few_rows_tile(num_outputs: int, num_inputs: int) -> FewRowsTile:
+    """Interpreted: few programs, whose number sets the time."""
+    if IS_INTERPRETED:
+        block_inputs = min(next_power_of_2(num_inputs), 1 << 12)
+        return FewRowsTile(max(2, min(next_power_of_2(num_outputs), (1 << 20) // block_inputs)), block_inputs, 1)
+    return FewRowsTile(2 if num_outputs <= _MANY_OUTPUTS else 4, 512, 4)
 
 
 def expert_tiles(dtype: torch.dtype) -> tuple[LinearTile, LinearTile]:

@@ -22,8 +22,12 @@ from lullm.worker.sleep.saving import NOTHING, Saved, Saving, Target, check_room
 
 logger = get_logger(__name__)
 
-_DEVICE_CHUNK_BYTES = 16 * MIB
-"""Chunk size of a backup in pinned memory: 0.3 ms over the bus; the host prepares the next chunk in 0.1 ms."""
+_DEVICE_CHUNK_BYTES = 64 * MIB
+"""Largest chunk of a backup in pinned memory: 1.2 ms over the bus. With 16 MiB an H100's sleep with new weights took
+0.37 s instead of 0.31."""
+
+_DEVICE_STEP_BYTES = 16 * MIB
+"""A small backup is one chunk, a multiple of this: pinning memory takes longer than filling it."""
 
 
 class Backups:
@@ -145,7 +149,7 @@ class Backups:
         if target == "disk":
             store = FileStore(self.directory)
         else:
-            chunk_bytes = _DEVICE_CHUNK_BYTES if self._device.is_accelerator else CHUNK_BYTES
+            chunk_bytes = _device_chunk_bytes(num_bytes) if self._device.is_accelerator else CHUNK_BYTES
             started = time.perf_counter()
             arena = self._device.new_host_arena("backup", round_up(num_bytes, chunk_bytes))
             self.pinned_bytes += arena.capacity_bytes
@@ -156,3 +160,8 @@ class Backups:
         except BaseException:
             store.close()
             raise
+
+
+def _device_chunk_bytes(num_bytes: int) -> int:
+    """The size of the chunks of a device's backup of so many bytes."""
+    return min(_DEVICE_CHUNK_BYTES, round_up(max(num_bytes, 1), _DEVICE_STEP_BYTES))
