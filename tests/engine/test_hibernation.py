@@ -30,7 +30,13 @@ from lullm.errors import (
 )
 from lullm.types.sampling_params import OutputKind
 
-OPTIONS = {"dtype": "float32", "max_model_len": 128, "block_size": 8, "num_gpu_blocks_override": 160, "swap_space": 0.01}
+OPTIONS = {
+    "dtype": "float32",
+    "max_model_len": 128,
+    "block_size": 8,
+    "num_gpu_blocks_override": 160,
+    "swap_space": 0.01,
+}
 ENGINE_SIZES = SIZES | {"vocab_size": 320, "max_position_embeddings": 256}
 PROMPTS = random_prompts(10, 60)
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)

@@ -7,6 +7,7 @@ lacks.
 
 - `guided/`, `pooling/`, `reply/`: a request's output form, vectors, thoughts and calls.
 - `parallel/`: the place of each of several workers.
+- `hibernation/`: its files, reports and forecasts.
 - `monitor/`: reports on an engine: counters, gauges, the owners of blocks.
 - `wire/`: classes, functions and errors in a form for other processes.
 """
