@@ -1,4 +1,4 @@
-"""Hibernation: requests go on in another engine with the very next token, and nothing is lost when something is wrong."""
+"""Hibernation: requests go on in another engine with the very next token; nothing is lost if something is wrong."""
 
 import errno
 import json
