@@ -43,6 +43,10 @@ RUNS = {
         "--layers 1 --rounds 1 --threads 1 --vocab-size 2000",
         rf"lullm +prefill +\d+ tok/s +decode +{FIGURE} tok/s",
     ),
+    "hibernation": (
+        "--num-prompts 2 --input-len 8 --repeat 1",
+        rf"(?s)2 requests of 8 tokens.*\| {FIGURE} \| {FIGURE} \| {FIGURE} \| {FIGURE} \| {FIGURE} \| {FIGURE} \|",
+    ),
     "kernels": (
         '--repeat 1 --layers 1 --rows 1 --threads 1 --step "decode 1 x 128"',
         rf"(?s)1 rows +native +{FIGURE} .*int4 +{FIGURE} x{FIGURE}.*logits, 1 rows .*decode 1 x 128 .*int8 x{FIGURE}.*"

@@ -17,6 +17,7 @@ WORDS = {
     "openai_client": r"(?s)17 \+ 25 = 42\. \d+ tokens\n\w+",
     "several_models": r"(?s)(MiB were released in .*){4}at most \d+ MiB were resident",
     "sleeping_notebook": r"(?s)^(?P<text>[^\n]+)\n.*the engine is weights_offloaded\n(?P=text)\n",
+    "hibernation": r"(?s)4 requests are on disk: .*\n4 came back with [1-9]\d* KV blocks.*(100 tokens, .*){4}",
     "structured_extraction": r"-> (\{'name': .*'kind': '(person|animal|thing)', 'age': \d+\}|too long: )",
     "retrieval": r"(?s)^(-?\d\.\d{3}  [^\n]+\n){3}.*The capital of France is",
     "reinforcement": r"(?s)round 3: reward .* MiB released.*engine -\d+\.\d+, trainer -\d+\.\d+",

@@ -1,5 +1,7 @@
 """Every verb over 1, 2 and 4 fake workers: who is called, in which order, and what one answer they make."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from kit.worker.fakes import FakeExecutor
@@ -69,6 +71,15 @@ def test_sleep(executor):
     assert released.seconds == 2.0 and released.refusal == (None if n == 1 else "rank 1 is locked")
     forecast = executor.forecast_sleep(ORDER)
     assert (forecast.frees_bytes, forecast.sleep_seconds, forecast.wake_seconds) == (7 * n, float(n), 4.0)
+
+
+def test_every_worker_writes_and_reads_its_blocks(executor):
+    ranks, folder, used = range(len(executor.workers)), Path("h"), UsedBlocks([1], [])
+    assert executor.weight_checksums() == [{"norm": rank} for rank in ranks]
+    files = executor.write_blocks(folder, used)
+    assert [file.num_bytes for file in files] == [10 + rank for rank in ranks]
+    assert executor.read_blocks(folder, used, files) == sum(10 + rank for rank in ranks)
+    assert executor.take_calls() == all_of(executor, "weight_checksums", "write_blocks", "read_blocks")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A whole engine over a tiny model: requests, aborts, sleeps and weight updates in any order, in pools too small.
+"""A whole engine over a tiny model: requests, aborts, sleeps, weight updates and hibernations, in pools too small.
 
 Every accepted request ends once; greedy tokens are those of the request alone; blocks, sequences and memory come back.
 """
@@ -44,8 +44,21 @@ class EngineTarget(Target):
         self._alone.shutdown()
 
     def round(self, rng: random.Random) -> None:
-        with LLM(self._model, **self._options(rng)) as llm:
-            _Round(self, llm, rng).run()
+        options = self._options(rng)
+        one = _Round(self, LLM(self._model, **options), rng, options)
+        try:
+            one.run()
+        finally:
+            one.llm.shutdown()
+
+    def opened_again(self, options: dict[str, Any], rng: random.Random) -> LLM:
+        """An engine for what one with these options has written, maybe of another size."""
+        others = {
+            "num_gpu_blocks_override": options["num_gpu_blocks_override"] + rng.choice([0, 0, 7]),
+            "swap_space": options["swap_space"] if options["preemption_mode"] == "swap" else rng.choice([0, 0.001]),
+            "enforce_eager": rng.random() < 0.3,
+        }
+        return LLM(self._model, **options | others)
 
     def alone(self, prompt: list[int], params: SamplingParams) -> RequestOutput:
         """The request's output when nothing else runs."""
@@ -85,8 +98,9 @@ class EngineTarget(Target):
 class _Round:
     """One engine's life."""
 
-    def __init__(self, target: EngineTarget, llm: LLM, rng: random.Random):
+    def __init__(self, target: EngineTarget, llm: LLM, rng: random.Random, options: dict[str, Any]):
         self.target = target
+        self.options = options
         self.llm = llm
         self.rng = rng
         self.asked: dict[str, tuple[list[int], SamplingParams]] = {}
@@ -97,7 +111,7 @@ class _Round:
     def run(self) -> None:
         actions = {
             self._step: 60, self._add: 30, self._abort: 2, self._sleep: 3, self._wake_up: 4, self._forget: 1,
-            self._update: 1,
+            self._update: 1, self._hibernate: 1,
         }  # fmt: skip
         for action in self.rng.choices(list(actions), list(actions.values()), k=self.target.num_actions):
             action()
@@ -175,6 +189,22 @@ class _Round:
             assert self.llm.is_sleeping()
         else:
             self.counts["updates"] += 1
+
+    def _hibernate(self) -> None:
+        """Go on in another engine."""
+        place = self.target.folder / "hibernation"
+        try:
+            forecast = self.llm.explain_hibernate()
+            report = self.llm.hibernate(place)
+        except EngineAsleepError:
+            assert self.llm.sleeping_tags
+            return
+        assert (forecast.num_requests, forecast.kv_bytes) == (report.num_requests, report.kv_bytes)
+        self.counts["preempted"] += sum(self.llm.llm_engine.stats().preemptions_total.values())
+        self.llm = self.target.opened_again(self.options, self.rng)
+        assert len(self.llm.resume(place).request_ids) == report.num_requests
+        block_space_of(self.llm).check_conservation()
+        self.counts["hibernations"] += 1
 
     def _check_end(self) -> None:
         engine = self.llm.llm_engine

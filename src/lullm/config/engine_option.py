@@ -63,8 +63,8 @@ class EngineOptions:
         "'lazy': on a CPU the first steps may read matrices in the checkpoint's mapped files, while threads copy them; "
         "'eager' copies all weights before the engine is ready, so that its files may then be changed or lost",
         "model",
-        advice="leave it out: every start brings the files into the page cache ahead ('prefetch'), and torchao's "
-        "checkpoints are read as they are ('torchao')",
+        advice="leave it out: a folder's files are fetched into the page cache ahead in any case ('prefetch'), and "
+        "torchao's checkpoints are read as they are ('torchao')",
     )
     quantization: Quantization = option(
         None,

@@ -21,7 +21,7 @@ from lullm.executor.expert_balance import (
 from lullm.executor.feeding import Feeding
 from lullm.executor.merge import agreed, merged_reports, minimum, values
 from lullm.executor.workers import Answer, Workers, WorkerVerb
-from lullm.types.hibernation import BlockFile
+from lullm.types.hibernation.report import BlockFile
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove, LayerExperts
 from lullm.types.sleep import Action, Released, SleepCommand, SleepForecast, UsedBlocks
 from lullm.types.step import Running, StepPlan, StepResult

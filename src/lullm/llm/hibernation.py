@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lullm.errors import HibernatedError, HibernationError, UnsupportedError
 from lullm.llm.exclusive import ExclusiveCalls
-from lullm.types.hibernation import HibernationForecast, HibernationReport, ResumeReport
+from lullm.types.hibernation.report import HibernationForecast, HibernationReport, ResumeReport
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.request import GenerateRequest
 

@@ -8,6 +8,7 @@ lacks.
 - `guided/`, `pooling/`, `reply/`: a request's output form, vectors, thoughts and calls.
 - `parallel/`: the place of each of several workers.
 - `lora/`: the adapter of a request.
+- `hibernation/`: its files, reports and forecasts.
 - `monitor/`: reports on an engine: counters, gauges, the owners of blocks.
 - `vision/`: tiles of pictures.
 - `wire/`: classes, functions and errors in a form for other processes.

@@ -15,7 +15,7 @@ from lullm.kv.layout import num_blocks_within, num_host_blocks_within
 from lullm.log import get_logger
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.step.runner import ModelRunner
-from lullm.types.hibernation import BlockFile, block_file_name
+from lullm.types.hibernation.report import BlockFile, block_file_name
 from lullm.types.parallel.experts import LayerExperts
 from lullm.types.sleep import KV_CACHE, WEIGHTS, Action, Released, SleepCommand, SleepForecast, UsedBlocks
 from lullm.types.step import Running, StepPlan, StepResult

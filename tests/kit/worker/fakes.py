@@ -2,6 +2,7 @@
 
 from lullm.executor.executor import Executor
 from lullm.executor.uniproc import LocalWorkers
+from lullm.types.hibernation.report import BlockFile
 from lullm.types.sleep import Released, SleepForecast
 from lullm.types.step import StepResult
 from lullm.worker.worker import Worker
@@ -69,6 +70,18 @@ class FakeWorker:
     def forecast_sleep(self, command):
         self._note("forecast_sleep", command)
         return SleepForecast(1, ("weights",), 7, 3, 1.0 + self.rank, 4.0 - self.rank)
+
+    def weight_checksums(self):
+        self._note("weight_checksums")
+        return {"norm": self.rank}
+
+    def write_blocks(self, folder, used):
+        self._note("write_blocks", folder, used)
+        return BlockFile((10 + self.rank,), (self.rank,))
+
+    def read_blocks(self, folder, used, files):
+        self._note("read_blocks", folder, used, files)
+        return files[self.rank].num_bytes
 
     def begin_update(self):
         self._note("begin_update")

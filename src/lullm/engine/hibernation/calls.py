@@ -15,7 +15,7 @@ from lullm.errors import EngineAsleepError, HibernatedError, HibernationError, U
 from lullm.executor.executor import Executor
 from lullm.sched.scheduler import Scheduler
 from lullm.text.tokenizer import Tokenizer
-from lullm.types.hibernation import HibernationForecast, HibernationReport, ResumeReport
+from lullm.types.hibernation.report import HibernationForecast, HibernationReport, ResumeReport
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.request import GenerateRequest
 

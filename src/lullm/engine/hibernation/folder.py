@@ -22,7 +22,7 @@ import msgspec
 import xxhash
 
 from lullm.errors import HibernationError
-from lullm.types.hibernation import BlockFile, block_file_name
+from lullm.types.hibernation.report import BlockFile, block_file_name
 from lullm.units import format_bytes, round_up
 
 FORMAT = 1

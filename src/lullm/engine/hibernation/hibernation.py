@@ -44,7 +44,7 @@ from lullm.sched.image.group import build_group, new_group_image
 from lullm.sched.image.groups import Returning, bring_back, find_room, take_groups
 from lullm.sched.scheduler import Scheduler
 from lullm.text.tokenizer import Tokenizer
-from lullm.types.hibernation import HibernationForecast, HibernationReport, ResumeReport
+from lullm.types.hibernation.report import HibernationForecast, HibernationReport, ResumeReport
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.request import GenerateRequest
 from lullm.types.sleep import UsedBlocks

@@ -1,1 +1,4 @@
-"""Images of block tables and pools as plain data, for another process: who holds which block, and what it contains."""
+"""Images of block tables and pools as plain data, for another process: who holds which block, and what it contains.
+
+`image`: the data; `block_images` takes it and brings it back.
+"""

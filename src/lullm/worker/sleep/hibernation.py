@@ -14,7 +14,7 @@ from lullm.arena.chunk_store import FileStore
 from lullm.device.device import Device
 from lullm.errors import HibernationError, WakeUpError
 from lullm.nn.kv_scale import KVScales
-from lullm.types.hibernation import BlockFile
+from lullm.types.hibernation.report import BlockFile
 from lullm.types.sleep import UsedBlocks
 from lullm.worker.kv_pools import KVPools
 from lullm.worker.sleep.block_gather import BlockGather

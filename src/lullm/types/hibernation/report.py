@@ -1,4 +1,4 @@
-"""Hibernation as plain data: the files of workers, reports and forecasts."""
+"""Reports and forecasts of a hibernation, and the files of its workers."""
 
 from dataclasses import dataclass
 

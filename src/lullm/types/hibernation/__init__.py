@@ -1,0 +1,1 @@
+"""Hibernation as plain data: the files of workers, reports and forecasts."""
