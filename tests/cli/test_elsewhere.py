@@ -45,8 +45,7 @@ def test_a_flag_of_vllms_that_asks_for_nothing(argv, model, capsys):
 
 
 def test_a_flag_of_vllms_that_asks_for_something(capsys):
-    assert said(capsys, "serve", "--enable-lora").endswith("--enable-lora is not supported: LoRA adapters are not "
-        "there yet; merge them into the checkpoint")  # fmt: skip
+    assert said(capsys, "serve", "--headless").endswith("lullm serves from one")
     assert "or give `hf_overrides`" in said(capsys, "run", "demo", "hi", "--hf-config-path", "x")
 
 

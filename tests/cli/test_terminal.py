@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from kit.model.lora import merged, write_adapter
 
 from lullm import LLM, SamplingParams
 from lullm.cli.main import main
@@ -49,6 +50,19 @@ def test_run_continues(qwen3_folder, expected, capsys):
 def test_run_with_a_system_message(qwen3_folder, expected, capsys):
     assert main(["run", "--model", str(qwen3_folder), *FLAGS, "--system", "be kind", "hello"]) == 0
     assert capsys.readouterr().out == printed(expected[2])
+
+
+def test_run_with_an_adapter(qwen3_folder, expected, tmp_path, capsys):
+    adapter = write_adapter(tmp_path / "adapter", qwen3_folder, rank=20)
+    params = SamplingParams(temperature=0, max_tokens=12)
+    with LLM(str(merged(tmp_path / "merged", qwen3_folder, adapter)), dtype="float32") as llm:
+        text = llm.chat(MESSAGE, params, use_tqdm=False)[0].outputs[0].text
+    run = ["run", "--model", str(qwen3_folder), *FLAGS, "hello", "--lora"]
+    assert main([*run, str(adapter)]) == 0
+    assert capsys.readouterr() == (printed(text), "") and text != expected[1]
+    assert main([*run, str(tmp_path)]) == 2 and "has no adapter_config.json" in capsys.readouterr().err
+    assert main([*run, str(adapter), "--url", "http://127.0.0.1:1"]) == 2
+    assert "a server's adapters are models" in capsys.readouterr().err
 
 
 def test_run_several_prompts(qwen3_folder, expected, capsys):

@@ -318,5 +318,5 @@ def test_json_too_deep_to_read(tmp_path, load):
 
 def test_an_adapter_alone_is_no_model(tmp_path):
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
-    with pytest.raises(ModelLoadError, match="holds an adapter .PEFT..*merge it into its base model"):
+    with pytest.raises(ModelLoadError, match="holds an adapter .PEFT..*give its base model, and the adapter as a"):
         ModelConfig.from_folder(tmp_path)

@@ -38,6 +38,6 @@ def test_the_words_of_other_libraries():
 
 
 def test_one_is_not_true():
-    """`nnodes=True` is no number, and `enable_lora=0` no switch; neither asks for nothing."""
+    """`nnodes=True` is no number, and `headless=0` no switch; neither asks for nothing."""
     with pytest.raises(UnsupportedError):
         EngineConfig.from_options({"nnodes": True})

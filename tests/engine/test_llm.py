@@ -10,7 +10,7 @@ import pytest
 import torch
 from kit.engine.parts import block_space_of, break_steps, executor_of, model_of, open_requests_of
 
-from lullm import LLM, LLMEngine, SamplingParams
+from lullm import LLM, LLMEngine, LoRARequest, SamplingParams
 from lullm.config.engine import EngineConfig
 from lullm.errors import (
     CacheSizeError,
@@ -337,8 +337,10 @@ def test_one_bad_prompt_starts_none(llm, engine):
         llm.generate(3, PARAMS, use_tqdm=False)
     with pytest.raises(InvalidRequestError, match="a list of messages"):
         llm.chat({"role": "user", "content": "x"}, PARAMS, use_tqdm=False)
-    with pytest.raises(UnsupportedError, match="lora"):
+    with pytest.raises(InvalidRequestError, match="lora_request must be LoRARequest"):
         llm.generate(["x"], PARAMS, use_tqdm=False, lora_request="x")
+    with pytest.raises(InvalidRequestError, match="enable_lora=True"):
+        llm.generate(["x"], PARAMS, use_tqdm=False, lora_request=LoRARequest("x", 1, "x"))
 
 
 def test_a_used_id_is_refused(engine):

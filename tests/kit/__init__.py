@@ -1,7 +1,7 @@
 """What tests of several rooms share.
 
 - `folder/`: model folders as people download them, written without lullm: tiny checkpoints, quantized ones, GGUF files.
-- `model/`: the families under test, the golden reference beside transformers, and greedy answers to compare.
+- `model/`: the families under test, the golden reference beside transformers, greedy answers to compare, adapters.
 - `published/`: the `config.json` of repositories that people download, at toy size, beside transformers' own model.
 - `template/`: chat templates: popular styles, hostile ones, and those with calls of tools.
 - `vision/`: tiny checkpoints that see pictures, beside transformers' model and processor.

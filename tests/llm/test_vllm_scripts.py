@@ -157,8 +157,8 @@ def test_vllms_other_arguments_of_calls(llm):
     same = llm.chat(messages, params, use_tqdm=False, lora_request=None, chat_template_content_format="string")
     assert same[0].outputs == plain[0].outputs
     for call in (llm.chat, llm.generate, llm.embed, llm.encode, llm.enqueue, llm.beam_search):
-        with pytest.raises(UnsupportedError, match="lora_request=5 is not supported: LoRA"):
-            call(messages, lora_request=5)
+        with pytest.raises(UnsupportedError, match="tokenization_kwargs=5 is not supported: give"):
+            call(messages, tokenization_kwargs=5)
     with pytest.raises(TypeError, match="unexpected keyword argument 'whatever'"):
         llm.chat(messages, whatever=None)
     with pytest.raises(InvalidRequestError, match="chat_template_kwargs must be a dict, not int"):
@@ -236,8 +236,8 @@ def test_engine_args(texts):
             assert llm.llm_engine.config.max_model_len == 256
             outputs = llm.generate(PROMPTS, SamplingParams(temperature=0), use_tqdm=False)
             assert [output.outputs[0].text for output in outputs] == texts
-    with pytest.raises(UnsupportedError, match="enable_lora=True is not supported: LoRA"):
-        LLM.from_engine_args(EngineArgs(enable_lora=True))
+    with pytest.raises(UnsupportedError, match="lora_dtype='float32' is not supported: adapters have the type"):
+        LLM.from_engine_args(EngineArgs(lora_dtype="float32"))
     with pytest.raises(ConfigError, match="max_model_len must be"):
         EngineArgs(max_model_len=-1).create_engine_config()
 

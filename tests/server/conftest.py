@@ -116,8 +116,10 @@ class ScriptedEngine:
         for _ in range(num_requests):
             assert self._held.acquire(timeout=10), "no request came to its second token"
 
-    async def prepare(self, request_id: str, prompt: Any, params: SamplingParams, priority: int = 0) -> GenerateRequest:
-        return self._input.process(request_id, prompt, params, priority)
+    async def prepare(
+        self, request_id: str, prompt: Any, params: SamplingParams, priority: int = 0, lora_request: Any = None
+    ) -> GenerateRequest:
+        return self._input.process(request_id, prompt, params, priority, lora_request=lora_request)
 
     async def tokenize(self, prompt: Any, add_special_tokens: bool = True) -> list[int]:
         return self._input.tokenize(prompt, add_special_tokens)
@@ -420,8 +422,10 @@ class ReplyingEngine(ScriptedEngine):
         end_ids = (self.tokenizer.eos_token_id,)
         self._input = InputProcessor(self.config, self.model_config, self.tokenizer, end_ids)
 
-    async def prepare(self, request_id: str, prompt: Any, params: SamplingParams, priority: int = 0) -> GenerateRequest:
-        request = await super().prepare(request_id, prompt, params, priority)
+    async def prepare(
+        self, request_id: str, prompt: Any, params: SamplingParams, priority: int = 0, lora_request: Any = None
+    ) -> GenerateRequest:
+        request = await super().prepare(request_id, prompt, params, priority, lora_request)
         self.prompts.append(request.prompt)
         return request
 

@@ -17,7 +17,7 @@ from lullm.errors import (
 )
 from lullm.server import admin
 from lullm.server.context import ServerContext
-from lullm.server.gate.gate import ADMIN_PATHS
+from lullm.server.gate.gate import SLEEP_PATHS
 from lullm.server.listen.listener import Listener
 from lullm.server.options import ServerOptions
 from lullm.types.sleep import SleepEvent, SleepReport, WakeReport
@@ -51,7 +51,7 @@ def samples(http, **headers):
 
 def test_they_do_not_exist_without_sleep_mode(start, scripted):
     with start(scripted()).http() as http:
-        for path in ADMIN_PATHS:
+        for path in SLEEP_PATHS:
             for method in ("GET", "POST"):
                 answer = http.request(method, path)
                 assert answer.status_code == 404 and "--enable-sleep-mode" in answer.json()["error"]["message"]
@@ -59,7 +59,7 @@ def test_they_do_not_exist_without_sleep_mode(start, scripted):
 
 def test_the_gate_knows_every_path(engine):
     routes = admin.router(ServerContext(engine, ServerOptions())).routes
-    assert {route.path for route in routes} == ADMIN_PATHS == {path for _, path in CALLS}
+    assert {route.path for route in routes} == SLEEP_PATHS == {path for _, path in CALLS}
 
 
 def test_sleep_and_wake_up(http, engine):

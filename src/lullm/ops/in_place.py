@@ -10,6 +10,10 @@ from lullm.ops.cache.layer_cache import HeadNorm
 from lullm.types.arithmetic import Gating
 
 
+def keep_(weight: Tensor) -> None:
+    """For versions that read weights in the checkpoint's order."""
+
+
 def add_(total: Tensor, x: Tensor) -> None:
     """See `Ops.add_`."""
     total.add_(x)

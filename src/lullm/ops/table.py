@@ -42,14 +42,6 @@ _Scan = Callable[[Tensor, Tensor, Tensor, DecayWeights, LayerState], Tensor]
 _Experts = Callable[[Tensor, Routes, ExpertWeights, _Maybe, _Maybe], Tensor]
 
 
-def _never(dtype: str, cache_dtype: str, head_size: int) -> bool:
-    return False
-
-
-def _keep_weight(weight: Tensor) -> None:
-    """For versions that read weights in the checkpoint's order."""
-
-
 ATTENTION_FEATURES: frozenset[AttentionFeature] = frozenset(get_args(AttentionFeature))
 
 
@@ -146,13 +138,13 @@ class Ops:
     Copies whole blocks between the pools. No destination occurs in two pairs.
     """
 
-    pack_weight_: Callable[[Tensor], None] = _keep_weight
+    pack_weight_: Callable[[Tensor], None] = in_place.keep_
     """weight `[out, in]` -> None. Rearranges a weight in place for `linear` and `embedding` of this table.
 
     Called once, when the weight is complete. Shape and dtype stay, but the order of elements is the version's own.
     """
 
-    unpack_weight_: Callable[[Tensor], None] = _keep_weight
+    unpack_weight_: Callable[[Tensor], None] = in_place.keep_
     """weight -> None. Undoes `pack_weight_`."""
 
     route: routing.Route = routing.route
@@ -326,11 +318,8 @@ class Ops:
     """gate_up `[T, 2 * I]`, gates first, activation -> `[T, I]`: `activation(gate) * up`."""
 
     add_lora_: Callable[[Tensor, Tensor, LoraWeights], None] = masked.add_lora_
-    """y `[T, out]`, rows in one piece or not, x `[T, in]`, adapters of the layer -> None.
-
-    Adds to each row what the adapter in its place gives (https://arxiv.org/abs/2106.09685). The sum is in float32, and
-    rounded once; torch also rounds the inner product.
-    """
+    """y `[T, out]`, x `[T, in]`, adapters -> None. Adds to each row what the adapter in its place gives
+    (https://arxiv.org/abs/2106.09685). Rounded once, in torch also in between."""
 
     new_digest: NewDigest = Xxh3Digest
     """-> a new checksum of bytes in host memory. Versions agree on its guarantees, not on its values."""
@@ -344,7 +333,7 @@ class Ops:
     has_state_kernels: bool = False
     """Whether the ops of recurrent layers are kernels, whose results do not depend on chunks."""
 
-    is_batch_invariant: Callable[[str, str, int], bool] = _never
+    is_batch_invariant: Callable[[str, str, int], bool] = lambda *_: False
     """Names of the types of activations and of the KV cache, head size -> whether a row's bits ignore the batch.
 
     They depend on its own sequence only: not on other rows, on chunks or on threads.

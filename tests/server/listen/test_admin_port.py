@@ -9,7 +9,7 @@ import pytest
 from lullm.cli.main import main
 from lullm.config.engine import EngineConfig
 from lullm.errors import ConfigError
-from lullm.server.gate.gate import ADMIN_PATHS
+from lullm.server.gate.gate import SLEEP_PATHS
 from lullm.server.listen.listener import Listener
 from lullm.server.options import ServerOptions
 
@@ -19,7 +19,7 @@ def test_they_answer_there_alone(start, scripted, caplog, capsys):
         server = start(scripted(enable_sleep_mode=True), admin_port=0)
     assert f"the sleep endpoints answer on {server.admin_url} alone" in caplog.text
     with server.http() as http, httpx.Client(base_url=server.admin_url, timeout=20) as admin:
-        for path in sorted(ADMIN_PATHS):
+        for path in sorted(SLEEP_PATHS):
             for method in ("GET", "POST"):
                 answer = http.request(method, path)
                 assert answer.status_code == 404 and answer.json()["error"]["code"] == "admin_port_only", path

@@ -83,15 +83,17 @@ class AdapterQueue(GroupQueue):
 
     def wanted(self) -> list[int]:
         """The adapters that workers should read before the next `assign`: those of places in use that were lost, and
-        the next one that gets a place."""
+        the next ones that get a place.
+        """
         lost = [
             adapter
             for adapter, users, has in zip(self._adapters, self._users, self._has_content, strict=True)
             if users and not has
         ]
-        first = self._first_parked()
-        if first is not None and (self._place_of(first.adapter) != NO_PLACE or self._free_place() != NO_PLACE):
-            lost.append(first.adapter)
+        if not (lost or self._parked):
+            return []
+        num_free = sum(not users for users in self._users)
+        lost += [head.adapter for head in sorted(self._heads(), key=self._order.key)[:num_free]]
         return [adapter for adapter in dict.fromkeys(lost) if adapter not in self.readable]
 
     def ids_of(self, adapter: int) -> list[str]:
@@ -168,8 +170,11 @@ class AdapterQueue(GroupQueue):
         return first is not None and self._order.key(group) > self._order.key(first)
 
     def _first_parked(self) -> SequenceGroup | None:
-        heads = [head for queue in self._parked.values() if (head := queue.peek()) is not None]
-        return min(heads, key=self._order.key, default=None)
+        return min(self._heads(), key=self._order.key, default=None)
+
+    def _heads(self) -> list[SequenceGroup]:
+        """The first parked group of each adapter."""
+        return [head for queue in self._parked.values() if (head := queue.peek()) is not None]
 
     def _park(self, group: SequenceGroup) -> None:
         if group.adapter not in self._parked:

@@ -13,6 +13,7 @@ _GAUGES = (
     ("num_requests_running", "Requests in the running batch.", "num_running"),
     ("num_requests_waiting", "Requests that wait to be scheduled.", "num_waiting"),
     ("num_requests_swapped", "Requests whose KV blocks are swapped out.", "num_swapped"),
+    ("num_requests_waiting_for_adapter", "Those of them whose LoRA adapter has no place.", "num_waiting_for_adapter"),
     ("num_kv_blocks", "KV blocks there are.", "num_blocks"),
     ("num_kv_blocks_used", "KV blocks that requests hold.", "num_used_blocks"),
     ("num_host_kv_blocks", "KV blocks of the host pool.", "num_host_blocks"),
@@ -29,6 +30,7 @@ _COUNTERS = (
     ("kv_cache_full", "Requests cut because they alone needed more than all KV blocks.", "kv_cache_full_total"),
     ("guesses_withheld", "Tokens that were not guessed, since that would have cost too much.", "withheld_tokens_total"),
     ("draft_model_seconds", "Seconds that a draft model took to guess tokens.", "draft_seconds_total"),
+    ("adapter_moves", "LoRA adapters put into a place.", "adapter_moves_total"),
     ("steps", "Steps the engine ran.", "steps_total"),
 )
 Values = Mapping[Any, float]

@@ -226,14 +226,16 @@ struct Kernels {
   // The elements [first, last) of equal parts, added in their order.
   void (*sum_parts[3])(const void* const* parts, int64_t num_parts, void* out, int64_t first, int64_t last);
 
-  // Adds the second product of a part's adapter, for rows of a group and outputs of that part.
-  void (*expand_lora[2])(const LoraArgs&, const LoraGroup&, int64_t part, int64_t first_row, int64_t last_row,
-                         int64_t first_out, int64_t last_out);
-
   // Whole stripes into the sums of a `Digest`, and to `to` if that is not null.
   void (*absorb)(DigestSums& sums, const char* from, char* to, int64_t num_stripes);
 
   QuantizedKernels quantized;
+
+  // Both products of a part's adapter, for rows of a group: its ranks, and what is added to its outputs.
+  void (*lora_inner[2])(const LoraArgs&, const LoraGroup&, int64_t part, int64_t first_row, int64_t last_row,
+                        int64_t first_rank, int64_t last_rank);
+  void (*lora_outer[2])(const LoraArgs&, const LoraGroup&, int64_t part, int64_t first_row, int64_t last_row,
+                        int64_t first_out, int64_t last_out);
 };
 
 }  // namespace lullm

@@ -19,7 +19,7 @@ struct LoraArgs {
 // Rows with the same adapter.
 struct LoraGroup {
   const int64_t* rows;  // of x and y
-  const float* inner;   // [rows, num_parts * max_rank]: what `a` gave
+  float* inner;         // [rows, num_parts * max_rank]: what `a` gives
   int64_t place;
 };
 

@@ -15,7 +15,7 @@ using namespace lullm;
 namespace {
 
 // Rows and outputs of an item of either product, at most. The first one's are dot products as long as a row.
-constexpr int64_t kInnerRows = 16, kInnerOuts = 6;
+constexpr int64_t kInnerRows = 16, kInnerOuts = 8;
 constexpr int64_t kOuterRows = 64, kOuterOuts = 512;
 
 struct Item {
@@ -48,7 +48,7 @@ LULLM_EXPORT void lullm_add_lora(const void* x, void* y, const int64_t* places, 
     for (int64_t part = 0; first < last && part < num_parts; first_out += part_sizes[part++]) {
       const int64_t rank = ranks[place * num_parts + part];
       if (rank == 0) continue;
-      cut(inner_items, {place, part, first, last, part * max_rank, part * max_rank + rank}, kInnerRows, kInnerOuts);
+      cut(inner_items, {place, part, first, last, 0, rank}, kInnerRows, kInnerOuts);
       cut(outer_items, {place, part, first, last, first_out, first_out + part_sizes[part]}, kOuterRows, kOuterOuts);
     }
   }
@@ -62,15 +62,12 @@ LULLM_EXPORT void lullm_add_lora(const void* x, void* y, const int64_t* places, 
   const std::vector<Item>&firsts = inner_items, &seconds = outer_items;
   parallel_for(static_cast<int64_t>(firsts.size()), [&](int64_t number) {
     const Item& item = firsts[number];
-    LinearArgs own = {x, static_cast<const char*>(a) + item.place * width * in * size_of(dtype), nullptr, inner, x_stride,
-                      width, 0, in, width, nullptr, kNoActivation, true};
-    own.num_rows = static_cast<int64_t>(sorted.size());
-    own.rows = sorted.data();
-    k.linear_tail[dtype](own, item.first_row, item.last_row, item.first_out, item.last_out);
+    const LoraGroup group = {sorted.data(), inner, item.place};
+    k.lora_inner[dtype](args, group, item.part, item.first_row, item.last_row, item.first_out, item.last_out);
   });
   parallel_for(static_cast<int64_t>(seconds.size()), [&](int64_t number) {
     const Item& item = seconds[number];
     const LoraGroup group = {sorted.data(), inner, item.place};
-    k.expand_lora[dtype](args, group, item.part, item.first_row, item.last_row, item.first_out, item.last_out);
+    k.lora_outer[dtype](args, group, item.part, item.first_row, item.last_row, item.first_out, item.last_out);
   });
 }
