@@ -48,7 +48,7 @@ VLLM_OPTIONS: dict[str, VllmArgument] = {
         enable_moe_shared_loras=False,
     ),
     **refused(
-        "say it in `speculative_config`, whose only method is ngram",
+        "say it in `speculative_config`: a model, or method ngram, and num_speculative_tokens",
         speculative_model=None,
         num_speculative_tokens=None,
         spec_method=None,
