@@ -5,9 +5,9 @@
     python bench/speculation.py --model DIR --draft SMALLER --guesses 3
     python bench/speculation.py --model DIR --draft-layers 4        # the draft model: the model's first layers
 
-The number of guesses is adaptive, and fixed. A prompt of n-grams is a passage of the text, twice: what follows may repeat
-it. For a draft model it is a passage. Without a text the prompt is random ids, whose answers a model with random weights
-soon repeats. The answers with and without guesses are compared.
+The number of guesses is adaptive, and fixed. A prompt of n-grams is a passage of the text, twice: what follows may
+repeat it. For a draft model it is a passage. Without a text the prompt is random ids, whose answers a model with random
+weights soon repeats. The answers with and without guesses are compared.
 """
 
 import argparse
@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--guesses", type=int, default=5, help="num_speculative_tokens (default: 5)")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, help="default: a core each")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if args.draft_layers:
@@ -45,7 +46,7 @@ def compare(args: argparse.Namespace) -> None:
     config: dict[str, Any] = {"method": "ngram", "prompt_lookup_max": 4, "prompt_lookup_min": 2}
     if args.draft:
         config = {"model": args.draft}
-    options = {"enable_prefix_caching": False, "kv_cache_memory_bytes": 1 << 30}
+    options = {"enable_prefix_caching": False, "kv_cache_memory_bytes": 1 << 30, "threads": args.threads}
     engines = {"plain": LLM(args.model, **options)}
     for name in ("adaptive", "fixed"):
         guessing = {**config, "num_speculative_tokens": args.guesses, "adaptive": name == "adaptive"}

@@ -5,5 +5,6 @@ kernels before the first request, `pages_ahead` touches memory before it is used
 other, `expert_places` how they change experts. `extension` adds the methods of a caller's class; `remote_methods` are
 the names that a caller may call.
 
+- `draft/`: a draft model, and steps of both models.
 - `sleep/`: `Saving` plans a sleep, `Sleeper` does it.
 """

@@ -75,7 +75,8 @@ class AdaptiveGuesses:
         self._costs, self._draft_costs = StepCosts(), StepCosts()
         self._all = _Rate(_FIRST_RATE * _PRIOR, _PRIOR)
         self._rates: WeakKeyDictionary[Sequence, _Rate] = WeakKeyDictionary()
-        self._allowed: dict[Sequence, int] = {}
+        self._allowed: WeakKeyDictionary[Sequence, int] = WeakKeyDictionary()
+        self._is_quiet = False  # some could have guesses, and none has
         self._way = (1.0, most)  # share of the sequences, guesses for each
         self._num_seqs = 0  # of the last plan
         self._age, self._holds_for = 0, 0  # steps since the last choice; steps for which it holds
@@ -99,7 +100,7 @@ class AdaptiveGuesses:
         else:
             self._num_steps += 1
             self._num_tokens += len(seqs)
-            self.num_quiet_steps += 1
+            self.num_quiet_steps += self._is_quiet
 
     def _choose(self, seqs: Seq[Sequence]) -> None:
         able = [seq for seq in seqs if may_be_guessed(seq)]
@@ -115,7 +116,8 @@ class AdaptiveGuesses:
             self._wait = _FIRST_WAIT
         elif able and self._num_steps >= self._wait:
             chosen, most = self._trial(able), 1
-        self._allowed = dict.fromkeys(chosen, most)
+        self._allowed = WeakKeyDictionary(dict.fromkeys(chosen, most))
+        self._is_quiet = bool(able) and not chosen
         for seq in able:
             if seq not in self._allowed and (rate := self._rates.get(seq)) is not None:
                 rate.fade(self._age)
