@@ -107,6 +107,8 @@ def test_a_long_prompt_comes_in_chunks_and_its_prefix_is_found(qwen3_folder, pre
             stats = llm.llm_engine.stats()
             assert stats.accepted_tokens_total == stats.draft_tokens_total
             found.append(stats.draft_tokens_total - sum(found))
+        [per_position] = [metric for metric in llm.get_metrics() if metric.name.endswith("_per_pos")]
+        assert per_position.values == list(stats.accepted_by_position_total)
         assert (found[1] > found[0] > 15) if prefix else (found[1] == found[0] > 15)
 
 

@@ -181,7 +181,7 @@ class Intake:
             self._stats.num_drafts += 1
             self._stats.num_draft_tokens += num
             self._stats.num_accepted_tokens += num_right
-            self._stats.count_positions(num_right)
+            self._stats.count_positions(num, num_right)
             member = self._roster.find_member(seq_id)
             if member is None or member[1].is_finished:
                 continue
