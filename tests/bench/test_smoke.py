@@ -94,7 +94,11 @@ RUNS = {
     ),
     "speculation": (
         "--streams 1 --rounds 1 --input-len 8 --output-len 8",
-        rf"1 streams: +{FIGURE} -> +{FIGURE} tok/s, x{FIGURE}; \d+ guessed, \d+% right, answers equal",
+        rf"1 streams, fixed +: +{FIGURE} -> +{FIGURE} tok/s, x{FIGURE}; \d+ guessed, \d+% right, answers equal",
+    ),
+    "speculation --draft-layers 2": (
+        "--streams 1 --rounds 1 --input-len 8 --output-len 8 --guesses 2",
+        rf"1 streams, adaptive: +{FIGURE} -> +{FIGURE} tok/s, x{FIGURE}; \d+ guessed, \d+% right, answers equal",
     ),
     "startup": ("--runs 1", rf"(?s)\| pack the weights \| {FIGURE} .*\| start to first token \| {FIGURE} "),
     "startup --serve": ("--runs 1", rf"\| start to first token \| {FIGURE} \|"),

@@ -7,6 +7,7 @@ from lullm import LLM, SamplingParams
 from .test_overlap import run, workload
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+NGRAM["adaptive"] = False  # a model of this size has its tokens faster than guesses
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +48,12 @@ def test_the_same_outputs_through_sleeps(qwen3_folder, requests):
     expected = run(qwen3_folder, requests)[0]
     outputs, _, stats = run(qwen3_folder, requests, sleep_at_times, speculative_config=NGRAM, enable_sleep_mode=True)
     assert outputs == expected and stats.accepted_tokens_total > 0
+
+
+def test_the_same_outputs_with_as_many_guesses_as_pay(qwen3_folder, requests):
+    expected = run(qwen3_folder, requests)[0]
+    outputs, _, stats = run(qwen3_folder, requests, speculative_config={**NGRAM, "adaptive": True})
+    assert outputs == expected and stats.drafts_total > 0
 
 
 def test_a_text_that_repeats_itself_takes_fewer_steps(qwen3_folder):

@@ -17,7 +17,9 @@ class SchedulerTarget(Target):
         mode = rng.choice(["recompute", "swap", "auto"])
         windows = rng.choice([(None,), (None,), (3,), (8,), (13,), (None, 6), (3, None, 13), (4, 9)])
         chunked = rng.random() < 0.8
-        ahead = rng.choice([{}, {}, {"max_in_flight": 2}, {"max_in_flight": 3, "most_drafts": 4}])
+        ahead = rng.choice([{}, {}, {"max_in_flight": 2}, {"max_in_flight": 3, "most_drafts": 4}, {"draft_model": 3}])
+        if windows[0] is not None:  # a draft model uses the tables of a group that keeps all tokens
+            ahead.pop("draft_model", None)
         sim = Simulation(
             num_blocks=rng.randrange(6, 50) * len(windows),
             num_host_blocks=0 if mode == "recompute" else rng.choice([4, 8, 64]),

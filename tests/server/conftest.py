@@ -233,6 +233,7 @@ class ScriptedEngine:
             prompt_tokens_total=100,
             generation_tokens_total=50,
             kv_cache_full_total=3,
+            accepted_by_position_total=(7, 3),
             expert_balance=0.875,
             finished_total={"stop": len(self.ended), "abort": len(self.aborted)},
         )

@@ -36,5 +36,7 @@ class Duplicate:
             return
         first = pool.find(content)
         assert first is not None
+        if pool.is_drafted[self.block_id] and not pool.is_drafted[first]:
+            return  # the draft model would have to see these tokens again
         for table in holders:
             table.exchange(self.index, first)

@@ -53,7 +53,7 @@ class PoolPair:
                     self.host.share(kept)
                     moved[block_id] = kept
                 else:
-                    moved[block_id] = _allocate(self.host, content)
+                    moved[block_id] = _allocate(self.host, content, self.device.is_drafted[block_id])
                     pairs.append((block_id, moved[block_id]))
         for table in tables:
             old = table.move(self.host, (moved[block_id] for block_id in table.block_ids))
@@ -78,7 +78,8 @@ class PoolPair:
                 elif block_id in moved:
                     self.device.share(moved[block_id])
                 else:
-                    moved[block_id] = _allocate(self.device, self.host.content(block_id))
+                    is_drafted = self.host.is_drafted[block_id]
+                    moved[block_id] = _allocate(self.device, self.host.content(block_id), is_drafted)
                     pairs.append((block_id, moved[block_id]))
             self._host_to_release += table.move(self.device, (moved[block_id] for block_id in table.block_ids))
         return pairs
@@ -87,7 +88,7 @@ class PoolPair:
 
     def restore(self, host_block_id: int, content: bytes) -> int:
         """A device block for content on the host. The caller holds the host block."""
-        block_id = _allocate(self.device, content)
+        block_id = _allocate(self.device, content, self.host.is_drafted[host_block_id])
         self._restored.append((host_block_id, block_id))
         self._host_to_release.append(host_block_id)
         return block_id
@@ -107,7 +108,7 @@ class PoolPair:
     def _demote(self, block_id: int, content: bytes) -> None:
         """The device pool is about to reuse a cached block: move its content to the host if there is room."""
         if self.host.num_free and self.host.find(content) is None:
-            kept = _allocate(self.host, content)
+            kept = _allocate(self.host, content, self.device.is_drafted[block_id])
             self.host.release((kept,))
             self._demoted.append((block_id, kept))
 
@@ -156,9 +157,10 @@ def _find(pool: BlockAllocator, content: bytes | None) -> int | None:
     return None if content is None else pool.find(content)
 
 
-def _allocate(pool: BlockAllocator, content: bytes | None) -> int:
+def _allocate(pool: BlockAllocator, content: bytes | None, is_drafted: int) -> int:
     """A fresh block of a pool, findable by the content that it is about to get."""
     block_id = pool.allocate()
+    pool.is_drafted[block_id] = is_drafted
     if content is not None:
         pool.promote(block_id, content)
     return block_id

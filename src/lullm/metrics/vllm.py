@@ -91,12 +91,13 @@ class _Gauges(Collector):
             yield counter
         accepted = CounterMetricFamily(
             "vllm:spec_decode_num_accepted_tokens_per_pos",
-            "Guessed tokens that were right, by their place in a guess, from 0.",
+            "Guessed tokens that were right, by their place from 0; absent before the first guess.",
             labels=[*_LABELS, "position"],
         )
         for position, num in enumerate(stats.accepted_by_position_total):
             accepted.add_metric([*self._values, str(position)], num)
-        yield accepted
+        if accepted.samples:
+            yield accepted
         finished = CounterMetricFamily(
             "vllm:request_success", "Requests that ended, by reason.", labels=[*_LABELS, "finished_reason"]
         )

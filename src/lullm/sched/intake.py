@@ -6,7 +6,7 @@ in the text, and end a sequence from outside (`Scheduler.finish`). The tokens of
 applied for all beams of a group at once.
 """
 
-from itertools import islice
+from itertools import islice, pairwise
 
 import msgspec
 
@@ -156,9 +156,11 @@ class Intake:
 
         A guess is right if the span before it, of the same sequence, drew this very token.
         """
-        drawn, accepted, guesses = iter(result.tokens), list[DrawnToken](), iter(unpack(result.guesses))
         drafts.observe(plan, result)
         self._stats.draft_s += result.draft_s
+        if all(one.seq_id != other.seq_id for one, other in pairwise(plan.spans)):
+            return result.tokens
+        drawn, accepted, guesses = iter(result.tokens), list[DrawnToken](), iter(unpack(result.guesses))
         num_of_seq: dict[int, list[int]] = {}  # sequence -> its guesses, and those that were right
         last_id, expected = -1, None
         for span in plan.spans:
@@ -179,7 +181,7 @@ class Intake:
             self._stats.num_drafts += 1
             self._stats.num_draft_tokens += num
             self._stats.num_accepted_tokens += num_right
-            self._stats.count_positions(num_right)
+            self._stats.count_positions(num, num_right)
             member = self._roster.find_member(seq_id)
             if member is None or member[1].is_finished:
                 continue

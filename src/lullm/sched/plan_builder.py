@@ -44,7 +44,7 @@ class PlanBuilder:
     Args:
         num_spare_draws: returns the number of draws that guesses may use.
         share: see `Lookahead.share`.
-        drafts: who guesses the next tokens; None: nobody.
+        drafts: who guesses the next tokens, and has begun this plan; None: nobody.
 
     Attributes:
         budget: tokens that the step has left.
@@ -76,7 +76,7 @@ class PlanBuilder:
         self._copies: list[BlockPair] = []
         self._block_space = block_space
         self._roster = roster
-        self._drafts = drafts
+        self._drafts = drafts if drafts is not None and drafts.is_active else None
         self._max_model_len = limits.max_model_len
         self._max_kept_rows = limits.max_num_batched_tokens
         self._num_spare_draws = num_spare_draws

@@ -136,10 +136,10 @@ class Scheduler:
         self.block_space.merge_duplicates()
         self._lookahead.begin(self._roster.find_member)
         share = self._lookahead.share(self._num_candidates)
-        builder = PlanBuilder(self.limits, self.block_space, self._roster, self._num_spare_draws, share, self.drafts)
-        builder.adapters = self.waiting.assign()
         if self.drafts is not None:
             self.drafts.begin([seq for group in self.running for seq in group.unfinished])
+        builder = PlanBuilder(self.limits, self.block_space, self._roster, self._num_spare_draws, share, self.drafts)
+        builder.adapters = self.waiting.assign()
         self._make_way(builder)
         if not self._is_chunked:
             self._plan_prefill_first(builder)

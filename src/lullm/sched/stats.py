@@ -52,9 +52,9 @@ class SchedulerStats:
     draft_s: float = 0.0
     gaps: GapCounts = field(default_factory=GapCounts)
 
-    def count_positions(self, num_right: int) -> None:
-        """The first `num_right` guesses of a draft were right."""
+    def count_positions(self, num: int, num_right: int) -> None:
+        """Of `num` guesses of a draft the first `num_right` were right."""
         counts = self.accepted_by_position
-        counts.extend([0] * (num_right - len(counts)))
+        counts.extend([0] * (num - len(counts)))
         for position in range(num_right):
             counts[position] += 1

@@ -6,5 +6,6 @@ other, `expert_places` how they change experts. `extension` adds the methods of 
 the names that a caller may call.
 
 - `adapter/`: the adapters (LoRA) that were read, and those in use.
+- `draft/`: a draft model, and steps of both models.
 - `sleep/`: `Saving` plans a sleep, `Sleeper` does it.
 """

@@ -1,5 +1,7 @@
 """One answer of several engines."""
 
+import dataclasses
+
 import pytest
 
 from lullm.engine.replica.merge import (
@@ -27,11 +29,14 @@ from lullm.types.sleep import SleepReport, WakeReport
 def test_counters_and_gauges_are_summed():
     one = EngineStats(1, 20, 3, num_blocks=8, preemptions_total={("swap", "cheaper"): 2}, finished_total={"stop": 1})
     gaps = TokenGaps(counts=tuple(range(20)), sum_s=1.5)
+    one = dataclasses.replace(one, accepted_by_position_total=(5,), draft_seconds_total=0.5)
     other = EngineStats(2, 5, num_blocks=9, finished_total={"stop": 2, "abort": 1}, token_gaps=gaps)
+    other = dataclasses.replace(other, accepted_by_position_total=(4, 2), draft_seconds_total=1.0)
     found = merged_stats([one, other])
     assert (found.num_running, found.num_running_prompt_tokens, found.num_waiting, found.num_blocks) == (3, 25, 3, 17)
     assert found.preemptions_total == {("swap", "cheaper"): 2} and found.finished_total == {"stop": 3, "abort": 1}
     assert found.token_gaps == gaps
+    assert (found.accepted_by_position_total, found.draft_seconds_total) == ((9, 2), 1.5)
     assert merged_stats([other]) == other, "nothing is left out"
 
 

@@ -6,11 +6,15 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from typing import Any
 
 from kit.sched.plans import carried_tokens
 
+from lullm.config.option.speculation import Speculation
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.kv.cache_group import CacheGroup
+from lullm.sched.guess.draft_model import ModelGuesses
+from lullm.sched.guess.guesser import Guesser
 from lullm.sched.guess.ngram import NgramDrafts
 from lullm.sched.preemption import PreemptionPolicy
 from lullm.sched.scheduler import Scheduler, SchedulerLimits, SequenceUpdate
@@ -22,6 +26,7 @@ from lullm.types.request import NO_TOKENS, GenerateRequest
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import PENDING_TOKEN, DrawnToken, PooledSum, Span, StepPlan, StepResult
 from lullm.types.step_codec import decode_plan, decode_result, encode_plan, encode_result
+from lullm.worker.draft.paired_steps import PairedSteps
 
 Content = tuple[int, ...] | None
 """Of a slot: (cache group, running hash of the tokens up to its own); None: never written."""
@@ -163,6 +168,53 @@ class Guesses(NgramDrafts):
         assert not seq.is_finished
 
 
+@dataclass(frozen=True)
+class Launched:
+    """A launched step, as a worker's runner gives it."""
+
+    run: Callable[[StepPlan], StepResult]
+    plan: StepPlan
+
+    def result(self) -> StepResult:
+        return self.run(self.plan)
+
+
+class DraftMemory(PagedMemory):
+    """The draft model's part of the same blocks. It must have seen all that it attends to; most guesses are right.
+
+    Attributes:
+        num_seen: tokens that it has computed.
+    """
+
+    num_seen = 0
+
+    def launch(self, plan: StepPlan) -> Launched:
+        return Launched(self.execute, plan)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        self.num_seen += plan.num_tokens
+        for span in plan.spans:  # guesses of this step, too
+            tokens = self.sequences[span.seq_id]
+            self.sequences[span.seq_id] = tokens[: span.start] + unpack(span.token_ids) + tokens[span.end :]
+        return super().execute(plan)
+
+
+class TwoMemories(PagedMemory):
+    """A worker with a draft model: both have a part of the same blocks, which `PairedSteps` runs."""
+
+    def __init__(self, draft: DraftMemory, *sizes: Any):
+        super().__init__(*sizes)
+        self.draft = draft
+        self._steps = PairedSteps(self, draft, 0, is_accelerator=False)
+
+    def launch(self, plan: StepPlan) -> Launched:
+        return Launched(super().execute, plan)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        self.draft.sequences |= {seq_id: list(tokens) for seq_id, tokens in self.sequences.items()}
+        return self._steps.launch(plan).result()
+
+
 def running_hashes(tokens: list[int]) -> list[int]:
     """At every position a hash of all tokens up to it."""
     running, hashes = 0, []
@@ -191,8 +243,10 @@ class Simulation:
         windows: Sequence[int | State | None] = (None,),
         max_in_flight: int = 1,
         most_drafts: int | None = None,
+        draft_model: int | None = None,
         **options: object,
     ):
+        """`most_drafts`: guesses that this makes up. `draft_model`: guesses of a `DraftMemory`, so many at a time."""
         self.limits = SchedulerLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
         self.windows = windows
         groups = [cache_group(window, layer) for layer, window in enumerate(windows)]
@@ -200,7 +254,11 @@ class Simulation:
             num_blocks, block_size, watermark, enable_prefix_caching, num_host_blocks, groups=groups
         )
         self.now = 0.0
-        self.drafts = None if most_drafts is None else Guesses(most_drafts, seed)
+        self.drafts: Guesser | None = None if most_drafts is None else Guesses(most_drafts, seed)
+        if draft_model is not None:
+            how = Speculation(num_speculative_tokens=draft_model, method="draft_model", adaptive=False)
+            sizes = max_num_seqs, max_num_batched_tokens, max_model_len
+            self.drafts = ModelGuesses(how, self.block_space, 0, *sizes)
         self.scheduler = Scheduler(
             self.limits,
             self.block_space,
@@ -211,8 +269,11 @@ class Simulation:
             drafts=self.drafts,
             **options,
         )
-        self.memory = PagedMemory(num_blocks, num_host_blocks, block_size, self._choose, windows)
         self.random = random.Random(seed)
+        sizes = num_blocks, num_host_blocks, block_size
+        self.memory = PagedMemory(*sizes, self._choose, windows)
+        if draft_model is not None:
+            self.memory = TwoMemories(DraftMemory(*sizes, self._guess), *sizes, self._choose, windows)
         self.plans: list[StepPlan] = []
         # Plans that have not run, each with its bytes and its sequences' tokens when it was made.
         self._in_flight: deque[tuple[StepPlan, bytes, dict[int, list[int]]]] = deque()
@@ -292,6 +353,10 @@ class Simulation:
     def _choose(self, draw: Draw, tokens: list[int]) -> int:
         return token_behind(tokens, draw.params.seq_index)
 
+    def _guess(self, draw: Draw, tokens: list[int]) -> int:
+        token_id = token_behind(tokens, draw.params.seq_index)
+        return token_id if self.random.random() < 0.8 else 1 - token_id
+
     def _check_windows(self, plan: StepPlan) -> None:
         """A sequence that decodes without drafts holds the blocks of its windows and no more."""
         num_spans = Counter(span.seq_id for span in plan.spans)
@@ -305,6 +370,8 @@ class Simulation:
 
     def _check(self, plan: StepPlan) -> None:
         assert plan.num_tokens <= self.limits.max_num_batched_tokens
+        assert sum(span.num_tokens for span in plan.draft_spans) <= self.limits.max_num_batched_tokens
+        assert sum(len(span.draws) for span in plan.draft_spans) <= self.limits.max_num_seqs
         assert sum(group.num_seqs for group in self.scheduler.running) <= self.limits.max_num_seqs
         assert sum(len(span.draws) for span in plan.spans) <= self.limits.max_num_seqs
         assert len({span.seq_id for span in plan.spans}) == len(list(groupby(plan.spans, lambda span: span.seq_id)))

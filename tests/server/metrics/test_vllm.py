@@ -19,6 +19,7 @@ NAMES = {
     "request_prefill_time_seconds", "request_decode_time_seconds", "request_prompt_tokens",
     "request_generation_tokens", "request_params_n", "request_params_max_tokens", "spec_decode_num_drafts",
     "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens",
+    "spec_decode_num_accepted_tokens_per_pos",
 }  # fmt: skip
 
 
@@ -69,6 +70,7 @@ def test_what_the_engine_says(scripted):
     assert (found["prefix_cache_queries_total",], found["prefix_cache_hits_total",]) == (10, 4)
     assert (found["prompt_tokens_total",], found["generation_tokens_total",]) == (100, 50)
     assert found["request_success_total", "stop"] == 0
+    assert [found["spec_decode_num_accepted_tokens_per_pos_total", position] for position in "01"] == [7, 3]
 
 
 def test_the_times_of_a_request(scripted):

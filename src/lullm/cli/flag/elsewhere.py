@@ -1,7 +1,7 @@
 """lullm's names for flags and commands of llama.cpp, Ollama and vLLM, for errors."""
 
 _CACHE = "the KV cache's type is --kv-cache-dtype int8, for keys and values"
-_DRAFT = "no model drafts tokens yet; --speculative-config guesses those that the text repeats"
+_DRAFT = """it is --speculative-config '{"model": "SMALLER", "num_speculative_tokens": 3}'"""
 _GPU = "--device says where the model runs, all layers of it; --tensor-parallel-size shares it between devices"
 _GRAMMAR = "a request says its form (response_format, structured_outputs)"
 _HUB = "the hub id is the model: ORG/NAME, or ORG/NAME:Q4_K_M for a file of it"

@@ -26,8 +26,8 @@ class Speculation:
     `prompt_lookup_min` to `prompt_lookup_max` ones ('ngram'), or those that a smaller model draws ('draft_model').
 
     `adaptive`: fewer, or none, where they cost more than they give; None: not said. `model`: of the drafts, with its
-    `revision`, its `quantization` (None: what its checkpoint says), and the longest sequence that it sees (None: its own
-    limit).
+    `revision`, its `quantization` (None: what its checkpoint says), and the longest sequence that it sees (None: what
+    it can).
     """
 
     num_speculative_tokens: int

@@ -3,7 +3,7 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from typing import Any
 
 from lullm.types.monitor.occupancy import (
@@ -25,7 +25,10 @@ def merged_stats(parts: Sequence[EngineStats]) -> EngineStats:
     balances = [part.expert_balance for part in parts if part.expert_balance is not None]
     gaps = [part.token_gaps for part in parts]
     counts = tuple(map(sum, zip(*(each.counts for each in gaps), strict=True)))
+    positions = (part.accepted_by_position_total for part in parts)
     return EngineStats(
+        accepted_by_position_total=tuple(map(sum, zip_longest(*positions, fillvalue=0))),
+        draft_seconds_total=sum(part.draft_seconds_total for part in parts),
         **{name: sum(getattr(part, name) for part in parts) for name in names},
         preemptions_total=_summed([part.preemptions_total for part in parts]),
         finished_total=_summed([part.finished_total for part in parts]),

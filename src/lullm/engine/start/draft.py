@@ -51,10 +51,9 @@ def check_tokens(config: ResolvedConfig, tokenizer: Tokenizer) -> None:
     except ModelLoadError:
         return
     vocab, others = own.get_vocab(), tokenizer.get_vocab()
-    differing = [token for token, number in vocab.items() if others.get(token) != number]
-    if differing or len(vocab) != len(others):
+    num_differing = sum(others.get(token) != number for token, number in vocab.items())
+    if num_differing:
         raise ConfigError(
-            f"speculative_config: the draft model's tokenizer is another one: {max(len(differing), 1)} of its "
-            f"{len(vocab)} tokens have another id or are not among the model's {len(others)}; take a smaller model of "
-            "the same family"
+            f"speculative_config: the draft model's tokenizer is another one: {num_differing} of its {len(vocab)} "
+            f"tokens have another id, or none, among the model's {len(others)}; take a smaller model of the same family"
         )

@@ -33,6 +33,8 @@ _MEMORY_OF_ONE, _MEMORY_OF_ALL = 0.85, 0.98
 """The weight of the past, per verified draft of a sequence, and of all."""
 _FORGETTING = 0.97
 """The weight of the past per step without a guess: after 50 steps a sequence is as any other."""
+_STEPS_WITH, _STEPS_WITHOUT = 4, 16
+"""Steps for which a choice holds, with guesses and without: to choose takes a tenth of a millisecond."""
 _FIRST_WAIT, _LONGEST_WAIT, _LONGEST_WAIT_OF_MODEL = 16, 64, 1024
 _TRIAL_SHARE = 1 / 64
 """Tokens that a draft model sees for a trial, at most, per token of all sequences since the last one."""
@@ -51,9 +53,10 @@ class _Rate:
         self.right = self.right * memory + num_right
         self.tried = self.tried * memory + num_right + (num_right < num)
 
-    def fade(self) -> None:
-        self.right *= _FORGETTING
-        self.tried *= _FORGETTING
+    def fade(self, num_steps: int) -> None:
+        """So many steps passed without a guess."""
+        self.right *= _FORGETTING**num_steps
+        self.tried *= _FORGETTING**num_steps
 
 
 class AdaptiveGuesses:
@@ -68,38 +71,57 @@ class AdaptiveGuesses:
         self._guesser = guesser
         self._most = most
         self._has_model = has_model
-        self.num_withheld = 0
+        self.num_quiet_steps = 0
         self._costs, self._draft_costs = StepCosts(), StepCosts()
         self._all = _Rate(_FIRST_RATE * _PRIOR, _PRIOR)
         self._rates: WeakKeyDictionary[Sequence, _Rate] = WeakKeyDictionary()
-        self._allowed: dict[Sequence, int] = {}
+        self._allowed: WeakKeyDictionary[Sequence, int] = WeakKeyDictionary()
+        self._is_quiet = False  # some could have guesses, and none has
         self._way = (1.0, most)  # share of the sequences, guesses for each
+        self._num_seqs = 0  # of the last plan
+        self._age, self._holds_for = 0, 0  # steps since the last choice; steps for which it holds
         self._num_steps = self._num_tokens = 0  # since the last guess
         self._wait = _FIRST_WAIT
 
+    @property
+    def is_active(self) -> bool:
+        """See `Guesser`."""
+        return bool(self._allowed)
+
     def begin(self, seqs: Seq[Sequence]) -> None:
-        """See `Guesser`. Chooses who has how many guesses."""
+        """See `Guesser`. Chooses who has how many guesses, or keeps to the last choice."""
         self._guesser.begin(seqs)
-        self._allowed.clear()
-        able = [seq for seq in seqs if may_be_guessed(seq)]
-        if not able:
-            return
-        if self._has_model and self._draft_costs.is_empty:  # one sequence shows what a turn costs
-            chosen, most = [min(able, key=self._guesser.num_behind)], self._most
+        self._age += 1
+        if self._age >= self._holds_for or len(seqs) != self._num_seqs:
+            self._choose(seqs)
+        self._num_seqs = len(seqs)
+        if self._allowed:
+            self._num_steps = self._num_tokens = 0
         else:
+            self._num_steps += 1
+            self._num_tokens += len(seqs)
+            self.num_quiet_steps += self._is_quiet
+
+    def _choose(self, seqs: Seq[Sequence]) -> None:
+        able = [seq for seq in seqs if may_be_guessed(seq)]
+        chosen, most, self._holds_for = list[Sequence](), 0, 1
+        if able and self._has_model and self._draft_costs.is_empty:  # one sequence shows what a turn costs
+            chosen, most = [min(able, key=self._guesser.num_behind)], self._most
+        elif able:
             rates = {seq: self._rate(seq) for seq in able}
             able.sort(key=lambda seq: -rates[seq])
             num_chosen, most = self._best_way(np.array([rates[seq] for seq in able]), len(seqs))
             chosen = able[:num_chosen]
-        if not most:
-            chosen, most = self._trial(able), 1
-        else:
+        if chosen:
             self._wait = _FIRST_WAIT
-        self._allowed = dict.fromkeys(chosen, most)
-        self._num_steps, self._num_tokens = (0, 0) if chosen else (self._num_steps + 1, self._num_tokens + len(seqs))
+        elif able and self._num_steps >= self._wait:
+            chosen, most = self._trial(able), 1
+        self._allowed = WeakKeyDictionary(dict.fromkeys(chosen, most))
+        self._is_quiet = bool(able) and not chosen
         for seq in able:
             if seq not in self._allowed and (rate := self._rates.get(seq)) is not None:
-                rate.fade()
+                rate.fade(self._age)
+        self._age = 0
 
     def num_behind(self, seq: Sequence) -> int:
         """See `Guesser`."""
@@ -108,7 +130,6 @@ class AdaptiveGuesses:
     def propose(self, seq: Sequence, most: int) -> list[int]:
         """See `Guesser`."""
         allowed = self._allowed.get(seq, 0)
-        self.num_withheld += max(min(most, self._most) - allowed, 0)
         return self._guesser.propose(seq, min(most, allowed)) if allowed else []
 
     def take_spans(self) -> list[Span]:
@@ -167,12 +188,11 @@ class AdaptiveGuesses:
                     best, best_way = tokens_per_s, (num, most)
             num //= 2
         self._way = (best_way[0] / len(rates), best_way[1])
+        self._holds_for = _STEPS_WITH if best_way[0] else _STEPS_WITHOUT
         return best_way
 
     def _trial(self, able: list[Sequence]) -> list[Sequence]:
         """The sequences that guess once though it does not pay, to see whether it still does not; mostly none."""
-        if self._num_steps < self._wait:
-            return []
         room, chosen = int(self._num_tokens * _TRIAL_SHARE) + 1, list[Sequence]()
         for num_behind, seq in sorted(((self._guesser.num_behind(seq), seq) for seq in able), key=lambda each: each[0]):
             if num_behind > room:
@@ -180,5 +200,6 @@ class AdaptiveGuesses:
             room -= num_behind
             chosen.append(seq)
         if chosen:
+            self._holds_for = 1
             self._wait = min(2 * self._wait, _LONGEST_WAIT_OF_MODEL if self._has_model else _LONGEST_WAIT)
         return chosen

@@ -26,14 +26,18 @@ _MOST_SINGLE = 2
 
 
 class _Seen:
-    """What the draft model has of one sequence: tokens, blocks that are marked, and how it draws."""
+    """What the draft model has of one sequence: tokens, blocks that are marked, and how it draws.
 
-    __slots__ = ("end", "num_marked", "num_tokens", "params")
+    `tail`: the block with the last of the tokens, which is another one after a swap or a copy.
+    """
+
+    __slots__ = ("end", "num_marked", "num_tokens", "params", "tail")
 
     def __init__(self, num_tokens: int, num_marked: int, params: DrawParams):
         self.num_tokens = num_tokens
         self.num_marked = num_marked
         self.params = params
+        self.tail = -1
         self.end = 0  # of the sequence, when its tokens were last guessed
 
 
@@ -46,7 +50,8 @@ class ModelGuesses:
         max_model_len: the longest sequence that it sees.
     """
 
-    num_withheld = 0
+    is_active = True
+    num_quiet_steps = 0
 
     def __init__(
         self,
@@ -74,7 +79,7 @@ class ModelGuesses:
     def num_behind(self, seq: Sequence) -> int:
         """See `Guesser`."""
         seen = self._seen.get(seq)
-        return len(seq) - (self._num_found(seq) if seen is None else seen.num_tokens)
+        return len(seq) - (self._num_found(seq) if seen is None or self._has_moved(seq, seen) else seen.num_tokens)
 
     def propose(self, seq: Sequence, most: int) -> list[int]:
         """See `Guesser`. Empty, too, while the draft model has more tokens to see than a step has room for."""
@@ -128,15 +133,23 @@ class ModelGuesses:
 
     def _seen_of(self, seq: Sequence) -> _Seen:
         seen = self._seen.get(seq)
-        if seen is None:
+        if seen is None or self._has_moved(seq, seen):
             assert seq.draw_params is not None, "it has tokens"
             params = msgspec.structs.replace(seq.draw_params, num_logprobs=None)
             num_tokens = self._num_found(seq)
             seen = self._seen[seq] = _Seen(num_tokens, num_tokens // self._block_space.block_size, params)
         return seen
 
+    def _has_moved(self, seq: Sequence, seen: _Seen) -> bool:
+        """Whether the last of the seen tokens has another block now, so that only marks say what was seen."""
+        place = (seen.num_tokens - 1) // self._block_space.block_size
+        return seen.num_tokens > 0 and self._block_space.block_ids(seq)[self._cache][place] != seen.tail
+
     def _mark(self, seq: Sequence, seen: _Seen) -> None:
         """Mark the blocks that the draft model has filled."""
+        if seen.num_tokens:
+            place = (seen.num_tokens - 1) // self._block_space.block_size
+            seen.tail = self._block_space.block_ids(seq)[self._cache][place]
         num_full = seen.num_tokens // self._block_space.block_size
         if num_full > seen.num_marked:
             self._block_space.mark_drafted(seq, self._cache, seen.num_marked, num_full)

@@ -15,10 +15,15 @@ class Guesser(Protocol):
     """Guesses for all sequences. What it keeps of a sequence goes with it.
 
     Attributes:
-        num_withheld: guesses that were possible and not made, since they would have cost too much.
+        num_quiet_steps: steps in which nothing was guessed, since it would have cost more than it gives.
     """
 
-    num_withheld: int
+    num_quiet_steps: int
+
+    @property
+    def is_active(self) -> bool:
+        """Whether some sequence may have a guess in the plan that has begun."""
+        ...
 
     def begin(self, seqs: Seq[Sequence]) -> None:
         """A plan begins, in which these sequences run, if there is room."""

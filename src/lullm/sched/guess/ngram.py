@@ -41,7 +41,8 @@ class NgramDrafts:
     A sequence whose drafts are all wrong has none for 1, 3, 7 and at most 31 tokens, unless the number is fixed.
     """
 
-    num_withheld = 0
+    is_active = True
+    num_quiet_steps = 0
 
     def __init__(self, speculation: Speculation):
         self._speculation = speculation

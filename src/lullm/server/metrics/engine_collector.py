@@ -28,7 +28,7 @@ _COUNTERS = (
     ("generation_tokens", "Tokens generated.", "generation_tokens_total"),
     ("requests_pooled", "Requests whose prompts were pooled: embedded, scored or classified.", "pooled_total"),
     ("kv_cache_full", "Requests cut because they alone needed more than all KV blocks.", "kv_cache_full_total"),
-    ("guesses_withheld", "Tokens that were not guessed, since that would have cost too much.", "withheld_tokens_total"),
+    ("quiet_steps", "Steps in which nothing was guessed, since it would not have paid.", "quiet_steps_total"),
     ("draft_model_seconds", "Seconds that a draft model took to guess tokens.", "draft_seconds_total"),
     ("adapter_moves", "LoRA adapters put into a place.", "adapter_moves_total"),
     ("steps", "Steps the engine ran.", "steps_total"),

@@ -29,8 +29,8 @@ class EngineStats:
     `pooled_total` counts requests whose prompts were pooled, `kv_cache_full_total` those cut because they alone needed
     more than all KV blocks. `drafts_total` counts guesses of next tokens, `draft_tokens_total` their tokens, and
     `accepted_tokens_total` those that were right (`accepted_by_position_total`: the first, the second ... of a draft).
-    `withheld_tokens_total` counts those that were not guessed since that would not have paid, `draft_seconds_total` the
-    time of a draft model. `num_waiting_for_adapter`: waiting requests whose LoRA adapter has no place,
+    `quiet_steps_total` counts steps without guesses, since those would not have paid, `draft_seconds_total` the time
+    of a draft model. `num_waiting_for_adapter`: waiting requests whose LoRA adapter has no place,
     `adapter_moves_total` adapters put into one. `finished_total` is by the finish reason of a request's first
     completion. `expert_balance`: see `ExpertLoad.balance`, at the last reading; None: no experts, or no reading yet.
     """
@@ -58,7 +58,7 @@ class EngineStats:
     num_waiting_for_adapter: int = 0
     adapter_moves_total: int = 0
     accepted_by_position_total: tuple[int, ...] = ()
-    withheld_tokens_total: int = 0
+    quiet_steps_total: int = 0
     draft_seconds_total: float = 0.0
     finished_total: dict[str, int] = field(default_factory=dict)
     token_gaps: TokenGaps = TokenGaps()

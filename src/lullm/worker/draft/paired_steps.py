@@ -11,13 +11,19 @@ The draft model draws a guess as the model will draw the token: by the same para
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
-from lullm.step.runner import ModelRunner
 from lullm.types.draw import Draw, DrawParams
 from lullm.types.packed import pack, pack_one
 from lullm.types.step import GUESSED_TOKEN, DrawnToken, Running, Span, StepPlan, StepResult
+
+
+class Launcher(Protocol):
+    """Who runs the steps of one model: a `ModelRunner`."""
+
+    def launch(self, plan: StepPlan) -> Running[StepResult]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,7 @@ class PairedSteps:
         is_accelerator: work runs beside the host; then `launch` waits for the guesses.
     """
 
-    def __init__(self, runner: ModelRunner, draft: ModelRunner, cache: int, is_accelerator: bool):
+    def __init__(self, runner: Launcher, draft: Launcher, cache: int, is_accelerator: bool):
         self._runner = runner
         self._draft = draft
         self._cache = cache
@@ -49,8 +55,12 @@ class PairedSteps:
             return self._runner.launch(plan)
         if self._is_accelerator:
             guessed = self._guess(plan)
-            return _PairedStep(lambda: guessed, self._runner.launch(guessed.plan))
-        return _PairedStep(lambda: self._guess(plan), self._runner)
+            running = self._runner.launch(guessed.plan)
+            return _PairedStep(lambda: (guessed, running))
+        return _PairedStep(lambda: self._launched(self._guess(plan)))
+
+    def _launched(self, guessed: "_Guessed") -> "tuple[_Guessed, Running[StepResult]]":
+        return guessed, self._runner.launch(guessed.plan)
 
     def _guess(self, plan: StepPlan) -> "_Guessed":
         """Let the draft model move its blocks and make all guesses. Blocks for their tokens."""
@@ -93,16 +103,15 @@ class _Guessed:
     swap_s: float
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _PairedStep:
-    """A step that was launched. `running`: the model's part, or who launches it once there are guesses."""
+    """A step that was launched. `parts`: waits for the guesses; gives them, and the model's part of the step."""
 
-    guess: Callable[[], _Guessed]
-    running: Running[StepResult] | ModelRunner
+    parts: Callable[[], tuple[_Guessed, Running[StepResult]]]
 
     def result(self) -> StepResult:
-        guessed, running = self.guess(), self.running
-        result = (running.launch(guessed.plan) if isinstance(running, ModelRunner) else running).result()
+        guessed, running = self.parts()
+        result = running.result()
         return msgspec.structs.replace(
             result, guesses=pack(guessed.token_ids), draft_s=guessed.seconds, swap_s=result.swap_s + guessed.swap_s
         )
