@@ -40,7 +40,9 @@ FLAGS: dict[str, str] = {
     **dict.fromkeys(("--embedding", "--embeddings"), "it is --runner pooling, for models that embed"),
     **dict.fromkeys(("--rerank", "--reranking"), "it is --convert rerank, or leave it out for models that rerank"),
     "--lora": "LoRA adapters are not there yet; merge them into the checkpoint",
-    **dict.fromkeys(("-mm", "--mmproj"), "projectors of GGUF files are not read; take a folder of safetensors that sees pictures (docs/vision.md)"),
+    **dict.fromkeys(
+        ("-mm", "--mmproj"), "projectors in GGUF files are not read; folders see pictures (docs/vision.md)"
+    ),
     **dict.fromkeys(("-md", "--model-draft", "--draft", "--draft-max", "--spec-type"), _DRAFT),
     **dict.fromkeys(("--grammar", "--grammar-file", "-j", "--json-schema", "--format"), _GRAMMAR),
     "--reasoning-format": "it is --reasoning-parser",
