@@ -165,7 +165,7 @@ def test_vllms_other_arguments_of_calls(llm):
         llm.chat(messages, chat_template_kwargs=5)
     prompt = {"prompt": PROMPTS[1], "multi_modal_data": None}
     assert llm.generate(prompt, params, use_tqdm=False)[0].prompt == PROMPTS[1]
-    with pytest.raises(InvalidRequestError, match="not multi_modal_data"):
+    with pytest.raises(InvalidRequestError, match="takes text only"):
         llm.generate(prompt | {"multi_modal_data": {"image": 1}}, params, use_tqdm=False)
 
 

@@ -120,7 +120,7 @@ class EngineConfig(UserOptions):
             pipeline_layers=parse_pipeline_layers(self.pipeline_layers, self.pipeline_parallel_size),
             keep_backup=(on_gpu and self.enable_sleep_mode) if self.keep_backup is None else self.keep_backup,
             speculative_config=speculation,
-            max_pictures=0 if self.language_model_only else parse_max_pictures(self.limit_mm_per_prompt),
+            limit_mm_per_prompt=0 if self.language_model_only else parse_max_pictures(self.limit_mm_per_prompt),
         )
 
 

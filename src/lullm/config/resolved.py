@@ -39,7 +39,7 @@ class ResolvedConfig(EngineOptions):
         pipeline_layers: layers of each stage; empty: there is one stage, or the engine has not chosen yet.
         speculative_config: how the next tokens are guessed; None: they are not. draft: the model that guesses them.
         keep_backup: the host memory of a sleep stays allocated, with the weights in it, for the next sleep.
-        max_pictures: the most pictures of a prompt; 0: the model is loaded without what reads them.
+        limit_mm_per_prompt: the most pictures of a prompt; 0: the model is loaded without what reads them.
     """
 
     served_model_name: str
@@ -52,7 +52,7 @@ class ResolvedConfig(EngineOptions):
     keep_backup: bool
     speculative_config: Speculation | None = None
     draft: DraftModel | None = None
-    max_pictures: int = MOST_PICTURES
+    limit_mm_per_prompt: int = MOST_PICTURES
 
     @property
     def max_in_flight(self) -> int:

@@ -139,7 +139,7 @@ def test_parameters_reach_the_engine(client, server):
         ({"stop_sequences": ["s"] * 65}, "stop"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "wizard", "content": "x"}]}, "role"),
-        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "image"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "source.type"),
         (
             {"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]}]},
             "use",

@@ -156,7 +156,7 @@ def test_a_tool_that_must_not_be_called(start, replying, connect):
         (QWEN_TOOLS, {"tools": [ADD, ADD]}, "add"),
         (QWEN_TOOLS, {"tools": [ADD], "tool_choice": {"type": "tool", "name": "sub"}}, "sub"),
         (QWEN_TOOLS, {"tools": [ADD], "tool_choice": {"type": "tool"}}, "tool_choice"),
-        (QWEN_TOOLS, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "type 'image' is not supported"),
+        (QWEN_TOOLS, {"messages": [{"role": "user", "content": [{"type": "audio"}]}]}, "type 'audio' is not supported"),
         (QWEN_TOOLS, {"tool_choice": {"type": "any"}}, "tool_choice needs tools"),
         (CHATML, {"tools": [ADD]}, "tool-call-parser"),
     ],

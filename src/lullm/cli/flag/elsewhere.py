@@ -41,7 +41,9 @@ FLAGS: dict[str, str] = {
     **dict.fromkeys(("--rerank", "--reranking"), "it is --convert rerank, or leave it out for models that rerank"),
     "--lora": "`run` and `chat` have --lora PATH; a server takes --enable-lora --lora-modules NAME=PATH",
     **dict.fromkeys(("--lora-scaled", "--lora-init-without-apply"), "an adapter is applied as its own settings say"),
-    **dict.fromkeys(("-mm", "--mmproj"), "lullm takes text only"),
+    **dict.fromkeys(
+        ("-mm", "--mmproj"), "projectors in GGUF files are not read; folders see pictures (docs/vision.md)"
+    ),
     **dict.fromkeys(("-md", "--model-draft", "--draft", "--draft-max", "--spec-type"), _DRAFT),
     **dict.fromkeys(("--grammar", "--grammar-file", "-j", "--json-schema", "--format"), _GRAMMAR),
     "--reasoning-format": "it is --reasoning-parser",

@@ -58,7 +58,7 @@ def open_model(config: EngineConfig) -> OpenedModel:
     overrides = option_object("hf_overrides", config.hf_overrides)
     model = read_model_config(folder, config.model_impl, overrides)
     resolved = with_draft(config, config.resolve(model), model)
-    if model.vision is not None and not resolved.max_pictures:
+    if model.vision is not None and not resolved.limit_mm_per_prompt:
         model = replace(model, vision=None, no_vision="limit_mm_per_prompt or language_model_only turns pictures off")
     tokenizer_folder = resolve_model(config.tokenizer) if config.tokenizer else folder
     tokenizer = Tokenizer.from_folder(tokenizer_folder, config.chat_template)

@@ -34,7 +34,7 @@ class PictureInput:
         self._vision = model.vision
         self._reason = model.no_vision
         self._tokenizer = tokenizer
-        self._most = config.max_pictures
+        self._most = config.limit_mm_per_prompt
         self._folder = None if config.allowed_local_media_path is None else Path(config.allowed_local_media_path)
         self._frame_ids = functools.lru_cache(maxsize=256)(self._encode_frame)
 
