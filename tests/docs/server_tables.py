@@ -36,7 +36,10 @@ _STATUS_OF = {"InvalidRequestError": 400, "EngineAsleepError": 503}
 
 
 def _routes() -> list[APIRoute]:
-    """The routes of a server that can sleep, and of one with several models. No engine runs: routes ask it nothing before they are called."""
+    """The routes of a server that can sleep, and of one with several models.
+
+    No engine runs: routes ask it nothing before they are called.
+    """
     from server.conftest import ScriptedEngine
 
     context = ServerContext(ScriptedEngine(enable_sleep_mode=True), ServerOptions())

@@ -218,6 +218,8 @@ def test_calls(both, alone):
     async def work(fleet: Fleet) -> None:
         a = fleet.members["a"]
         assert (await a.sleep(1)).tags == () and await a.reset_prefix_cache(), "there is nothing that could sleep"
+        with pytest.raises(EngineAsleepError, match="cannot be paused"):
+            await a.pause_generation()
         with pytest.raises(EngineAsleepError, match="'a' is not loaded"):
             await a.explain_sleep()
         assert (await a.wake_up()).tags == ("weights", "kv_cache")
@@ -324,6 +326,10 @@ def test_what_is_refused_at_the_start(folders):
         make_fleet(spec("a", folders["a"], {"tensor_parallel_size": 2}))
     with pytest.raises(ConfigError, match="wakes its models for their requests"):
         make_fleet(spec("a", folders["a"], {"auto_wake": False}))
+    with pytest.raises(ConfigError, match="say each one's kv_cache_memory_bytes"):
+        make_fleet(spec("a", folders["a"], {"gpu_memory_utilization": 0.5}))
+    with pytest.raises(ConfigError, match="need a memory_budget"):
+        Fleet([spec("a", folders["a"], {"device": "cuda"})], FleetOptions())
     with pytest.raises(ConfigError, match="has room for .* tokens in"):
         make_fleet(spec("a", folders["a"], {"max_model_len": 512, "kv_cache_memory_bytes": 1 << 16}))
     with pytest.raises(ConfigError, match="must be below max_model_wait"):

@@ -8,17 +8,24 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from lullm.config.resolved import ResolvedConfig
 from lullm.engine.client import EngineClient
 from lullm.engine.start.model import open_model
-from lullm.errors import ConfigError, EngineDeadError, LullmError, ModelUnavailableError, SleepCancelledError
+from lullm.errors import (
+    ConfigError,
+    EngineAsleepError,
+    EngineDeadError,
+    LullmError,
+    ModelUnavailableError,
+    SleepCancelledError,
+)
 from lullm.fleet.engines import Open, open_engine, resident_bytes
 from lullm.fleet.member import FleetMember
-from lullm.fleet.need import PlannedModel, check_one_device, plan_model
+from lullm.fleet.need import PlannedModel, check_fits_a_fleet, plan_model
 from lullm.fleet.options import FleetOptions, ModelSpec, check_names
 from lullm.fleet.policy import FleetPolicy
 from lullm.fleet.record import Cause, ModelState, Terms
 from lullm.fleet.turns import Turns
 from lullm.fleet.work import EngineWork
 from lullm.log import get_logger
-from lullm.machine.memory import available_memory_bytes
+from lullm.machine.memory import available_memory_bytes, memory_bound_bytes
 from lullm.types.sleep import TAGS, SleepOptions, SleepReport, WakeReport
 from lullm.units import format_bytes
 
@@ -59,6 +66,7 @@ class Fleet:
         if not specs:
             raise ConfigError("a fleet needs a model")
         check_names(tuple(specs))
+        _check_budget(specs, options.memory_budget)
         self.budget_bytes = options.memory_budget or int(DEFAULT_SHARE * available_memory_bytes())
         planned = {spec.name: _planned(spec, self.budget_bytes, has_process) for spec in specs}
         terms = [_terms(spec, planned[spec.name], options) for spec in specs]
@@ -144,8 +152,12 @@ class Fleet:
         return self._turns.used(name)
 
     async def sleep_by_call(self, name: str, options: SleepOptions) -> SleepReport:
-        """Raises as `EngineClient.sleep` does; SleepCancelledError: the model is loaded, woken or put to sleep now."""
+        """Raises as `EngineClient.sleep` does; SleepCancelledError: the model is loaded, woken or put to sleep now;
+        EngineAsleepError: it is not awake, and so cannot be paused.
+        """
         engine, policy = self.members[name].engine, self.policy
+        if options.level == 0 and policy.records[name].phase != "awake":
+            raise EngineAsleepError(f"the model {name!r} is not awake, so it cannot be paused; POST /models/load first")
         if engine is None:
             return SleepReport(options.level, (), 0, 0, 0.0)
         if options.level == 0:
@@ -208,8 +220,16 @@ class Fleet:
             logger.error("preloading: %s", error)
 
 
+def _check_budget(specs: Sequence[ModelSpec], given: int | None) -> None:
+    """Check the budget that was given. Raises ConfigError: a GPU's must be."""
+    if given is None and any(spec.config.device == "cuda" for spec in specs):
+        raise ConfigError("several models on a GPU need a memory_budget: how much of its memory they may take")
+    if given is not None and given > (bound := memory_bound_bytes()):
+        logger.warning("the memory budget is above the %s of this machine", format_bytes(bound))
+
+
 def _planned(spec: ModelSpec, budget_bytes: int, has_process: bool) -> PlannedModel:
-    check_one_device(spec.config)
+    check_fits_a_fleet(spec.config)
     return plan_model(spec.config, open_model(spec.config), budget_bytes, has_process)
 
 

@@ -41,7 +41,7 @@ class PlannedModel:
     need: Need
 
 
-def check_one_device(config: EngineConfig) -> None:
+def check_fits_a_fleet(config: EngineConfig) -> None:
     """Check that a fleet can account for an engine. Raises UnsupportedError, ConfigError."""
     for name in _ONE_DEVICE:
         if getattr(config, name) > 1:
@@ -52,6 +52,10 @@ def check_one_device(config: EngineConfig) -> None:
         raise UnsupportedError("enable_lora: adapters are not there in a fleet yet; serve their model alone")
     if config.auto_wake is False:
         raise ConfigError("auto_wake: a fleet wakes its models for their requests; leave it out")
+    if config.gpu_memory_utilization is not None:
+        raise ConfigError(
+            "gpu_memory_utilization is a share of what is free; of several models, say each one's kv_cache_memory_bytes"
+        )
 
 
 def plan_model(config: EngineConfig, opened: OpenedModel, budget_bytes: int, has_process: bool) -> PlannedModel:

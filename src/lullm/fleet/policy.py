@@ -176,6 +176,8 @@ class FleetPolicy:
         """A load or a wake-up has failed. Those that wait for it get the error. `is_loaded`: it sleeps as before."""
         record = self.records[name]
         record.become("sleeping" if is_loaded else "unloaded", record.need.asleep_bytes if is_loaded else 0)
+        if not is_loaded:
+            record.is_to_unload = record.is_paused = False
         record.fail(error)
         self._refuse_all(record, ModelLoadError(f"the model {name!r} could not be loaded: {error}"))
         self._plan()

@@ -22,7 +22,7 @@ class Room:
         self.closing: set[ModelRecord] = set()
         self._free = budget_bytes - sum(record.held_bytes for record in self._records)
         # What models that fall asleep, or will, give back.
-        self._coming = sum(_gain(record, record.phase == "unloading") for record in self._records if _leaves(record))
+        self._coming = sum(map(_coming, self._records))
 
     def claims(self) -> list[ModelRecord]:
         """Models that are waited for and need memory, the longest wait first."""
@@ -91,8 +91,11 @@ def _age(record: ModelRecord) -> tuple[float, int]:
     return ticket.since, ticket.number
 
 
-def _leaves(record: ModelRecord) -> bool:
-    return record.phase in ("falling_asleep", "unloading")
+def _coming(record: ModelRecord) -> int:
+    """The bytes that a model is giving back now."""
+    if record.phase == "unloading":
+        return record.held_bytes
+    return max(record.held_bytes - record.need.asleep_bytes, 0) if record.phase == "falling_asleep" else 0
 
 
 def _stays(record: ModelRecord) -> bool:

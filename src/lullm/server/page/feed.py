@@ -113,7 +113,7 @@ class Feed:
             },
             "is_draining": self._context.draining,
             "models": {} if fleet is None else fleet.states(),
-        } | (_picture(self._occupancy) if self._occupancy and self._occupancy.device.num_blocks else {})
+        } | (_picture(self._occupancy) if self._occupancy else {})
 
 
 def _picture(occupancy: Occupancy) -> dict[str, Any]:

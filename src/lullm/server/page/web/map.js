@@ -90,6 +90,7 @@ export class BlockMap {
 
   draw() {
     const num = this.cells.length, width = this.canvas.clientWidth;
+    if (!num) this.canvas.style.height = "0"; // of several models one has no engine
     if (!num || !width) return;
     for (this.pitch = 16; this.pitch > 3; this.pitch--) {
       this.columns = Math.floor(width / this.pitch);
