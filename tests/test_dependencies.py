@@ -17,7 +17,7 @@ OF_OTHERS = {"pydantic", "pydantic_core", "starlette", "markupsafe"}
 def declared(requirements):
     """As modules are called."""
     names = [re.match(r"[\w.-]+", requirement)[0] for requirement in requirements]
-    modules = {"pyyaml": "yaml", "opentelemetry-sdk": "opentelemetry"}
+    modules = {"pyyaml": "yaml", "pillow": "PIL", "opentelemetry-sdk": "opentelemetry"}
     return {modules.get(name, name.replace("-", "_")) for name in names} | OF_OTHERS
 
 
@@ -39,7 +39,7 @@ def imported(folder):
 def test_every_library_is_declared(folder):
     """compressed-tensors was missing: on a fresh machine the suite ended while it was collected."""
     optional = PROJECT["optional-dependencies"]
-    extras = [each for name in ("gguf", "otel", "ray", "transformers", "triton") for each in optional[name]]
+    extras = [each for name in ("gguf", "otel", "ray", "transformers", "triton", "vision") for each in optional[name]]
     known = declared([*PROJECT["dependencies"], *extras])
     if folder == "tests":
         known |= declared(optional["test"])

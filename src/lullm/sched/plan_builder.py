@@ -51,8 +51,8 @@ class PlanBuilder:
     """
 
     __slots__ = (
-        "_block_space", "_copies", "_drafts", "_max_model_len", "_num_ends", "_num_spare_draws", "_roster",
-        "_max_kept_rows", "_spare_draws", "adapters", "budget", "is_blocked", "reads_draws", "share", "spans", "swap_in",
+        "_block_space", "_copies", "_drafts", "_max_kept_rows", "_max_model_len", "_num_ends", "_num_spare_draws",
+        "_roster", "_spare_draws", "adapters", "budget", "is_blocked", "reads_draws", "share", "spans", "swap_in",
         "swap_out",
     )  # fmt: skip
 

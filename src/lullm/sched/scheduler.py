@@ -87,11 +87,7 @@ class Scheduler:
     # -- requests come and go ------------------------------------------------------------------------------------
 
     def add(self, request: GenerateRequest) -> SequenceGroup:
-        """Queue a request.
-
-        Raises:
-            InvalidRequestError: it can never run under these limits, or its id is taken.
-        """
+        """Queue a request. Raises InvalidRequestError: it can never run under these limits, or its id is taken."""
         group = self._roster.add(request, self.limits.max_num_seqs, self.limits.max_model_len)
         self.waiting.push(group)
         return group
