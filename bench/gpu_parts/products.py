@@ -8,6 +8,7 @@ from gpu_kernels import GPU_SHAPES, median_s, replayed_s
 from gpu_parts.line import Lines
 
 ROWS = (1, 2, 4, 8, 32)
+MAX_WEIGHTS = 8
 
 
 def matrices(shape: str) -> dict[str, tuple[int, int]]:
@@ -37,7 +38,7 @@ def run(lines: Lines) -> None:
         with lines.case(name) as figures, torch.inference_mode():
             dims = matrices(shape)[matrix]
             # Several of them in turn: one of 0.6B would stay in the second-level cache.
-            num = max(1, min(8, (256 << 20) // (2 * dims[0] * dims[1])))
+            num = max(1, min(MAX_WEIGHTS, (256 << 20) // (2 * dims[0] * dims[1])))
             weights = [torch.randn(dims, device="cuda", dtype=torch.bfloat16) for _ in range(num)]
             for rows in ROWS:
                 x = torch.randn(rows, dims[1], device="cuda", dtype=torch.bfloat16)

@@ -78,6 +78,8 @@ def product_error(num_rows: int, device: torch.device, shrink: int) -> float:
         (elementwise.gated_linear(x, weight, None, "silu"), gate * gate.sigmoid() * up),
         (elementwise.logits(x, weight), expected),
     ]
+    if shrink > 1:
+        pairs = pairs[-1:]  # not rounded to 16 bits, which float32's bound does not allow
     return max(relative(actual, wanted) for actual, wanted in pairs)
 
 
