@@ -12,6 +12,7 @@ import sys
 import threading
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import torch
 from kit.engine.parts import executor_of, kv_scales_of, worker_of
@@ -22,6 +23,7 @@ from kit.model.golden import SIZES, random_model
 from safetensors.torch import load_file
 
 from lullm import LLM, PoolingParams, SamplingParams, StructuredOutputsParams
+from lullm.engine.hibernation.folder import checksum_of
 from lullm.errors import (
     EngineAsleepError,
     HibernatedError,
@@ -594,3 +596,43 @@ def test_it_stays_and_can_go_on_twice(opener, written, folder, original):
     for place in (str(folder), original):
         assert opener().resume(place).num_recomputed == 0
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == written
+
+
+# -- files that are whole, and say what no engine has written ----------------------------------------------------------
+
+
+def spoil(rng, value, path=()):
+    """A value of decoded MessagePack, with one leaf replaced."""
+    if isinstance(value, list) and value:
+        index = rng.randrange(len(value))
+        return [spoil(rng, part, (*path, index)) if i == index else part for i, part in enumerate(value)]
+    if isinstance(value, dict) and value:
+        key = rng.choice(sorted(value))
+        return {**value, key: spoil(rng, value[key])}
+    return rng.choice([None, -1, 0, 7, 10**6, 2**63, 0.5, "", "x", b"abc", [], [1], {}, True])
+
+
+def test_a_queue_that_was_changed_is_refused_or_right(opener, written, folder):
+    """Whatever it says: an error of lullm's own before anything changes, or requests that run to their ends."""
+    rng, llm = random.Random(3), opener(max_num_seqs=64)
+    sealed = json.loads(written["hibernation.json"])
+    queue, num_taken = msgspec.msgpack.decode(written["queue.msgpack"]), 0
+    for _ in range(150):
+        data = msgspec.msgpack.encode(spoil(rng, queue))
+        manifest = sealed["manifest"] | {"queue_bytes": len(data), "queue_checksum": checksum_of(data)}
+        text = json.dumps(manifest)
+        (folder / "queue.msgpack").write_bytes(data)
+        (folder / "hibernation.json").write_text(f'{{"checksum":"{checksum_of(text.encode())}","manifest":{text}}}')
+        try:
+            llm.resume(folder)
+        except HibernationError:
+            assert not llm.llm_engine.has_unfinished_requests() and llm.llm_engine.stats().num_used_blocks == 0
+            continue
+        num_taken += 1
+        llm._resumed = {}
+        for request_id in llm.llm_engine.unfinished_request_ids():
+            llm.llm_engine.abort_request(request_id)
+        llm.llm_engine.step()
+        llm.llm_engine._block_space.check_conservation()
+    assert 0 < num_taken < 150
+    assert len(llm.generate("a", GREEDY, use_tqdm=False)) == 1

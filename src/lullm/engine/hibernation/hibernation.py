@@ -4,6 +4,7 @@ Between two steps, none of which is in flight. Writing changes nothing in the en
 everything before it changes anything; only the contents of blocks are checked while they are read, into free blocks.
 """
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ from lullm.engine.input import InputProcessor
 from lullm.engine.output import RequestText
 from lullm.engine.pooling.output import RequestVector
 from lullm.engine.step_loop import StepLoop
-from lullm.errors import HibernationError
+from lullm.errors import EngineDeadError, HibernationError
 from lullm.executor.executor import Executor
 from lullm.log import get_logger
 from lullm.sched.image.group import build_group, new_group_image
@@ -47,6 +48,7 @@ from lullm.text.tokenizer import Tokenizer
 from lullm.types.hibernation.report import HibernationForecast, HibernationReport, ResumeReport
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.request import GenerateRequest
+from lullm.types.sequence import SequenceGroup
 from lullm.types.sleep import UsedBlocks
 from lullm.units import format_bytes
 
@@ -145,7 +147,8 @@ class Hibernation:
         except BaseException:
             images.cancel()
             self.inputs.restore_seeds(*seeds)
-            self.executor.reset_kv_scales()
+            with contextlib.suppress(EngineDeadError):  # it must not hide the first error
+                self.executor.reset_kv_scales()
             raise
         bring_back(self.scheduler, returning, room.kept, queue.blocks)
         for each, text in zip(returning, texts, strict=True):
@@ -215,10 +218,19 @@ class Hibernation:
             request = build_request(each.request, shift_s)
             group, search = build_group(request, each.group, shift_s, self.config.max_model_len, self.model.vocab_size)
             returning.append(Returning(group, search, each.group))
-            texts.append(self.loop.output_processor.restored(group, each.texts))
+            texts.append(self._restored_texts(group, each.texts))
         if len({each.group.request_id for each in returning}) < len(returning):
             raise HibernationError("two requests of the hibernation have the same id")
         return returning, texts
+
+    def _restored_texts(self, group: SequenceGroup, image: RequestTextImage) -> RequestText | RequestVector:
+        is_known = all(0 <= each < self.model.vocab_size for text in image.texts for each in text.token_ids)
+        try:
+            if is_known:
+                return self.loop.output_processor.restored(group, image)
+        except ValueError as error:  # arrays that are cut
+            raise HibernationError(f"the texts of {group.request_id!r} cannot be read: {error}") from None
+        raise HibernationError(f"the texts of {group.request_id!r} have tokens that the model does not know")
 
     def _restore_seeds(self, queue: QueueImage) -> None:
         try:

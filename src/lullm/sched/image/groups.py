@@ -61,6 +61,7 @@ def find_room(scheduler: Scheduler, returning: Seq[Returning], blocks: BlockSpac
     Raises HibernationError: a group can never run here, or the images contradict each other.
     """
     space, num_left = scheduler.block_space, scheduler.limits.max_num_seqs
+    known = _known_blocks(blocks.device), _known_blocks(blocks.host)
     kept: set[int] = set()
     device, host = _Pool(blocks.device, space.num_blocks), _Pool(blocks.host, space.num_host_blocks)
     for number in scheduler.order.sorted([each.group.request for each in returning]):
@@ -72,7 +73,7 @@ def find_room(scheduler: Scheduler, returning: Seq[Returning], blocks: BlockSpac
                 f"{scheduler.limits.max_num_seqs} here; raise it"
             )
         if each.image.place != "waiting":
-            _check_tables(scheduler, each)
+            _check_tables(scheduler, each, known)
             fits = not is_running or group.num_seqs <= num_left
             if fits and (device if is_running else host).take(_block_ids(each.image.tables)):
                 kept.add(number)
@@ -142,8 +143,16 @@ def _block_ids(tables: Iterable[TableImage]) -> set[int]:
     return {block_id for table in tables for block_id in table.block_ids if block_id != NULL_BLOCK}
 
 
-def _check_tables(scheduler: Scheduler, each: Returning) -> None:
-    """Check that sequences that hold blocks have as many as they say. Raises HibernationError."""
+def _known_blocks(image: PoolImage) -> frozenset[int]:
+    """The blocks of a pool. Raises HibernationError: the image contradicts itself."""
+    known = frozenset(image.block_ids)
+    if len(known) != len(image.block_ids) or len(image.contents) != len(known) or min(known, default=0) < 0:
+        raise HibernationError("the blocks of the hibernation contradict each other")
+    return known
+
+
+def _check_tables(scheduler: Scheduler, each: Returning, known: tuple[frozenset[int], frozenset[int]]) -> None:
+    """Check that sequences that hold blocks have those that they say. Raises HibernationError."""
     space, is_on_host = scheduler.block_space, each.image.place == "swapped"
     for seq, image in zip(each.group.seqs, each.image.seqs, strict=True):
         if seq.is_finished:
@@ -151,8 +160,11 @@ def _check_tables(scheduler: Scheduler, each: Returning) -> None:
         is_right = len(image.tables) == len(space.groups)
         for cache, table in zip(space.groups, image.tables, strict=False):
             num_slots = len(table.block_ids) * space.block_size
-            is_long = num_slots >= seq.num_computed_tokens if cache.keeps_tokens else bool(table.block_ids)
+            is_long = num_slots >= seq.num_computed_tokens
+            if not cache.keeps_tokens:
+                is_long = len(table.block_ids) == cache.num_state_blocks
             is_right = is_right and is_long and table.is_on_host == is_on_host
-            is_right = is_right and min(table.block_ids, default=0) >= NULL_BLOCK
+            is_right = is_right and known[is_on_host].issuperset(set(table.block_ids) - {NULL_BLOCK})
+            is_right = is_right and 0 <= table.num_promoted <= len(seq) // space.block_size
         if not is_right:
             raise HibernationError(f"request {each.group.request_id!r} lacks blocks that it says to have")
