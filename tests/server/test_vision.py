@@ -170,3 +170,6 @@ def test_where_pictures_do_not_belong(running):
         file = {"type": "input_image", "file_id": "f", "image_url": url()}
         answer = http.post("/v1/responses", json={"model": "eyes", "input": [{"role": "user", "content": [file]}]})
         assert answer.status_code == 400 and "file_id" in answer.text
+        said = {"role": "assistant", "content": [{"type": "input_image", "image_url": url()}]}
+        answer = http.post("/v1/responses", json={"model": "eyes", "input": [said]})
+        assert answer.status_code == 400 and "belongs to a message of the user" in answer.text

@@ -66,7 +66,7 @@ class LLM(PoolingCalls, HibernationCalls):
 
         Args:
             prompts: one prompt or several: a list, a generator, a column of a data set. A prompt is a string, a list of
-                token ids, or a dict with `prompt` or `prompt_token_ids`.
+                token ids, or a dict with `prompt` or `prompt_token_ids`, and `multi_modal_data` for pictures.
             sampling_params: one for all, or one for each prompt; None: the model's defaults.
             use_tqdm: show progress; or a function that makes the bar, with the arguments of `tqdm`.
             priority: one number for all prompts, or one for each; lower goes first (policy 'priority').

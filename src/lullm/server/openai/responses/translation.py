@@ -3,6 +3,7 @@
 import base64
 from typing import Any
 
+from lullm.server.error import ApiError
 from lullm.server.openai.responses.item import (
     AnyItem,
     CallOutputItem,
@@ -41,7 +42,10 @@ def openai_messages(instructions: str | None, given: Input) -> list[dict[str, An
 def _text(item: MessageItem) -> str:
     if isinstance(item.content, str):
         return item.content
-    return "\n".join(part.text for part in item.content if not isinstance(part, PicturePart))
+    texts = [part.text for part in item.content if not isinstance(part, PicturePart)]
+    if len(texts) < len(item.content):
+        raise ApiError(400, "a picture belongs to a message of the user", param="input")
+    return "\n".join(texts)
 
 
 def _content(item: MessageItem) -> str | list[dict[str, Any]]:
