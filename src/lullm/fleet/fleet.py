@@ -222,7 +222,7 @@ class Fleet:
 
 def _check_budget(specs: Sequence[ModelSpec], given: int | None) -> None:
     """Check the budget that was given. Raises ConfigError: a GPU's must be."""
-    if given is None and any(spec.config.device == "cuda" for spec in specs):
+    if given is None and any(spec.config.device not in ("auto", "cpu") for spec in specs):
         raise ConfigError("several models on a GPU need a memory_budget: how much of its memory they may take")
     if given is not None and given > (bound := memory_bound_bytes()):
         logger.warning("the memory budget is above the %s of this machine", format_bytes(bound))
