@@ -12,7 +12,7 @@ from lullm.cli.main import main
     ("words", "expected"),
     [
         (["lullm", "ser"], ["serve"]),
-        (["lullm", "serve", "--max-model"], ["--max-model-len"]),
+        (["lullm", "serve", "--max-model"], ["--max-model-len", "--max-model-wait"]),
         (["lullm", "bench", "lat"], ["latency"]),
         (["lullm", "bench", "latency", "--num-iters-w"], ["--num-iters-warm", "--num-iters-warmup"]),
         (["lullm", "fly", "-"], []),
