@@ -117,7 +117,9 @@ def test_vllms_help_of_all_flags(capsys):
 def test_no_advice_hides_a_flag_or_a_command():
     flags = {name for each in with_sub_parsers(build_parser()) for name in each.shown_flags}
     assert not elsewhere.COMMANDS.keys() & {command.name for command in COMMANDS}
-    assert {"--batch-size", "--num-prompts", "-i"} >= elsewhere.FLAGS.keys() & flags, "measurements have their own"
+    assert {"--batch-size", "--num-prompts", "-i", "--lora"} >= elsewhere.FLAGS.keys() & flags, (
+        "measurements have their own"
+    )
 
 
 def test_what_the_advice_names_is_there():

@@ -30,6 +30,7 @@ GROUPS = {
         "RequestOutput",
         "CompletionOutput",
         "RequestOutputKind",
+        "LoRARequest",
         "TextPrompt",
         "TokensPrompt",
     ),
