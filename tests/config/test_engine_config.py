@@ -231,6 +231,8 @@ def test_a_draft_model():
     assert not fixed.resolve(MODEL).speculative_config.adaptive
     with pytest.raises(UnsupportedError, match="does not go with pipeline_parallel_size"):
         EngineConfig(speculative_config=drafting(), pipeline_parallel_size=2)
+    with pytest.raises(UnsupportedError, match="not supported on a GPU"):
+        EngineConfig(speculative_config=drafting(quantization="int8"), device="cuda")
 
 
 def test_processes_of_a_launcher_guess_alike():

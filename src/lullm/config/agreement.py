@@ -101,6 +101,11 @@ def _check_speculation(options: UserOptions) -> None:
             "speculative_config: a draft model does not go with pipeline_parallel_size: it would run on the last stage "
             "alone; use tensor_parallel_size, or method ngram"
         )
+    if speculation.quantization is not None and options.device == "cuda":
+        raise UnsupportedError(
+            f"speculative_config: quantization={speculation.quantization!r} is not supported on a GPU yet: there are "
+            "no kernels for it; use a CPU, or leave it out"
+        )
     if speculation.draft_tensor_parallel_size not in (None, options.tensor_parallel_size):
         raise UnsupportedError(
             f"speculative_config: the workers share the draft model as they share the model: "

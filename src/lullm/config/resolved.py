@@ -78,7 +78,7 @@ class ResolvedConfig(EngineOptions):
             self,
             model=speculation.model,
             revision=speculation.revision,
-            quantization=speculation.quantization or draft.model.quantization,
+            quantization=speculation.quantization or (draft.model.quantization if self.device == "cpu" else None),
             max_model_len=min(self.max_model_len, draft.max_model_len),
             speculative_config=None,
             draft=None,

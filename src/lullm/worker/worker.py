@@ -24,6 +24,7 @@ from lullm.weights.store import WeightUpdate
 from lullm.worker import expert_places
 from lullm.worker.adapter.shelf import AdapterShelf
 from lullm.worker.draft.draft import Draft, open_draft
+from lullm.worker.draft.paired_steps import PairedSteps
 from lullm.worker.kv_pools import KVPools, map_pools
 from lullm.worker.loaded_model import LoadedModel, load_model
 from lullm.worker.pages_ahead import touch_blocks
@@ -61,7 +62,7 @@ class Worker:
     pools: KVPools
     model_runner: ModelRunner
     draft_runner: ModelRunner | None
-    _launch: Callable[[StepPlan], Running[StepResult]]
+    _paired: PairedSteps | None
     _undo: ExitStack
     _profiler: Profiler
     _sleeper: Sleeper
@@ -155,14 +156,14 @@ class Worker:
         compile_kernels(setup, model, self.pools)
         if setup.records_graphs:
             self.model_runner.capture_graphs()
-        self._launch, self.draft_runner = self.model_runner.launch, None
+        self.draft_runner = self._paired = None
         if draft is not None and self.pools.draft is not None:
             self.draft_runner = draft.new_runner(self.pools)
             self._undo.callback(self.draft_runner.graphs.drop)
             compile_kernels(draft.setup, draft.loaded.model, self.pools.draft)
             if draft.setup.records_graphs:
                 self.draft_runner.capture_graphs()
-            self._launch = draft.paired(setup, self.model_runner, self.draft_runner).launch
+            self._paired = draft.paired(setup, self.model_runner, self.draft_runner)
         self.reset_kv_scales()
         if setup.config.pin_backup:
             self._sleeper.pin_ahead()
@@ -196,7 +197,7 @@ class Worker:
     def launch_model(self, plan: StepPlan) -> Running[StepResult]:
         """Start a step without waiting for it. Take the results in order."""
         self.loaded.store.drop_settled()
-        return self._launch(plan)
+        return (self._paired or self.model_runner).launch(plan)
 
     def prepare_sleep(self, command: SleepCommand) -> None:
         """See `Sleeper`, for this method and the next five."""

@@ -9,10 +9,11 @@ A guess behind others counts only if those were right: so of k guesses that are 
 p + p^2 + ... + p^k are accepted (Leviathan et al., "Fast inference from transformers via speculative decoding", 2023).
 
 Where no way pays, nothing is guessed. A trial comes after 16 steps, then after 32, and at most after 64 (n-grams) or
-1,024; it takes only sequences of which a draft model has few tokens to see before. So the cost of a useless guesser
-tends to nothing.
+1,024; what a draft model has to see before takes at most 3 % of the time since the last guess. So a useless guesser
+costs next to nothing. Where guesses pay, one step in 48 has none, to see what it takes.
 """
 
+from collections import Counter
 from collections.abc import Sequence as Seq
 from weakref import WeakKeyDictionary
 
@@ -36,8 +37,12 @@ _FORGETTING = 0.97
 _STEPS_WITH, _STEPS_WITHOUT = 4, 16
 """Steps for which a choice holds, with guesses and without: to choose takes a tenth of a millisecond."""
 _FIRST_WAIT, _LONGEST_WAIT, _LONGEST_WAIT_OF_MODEL = 16, 64, 1024
-_TRIAL_SHARE = 1 / 64
-"""Tokens that a draft model sees for a trial, at most, per token of all sequences since the last one."""
+_LOOK_EVERY = 48
+"""Steps with guesses, of which one has none."""
+_TRIAL_SHARE = 0.03
+"""Of the time since the last guess, for what a draft model has to see before a trial."""
+_SEEN_PER_TURN = 32
+"""Tokens of a prompt that a draft model sees in the time of a turn, until this was measured."""
 
 
 class _Rate:
@@ -80,13 +85,15 @@ class AdaptiveGuesses:
         self._way = (1.0, most)  # share of the sequences, guesses for each
         self._num_seqs = 0  # of the last plan
         self._age, self._holds_for = 0, 0  # steps since the last choice; steps for which it holds
-        self._num_steps = self._num_tokens = 0  # since the last guess
+        self._num_steps, self._quiet_s = 0, 0.0  # since the last guess
+        self._see_s: float | None = None  # of a draft model, per token that it sees before
         self._wait = _FIRST_WAIT
+        self._num_looked = 0  # steps with guesses since one had none
 
     @property
     def is_active(self) -> bool:
         """See `Guesser`."""
-        return bool(self._allowed)
+        return bool(self._allowed) and self._num_looked > 0
 
     def begin(self, seqs: Seq[Sequence]) -> None:
         """See `Guesser`. Chooses who has how many guesses, or keeps to the last choice."""
@@ -96,10 +103,10 @@ class AdaptiveGuesses:
             self._choose(seqs)
         self._num_seqs = len(seqs)
         if self._allowed:
-            self._num_steps = self._num_tokens = 0
+            self._num_steps, self._quiet_s = 0, 0.0
+            self._num_looked = (self._num_looked + 1) % _LOOK_EVERY
         else:
             self._num_steps += 1
-            self._num_tokens += len(seqs)
             self.num_quiet_steps += self._is_quiet
 
     def _choose(self, seqs: Seq[Sequence]) -> None:
@@ -148,16 +155,22 @@ class AdaptiveGuesses:
 
     def observe(self, plan: StepPlan, result: StepResult) -> None:
         """See `Guesser`. A step of decodes is a measurement, and so is a draft model that has little to see before."""
+        self._quiet_s += result.compute_s
         if plan.spans and all(len(span.token_ids) == INT_BYTES and span.draws for span in plan.spans):
             self._costs.add(len(plan.spans), result.compute_s)
-        drafts = plan.draft_spans
-        if drafts and result.guesses and all(len(span.token_ids) == INT_BYTES for span in drafts):
-            num_of_seq: dict[int, int] = {}
-            for span in plan.spans:
-                num_of_seq[span.seq_id] = num_of_seq.get(span.seq_id, 0) + 1
-            num_turns = max(num_of_seq.values()) - 1
-            self._draft_costs.add(len({span.seq_id for span in drafts}), result.draft_s / num_turns)
+        if plan.draft_spans:
+            self._observe_draft(plan, result)
         self._guesser.observe(plan, result)
+
+    def _observe_draft(self, plan: StepPlan, result: StepResult) -> None:
+        num_rows = len({span.seq_id for span in plan.draft_spans})
+        num_turns = max(max(Counter(span.seq_id for span in plan.spans).values()) - 1, 1)
+        if all(len(span.token_ids) == INT_BYTES for span in plan.draft_spans):
+            self._draft_costs.add(num_rows, result.draft_s / num_turns)
+        elif (turn_s := self._draft_costs.seconds(num_rows)) is not None:
+            num_tokens = sum(span.num_tokens for span in plan.draft_spans)
+            see_s = max(result.draft_s - num_turns * turn_s, 0.0) / num_tokens
+            self._see_s = see_s if self._see_s is None else (self._see_s + see_s) / 2
 
     def _rate(self, seq: Sequence) -> float:
         """The expected share of right guesses: the sequence's own, and that of all while it has few."""
@@ -193,11 +206,12 @@ class AdaptiveGuesses:
 
     def _trial(self, able: list[Sequence]) -> list[Sequence]:
         """The sequences that guess once though it does not pay, to see whether it still does not; mostly none."""
-        room, chosen = int(self._num_tokens * _TRIAL_SHARE) + 1, list[Sequence]()
+        see_s = (self._draft_costs.seconds(1) or 0.0) / _SEEN_PER_TURN if self._see_s is None else self._see_s
+        room, chosen = _TRIAL_SHARE * self._quiet_s, list[Sequence]()
         for num_behind, seq in sorted(((self._guesser.num_behind(seq), seq) for seq in able), key=lambda each: each[0]):
-            if num_behind > room:
+            room -= num_behind * see_s
+            if room < 0:
                 break
-            room -= num_behind
             chosen.append(seq)
         if chosen:
             self._holds_for = 1

@@ -4,7 +4,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from statistics import median
 
-_NUM_KEPT = 9
+_NUM_KEPT = 5
 """Measurements of a number of rows: the median of so many bears with a slow step in between."""
 
 
