@@ -71,7 +71,7 @@ def test_shards_without_an_index(tmp_path, make_model, checkpoint):
     ("name", "said"),
     [
         ("consolidated.safetensors", "Mistral's own layout; take the copy that holds model.safetensors"),
-        ("adapter_model.safetensors", r"an adapter \(PEFT\) without its model; merge it"),
+        ("adapter_model.safetensors", r"an adapter \(PEFT\) without its model; give the model"),
         (
             "weights.safetensors",
             "holds weights.safetensors and no model.safetensors; if it is the whole model, rename it",
