@@ -29,13 +29,17 @@ RUNS = {
         "--streams 1 --steps 1 --input-len 8 --executor uni",
         rf"(?s)prefill, 8 tokens, ms \| {FIGURE} .*decode, 1 streams, ms \| {FIGURE} .* call and back, us \| {FIGURE} ",
     ),
+    "fleet": (
+        "--model demo --seconds 0.5 --clients 2 --tokens 2",
+        rf"(?s)alternating +1 +\d+ +\d+ +{FIGURE}s .*mixed +1 +\d+ +\d+ +{FIGURE}s ",
+    ),
     "guided": (
         "--shape tiny --num-prompts 2 --input-len 8 --output-len 4 --repeat 1",
         rf"plain {FIGURE} tokens/s, guided {FIGURE}, ratio {FIGURE} ",
     ),
     "gpu_occupancy": (
         "--kind decode --capability 90 --shipped",
-        r"decode, bf16, D 128 \| 64, 4, 5 \| 90 \| \d+ \| \d+ \|",
+        r"decode, bf16, D 128 \| 64, 2, 3 \| 90 \| \d+ \| \d+ \|",
     ),
     "gpu_host": ("", r"a layer, mixed \| \d+ \| \d+ \|"),
     "gpu_warm_up": ("--kind ahead", r'"ahead": ([89]|1\d), "behind": 0'),
@@ -55,6 +59,10 @@ RUNS = {
     "kv_dtype": (
         "--shape tiny --num-prompts 2 --input-len 8 --output-len 4",
         rf"(?s)greedy, fp8, scales: .* fp8, scales cache: error {FIGURE}, top-1 {FIGURE}%",
+    ),
+    "lora": (
+        f"--model {ROOT / 'src' / 'lullm' / 'demo'} --adapters 2 --streams 2 --rounds 1 --input-len 4 --output-len 4",
+        rf"2 adapters: +{FIGURE} -> +{FIGURE} tok/s, {FIGURE} of off",
     ),
     "load": ("--clients 6 --waves 1 --fits 4", r"(?s)wave 0: 6 ended, 0 failed, \d+ tok/s.*exit code 0"),
     "memory waste": (

@@ -23,7 +23,7 @@ from .target import Target
 
 NUM_CLIENTS = 12
 IDLE_S = 30.0
-_HELD = re.compile(r"^lullm_(?:num_requests_(?:running|waiting|swapped)|kv_cache_usage_ratio)\S* (\S+)", re.M)
+_HELD = re.compile(r"^lullm_(?:num_requests_(?:running|waiting|swapped)|kv_cache_usage_ratio)(?:\{.*\})? (\S+)", re.M)
 QUESTION = {"prompt": "hello world", "max_tokens": 20, "temperature": 0, "ignore_eos": True}
 
 
