@@ -23,12 +23,12 @@ SLEEP_PATHS = frozenset(
         *("/release_memory_occupation", "/resume_memory_occupation", "/reset_prefix_cache", "/collective_rpc"),
     }
 )
-"""The endpoints that need the admin key. Without one they are as open as the others, but to local programs only:
-`Listener.check_exposure` keeps out the network, `WebPolicy` keeps out web pages in a local browser.
-"""
 FLEET_PATHS = frozenset({"/models/load", "/models/unload"})
 """Those that a server with several models has besides."""
 ADMIN_PATHS = SLEEP_PATHS | FLEET_PATHS | LORA_PATHS
+"""The endpoints that need the admin key. Without one they are as open as the others, but to local programs only:
+`Listener.check_exposure` keeps out the network, `WebPolicy` keeps out web pages in a local browser.
+"""
 MAX_IGNORED = 16  # names in a header
 REQUEST_ID = r"[A-Za-z0-9._:\-]{1,128}"
 """Request ids that are safe in a header and a log line."""
