@@ -86,8 +86,9 @@ $(VENV)/.installed: $(VENV)/.torch pyproject.toml $(NATIVE)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e .
 	touch $@
 
+# By name, not from the folder: lullm is there, and pip would build the native ops a second time (seven minutes).
 $(VENV)/.installed-test: $(VENV)/.installed tests/constraints.txt
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c tests/constraints.txt -e ".[test]"
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c tests/constraints.txt "lullm[test]"
 	touch $@
 
 $(VENV)/.installed-release: pyproject.toml

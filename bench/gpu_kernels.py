@@ -236,7 +236,7 @@ def draw_figures() -> dict[str, float]:
                     torch.full((rows,), value, dtype=dtype, device="cuda")
                     for value, dtype in (
                         (temperature, torch.float32), (top_k, torch.int32), (top_p, torch.float64),
-                        (-float("inf"), torch.float32), (0.5, torch.float64),
+                        (-float("inf"), torch.float32), (1, torch.int64),
                     )
                 )
             )  # fmt: skip

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-INTEGERS = ("starts", "context_lens", "block_tables", "semaphores", "top_k", "counts", "order")
+INTEGERS = ("starts", "context_lens", "block_tables", "semaphores", "top_k", "counts", "order", "state")
 LONGS = ("slots", "positions", "tokens", "table", "keys", "load", "expert")
-DOUBLES = ("top_p",)
-FLOATS = ("scales", "sinks", "partial", "cos_sin", "logits", "scratch", "temperatures", "floors",
+DOUBLES = ("top_p", "runners")
+FLOATS = ("scales", "sinks", "partial", "cos_sin", "logits", "scratch", "chunks", "temperatures", "floors",
           "shares")  # fmt: skip
 UNALIGNED = (
-    "query_starts_ptr", "context_lens_ptr", "block_tables_ptr", "num_spans", "num_pairs", "num_caches", "table_stride",
+    "query_starts_ptr", "context_lens_ptr", "block_tables_ptr", "num_spans", "num_pairs", "num_caches", "num_rows",
+    "table_stride",
 )  # fmt: skip
 INSTRUCTIONS = {
     "tcgen05.mma": "tcgen05", "wgmma.mma_async": "wgmma", "mma.sync": "mma", "cp.async.bulk.tensor": "TMA",

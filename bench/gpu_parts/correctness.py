@@ -71,7 +71,7 @@ def _attention(case: AttentionCase, is_small: bool) -> Check:
 
 
 def _draw(case: DrawCase, is_small: bool) -> Check:
-    from lullm.ops.triton.sampling import draw_tokens
+    from lullm.ops.triton.draw.tokens import draw_tokens
 
     return case.name, lambda device: check_draw(case.small() if is_small else case, device, draw_tokens)
 

@@ -16,7 +16,10 @@ ROOT = BENCH.parent
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`run` is 'module:function' of a `Lines`; or `tests` are given to pytest; or a `tool` runs the module."""
+    """`run` is 'module:function' of a `Lines`; or `tests` are given to pytest; or a `tool` runs the module.
+
+    workers: processes of pytest that share the device, where most of the time is compiling.
+    """
 
     name: str
     limit_s: int
@@ -24,17 +27,18 @@ class Row:
     run: str = ""
     tests: tuple[str, ...] = ()
     tool: tuple[str, ...] = ()
+    workers: int = 1
 
 
 FIRST = (
-    Row("facts", 10, "what machine this is", "gpu_parts.facts:run"),
+    Row("facts", 15, "what machine this is", "gpu_parts.facts:run"),
     Row("contact", 40, "the driver: arenas, graphs over them, pinned memory", "gpu_parts.contact:run"),
     Row("kernels", 60, "all kernels at production shapes, against float32", "gpu_parts.correctness:run"),
     Row("engine", 55, "graphs, overlap, hidden waits, sleep, prefix hits, swap", "gpu_parts.engine:run"),
     Row("profile", 40, "where the time of a step goes", "gpu_parts.profile:run"),
-    Row("products", 20, "ceilings, and cuBLAS at few rows", "gpu_parts.products:run"),
-    Row("tiles", 90, "the tiles of attention, the goals of its kernels", "gpu_tiles:run"),
-    Row("swap", 60, "how many programs may copy beside a product", "gpu_parts.swap:run"),
+    Row("products", 45, "ceilings, cuBLAS and tiles at few rows", "gpu_parts.products:run"),
+    Row("tiles", 85, "the tiles of attention, the goals of its kernels", "gpu_tiles:run"),
+    Row("swap", 30, "how many programs may copy beside a product", "gpu_parts.swap:run"),
     Row("sleep", 75, "sleep and wake-up of 8B, by parts", "gpu:run_sleep"),
     Row("goals", 100, "decoding of 8B and 0.6B, the mix", "gpu:run_goals"),
 )
@@ -42,8 +46,12 @@ FIRST = (
 
 _SANITIZED = "gpu_parts.rest.sanitized:run"
 REST = (
-    Row("kernel-tests", 170, "tests/ops/triton on the device", tests=("tests/ops/triton",)),
+    Row("kernel-tests", 170, "tests/ops/triton on the device", tests=("tests/ops/triton",), workers=8),
     Row("engine-tests", 140, "transformers' tokens, preemption", tests=("tests/gpu/test_engine.py",)),
+    Row("family-tests", 240, "every family, the CPU's tokens", tests=("tests/gpu/test_families.py",),
+        workers=12),
+    Row("feature-tests", 150, "adapters, pictures, guesses, a fleet", tests=("tests/gpu/test_features.py",),
+        workers=4),
     Row("sleep-tests", 90, "20 cycles, two engines", tests=("tests/gpu/test_sleep.py",)),
     Row("memcheck", 90, "reads and writes out of bounds", _SANITIZED, tool=("compute-sanitizer",)),
     Row("racecheck", 90, "shared memory without a barrier", _SANITIZED,
@@ -67,7 +75,7 @@ def command_of(row: Row, lines: Path) -> list[str] | None:
         pytest = [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider", "-p", "gpu_parts.rest.pytest_lines",
                   "-o", "filterwarnings=", "-o", f"faulthandler_timeout={row.limit_s - 20}",
                   "-m", "not slow"]  # fmt: skip
-        workers = ["-n", "8"] if row.name == "kernel-tests" and find_spec("xdist") else []  # most is compiling
+        workers = ["-n", str(row.workers)] if row.workers > 1 and find_spec("xdist") else []
         return [*pytest, *workers, "--ignore=tests/ops/triton/test_compile.py", *row.tests]
     command = [sys.executable, str(BENCH / "gpu_check.py"), "--row", row.name, "--lines", str(lines)]
     if row.tool:

@@ -16,15 +16,15 @@ def kernels():
         elementwise,
         prefill_attention,
         rope_cache,
-        sampling,
     )
+    from lullm.ops.triton.draw import race, threshold
     from lullm.ops.triton.launch import Kernel
     from lullm.ops.triton.product import few_rows, invariant
 
     attention = decode_attention, prefill_attention
-    modules = *attention, block_copy, elementwise, few_rows, invariant, rope_cache, sampling
+    modules = *attention, block_copy, elementwise, few_rows, invariant, rope_cache, threshold, race
     found = {name: kernel for m in modules for name, kernel in vars(m).items() if isinstance(kernel, Kernel)}
-    assert len(found) == 9
+    assert len(found) == 11
     return found
 
 

@@ -19,7 +19,7 @@ def run(lines: Lines) -> None:
     from lullm.ops.triton.attention import attention
     from lullm.ops.triton.decode_attention import MAX_NUM_KV_HEADS
     from lullm.ops.triton.device import launch_device
-    from lullm.ops.triton.sampling import draw_tokens
+    from lullm.ops.triton.draw.tokens import draw_tokens
 
     device = launch_device()
     rows = {name: check for name, check in row_cases(device).items() if "8192" not in name and "2^31" not in name}

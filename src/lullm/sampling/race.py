@@ -7,7 +7,7 @@ There is no generator to seed, save or advance. A draw gives the same token in a
 worker and after a sleep.
 
 It uses integers, and float64 in a fixed order without libm, so that every back end gives the same bits: this file,
-`ops/cpu/csrc/race.h` and `ops/triton/sampling.py`.
+`ops/cpu/csrc/race.h` and `ops/triton/draw/`.
 """
 
 import functools

@@ -72,7 +72,7 @@ class Sampler:
         vocab_size: V, the width of the logits.
         logprobs_mode: 'raw_logprobs': of the model's own logits; 'processed_logprobs': after penalties, bias,
             restrictions and (for draws that are not greedy) temperature and truncation.
-        choose: `Ops.draw_tokens`, where a device has it: one launch for all stages from the greedy choice on.
+        choose: `Ops.draw_tokens`, where a device has it: all stages from the greedy choice on.
         forbid: `Ops.forbid_`.
         choose_allowed: `Ops.draw_allowed`, where a device has it. Then only refused tokens need masks, and draws that
             only a guide restricts do not change their logits.

@@ -81,7 +81,7 @@ TOYS = {
     "gpu_parts.contact": _contact,
     "gpu_parts.correctness": _correctness,
     "gpu_parts.engine": _engine,
-    "gpu_parts.products": lambda module: {"ROWS": (1, 2), "MAX_WEIGHTS": 1},
+    "gpu_parts.products": lambda module: {"ROWS": (1, 2), "MAX_WEIGHTS": 1, "MAX_TILES": 1},
     "gpu_parts.profile": lambda module: {"ROWS": (1, 2), "NUM_STEPS": 2, "CONTEXT_LEN": 5, "MIXED_TOKENS": 24},
     "gpu_parts.rest.sanitized": _sanitized,
     "gpu_parts.row": _rows,

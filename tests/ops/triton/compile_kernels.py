@@ -1,7 +1,7 @@
 """Compiles kernels for a compute capability without a GPU, as `launch_*` would. Run by test_compile.py.
 
 Usage: compile_kernels.py NAME ...:
-'rope', 'norm', 'silu', 'copy', 'draw', 'linear'; 'rows', 'gated rows' and 'few outputs'
+'rope', 'norm', 'silu', 'copy', 'linear'; 'scan', 'limit', 'race' (of a draw); 'rows', 'gated rows' and 'few outputs'
 (products of one or two rows); 'sort', 'few', 'many' (products of experts), 'sum'; or 'decode', 'prefill', 'split' (a
 prefill whose keys are) and 'invariant' with a type of values in the cache, a head size and a compute capability (90),
 as in decode-bf16-128-80. 'capped decode-...': with a soft cap, sinks and a window. One line of JSON per kernel: its
@@ -17,12 +17,13 @@ from gpu_parts.compiled import compile_attention, compile_kernel
 
 from lullm.ops.triton import tile
 from lullm.ops.triton.block_copy import _copy_kernel
+from lullm.ops.triton.draw.race import _race_kernel
+from lullm.ops.triton.draw.threshold import _limit_kernel, _scan_kernel
 from lullm.ops.triton.elementwise import _rms_norm_kernel, _silu_mul_kernel
 from lullm.ops.triton.layer import experts
 from lullm.ops.triton.product.few_rows import _few_rows_kernel
 from lullm.ops.triton.product.invariant import _linear_kernel
 from lullm.ops.triton.rope_cache import _rope_and_cache_kernel
-from lullm.ops.triton.sampling import _draw_kernel
 
 ITEM_BYTES = {"bf16": 2, "fp16": 2, "fp8e4nv": 1, "fp32": 4}
 
@@ -75,7 +76,7 @@ def compile_named(name):
     if name in ("rows", "gated rows", "few outputs"):
         outputs, inputs = {"rows": (6144, 4096), "gated rows": (2 * 12288, 4096), "few outputs": (1024, 2048)}[name]
         chosen, is_gated = tile.few_rows_tile(outputs, inputs), name.startswith("gated")
-        sizes = {"OUTPUTS": outputs // 2 if is_gated else outputs, "INPUTS": inputs, "HAS_BIAS": False}
+        sizes = {"NUM_ROWS": 2, "OUTPUTS": outputs // 2 if is_gated else outputs, "INPUTS": inputs, "HAS_BIAS": False}
         blocks = {"BLOCK_OUTPUTS": chosen.block_outputs, "BLOCK_INPUTS": chosen.block_inputs, "IS_GATED": is_gated}
         return compile_kernel(_few_rows_kernel, sizes | blocks, chosen.num_warps, 3)
     if name == "copy":
@@ -85,9 +86,14 @@ def compile_named(name):
         chosen = tile.linear_tile(torch.bfloat16)
         sizes = {"OUTPUTS": 3072, "INPUTS": 1024, "HAS_BIAS": True}
         return compile_kernel(_linear_kernel, sizes | blocks_of(chosen), chosen.num_warps, chosen.num_stages)
-    sizes = {"VOCAB_SIZE": 151936, "CHUNK": 512, "NUM_CHUNKS": 297, "BLOCK_CHUNKS": 512}
-    room = {"ROOM": tile.SAMPLING_ROOM, "BLOCK": tile.SAMPLING_BLOCK, "WRITES_LOGITS": True}
-    return compile_kernel(_draw_kernel, sizes | room, tile.SAMPLING_WARPS, 3)
+    sizes = {"VOCAB_SIZE": 151936, "BLOCK": tile.SAMPLING_BLOCK}
+    if name == "race":
+        parts = {"NUM_PARTS": 19, "BLOCK_PARTS": 32, "WRITES_LOGITS": True}
+        return compile_kernel(_race_kernel, sizes | parts, tile.PART_WARPS, 3)
+    chunks = sizes | {"CHUNK": 512, "NUM_CHUNKS": 297, "ROOM": tile.SAMPLING_ROOM}
+    if name == "scan":
+        return compile_kernel(_scan_kernel, chunks, tile.PART_WARPS, 3)
+    return compile_kernel(_limit_kernel, chunks | {"BLOCK_CHUNKS": 512}, tile.LIMIT_WARPS, 3)
 
 
 for wanted in sys.argv[1:]:

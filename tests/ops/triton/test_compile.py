@@ -57,9 +57,9 @@ def assert_compiles(names, tmp_path):
 def test_usual_kernels(tmp_path):
     attention = ["decode-bf16-128", "prefill-bf16-128", "split-bf16-128", "invariant-bf16-128", "decode-bf16-128-80"]
     experts = ["sort", "few", "many", "sum"]
-    rows = ["rows", "gated rows", "few outputs"]
-    found = assert_compiles([*attention, *experts, "rope", "norm", "silu", "copy", "draw", "linear", *rows], tmp_path)
-    in_chain = {"decode-bf16-128", "rope", "norm", "silu", "draw", *rows}
+    rows, draw = ["rows", "gated rows", "few outputs"], ["scan", "limit", "race"]
+    found = assert_compiles([*attention, *experts, "rope", "norm", "silu", "copy", *draw, "linear", *rows], tmp_path)
+    in_chain = {"decode-bf16-128", "rope", "norm", "silu", *draw, *rows}
     assert {name for name, each in found.items() if each.before_wait is not None} == in_chain
     early = {name: set(found[name].before_wait) for name in in_chain if found[name].before_wait}
     assert early == {name: {"ld.global"} for name in rows}, "a tile of the weight, which no kernel writes"

@@ -6,8 +6,9 @@ import torch
 
 from lullm.ops.activation import activate
 from lullm.ops.table import ATTENTION_FEATURES, Ops
-from lullm.ops.triton import attention, block_copy, elementwise, rope_cache, sampling
+from lullm.ops.triton import attention, block_copy, elementwise, rope_cache
 from lullm.ops.triton.decode_attention import MAX_NUM_KV_HEADS
+from lullm.ops.triton.draw.tokens import draw_tokens
 from lullm.ops.triton.launch import compiling_ahead
 from lullm.ops.triton.layer import experts, state
 from lullm.ops.triton.product import invariant
@@ -38,7 +39,7 @@ TRITON_OPS = Ops(
     compiling_ahead=compiling_ahead,
     copy_blocks=block_copy.copy_blocks,
     swap_blocks=block_copy.swap_blocks,
-    draw_tokens=sampling.draw_tokens,
+    draw_tokens=draw_tokens,
     is_recordable=True,
     # A row of latents has 576 elements, and 128 heads read it: no tile holds them.
     attention_features=ATTENTION_FEATURES - {"latents"},

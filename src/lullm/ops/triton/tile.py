@@ -1,9 +1,9 @@
 """The shipped configurations of the kernels: plain data, chosen by shape and never searched at start.
 
 They are computed from the sizes of registers and shared memory of compute capability 9.0 (64 KiB of registers per 4
-warps at full use, 227 KiB of shared memory per multiprocessor), 8.0 and 10.0, and were compiled for them. An H100 has
-run those of 9.0 (docs/gpu.md). `DECODE_CANDIDATES` and `PREFILL_CANDIDATES` are for a search on a device; its winners
-belong into `_DECODE` and `_PREFILL`.
+warps at full use, 227 KiB of shared memory per multiprocessor), 8.0 and 10.0, and were compiled for them. An H100 and
+an H200 have run those of 9.0 (docs/gpu.md). `DECODE_CANDIDATES` and `PREFILL_CANDIDATES` are for a search on a device;
+its winners belong into `_DECODE` and `_PREFILL`.
 """
 
 import dataclasses
@@ -31,12 +31,13 @@ quarter of them.
 """
 
 SAMPLING_BLOCK = 1024 if IS_INTERPRETED else 8192
-"""Logits per turn of the sampling kernel: a multiple of its chunks of 512."""
+"""Logits per program of a draw's first and last launch, and per turn of the second: a multiple of its chunks of 512."""
 
 SAMPLING_ROOM = 64 if IS_INTERPRETED else 4096
 """Candidates per row that are copied and searched separately. A row with more of them is searched as a whole."""
 
-SAMPLING_WARPS = 16
+PART_WARPS = 8
+LIMIT_WARPS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,15 @@ class FewRowsTile:
 
 _MANY_OUTPUTS = 2048
 """Below, four outputs a program make fewer programs than 132 multiprocessors can hide latencies with."""
+
+
+FEW_ROWS_CANDIDATES = [
+    FewRowsTile(block_outputs, block_inputs, num_warps)
+    for block_outputs, block_inputs, num_warps in (
+        (2, 512, 4), (4, 512, 4), (8, 512, 4), (2, 1024, 4), (4, 1024, 4), (8, 1024, 8), (2, 2048, 4), (4, 2048, 8),
+        (4, 256, 2), (4, 512, 2),
+    )
+]  # fmt: skip
 
 
 def few_rows_tile(num_outputs: int, num_inputs: int) -> FewRowsTile:

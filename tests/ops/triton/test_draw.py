@@ -8,7 +8,7 @@ import torch
 
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.triton.device import launch_device
-from lullm.ops.triton.sampling import draw_tokens
+from lullm.ops.triton.draw.tokens import draw_tokens
 from lullm.sampling.race import choose_tokens
 from lullm.sampling.truncation import scale_by_temperature_, truncate_
 from lullm.types.sampling_params import SamplingParams
