@@ -169,8 +169,10 @@ def test_the_life_of_an_adapter(qwen3_folder, loras, expected, tmp_path):
         assert list(llm.llm_engine.model_executor.driver_worker.adapters._read) == [1, 3]  # pinned, and the newest
         assert generate(llm, PROMPTS, second) == expected[2]
         assert llm.remove_lora(1) and llm.list_loras() == {2, 3}
-        # The same id again is another adapter: no KV of the first is found.
+        # The same id again is another adapter, by its content: the KV of that is found, none of the first.
+        hits = llm.llm_engine.stats().prefix_cache_hits_total
         assert generate(llm, PROMPTS, LoRARequest("again", 1, third.lora_path)) == expected[3]
+        assert llm.llm_engine.stats().prefix_cache_hits_total > hits
 
 
 def test_a_removed_adapter_serves_its_requests_to_their_ends(qwen3_folder, loras, expected):
@@ -188,8 +190,9 @@ def test_a_removed_adapter_serves_its_requests_to_their_ends(qwen3_folder, loras
         assert list(engine.model_executor.driver_worker.adapters._read) == [4], "the removed ones are forgotten"
 
 
-def test_a_folder_that_is_gone(qwen3_folder, loras, expected, tmp_path):
-    """A request whose adapter cannot be read again ends with the reason; others go on."""
+@pytest.mark.parametrize("change", ["gone", "changed"])
+def test_a_folder_that_is_not_what_it_was(qwen3_folder, loras, expected, tmp_path, change):
+    """A request whose adapter cannot be read again ends with the reason; others go on. Other content has other KV."""
     folder = tmp_path / "gone"
     shutil.copytree(loras[0].lora_path, folder)
     with LLM(str(qwen3_folder), **OPTIONS, **ADAPTING) as llm:
@@ -197,10 +200,13 @@ def test_a_folder_that_is_gone(qwen3_folder, loras, expected, tmp_path):
         assert generate(llm, PROMPTS, gone) == expected[1]
         assert generate(llm, PROMPTS, loras[1]) == expected[2]  # the first is not kept
         shutil.rmtree(folder)
+        if change == "changed":
+            shutil.copytree(loras[2].lora_path, folder)
         params = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
         outputs = llm.generate(PROMPTS[:2], params, use_tqdm=False, lora_request=[gone, loras[1]])
         assert outputs[0].outputs[0].finish_reason == "abort"
         assert "its adapter cannot be read again" in outputs[0].outputs[0].stop_reason
+        assert change == "gone" or "has changed since it was added" in outputs[0].outputs[0].stop_reason
         assert [outputs[1].outputs[0].token_ids] == expected[2][1]
 
 

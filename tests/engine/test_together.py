@@ -1,5 +1,8 @@
 """What changes how a token is computed, two at a time: adapters, pictures, a draft model, another process."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 from kit.engine.prompts import random_prompts
 from kit.engine.same_tokens import tokens_of
@@ -93,11 +96,58 @@ def test_a_draft_model_guesses_behind_pictures(llava):
         assert llm.llm_engine.stats().drafts_total > 0
 
 
-def test_adapters_neither_hibernate_nor_join_a_fleet(qwen3_folder, tmp_path):
-    with LLM(str(qwen3_folder), enable_lora=True, **OPTIONS) as llm:
-        for call in (llm.llm_engine.hibernate, llm.llm_engine.resume):
-            with pytest.raises(HibernationError, match="enable_lora does not hibernate yet"):
-                call(tmp_path / "h")
-        assert generate(llm, PROMPTS[:1])
+def write_adapters(qwen3_folder, tmp_path, num):
+    folders = (write_adapter(tmp_path / f"a{n}", qwen3_folder, seed=n, rank=4, alpha=8.0) for n in range(num))
+    return [LoRARequest(f"a{n}", n + 1, str(folder)) for n, folder in enumerate(folders)]
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 9])
+@pytest.mark.parametrize("elsewhere", [{}, {"max_loras": 1}, {"max_num_seqs": 2}], ids=str)
+def test_adapters_go_on_elsewhere(qwen3_folder, tmp_path, num_steps, elsewhere):
+    """Where there are fewer places, or sequences, some are computed again; KV is found by the content of adapters."""
+    options = {**OPTIONS, "enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
+    each = [*write_adapters(qwen3_folder, tmp_path, 3), None]
+    with LLM(str(qwen3_folder), **options) as llm:
+        expected = generate(llm, PROMPTS, lora_request=each)
+    found = {}
+    with LLM(str(qwen3_folder), **options) as llm:
+        llm.llm_engine.add_lora(LoRARequest("other", 9, each[0].lora_path))  # numbers there are not numbers here
+        for number, (prompt, lora) in enumerate(zip(PROMPTS, each, strict=True)):
+            llm.llm_engine.add_request(str(number), prompt, GREEDY, lora_request=lora)
+        for _ in range(num_steps):
+            llm.llm_engine.step()
+        llm.llm_engine.hibernate(tmp_path / "h")
+    with LLM(str(qwen3_folder), **options | elsewhere) as llm:
+        report = llm.llm_engine.resume(tmp_path / "h")
+        assert report.request_ids == tuple(map(str, range(len(PROMPTS))))
+        assert elsewhere or not report.num_recomputed
+        while llm.llm_engine.has_unfinished_requests():
+            for output in llm.llm_engine.step():
+                found[output.request_id] = list(output.outputs[0].token_ids)
+        assert generate(llm, PROMPTS, lora_request=each) == expected
+    assert [found[str(number)] for number in range(len(PROMPTS))] == expected
+
+
+def test_what_an_adapter_needs_elsewhere(qwen3_folder, tmp_path):
+    options = {**OPTIONS, "enable_lora": True, "max_lora_rank": 8}
+    [lora] = write_adapters(qwen3_folder, tmp_path, 1)
+    with LLM(str(qwen3_folder), **options) as llm:
+        llm.llm_engine.add_request("0", PROMPTS[0], GREEDY, lora_request=lora)
+        llm.llm_engine.step()
+        llm.llm_engine.hibernate(tmp_path / "h")
+    with (
+        LLM(str(qwen3_folder), **OPTIONS) as llm,
+        pytest.raises(HibernationError, match="'0' needs its adapter: .* enable_lora=True"),
+    ):
+        llm.llm_engine.resume(tmp_path / "h")
+    shutil.rmtree(lora.lora_path)
+    write_adapter(Path(lora.lora_path), qwen3_folder, seed=5, rank=4, alpha=8.0)
+    with LLM(str(qwen3_folder), **options) as llm:
+        with pytest.raises(HibernationError, match="needs the adapter 'a0' as it was; .* has another content now"):
+            llm.llm_engine.resume(tmp_path / "h")
+        assert len(generate(llm, PROMPTS[:1], lora_request=lora)[0]) == GREEDY.max_tokens, "the engine goes on"
+
+
+def test_adapters_do_not_join_a_fleet(qwen3_folder):
     with pytest.raises(UnsupportedError, match="enable_lora: .* serve their model alone"):
         check_fits_a_fleet(EngineConfig(model=str(qwen3_folder), enable_lora=True))

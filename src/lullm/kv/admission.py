@@ -151,7 +151,7 @@ class BlockAdmission:
     def empty_tables(self, of: Sequence | BlockHashes) -> tuple[BlockTable, ...]:
         """New tables for a sequence, hashed as the sequence or the older hashes say."""
         salt = of.cache_salt if isinstance(of, Sequence) else of.salt
-        hashes = BlockHashes(self._block_size, self.root, salt, of.adapter, of.tiles)
+        hashes = BlockHashes(self._block_size, self.root, salt, of.adapter_digest, of.tiles)
         release_later = self._pools.release_later
         return tuple(
             BlockTable(self._device, hashes, index)

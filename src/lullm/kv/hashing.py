@@ -49,24 +49,24 @@ class BlockHashes:
     takes a millisecond.
 
     Args:
-        salt, adapter: of the sequence's request; only sequences with the same find its blocks. Adapter 0: none.
+        salt, adapter_digest: of the sequence's request; only sequences with the same find its blocks.
         tiles: of its pictures.
     """
 
-    __slots__ = ("_chain", "_root", "adapter", "block_size", "salt", "tiles")
+    __slots__ = ("_chain", "_root", "adapter_digest", "block_size", "salt", "tiles")
 
     def __init__(
         self,
         block_size: int,
         root: bytes = ROOT_HASH,
         salt: str = "",
-        adapter: int = 0,
+        adapter_digest: bytes = b"",
         tiles: Sequence[TilePlace] = (),
     ) -> None:
         self.block_size = block_size
-        self.salt, self.adapter, self.tiles = salt, adapter, tiles
-        if adapter:
-            root = salted_root(root + b"adapter" + adapter.to_bytes(8, "big"))
+        self.salt, self.adapter_digest, self.tiles = salt, adapter_digest, tiles
+        if adapter_digest:
+            root = salted_root(root + b"adapter" + adapter_digest)
         self._root = salted_root(root + b"request" + salt.encode("utf-8", "surrogatepass")) if salt else root
         self._chain: list[bytes] = []
 
@@ -85,6 +85,6 @@ class BlockHashes:
     def copy(self) -> "BlockHashes":
         """Hashes for a sequence that has the same tokens so far."""
         child = BlockHashes(self.block_size, self._root, tiles=self.tiles)
-        child.salt, child.adapter = self.salt, self.adapter
+        child.salt, child.adapter_digest = self.salt, self.adapter_digest
         child._chain = self._chain.copy()
         return child

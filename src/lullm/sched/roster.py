@@ -168,7 +168,8 @@ class Roster:
     def _make(self, group: SequenceGroup, token_ids: list[int]) -> Sequence:
         request = group.request
         seq = Sequence(self._num_seqs_made, len(group.seqs), token_ids, len(request.prompt_token_ids))
-        seq.cache_salt, seq.adapter, seq.tiles = request.cache_salt, request.adapter, request.tiles
+        seq.cache_salt, seq.tiles = request.cache_salt, request.tiles
+        seq.adapter_digest = request.adapter_digest
         self._num_seqs_made += 1
         group.add(seq)
         return seq

@@ -79,8 +79,8 @@ class GenerateRequest:
     `ignore_eos`. `bad_words_ids`: `bad_words` as token sequences to forbid. `guide`: the grammar of
     `structured_outputs`. `pooling`: the prompt is pooled, and no tokens are drawn; then `params` are `NO_TOKENS`.
     `cache_salt`: only requests with the same salt share cached prefixes. `reply`: how the answer to a conversation is
-    read; None: as text. `lora`: the adapter to compute with; `adapter`: the number that the engine gives it, 0: none.
-    `tiles`: of the prompt's pictures, in order.
+    read; None: as text. `lora`: the adapter to compute with; `adapter`: the number that the engine gives it, 0: none;
+    `adapter_digest`: of its content. `tiles`: of the prompt's pictures, in order.
     """
 
     request_id: str
@@ -98,6 +98,7 @@ class GenerateRequest:
     reply: ReplyRules | None = None
     lora: LoRARequest | None = None
     adapter: int = 0
+    adapter_digest: bytes = b""
     tiles: tuple[TilePlace, ...] = ()
 
 

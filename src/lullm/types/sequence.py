@@ -49,7 +49,7 @@ class Sequence:
 
     `num_computed_tokens` tokens have their KV in the cache, or get it in a step that is planned. The last `num_pending`
     tokens are PENDING_TOKEN: planned steps draw them. `index` numbers the sequence within its group. Only beams have
-    `cumulative_logprob`. `cache_salt`, `adapter`, `tiles`: the request's.
+    `cumulative_logprob`. `cache_salt`, `adapter_digest`, `tiles`: the request's.
     """
 
     seq_id: int
@@ -62,7 +62,7 @@ class Sequence:
     stop_reason: int | str | None = None
     cumulative_logprob: float = 0.0
     cache_salt: str = ""
-    adapter: int = 0
+    adapter_digest: bytes = b""
     tiles: tuple[TilePlace, ...] = ()
     # Made once, since it is the same at every step.
     draw_params: DrawParams | None = None

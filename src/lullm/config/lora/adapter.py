@@ -1,5 +1,6 @@
 """AdapterConfig: what the `adapter_config.json` of a LoRA adapter says, checked once."""
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -45,6 +46,18 @@ _WITHOUT_EFFECT = frozenset(
      "ensure_weight_tying", "velora_config")
 )  # fmt: skip
 """Keys about the training, or about which layers have tensors."""
+
+
+def adapter_digest(folder: Path) -> bytes:
+    """A digest of an adapter's content, 16 bytes. Reads its files: 0.1 s for 100 MB. Raises ModelLoadError."""
+    digest = hashlib.blake2b(digest_size=16, person=b"lullm-adapter")
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
+        try:
+            with open(folder / name, "rb") as file:
+                digest.update(hashlib.file_digest(file, hashlib.blake2b).digest())
+        except OSError as error:
+            raise ModelLoadError(f"{folder}: cannot read {name}: {error.strerror}") from None
+    return digest.digest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from lullm.engine.assembly import bytes_per_block
 from lullm.engine.hibernation.hibernation import Hibernation
 from lullm.engine.input import InputProcessor
 from lullm.engine.lifecycle import Lifecycle
+from lullm.engine.lora.adapters import Adapters
 from lullm.engine.step_loop import StepLoop
 from lullm.errors import EngineAsleepError, HibernatedError, HibernationError, UnsupportedError
 from lullm.executor.executor import Executor
@@ -31,6 +32,7 @@ class HibernationCalls:
     input_processor: InputProcessor
     model_executor: Executor
     lifecycle: Lifecycle
+    _adapters: Adapters
     _loop: StepLoop
     _scheduler: Scheduler
 
@@ -118,6 +120,7 @@ class HibernationCalls:
             self._scheduler,
             self._loop,
             self.input_processor,
+            self._adapters,
             self.tokenizer,
             sys.modules[__name__.partition(".")[0]].__version__,
             bytes_per_block(self.config, self.model_config),

@@ -35,10 +35,11 @@ from lullm.engine.hibernation.queue import (
 )
 from lullm.engine.hibernation.text_image import RequestTextImage
 from lullm.engine.input import InputProcessor
+from lullm.engine.lora.adapters import Adapters
 from lullm.engine.output import RequestText
 from lullm.engine.pooling.output import RequestVector
 from lullm.engine.step_loop import StepLoop
-from lullm.errors import EngineDeadError, HibernationError
+from lullm.errors import EngineDeadError, HibernationError, InvalidRequestError
 from lullm.executor.executor import Executor
 from lullm.log import get_logger
 from lullm.sched.image.group import build_group, new_group_image
@@ -65,6 +66,7 @@ class Hibernation:
     scheduler: Scheduler
     loop: StepLoop
     inputs: InputProcessor
+    adapters: Adapters
     tokenizer: Tokenizer
     version: str
     block_bytes: int
@@ -129,7 +131,6 @@ class Hibernation:
         Raises HibernationError: the folder is damaged, or of another engine; this engine has lost at most the prefixes
         that it had cached.
         """
-        self._check_adapters()
         started = time.perf_counter()
         folder, manifest, data = read_folder(path, self.version)
         self._check_identity(folder, manifest)
@@ -170,15 +171,10 @@ class Hibernation:
         )  # fmt: skip
         return report
 
-    def _check_adapters(self) -> None:
-        if self.config.enable_lora:  # hashes of blocks have numbers that this process gave its adapters
-            raise HibernationError("an engine with enable_lora does not hibernate yet; sleep keeps its conversations")
-
     def _take(self, queued: Sequence[GenerateRequest], outputs: Sequence[EngineOutput]) -> QueueImage:
-        self._check_adapters()
         processor = self.loop.output_processor
         unfinished = [
-            UnfinishedImage(take_request(group.request), image, processor.image(group))
+            UnfinishedImage(take_request(group.request), image, processor.image(group), group.request.adapter_digest)
             for group, image in take_groups(self.scheduler)
         ]
         unfinished += [
@@ -215,13 +211,27 @@ class Hibernation:
         """The groups, and the makers of their outputs."""
         returning, texts = [], []
         for each in queue.unfinished:
-            request = build_request(each.request, shift_s)
+            request = self._with_adapter(build_request(each.request, shift_s), each.adapter_digest)
             group, search = build_group(request, each.group, shift_s, self.config.max_model_len, self.model.vocab_size)
             returning.append(Returning(group, search, each.group))
             texts.append(self._restored_texts(group, each.texts))
         if len({each.group.request_id for each in returning}) < len(returning):
             raise HibernationError("two requests of the hibernation have the same id")
         return returning, texts
+
+    def _with_adapter(self, request: GenerateRequest, digest: bytes) -> GenerateRequest:
+        """The request with its adapter, which must be the one that it had; it stays added."""
+        try:
+            request = self.adapters.admit(request)
+        except InvalidRequestError as error:
+            raise HibernationError(f"request {request.request_id!r} needs its adapter: {error}") from None
+        if digest and request.adapter_digest != digest:
+            assert request.lora is not None, "no other has a digest"
+            raise HibernationError(
+                f"request {request.request_id!r} needs the adapter {request.lora.lora_name!r} as it was; "
+                f"{request.lora.lora_path} has another content now"
+            )
+        return request
 
     def _restored_texts(self, group: SequenceGroup, image: RequestTextImage) -> RequestText | RequestVector:
         is_known = all(0 <= each < self.model.vocab_size for text in image.texts for each in text.token_ids)

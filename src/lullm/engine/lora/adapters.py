@@ -1,4 +1,5 @@
-"""Adapters: the LoRA adapters of one engine, from a request's name for one to a number that workers know.
+"""Adapters: the LoRA adapters of one engine, from a request's name for one to a number that workers know, and a digest
+of its content, by which KV is found again: by the same adapter alone, also in another engine.
 
 Workers keep as many adapters in host memory as `max_cpu_loras` says, those in use included. The one that was not used
 for the longest time goes first. Its folder is read again when a request needs it.
@@ -6,9 +7,11 @@ for the longest time goes first. Its folder is read again when a request needs i
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from lullm.config.json_file import given_path
+from lullm.config.lora.adapter import adapter_digest
 from lullm.config.resolved import ResolvedConfig
 from lullm.errors import InvalidRequestError, ModelLoadError
 from lullm.executor.executor import Executor
@@ -23,7 +26,7 @@ logger = get_logger(__name__)
 
 @dataclass(slots=True)
 class _Known:
-    """An adapter that callers may name. `number`: a new one each time that it is added, so that no KV is mixed up."""
+    """An adapter that callers may name. `number`: a new one each time that it is added."""
 
     lora: LoRARequest
     number: int
@@ -54,6 +57,7 @@ class Adapters:
         self._queue = queue
         self._known: dict[int, _Known] = {}
         self._paths: dict[int, str] = {}  # by number; also of adapters that were removed while in use
+        self._digests: dict[int, bytes] = {}  # of the same
         self._read: dict[int, None] = {}  # numbers of those in host memory, the least recently used first
         self._num_added = 0
 
@@ -86,6 +90,7 @@ class Adapters:
             self._bring(number)
         except BaseException:
             del self._paths[number]
+            self._digests.pop(number, None)
             raise
         self._num_added = number
         self._known[lora.lora_int_id] = _Known(lora, number)
@@ -126,10 +131,10 @@ class Adapters:
             self.add(request.lora)
         except ModelLoadError as error:
             raise InvalidRequestError(str(error), "lora_request") from None
-        number = self._known[request.lora.lora_int_id].number
-        if number in self._read:
-            self._read[number] = self._read.pop(number)
-        return replace(request, adapter=number)
+        known = self._known[request.lora.lora_int_id]
+        if known.number in self._read:
+            self._read[known.number] = self._read.pop(known.number)
+        return replace(request, adapter=known.number, adapter_digest=self._digests[known.number])
 
     @property
     def has_unread(self) -> bool:
@@ -171,8 +176,16 @@ class Adapters:
         while len(self._read) >= self._config.num_kept_loras:
             keeps = pinned | self._queue.in_use()
             self._drop(next((each for each in self._read if each not in keeps), next(iter(self._read))))
-        num_bytes = self._executor.read_adapter(number, self._paths[number])
-        logger.info("adapter: %s in %s", format_bytes(num_bytes), self._paths[number])
+        path = self._paths[number]
+        num_bytes = self._executor.read_adapter(number, path)
+        try:
+            digest = adapter_digest(Path(path))
+            if self._digests.setdefault(number, digest) != digest:
+                raise ModelLoadError(f"{path} has changed since it was added; remove the adapter and add it again")
+        except ModelLoadError:
+            self._executor.drop_adapter(number)
+            raise
+        logger.info("adapter: %s in %s", format_bytes(num_bytes), path)
         self._read[number] = None
         self._queue.readable.add(number)
 
@@ -187,4 +200,4 @@ class Adapters:
         for number in gone - self._queue.in_use() - {group.adapter for group in self._queue}:
             self._drop(number)
             self._queue.forget(number)
-            del self._paths[number]
+            del self._paths[number], self._digests[number]

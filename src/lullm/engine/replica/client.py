@@ -140,9 +140,11 @@ class ReplicaClient(EngineClient):
             self._router.end(ticket)
 
     def _route(self, request: GenerateRequest) -> Ticket:
-        adapter = 0 if request.lora is None else request.lora.lora_int_id  # engines number them for themselves
+        adapter = (
+            b"" if request.lora is None else request.lora.lora_int_id.to_bytes(8, "big")
+        )  # engines read their content
         token_ids, size = request.prompt_token_ids, self.config.block_size
-        hashes = BlockHashes(size, salt=request.cache_salt, adapter=adapter, tiles=request.tiles)
+        hashes = BlockHashes(size, salt=request.cache_salt, adapter_digest=adapter, tiles=request.tiles)
         num_blocks = min(len(token_ids) // self.config.block_size, _MAX_HASHED) * self.config.enable_prefix_caching
         hashes.extend(token_ids, num_blocks)
         return self._router.send(

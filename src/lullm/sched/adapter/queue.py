@@ -48,6 +48,10 @@ class AdapterQueue(GroupQueue):
             yield from queue
 
     @property
+    def num_places(self) -> int:
+        return len(self._adapters)
+
+    @property
     def num_parked(self) -> int:
         """Groups that wait for a place."""
         return sum(map(len, tuple(self._parked.values())))  # also read by other threads
@@ -76,6 +80,15 @@ class AdapterQueue(GroupQueue):
         """The group has ended, wherever it was."""
         if group.adapter_place != NO_PLACE:
             self._users[group.adapter_place].discard(group.request_id)
+
+    def seat(self, group: SequenceGroup) -> None:
+        """A group that does not wait uses a place: its adapter's, or a free one, which there is."""
+        if group.adapter != NO_ADAPTER:
+            place = self._place_of(group.adapter)
+            group.adapter_place = self._free_place() if place == NO_PLACE else place
+            self._has_content[group.adapter_place] &= self._adapters[group.adapter_place] == group.adapter
+            self._adapters[group.adapter_place] = group.adapter
+            self._users[group.adapter_place].add(group.request_id)
 
     def in_use(self) -> set[int]:
         """The adapters of groups that use a place."""

@@ -155,5 +155,6 @@ def _build_sequence(request: GenerateRequest, image: SequenceImage, max_model_le
         stop_reason=image.stop_reason,
         cumulative_logprob=image.cumulative_logprob,
         cache_salt=request.cache_salt,
+        adapter_digest=request.adapter_digest,
         tiles=request.tiles,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from lullm.errors import HibernationError
 from lullm.kv.block_table import NULL_BLOCK
 from lullm.kv.image.image import BlockSpaceImage, PoolImage, TableImage
+from lullm.sched.adapter.queue import NO_ADAPTER
 from lullm.sched.beam import BeamSearch
 from lullm.sched.image.group import BeamImage, GroupImage, take_sequence, times_of
 from lullm.sched.scheduler import Scheduler
@@ -54,7 +55,8 @@ def take_groups(scheduler: Scheduler) -> list[tuple[SequenceGroup, GroupImage]]:
 
 
 def find_room(scheduler: Scheduler, returning: Seq[Returning], blocks: BlockSpaceImage) -> Room:
-    """Who keeps blocks: groups in order, while blocks and sequences last; the others are computed again.
+    """Who keeps blocks: groups in order, while blocks, sequences and places of adapters last; the others are computed
+    again.
 
     Then come findable blocks, those used last first. `scheduler`: has no group.
 
@@ -64,6 +66,7 @@ def find_room(scheduler: Scheduler, returning: Seq[Returning], blocks: BlockSpac
     known = _known_blocks(blocks.device), _known_blocks(blocks.host)
     kept: set[int] = set()
     device, host = _Pool(blocks.device, space.num_blocks), _Pool(blocks.host, space.num_host_blocks)
+    adapters: set[int] = set()
     for number in scheduler.order.sorted([each.group.request for each in returning]):
         each = returning[number]
         group, is_running = each.group, each.image.place == "running"
@@ -75,8 +78,11 @@ def find_room(scheduler: Scheduler, returning: Seq[Returning], blocks: BlockSpac
         if each.image.place != "waiting":
             _check_tables(scheduler, each, known)
             fits = not is_running or group.num_seqs <= num_left
+            used = adapters | {group.adapter} - {NO_ADAPTER}
+            fits = fits and len(used) <= scheduler.waiting.num_places
             if fits and (device if is_running else host).take(_block_ids(each.image.tables)):
                 kept.add(number)
+                adapters = used
                 num_left -= group.num_seqs if is_running else 0
                 continue
         required = space.num_required_blocks(group)
@@ -107,6 +113,7 @@ def bring_back(scheduler: Scheduler, returning: Seq[Returning], kept: Iterable[i
         for seq, of_seq in zip(group.seqs, each.image.seqs, strict=True):
             if not seq.is_finished:
                 images.adopt(seq, of_seq.tables)
+        scheduler.waiting.seat(group)
         if each.image.place == "running":
             scheduler.running.append(group)
         else:
