@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from typing import Any
 
 from lullm.cli.flag.engine import REPLY_OPTIONS, add_engine_flags
 from lullm.cli.flag.model import split_model
@@ -9,6 +10,7 @@ from lullm.cli.flag.sampling import add_sampling_flags, opening, sampling_change
 from lullm.cli.flag.settings import add_config_flag
 from lullm.cli.talk import chat
 from lullm.cli.talk.partner import add_lora_flag, add_url_flags, open_terminal
+from lullm.cli.talk.picture import add_image_flag, picture_parts
 from lullm.cli.talk.terminal import Prompt, Terminal
 from lullm.errors import ConfigError
 
@@ -19,6 +21,7 @@ examples:
   lullm run "What is 17 + 25?"                     the demo model answers
   lullm run Qwen/Qwen3-0.6B "Hello!" "Bye!"        a model of the hub answers two prompts
   lullm run model.gguf - < question.txt            the prompt is what stdin holds
+  lullm run path/to/SmolVLM "What is this?" --image cat.png
   lullm run --url http://127.0.0.1:8000 "Hello!"   a running server answers
   lullm run path/to/folder                         a conversation, as `lullm chat`"""
 
@@ -42,6 +45,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verbose", action="store_true", help="tokens per second on stderr, and the engine's log")
     add_config_flag(parser)
     add_sampling_flags(parser)
+    add_image_flag(parser)
     add_lora_flag(parser)
     add_url_flags(parser)
     add_engine_flags(parser, without=chat.NOT_ENGINE)
@@ -56,17 +60,20 @@ def run(args: argparse.Namespace) -> int:
     if not prompts and sys.stdin is not None and sys.stdin.isatty():
         if args.raw:
             raise ConfigError("--raw needs a prompt")
+        if args.image:
+            raise ConfigError("--image needs a prompt")
         return chat.talk(args)
     sampling_changes(args)  # report a wrong flag before reading
+    pictures = picture_parts(args.image or ())
     prompts = [_stdin(args) if prompt == STDIN else prompt for prompt in prompts or [STDIN]]
     with open_terminal(args) as terminal:
-        _answer_all(args, terminal, prompts)
+        _answer_all(args, terminal, prompts, pictures)
     return 0
 
 
 def _refuse_with_raw(args: argparse.Namespace) -> None:
     """Raises ConfigError: a flag is only for conversations."""
-    given = [name for name in ("system", *sorted(REPLY_OPTIONS)) if getattr(args, name, None) is not None]
+    given = [name for name in ("system", "image", *sorted(REPLY_OPTIONS)) if getattr(args, name, None) is not None]
     if given:
         flags = ", ".join("--" + name.replace("_", "-") for name in given)
         raise ConfigError(f"{flags}: for conversations, and --raw continues a text; leave out one of them")
@@ -84,14 +91,18 @@ def _stdin(args: argparse.Namespace) -> str:
     raise ConfigError('there is no prompt, and stdin holds none; try: lullm run demo "What is 17 + 25?"')
 
 
-def _answer_all(args: argparse.Namespace, terminal: Terminal, prompts: list[str]) -> None:
+def _answer_all(
+    args: argparse.Namespace, terminal: Terminal, prompts: list[str], pictures: list[dict[str, Any]]
+) -> None:
     has_template = terminal.partner.has_template and not args.raw
-    if args.system is not None and not has_template:
-        raise ConfigError("--system needs a model with a chat template")
+    for name in ("system", "image"):
+        if getattr(args, name) is not None and not has_template:
+            raise ConfigError(f"--{name} needs a model with a chat template")
     for number, text in enumerate(prompts):
         if len(prompts) > 1:
             print(f"{'' if number == 0 else chr(10)}> {text}", flush=True)
-        prompt: Prompt = [*opening(args), {"role": "user", "content": text}] if has_template else text
+        content = [*pictures, {"type": "text", "text": text}] if pictures else text
+        prompt: Prompt = [*opening(args), {"role": "user", "content": content}] if has_template else text
         terminal.print_answer(prompt, sampling_changes(args))
         if args.verbose:
             print(terminal.summary, file=sys.stderr, flush=True)

@@ -10,7 +10,7 @@ from lullm.text.reply.event import Text, Thinking
 from lullm.types.outputs import RequestOutput
 
 _PALE = ("\033[2m", "\033[22m")
-Messages = Sequence[dict[str, str]]
+Messages = Sequence[dict[str, Any]]
 Prompt = str | Messages
 """A text that is continued, or a conversation that is answered."""
 
