@@ -204,6 +204,16 @@ def test_a_hybrid_may_have_no_attention(change):
     assert not config.has_attention and all(isinstance(kind, RecurrentState) for kind in config.layer_kinds)
 
 
+def test_bamba_turns_half_of_a_head_unless_a_file_says_otherwise():
+    """transformers 5.17 writes the share at the top, where it was refused; others write none, or in rope_parameters."""
+    bamba = PLAIN | {"architectures": ["BambaForCausalLM"], "attn_layer_indices": [0], **MAMBA}
+    silent, half, quarter = (
+        ModelConfig.from_dict(bamba | change)
+        for change in ({}, {"partial_rotary_factor": 0.5}, {"partial_rotary_factor": 0.25})
+    )
+    assert silent.family == half.family != quarter.family
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -211,7 +211,7 @@ GRANITE_HYBRID = Family(
 BAMBA = Family(
     _read_bamba,
     defaults=_STATE_SPACE | {"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "intermediate_size": 14336},
-    reads=_READS | {"attn_layer_indices", "mlp_bias"},
+    reads=_READS | {"attn_layer_indices", "mlp_bias", "partial_rotary_factor"},
     ignores=_IGNORES,
     layer_kinds=_by_indices,
 )
