@@ -11,7 +11,7 @@ from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.weights.rows.cut import Cut, CutRows, Run
 from lullm.weights.rows.place import PlainRows, QuantizedRows
 from lullm.weights.rows.scale import ScaleRows
-from lullm.weights.rows.several import InterleavedRows, StackedRows, TransposedRows, in_order, takes
+from lullm.weights.rows.several import FlatRows, InterleavedRows, StackedRows, TransposedRows, in_order, takes
 from lullm.weights.rule import HeadOrder, rotated_first
 
 HEAD_DIM, ROTARY_DIM = 8, 4
@@ -104,6 +104,18 @@ def test_some_of_a_stack(piece):
         rows.write(part, number * piece)
     assert torch.equal(own, values[2::2])
     assert [takes(rows, number, 1) for number in range(5)] == [False, False, True, False, True]
+
+
+def test_a_batch_of_one():
+    values = torch.arange(6.0).view(3, 2)
+    table, vector = torch.full((3, 2), torch.nan), torch.full((6,), torch.nan)
+    for rows, shapes in ((FlatRows(PlainRows(table)), [(1, 3, 2)]), (FlatRows(PlainRows(vector)), [(1, 6), (1, 6, 1)])):
+        for shape in shapes:
+            assert rows.fits(torch.Size(shape))
+            rows.write(values.view(shape))
+    assert table.tolist() == values.tolist() and vector.tolist() == values.flatten().tolist()
+    for shape in ((3, 2), (1, 2, 3), (1, 6), (2, 3, 2), (3, 1, 2)):
+        assert not FlatRows(PlainRows(table)).fits(torch.Size(shape))
 
 
 def test_the_scales_of_some_heads():

@@ -118,7 +118,7 @@ class WeightRules:
     Args:
         drops: tensors that a checkpoint may hold and the model does not use.
         transposes: canonical names of matrices that a checkpoint holds as `[in, out]`.
-        flattens: canonical names of vectors that a checkpoint holds as `[1, size]`.
+        flattens: canonical names of vectors and tables that a checkpoint holds as `[1, size]` or `[1, rows, size]`.
         elsewhere: canonical names of tensors that other workers have.
         zeros: canonical names of tensors that are zero where a checkpoint lacks them.
     """

@@ -102,18 +102,22 @@ class EitherWayRows(_RowsOfOne):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlatRows(_RowsOfOne):
-    """The rows of a vector that the checkpoint holds as `[1, size]`, or with other sizes of 1. It is written whole."""
+    """The rows of a vector that the checkpoint holds as `[1, size]`, or with other sizes of 1; or of a table that it
+    holds as a batch of one. They are written whole.
+    """
 
     @property
     def shape(self) -> torch.Size:
         return torch.Size((1, *self.rows.shape))
 
     def fits(self, shape: torch.Size) -> bool:
-        return shape.numel() == max(shape, default=1) == self.rows.shape.numel()
+        own = self.rows.shape
+        is_own = shape.numel() == max(shape, default=1) if len(own) == 1 else shape[1:] == own
+        return is_own and shape.numel() == own.numel()
 
     def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
         assert isinstance(values, Tensor) and first_row == 0, "it is written whole"
-        self.rows.write(values.flatten())
+        self.rows.write(values.reshape(self.rows.shape))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
