@@ -44,6 +44,38 @@ SMOL_PICTURES = {
     "rescale_factor": 0.00392156862745098, "size": {"longest_edge": 1536},
 }  # fmt: skip
 
+INTERN = {
+    "architectures": ["InternVLForConditionalGeneration"], "downsample_ratio": 0.5, "image_seq_length": 256,
+    "image_token_id": 31990, "model_type": "internvl", "projector_hidden_act": "gelu",
+    "text_config": TEXT | {"model_type": "qwen2"}, "vision_feature_layer": -1,
+    "vision_feature_select_strategy": "default",
+    "vision_config": {
+        "architectures": ["InternVisionModel"], "attention_bias": True, "attention_dropout": 0.0, "dropout": 0.0,
+        "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "hidden_size": 1024, "image_size": [448, 448],
+        "initializer_factor": 0.1, "initializer_range": 1e-10, "intermediate_size": 4096, "layer_norm_eps": 1e-06,
+        "layer_scale_init_value": 0.1, "model_type": "internvl_vision", "norm_type": "layer_norm",
+        "num_attention_heads": 16, "num_channels": 3, "num_hidden_layers": 24, "patch_size": [14, 14],
+        "projection_dropout": 0.0, "use_absolute_position_embeddings": True, "use_mask_token": False,
+        "use_mean_pooling": True, "use_qk_norm": False,
+    },
+}  # fmt: skip
+INTERN_PICTURES = {
+    "crop_size": None, "crop_to_patches": False, "default_to_square": True, "do_center_crop": None,
+    "do_convert_rgb": True, "do_normalize": True, "do_rescale": True, "do_resize": True,
+    "image_mean": [0.485, 0.456, 0.406], "image_processor_type": "GotOcr2ImageProcessorFast",
+    "image_std": [0.229, 0.224, 0.225], "max_patches": 12, "min_patches": 1, "processor_class": "InternVLProcessor",
+    "resample": 3, "rescale_factor": 0.00392156862745098, "size": {"height": 448, "width": 448},
+}  # fmt: skip
+
+MOE = {
+    "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+    "num_local_experts": 4,
+}  # fmt: skip
+
+
+def tower(config, **keys):
+    return config | {"vision_config": config["vision_config"] | keys}
+
 
 def read(folder, config, pictures, file="preprocessor_config.json"):
     (folder / "config.json").write_text(json.dumps(config))
@@ -60,9 +92,23 @@ def test_llava(tmp_path):
 
 def test_smolvlm(tmp_path):
     vision = read(tmp_path, SMOL, SMOL_PICTURES).vision
-    assert vision.rows_per_tile == 81 and vision.connector == ShuffleConnector(3) and vision.is_framed
+    assert vision.rows_per_tile == 81 and vision.connector == ShuffleConnector(3) and vision.frame == "places"
     assert vision.tower.hidden_act == "gelu_pytorch_tanh" and vision.tower.num_layers == 27
     assert (vision.picture.fit, vision.picture.edge, vision.picture.resize_edge) == ("split", 384, 1536)
+
+
+def test_internvl(tmp_path, caplog):
+    vision = read(tmp_path, INTERN, INTERN_PICTURES).vision
+    assert vision.rows_per_tile == 256 and vision.connector == MLPConnector("gelu", True, True, 2)
+    assert vision.tower.has_scales and vision.tower.has_attention_bias and not vision.tower.has_post_norm
+    assert vision.tower.num_layers == 24 and vision.tower.positions == "each" and vision.frame == "ends"
+    # Its processor cuts, though the file of its image processor says that it does not.
+    assert (vision.picture.fit, vision.picture.edge, vision.picture.max_tiles) == ("grid", 448, 12)
+    numbers = {"image_size": 448, "patch_size": 14}
+    assert read(tmp_path, tower(INTERN, **numbers), INTERN_PICTURES).vision == vision
+    normed = read(tmp_path, tower(INTERN, use_mean_pooling=False), INTERN_PICTURES).vision
+    assert normed.tower.has_post_norm
+    assert "ignored" not in caplog.text
 
 
 def test_older_and_newer_files(tmp_path):
@@ -99,10 +145,28 @@ def test_older_and_newer_files(tmp_path):
         (SMOL | {"scale_factor": 4}, SMOL_PICTURES, "scale_factor 4"),
         (SMOL, SMOL_PICTURES | {"size": {"longest_edge": 384 * 17}}, "16 tiles"),
         (SMOL, LLAVA_PICTURES, "Idefics3's"),
+        (INTERN, SMOL_PICTURES, "GOT-OCR 2's"),
+        (INTERN, INTERN_PICTURES | {"size": {"height": 448, "width": 336}}, "is not a square"),
+        (INTERN, INTERN_PICTURES | {"size": {"height": 336, "width": 336}}, "448 pixels, its image processor has 336"),
+        (INTERN, INTERN_PICTURES | {"max_patches": 335}, "max_patches 335"),
+        (INTERN, INTERN_PICTURES | {"min_patches": 13}, "min_patches 13"),
+        (INTERN, INTERN_PICTURES | {"do_rescale": False}, "do_rescale"),
+        (INTERN | {"downsample_ratio": 0.4}, INTERN_PICTURES, "downsample_ratio 0.4"),
+        (INTERN | {"downsample_ratio": 2.0}, INTERN_PICTURES, "downsample_ratio 2.0"),
+        (INTERN | {"downsample_ratio": 0.2}, INTERN_PICTURES, "32 x 32 patches"),
+        (INTERN | {"vision_feature_layer": [-1, -2]}, INTERN_PICTURES, "is not one layer"),
+        (INTERN | {"vision_feature_layer": 25}, INTERN_PICTURES, "vision_feature_layer 25"),
+        (INTERN | {"vision_feature_select_strategy": "full"}, INTERN_PICTURES, "vision_feature_select_strategy"),
+        (INTERN | {"projector_hidden_act": "mish"}, INTERN_PICTURES, "projector_hidden_act"),
+        (INTERN | {"text_config": TEXT | MOE}, INTERN_PICTURES, "Qwen3Moe"),
+        (tower(INTERN, norm_type="batch_norm"), INTERN_PICTURES, "norm_type"),
+        (tower(INTERN, image_size=[448, 224]), INTERN_PICTURES, "image_size"),
+        (tower(INTERN, model_type="clip_vision_model"), INTERN_PICTURES, "clip_vision_model"),
+        (tower(INTERN, use_qk_norm="yes"), INTERN_PICTURES, "use_qk_norm"),
         (
             LLAVA | {"architectures": ["LlavaOnevisionForConditionalGeneration"]},
             LLAVA_PICTURES,
-            "LLaVA 1.5, Idefics3 and SmolVLM so far, not with LlavaOnevision",
+            "LLaVA 1.5, Idefics3, SmolVLM and InternVL so far, not with LlavaOnevision",
         ),
     ],
 )

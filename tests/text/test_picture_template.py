@@ -1,7 +1,7 @@
 """Chat templates that show pictures, and those that take contents as lists of parts only."""
 
 import pytest
-from kit.vision.checkpoint import IDEFICS3_TEMPLATE, LLAVA_TEMPLATE
+from kit.vision.checkpoint import IDEFICS3_TEMPLATE, INTERNVL_TEMPLATE, LLAVA_TEMPLATE
 
 from lullm.errors import InvalidRequestError
 from lullm.text.chat_template import ChatTemplate
@@ -38,6 +38,7 @@ def template(source):
         (EITHER, True, "<user>hello", "<user>[picture]hello"),
         (LLAVA_TEMPLATE, True, "USER: hello ", "USER: <image>\nhello "),
         (IDEFICS3_TEMPLATE, True, "<|im_start|>User: hello", "<|im_start|>User:<image>hello"),
+        (INTERNVL_TEMPLATE, True, "<|im_start|>user\nhello", "<|im_start|>user\n<image>\nhello"),
     ],
 )
 def test_what_a_template_prints(source, shows, plain, seen):

@@ -1,5 +1,8 @@
 """Pictures beside transformers: the same tokens, bits of pixels, rows of the tower, and continuations."""
 
+import dataclasses
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -9,16 +12,19 @@ from kit.vision.checkpoint import (
     picture,
     sizes,
     write_idefics3,
+    write_internvl,
     write_llava,
 )
 
 from lullm.arena.host import HostArena
 from lullm.config.model import ModelConfig
+from lullm.config.vision.vision import PictureForm
 from lullm.engine.vision.pictures import PictureInput
 from lullm.models.registry import build_model
 from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.text.tokenizer import Tokenizer
 from lullm.vision.pixels import pixel_values
+from lullm.vision.tiling import nearest_grid
 from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
 
@@ -30,6 +36,7 @@ def _llava_processor(name, **settings):
     return getattr(getattr(module, f"image_processing_pil_{name.lower()}"), f"{name}ImageProcessorPil")(**settings)
 
 
+GRID = PictureForm(14, "grid", 14, False, False, 3, 1 / 255, (0.5,) * 3, (0.5,) * 3)
 CROP = {"size": {"shortest_edge": 33}, "crop_size": {"height": 30, "width": 30}}
 CASES = {
     "llava": lambda folder: write_llava(folder),
@@ -49,6 +56,20 @@ CASES = {
     "idefics3": lambda folder: write_idefics3(folder),
     "idefics3, whole": lambda folder: write_idefics3(folder, do_image_splitting=False),
     "smolvlm": lambda folder: write_idefics3(folder, is_smol=True),
+    "internvl": lambda folder: write_internvl(folder),
+    "internvl, rms": lambda folder: write_internvl(
+        folder,
+        {"norm_type": "rms_norm", "use_qk_norm": True, "attention_bias": False, "use_mean_pooling": False},
+        "qwen3",
+        {"max_patches": 12, "min_patches": 3},
+        ("<|see|>", "<|seen|>"),
+    ),
+    "internvl, no positions": lambda folder: write_internvl(
+        folder, {"use_absolute_position_embeddings": False, "use_mask_token": True}, "llama", {"max_patches": 1}
+    ),
+    "internvl, first layer": lambda folder: write_internvl(
+        folder, {"use_mean_pooling": False}, vision_feature_layer=1, projector_hidden_act="relu"
+    ),
 }
 
 
@@ -89,6 +110,19 @@ def test_tokens_and_pixels(checkpoint):
         assert [position for position, token_id in enumerate(ids) if token_id == 3] == shown
 
 
+def test_grids():
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
+
+    rng = random.Random(0)
+    for number in range(2000):
+        most = rng.choice([1, 2, 5, 6, 12, 40])
+        form = dataclasses.replace(GRID, edge=rng.choice([14, 448]), min_tiles=rng.randint(1, most), max_tiles=most)
+        width, height = (rng.randint(1, 3000) if number % 2 else form.edge * rng.randint(1, 8) for _ in range(2))
+        edges = (form.edge, form.edge)
+        expected = get_optimal_tiled_canvas((height, width), edges, form.min_tiles, most)
+        assert nearest_grid(width, height, form) == expected, (width, height, form)
+
+
 def test_the_rows_of_the_tower(checkpoint):
     own = Own(checkpoint.folder)
     model = build_model(own.config, torch.float32, 256)
@@ -99,7 +133,8 @@ def test_the_rows_of_the_tower(checkpoint):
     inputs = checkpoint.inputs("<image> and <image>", given)
     with torch.inference_mode():
         known = {key: inputs[key] for key in ("pixel_values", "pixel_attention_mask") if key in inputs}
-        expected = torch.cat(checkpoint.model.model.get_image_features(**known, return_dict=True).pooler_output)
+        expected = checkpoint.model.model.get_image_features(**known, return_dict=True).pooler_output
+        expected = expected.flatten(0, 1) if isinstance(expected, torch.Tensor) else torch.cat(expected)
         _, places = own.read("<image> and <image>", given)
         rows = torch.cat([model.vision(place.tile, torch.device("cpu")) for place in places])
     assert expected.std() > 0.1

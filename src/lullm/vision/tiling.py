@@ -1,5 +1,6 @@
 """From an RGB picture to tiles, as the image processors of transformers with Pillow make them, bit for bit."""
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,8 @@ def tiled(image: "Image", form: PictureForm) -> Tiled:
             return Tiled((_tile(_resized(image, form.edge, form.edge, form), form.edge),))
         case "split":
             return _split(_resized(image, *_scaled_size(image, form.resize_edge), form), form)
+        case "grid":
+            return _spread(image, form)
 
 
 def _tile(image: "Image", edge: int) -> Tile:
@@ -101,6 +104,36 @@ def _split(image: "Image", form: PictureForm) -> Tiled:
         width = math.ceil(int(height * ratio) / edge) * edge
     # A strip so thin that its short edge vanishes: one row of tiles (transformers raises an error there).
     image = _resized(image, max(width, edge), max(height, edge), form)
+    return _cut(image, image, form)
+
+
+def _spread(image: "Image", form: PictureForm) -> Tiled:
+    """Stretched to the grid whose shape is nearest to the picture's."""
+    num_columns, num_rows = nearest_grid(image.width, image.height, form)
+    return _cut(_resized(image, num_columns * form.edge, num_rows * form.edge, form), image, form)
+
+
+def nearest_grid(width: int, height: int, form: PictureForm) -> tuple[int, int]:
+    """(columns, rows). Of grids with the same shape it is the largest of less than twice the picture's pixels."""
+    ratio, best, least = width / height, (1, 1), math.inf
+    for columns, rows in _grids(form.min_tiles, form.max_tiles):
+        difference = abs(ratio - columns / rows)
+        is_small = columns * rows * form.edge**2 < 2 * width * height
+        if difference < least or difference == least and is_small:
+            best, least = (columns, rows), difference
+    return best
+
+
+@functools.lru_cache(maxsize=8)
+def _grids(least: int, most: int) -> tuple[tuple[int, int], ...]:
+    """All (columns, rows) of so many tiles, the smaller ones first, of equal ones the narrower."""
+    grids = ((columns, rows) for columns in range(1, most + 1) for rows in range(1, most // columns + 1))
+    return tuple(sorted((grid for grid in grids if math.prod(grid) >= least), key=math.prod))
+
+
+def _cut(image: "Image", whole: "Image", form: PictureForm) -> Tiled:
+    """The grid of an image, with a tile of `whole` behind it, unless the grid is a single tile."""
+    edge = form.edge
     num_columns, num_rows = image.width // edge, image.height // edge
     if num_columns == num_rows == 1:
         return Tiled((_tile(image, edge),))
@@ -109,4 +142,4 @@ def _split(image: "Image", form: PictureForm) -> Tiled:
         for top in range(0, image.height, edge)
         for left in range(0, image.width, edge)
     ]
-    return Tiled((*grid, _tile(_resized(image, edge, edge, form), edge)), num_rows, num_columns)
+    return Tiled((*grid, _tile(_resized(whole, edge, edge, form), edge)), num_rows, num_columns)

@@ -25,12 +25,23 @@ SHUFFLED = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 26,
     "patch_size": 4,
 }  # fmt: skip
+INTERNVIT = {
+    "model_type": "internvl_vision", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "image_size": [24, 24], "patch_size": [6, 6], "attention_bias": True,
+}  # fmt: skip
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>", "<fake_token_around_image>", "<end_of_utterance>"]
 LLAVA_TEMPLATE = (
     "{% for message in messages %}{{ message['role'].upper() + ': ' }}"
     "{% for part in message['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}"
     "{% for part in message['content'] | selectattr('type', 'equalto', 'text') %}{{ part['text'] + ' ' }}{% endfor %}"
     "{% endfor %}{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
+)
+INTERNVL_TEMPLATE = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n'}}"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for content in message['content'] %}"
+    "{% if content['type'] == 'image' %}{{ '<image>\n' }}{% elif content['type'] == 'video' %}{{ '<video>\n' }}"
+    "{% elif content['type'] == 'text' %}{{ content['text'] }}{% endif %}{% endfor %}{% endif %}{{'<|im_end|>\n'}}"
+    "{% endfor %}{% if add_generation_prompt %}{{'<|im_start|>assistant\n' }}{% endif %}"
 )
 IDEFICS3_TEMPLATE = (
     "<|im_start|>{% for message in messages %}{{message['role'] | capitalize}}"
@@ -123,10 +134,51 @@ def write_idefics3(folder: Path, is_smol: bool = False, **options: Any) -> Check
     return Checkpoint(folder, model, whole)
 
 
-def _random_model(folder: Path, config_class: Any, model_class: Any, tower: Any, options: Any) -> Any:
+def write_internvl(
+    folder: Path,
+    tower: dict[str, Any] | None = None,
+    text: str = "qwen2",
+    settings: Any = None,
+    words: tuple[str, str] | None = None,
+    **options: Any,
+) -> Checkpoint:
+    """InternVL's kind, 4 tokens for a tile of 24 pixels (4 x 4 patches, in groups of 2 x 2).
+
+    Args:
+        tower: keys beside those of `INTERNVIT`. text: `model_type` of the text model. settings: of the image processor.
+        words: around a picture, named by the tokenizer; None: <img> and </img>, unnamed.
+    """
+    import transformers
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+
+    classes = transformers.InternVLConfig, transformers.InternVLForConditionalGeneration
+    options = {"image_token_id": 3, "image_seq_length": 4, "tie_word_embeddings": False, **options}
+    model = _random_model(folder, *classes, INTERNVIT | (tower or {}), options, {"model_type": text})
+    first, last = words or ("<img>", "</img>")
+    named = {"start_image_token": first, "end_image_token": last, "context_image_token": "<image>"}
+    tokenizer = _write_tokenizer(folder, INTERNVL_TEMPLATE, [first, last, "<video>"], named if words else {})
+    for name, word in named.items():
+        setattr(tokenizer, name, word)
+        setattr(tokenizer, f"{name}_id", tokenizer.convert_tokens_to_ids(word))
+    tokenizer.video_token = "<video>"
+    processor = GotOcr2ImageProcessorPil(**{"size": {"height": 24, "width": 24}, "max_patches": 6, **(settings or {})})
+    processor.save_pretrained(folder)
+
+    class PicturesOnly(transformers.InternVLProcessor):
+        """Without the part for videos, which needs one more package."""
+
+        def check_argument_for_proper_class(self, *args: Any) -> None:
+            pass
+
+    return Checkpoint(folder, model, PicturesOnly(processor, tokenizer, image_seq_length=4))
+
+
+def _random_model(
+    folder: Path, config_class: Any, model_class: Any, tower: Any, options: Any, language: Any = None
+) -> Any:
     import torch
 
-    config = config_class(text_config=dict(LANGUAGE), vision_config=dict(tower), **options)
+    config = config_class(text_config=LANGUAGE | (language or {}), vision_config=dict(tower), **options)
     model = model_class(config).eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -137,7 +189,9 @@ def _random_model(folder: Path, config_class: Any, model_class: Any, tower: Any,
     return model
 
 
-def _write_tokenizer(folder: Path, template: str, more: list[str] | None = None) -> Any:
+def _write_tokenizer(
+    folder: Path, template: str, more: list[str] | None = None, named: dict[str, str] | None = None
+) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -154,6 +208,7 @@ def _write_tokenizer(folder: Path, template: str, more: list[str] | None = None)
     tokenizer.train_from_iterator([*TEXT, "\n\n" * 9], trainer)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {"eos_token": "<|im_end|>", "chat_template": template, "model_max_length": 1024}
+    config |= {"extra_special_tokens": named} if named else {}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     path = str(folder / "tokenizer.json")
     return PreTrainedTokenizerFast(tokenizer_file=path, eos_token="<|im_end|>", pad_token="<|endoftext|>")

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,10 @@ _SPLITTING = _ALL_ON | {
     "resample": _LANCZOS, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"longest_edge": 1456},
     "max_image_size": {"longest_edge": 364}, "do_image_splitting": True,
 }  # fmt: skip
+_SPREADING = _ALL_ON | {
+    "resample": _BICUBIC, "image_mean": _CLIP_MEAN, "image_std": _CLIP_STD, "size": {"height": 384, "width": 384},
+    "crop_to_patches": False, "min_patches": 1, "max_patches": 12,
+}  # fmt: skip
 _KINDS: Mapping[str, Mapping[str, Any]] = {
     "CLIP": _CROPPING,
     "Llava": _CROPPING,
@@ -33,9 +38,12 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
     },
     "Idefics3": _SPLITTING,
     "SmolVLM": _SPLITTING,
+    "GotOcr2": _SPREADING,
 }  # fmt: skip
 """By the class of the image processor: the values of missing keys, as in transformers."""
 _MOST_TILES_PER_SIDE = 16
+_MOST_PIXELS = 1 << 26
+"""Of all tiles of a picture: as many as a picture may have."""
 _MOST_VALUE = 1e6
 
 
@@ -76,6 +84,13 @@ def read_picture(data: dict[str, Any]) -> PictureForm:
         if splits and longest > _MOST_TILES_PER_SIDE * edge:
             raise ModelLoadError(f"size {longest} is above {_MOST_TILES_PER_SIDE} tiles of {edge} pixels")
         return _form(data, edge, "split", longest, splits)
+    if kind == "GotOcr2":
+        edge = _square(data, "size")
+        form = _form(data, edge, "grid", edge)
+        if data["crop_to_patches"] is not True:
+            return form
+        most = _count(data, "max_patches", _MOST_PIXELS // edge**2)
+        return replace(form, min_tiles=_count(data, "min_patches", most), max_tiles=most)
     if data.get("do_center_crop"):
         edge, short = _square(data, "crop_size"), _edge(data, "size", "shortest_edge")
         if short < edge:
@@ -97,6 +112,13 @@ def _form(
     if not all(std):
         raise ModelLoadError("image_std of its image processor is 0")
     return PictureForm(edge, fit, resize_edge, splits, pads, resample, float(factor), mean, std)
+
+
+def _count(data: dict[str, Any], name: str, most: int) -> int:
+    value = data[name]
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise ModelLoadError(f"{name} {shown(value)} of its image processor is not from 1 to {most}")
+    return value
 
 
 def _edge(data: dict[str, Any], name: str, key: str) -> int:

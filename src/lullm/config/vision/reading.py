@@ -1,10 +1,11 @@
 """Reads how a model sees pictures, or why it does not: then its text model is loaded alone."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from lullm.config.family.text_model import TEXT_MODELS
-from lullm.config.field import LARGEST_ID, boolean, integer, optional_object, positive_int, shown
+from lullm.config.field import LARGEST_ID, boolean, integer, optional_object, positive_float, positive_int, shown
 from lullm.config.vision.picture import FILES, processor_data, read_picture
 from lullm.config.vision.tower import read_tower
 from lullm.config.vision.vision import MLPConnector, ShuffleConnector, VisionActivation, VisionConfig
@@ -15,12 +16,13 @@ logger = get_logger(__name__)
 
 _LLAVA = "LlavaForConditionalGeneration"
 _IDEFICS3 = ("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration")
-SEEING = (_LLAVA, *_IDEFICS3)
-"""The architectures whose pictures are read."""
+_INTERNVL = "InternVLForConditionalGeneration"
 _TEXTS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """The text models below them: others may scale rows, or let them see each other both ways."""
 _TOWERS = ("clip_vision_model", "siglip_vision_model")
 _IDEFICS3_TOWERS = ("idefics3_vision", "idefics3", "smolvlm_vision")
+_INTERNVL_TOWERS = ("internvl_vision",)
+_MOST_SCALE = 64
 
 
 def read_vision(
@@ -36,17 +38,16 @@ def read_vision(
     if architecture not in TEXT_MODELS:
         return None, ""
     try:
-        if architecture not in SEEING:
+        if architecture not in _READ:
             raise ModelLoadError(
-                f"lullm sees pictures with LLaVA 1.5, Idefics3 and SmolVLM so far, not with {architecture}"
+                f"lullm sees pictures with LLaVA 1.5, Idefics3, SmolVLM and InternVL so far, not with {architecture}"
             )
         if text_architecture not in _TEXTS:
             raise ModelLoadError(f"its text model is {text_architecture}")
         processor = processor_data(folder)
         if processor is None:
             raise ModelLoadError(f"its folder has no {' and no '.join(FILES)}")
-        read = _read_llava if architecture == _LLAVA else _read_idefics3
-        vision = read(data, processor)
+        vision = _READ[architecture](data, processor)
         _check(vision, vocab_size)
         return vision, ""
     except ModelLoadError as error:
@@ -55,32 +56,22 @@ def read_vision(
 
 
 def _read_llava(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
-    layer, strategy = data.get("vision_feature_layer", -2), data.get("vision_feature_select_strategy", "default")
-    if not isinstance(layer, int) or isinstance(layer, bool):
-        raise ModelLoadError(f"vision_feature_layer {shown(layer)} is not one layer")
+    layer, strategy = _feature_layer(data, -2), data.get("vision_feature_select_strategy", "default")
     if strategy not in ("default", "full"):
         raise ModelLoadError(f"vision_feature_select_strategy is {shown(strategy)}")
-    activation = data.get("projector_hidden_act", "gelu")
-    if activation not in get_args(VisionActivation):
-        raise ModelLoadError(f"projector_hidden_act is {shown(activation)}")
     stated = optional_object(data, "vision_config") or None
     tower = read_tower(stated, _TOWERS, layer, strategy == "default")
-    connector = MLPConnector(activation, boolean(data, "multimodal_projector_bias", True))
+    connector = MLPConnector(_activation(data), boolean(data, "multimodal_projector_bias", True))
     image_token_id = integer(data, "image_token_id", integer(data, "image_token_index", 32000))
-    vision = VisionConfig(tower, connector, read_picture(processor), image_token_id, is_framed=False)
-    if vision.picture.edge != tower.image_size:
-        raise ModelLoadError(
-            f"its tower reads {tower.image_size} pixels, its image processor has {vision.picture.edge}"
-        )
+    vision = VisionConfig(tower, connector, read_picture(processor), image_token_id, "none")
+    _check_edge(vision)
     return vision
 
 
 def _read_idefics3(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
     tower = read_tower(optional_object(data, "vision_config"), _IDEFICS3_TOWERS, None, drops_first=False)
-    connector = ShuffleConnector(positive_int(data, "scale_factor", 2, most=64))
-    vision = VisionConfig(
-        tower, connector, read_picture(processor), integer(data, "image_token_id", 128257), is_framed=True
-    )
+    connector = ShuffleConnector(positive_int(data, "scale_factor", 2, most=_MOST_SCALE))
+    vision = VisionConfig(tower, connector, read_picture(processor), integer(data, "image_token_id", 128257), "places")
     if vision.picture.fit != "split":
         raise ModelLoadError("its image processor is not Idefics3's")
     num_sides = vision.picture.edge // tower.patch_size
@@ -90,6 +81,58 @@ def _read_idefics3(data: dict[str, Any], processor: dict[str, Any]) -> VisionCon
             f"tower, or no multiple of scale_factor {connector.scale_factor}"
         )
     return vision
+
+
+def _read_internvl(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
+    layer, strategy = _feature_layer(data, -1), data.get("vision_feature_select_strategy", "default")
+    if strategy != "default":  # the row of the whole picture has no neighbours
+        raise ModelLoadError(f"vision_feature_select_strategy is {shown(strategy)}")
+    # The norm behind the last layer is used if that layer is called -1, and by no other number (as in transformers).
+    stated = optional_object(data, "vision_config") or None
+    tower = read_tower(stated, _INTERNVL_TOWERS, None if layer == -1 else layer, drops_first=True)
+    ratio = positive_float(data, "downsample_ratio", 0.5)
+    factor = round(1 / ratio) if ratio > 1 / _MOST_SCALE else 0
+    if not factor or factor * ratio != 1.0 or tower.num_sides % factor:
+        raise ModelLoadError(
+            f"downsample_ratio {shown(ratio)} does not make groups of the {tower.num_sides} x {tower.num_sides} patches"
+        )
+    connector = MLPConnector(_activation(data), has_bias=True, has_norm=True, scale_factor=factor)
+    # Its processor always splits, whatever its image processor's file says.
+    picture = read_picture(processor | {"crop_to_patches": True})
+    if picture.fit != "grid":
+        raise ModelLoadError("its image processor is not GOT-OCR 2's")
+    vision = VisionConfig(tower, connector, picture, integer(data, "image_token_id", 151667), "ends")
+    _check_edge(vision)
+    return vision
+
+
+_READ: Mapping[str, Callable[[dict[str, Any], dict[str, Any]], VisionConfig]] = {
+    _LLAVA: _read_llava,
+    **dict.fromkeys(_IDEFICS3, _read_idefics3),
+    _INTERNVL: _read_internvl,
+}
+"""The architectures whose pictures are read."""
+
+
+def _feature_layer(data: dict[str, Any], default: int) -> int:
+    layer = data.get("vision_feature_layer", default)
+    if not isinstance(layer, int) or isinstance(layer, bool):
+        raise ModelLoadError(f"vision_feature_layer {shown(layer)} is not one layer")
+    return layer
+
+
+def _activation(data: dict[str, Any]) -> VisionActivation:
+    activation = data.get("projector_hidden_act", "gelu")
+    if activation not in get_args(VisionActivation):
+        raise ModelLoadError(f"projector_hidden_act is {shown(activation)}")
+    return cast(VisionActivation, activation)
+
+
+def _check_edge(vision: VisionConfig) -> None:
+    if vision.picture.edge != vision.tower.image_size:
+        raise ModelLoadError(
+            f"its tower reads {vision.tower.image_size} pixels, its image processor has {vision.picture.edge}"
+        )
 
 
 def _check(vision: VisionConfig, vocab_size: int) -> None:

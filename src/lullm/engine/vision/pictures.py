@@ -121,30 +121,39 @@ class PictureInput:
     def _ids_of(self, picture: Tiled) -> list[int]:
         """The ids in place of one picture."""
         assert self._vision is not None
-        if not self._vision.is_framed:
+        if self._vision.frame == "none":
             return [self._vision.image_token_id] * (self._vision.rows_per_tile * len(picture.tiles))
         return self._frame_ids(picture.num_rows, picture.num_columns)
 
     def _encode_frame(self, num_rows: int, num_columns: int) -> list[int]:
-        """The ids of a grid of tiles with Idefics3's words around them, and the tile of the whole behind it.
+        """The ids of a grid of tiles, and the tile of the whole behind it, with the words around them.
 
         The words may be tokens or text. They stand between special tokens, so they are encoded alike anywhere.
         """
         assert self._vision is not None
-        named = self._tokenizer.special_tokens
-        frame = named.get("fake_image_token", "<fake_token_around_image>")
-        whole = named.get("global_image_token", "<global-img>")
         rows = self._image_token * self._vision.rows_per_tile
-        lines = [
-            "".join(f"{frame}<row_{row + 1}_col_{column + 1}>{rows}" for column in range(num_columns)) + _NEWLINE
-            for row in range(num_rows)
-        ]
-        text = "".join(lines) + _NEWLINE * bool(lines) + f"{frame}{whole}{rows}{frame}"
+        named, num_tiles = self._tokenizer.special_tokens, num_rows * num_columns + 1
+        if self._vision.frame == "places":
+            text = _with_places(rows, num_rows, num_columns, named)
+        else:
+            text = rows * num_tiles
+            text = named.get("start_image_token", "<img>") + text + named.get("end_image_token", "</img>")
         token_ids = self._tokenizer.encode(text, add_special_tokens=False)
-        num_expected = (num_rows * num_columns + 1) * self._vision.rows_per_tile
+        num_expected = num_tiles * self._vision.rows_per_tile
         if token_ids.count(self._vision.image_token_id) != num_expected:
             raise InvalidRequestError(f"the tokenizer of this model has no token {self._image_token} for pictures")
         return token_ids
+
+
+def _with_places(rows: str, num_rows: int, num_columns: int, named: Mapping[str, str]) -> str:
+    """Idefics3's words, which tell the place of each tile. `rows`: of a tile."""
+    frame = named.get("fake_image_token", "<fake_token_around_image>")
+    whole = named.get("global_image_token", "<global-img>")
+    lines = [
+        "".join(f"{frame}<row_{row + 1}_col_{column + 1}>{rows}" for column in range(num_columns)) + _NEWLINE
+        for row in range(num_rows)
+    ]
+    return "".join(lines) + _NEWLINE * bool(lines) + f"{frame}{whole}{rows}{frame}"
 
 
 def _has_pictures(message: Any) -> bool:

@@ -43,5 +43,4 @@ def add_vision(model: Model, dtype: torch.dtype) -> None:
     if config.vision is None or not config.stage.is_first:
         return
     model.vision = VisionReader(config.vision, config.hidden_size, dtype)
-    tower = config.vision.tower
-    model.rules = with_vision(model.rules, tower.num_layers, tower.has_post_norm)
+    model.rules = with_vision(model.rules, config.vision.tower)
