@@ -18,6 +18,7 @@ ROWS = (1, 2, 4, 8, 32)
 MAX_WEIGHTS = 8
 MAX_TILES: int | None = None
 NUM_ENQUEUED = 200
+SIZE = 1024
 BUSY_CYCLES = 40_000_000
 """About 20 ms."""
 
@@ -82,7 +83,7 @@ def host_figures() -> dict[str, float]:
     from lullm.ops.triton import overlap
     from lullm.ops.triton.product import few_rows
 
-    x, weight = (torch.randn(n, 1024, device="cuda", dtype=torch.bfloat16) for n in (1, 1024))
+    x, weight = (torch.randn(n, SIZE, device="cuda", dtype=torch.bfloat16) for n in (1, SIZE))
 
     def own() -> None:
         few_rows.product(x, weight, None)

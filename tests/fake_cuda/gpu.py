@@ -7,7 +7,7 @@ import os
 import threading
 from types import SimpleNamespace
 
-import kit.device.interpreter_patch  # noqa: F401
+import kit.device.quick_interpreter  # noqa: F401
 import pytest
 import torch
 import triton.runtime.interpreter as interpreter

@@ -22,7 +22,7 @@ from lullm.executor.workers import Answer
 
 pytest.importorskip("triton")
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-SIZES = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+SIZES = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
 IS_REAL = pytest.mark.skipif(torch.cuda.is_available(), reason="the real thing is here")
 
 
@@ -60,7 +60,8 @@ def check(folder, out):
     ids=["shares", "stages", "stages-two-hosts", "shares-two-hosts"],
 )
 def test_processes_of_a_trainer(tmp_path, sizes, hosts):
-    folder = write_checkpoint(tmp_path / "model", "qwen3", **SIZES)
+    layers = {"num_hidden_layers": int(sizes[1])}  # one in each stage
+    folder = write_checkpoint(tmp_path / "model", "qwen3", **SIZES | layers)
     for code, error in run_by_trainer(folder, tmp_path, *sizes, variables=hosts):
         assert code == 0, error
     check(folder, tmp_path)

@@ -77,7 +77,9 @@ def test_requests_compile_nothing(tmp_path, gpu, family, options):
 
     if family == "gemma3" and options.get("batch_invariant"):
         pytest.skip("refused: heads of several sizes")
-    folder = str(write_checkpoint(tmp_path, family, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1))
+    layers = {"qwen3": 1, "gemma3": 2}[family]  # all are alike, or of two kinds
+    model = {"num_hidden_layers": layers, "num_attention_heads": 2, "num_key_value_heads": 1}
+    folder = str(write_checkpoint(tmp_path, family, **model))
     sizes = {"dtype": "float32", "max_model_len": 96, "max_num_seqs": 3, "max_num_batched_tokens": 48,
              "num_gpu_blocks_override": 9, "swap_space": 0.001, "preemption_mode": "swap",
              "block_size": 16}  # fmt: skip

@@ -12,4 +12,4 @@ else:
     import triton
 
     if triton.knobs.runtime.interpret:
-        import kit.device.interpreter_patch  # noqa: F401
+        import kit.device.quick_interpreter  # noqa: F401

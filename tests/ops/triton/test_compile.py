@@ -34,6 +34,12 @@ SHIPPED = [
 ]
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """Some kernels are in several tests, and compiled once."""
+    return tmp_path_factory.mktemp("compiled")
+
+
 def output_of(script, *arguments, cache):
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "bench"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(cache)}
@@ -43,9 +49,9 @@ def output_of(script, *arguments, cache):
     return done.stdout.splitlines()
 
 
-def assert_compiles(names, tmp_path):
+def assert_compiles(names, cache):
     found = {}
-    for line in output_of(Path(__file__).with_name("compile_kernels.py"), *names, cache=tmp_path):
+    for line in output_of(Path(__file__).with_name("compile_kernels.py"), *names, cache=cache):
         name, values = json.loads(line)
         found[name] = Compiled(**values)
     assert list(found) == names
@@ -54,11 +60,11 @@ def assert_compiles(names, tmp_path):
     return found
 
 
-def test_usual_kernels(tmp_path):
+def test_usual_kernels(cache):
     attention = ["decode-bf16-128", "prefill-bf16-128", "split-bf16-128", "invariant-bf16-128", "decode-bf16-128-80"]
     experts = ["sort", "few", "many", "sum"]
     rows, draw = ["rows", "gated rows", "few outputs"], ["scan", "limit", "race"]
-    found = assert_compiles([*attention, *experts, "rope", "norm", "silu", "copy", *draw, "linear", *rows], tmp_path)
+    found = assert_compiles([*attention, *experts, "rope", "norm", "silu", "copy", *draw, "linear", *rows], cache)
     in_chain = {"decode-bf16-128", "rope", "norm", "silu", *draw, *rows}
     assert {name for name, each in found.items() if each.before_wait is not None} == in_chain
     early = {name: set(found[name].before_wait) for name in in_chain if found[name].before_wait}
@@ -68,22 +74,22 @@ def test_usual_kernels(tmp_path):
 
 
 @pytest.mark.slow
-def test_all_shipped_tiles(tmp_path):
-    assert_compiles(SHIPPED, tmp_path)
+def test_all_shipped_tiles(cache):
+    assert_compiles(SHIPPED, cache)
 
 
 @pytest.mark.slow
-def test_all_shipped_tiles_with_soft_caps_sinks_and_windows(tmp_path):
-    assert_compiles([f"capped {name}" for name in SHIPPED], tmp_path)
+def test_all_shipped_tiles_with_soft_caps_sinks_and_windows(cache):
+    assert_compiles([f"capped {name}" for name in SHIPPED], cache)
 
 
 @pytest.mark.parametrize("arguments", [("--kind", "decode", "--shipped")], ids=str)
-def test_the_table_of_tiles_is_what_the_compiler_says(arguments, tmp_path):
+def test_the_table_of_tiles_is_what_the_compiler_says(arguments, cache):
     """Of the shipped tile, for each compute capability; the whole table takes minutes."""
     text = TABLE.read_text()
     if f"Triton {triton.__version__}" not in text:
         pytest.skip("the table is another version's")
-    rows = output_of(ROOT / "bench" / "gpu_occupancy.py", *arguments, cache=tmp_path)
+    rows = output_of(ROOT / "bench" / "gpu_occupancy.py", *arguments, cache=cache)
     assert len(rows) == 2 + len(MULTIPROCESSORS)
     behind = [row for row in rows if row not in text]
     assert not behind, "docs/gpu-tiles.md is behind: run bench/gpu_occupancy.py"

@@ -4,6 +4,7 @@ import pytest
 import torch
 from kit.device.fake_device import FakeDevice
 from kit.engine.parts import model_of, use_device, use_ops
+from kit.folder.checkpoint import write_checkpoint
 
 from lullm import LLM, SamplingParams
 from lullm.nn.kv_scale import KVScales
@@ -35,11 +36,14 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_the_cpu_says_the_same(mixed_folder, monkeypatch):
-    expected = tokens(mixed_folder)
+def test_the_cpu_says_the_same(tmp_path, monkeypatch):
+    """The first layer sees a window, the second all."""
+    windows = {"layer_types": ["sliding_attention", "full_attention"], "use_sliding_window": True, "sliding_window": 32}
+    folder = write_checkpoint(tmp_path, "qwen3", num_hidden_layers=2, **windows)
+    expected = tokens(folder)
     device = FakeDevice()
     use_kernels(monkeypatch, device)
-    assert tokens(mixed_folder, async_scheduling=True) == expected
+    assert tokens(folder, async_scheduling=True) == expected
     assert [name for name, _ in device.calls].count("replay") >= 2
 
 
