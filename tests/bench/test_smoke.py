@@ -1,15 +1,15 @@
-"""Every script of `bench/` as people start it: a fresh process, the smallest arguments, figures and exit status 0."""
+"""Every script of `bench/`: a process of its own, the smallest arguments, figures and exit status 0."""
 
 import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 import torch
+from kit.ready_process import ReadyProcess
 
 from lullm.ops.cpu.library import load_library
 
@@ -42,7 +42,7 @@ RUNS = {
         r"decode, bf16, D 128 \| 64, 2, 3 \| 90 \| \d+ \| \d+ \|",
     ),
     "gpu_host": ("", r"a layer, mixed \| \d+ \| \d+ \|"),
-    "gpu_warm_up": ("--kind ahead", r'"ahead": ([89]|1\d), "behind": 0'),
+    "gpu_warm_up": ("--kind ahead", r'"ahead": ([89]|[12]\d), "behind": 0'),
     "gguf_file": (
         "--layers 1 --rounds 1 --threads 1 --vocab-size 2000",
         rf"lullm +prefill +\d+ tok/s +decode +{FIGURE} tok/s",
@@ -70,7 +70,7 @@ RUNS = {
         rf"\| paged, block 16 .* \| {FIGURE}% \| {FIGURE}% \|",
     ),
     "memory sharing": (
-        "--dataset alpaca --num-requests 500 --width 6 --theta 0.05",
+        "--dataset alpaca --num-requests 400 --width 6 --theta 0.05",
         rf"(?s)parallel sampling, n \| {FIGURE}% .*beam search, width; .* \| {FIGURE}% \|",
     ),
     "models": (
@@ -113,6 +113,8 @@ RUNS = {
     "template": ("--rounds 3", rf"(?s)500 messages, here +{FIGURE} us.* 500 messages, other process +{FIGURE} us"),
     "throughput": ("--num-prompts 1 --input-len 4 --output-len 2 --repeat 1", rf"own +n=1 .* out +{FIGURE} tok/s"),
 }
+SLOW = {"gpu_warm_up": pytest.mark.slow}
+"""It compiles twenty kernels; `gpu_host` compiles some, tests/gpu/test_warm_up.py counts what is compiled ahead."""
 ALONE = {"memory picture", "checkpoint", "cpu", "roofline", "peer/fields"}
 """Those with a test of their own below."""
 FOR_A_GPU = {"gpu", "gpu_tiles", "gpu_check"}
@@ -122,23 +124,32 @@ PEERS = {"peer/run_llamacpp", "peer/run_lullm", "peer/run_openvino", "peer/run_v
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(BENCH.glob("*.py"))]
 
 
-def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`script`: 'NAME [ARGUMENT ...]'."""
-    name, *first = script.split()
-    command = [sys.executable, str(BENCH / f"{name}.py"), *first, *arguments]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+@pytest.fixture(scope="module")
+def run():
+    """`run(script, *arguments)`: what became of it; `script`: 'NAME [ARGUMENT ...]'."""
+    with ReadyProcess(os.environ | {"PYTHONPATH": str(ROOT / "src")}) as ready:
+
+        def start(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+            name, *first = script.split()
+            return ready.run(BENCH / f"{name}.py", *first, *arguments)
+
+        yield start
 
 
-def output_of(script: str, *arguments: str) -> str:
+@pytest.fixture(scope="module")
+def output_of(run):
     """What a run prints; it must end well."""
-    done = run(script, *arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+
+    def start(script: str, *arguments: str) -> str:
+        done = run(script, *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return start
 
 
-@pytest.mark.parametrize("script", RUNS)
-def test_a_script_prints_its_figures(script):
+@pytest.mark.parametrize("script", [pytest.param(name, marks=SLOW.get(name, ())) for name in RUNS])
+def test_a_script_prints_its_figures(output_of, script):
     if script in ("kernels", "executor sums") and load_library() is None:
         pytest.skip("no native ops were built")
     words, figures = RUNS[script]
@@ -147,12 +158,12 @@ def test_a_script_prints_its_figures(script):
     assert re.search(figures, out), out
 
 
-def test_a_picture_of_the_pool(tmp_path):
+def test_a_picture_of_the_pool(output_of, tmp_path):
     out = output_of("memory picture", "--num-requests", "250", "--png", str(tmp_path / "a.png"))
     assert "wrote" in out and (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_roofline(tmp_path):
+def test_a_roofline(output_of, tmp_path):
     """Three layers of 15.7 million weights each: 0.094 GB, at half of the speed of reading."""
     ceilings = {"read GB/s": 10.0, "products TFLOP/s": 1.0}
     report = {"isa": "amx", "layers": 3, "ceilings": ceilings, "linear": {"pack_s": 1.0, "1": {"native": 0.0189}}}
@@ -165,7 +176,7 @@ def test_a_roofline(tmp_path):
     assert (tmp_path / "roofline.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_checkpoint_that_the_comparison_takes():
+def test_a_checkpoint_that_the_comparison_takes(output_of):
     """As docs/performance.md does it, with lullm alone."""
     with tempfile.TemporaryDirectory() as folder:
         out = output_of("checkpoint", "tiny", f"{folder}/model")
@@ -177,7 +188,7 @@ def test_a_checkpoint_that_the_comparison_takes():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here they would measure; `make gpu-check` runs them")
 @pytest.mark.parametrize("script", sorted(FOR_A_GPU))
-def test_a_script_for_a_gpu_refuses_without_one(script):
+def test_a_script_for_a_gpu_refuses_without_one(run, script):
     done = run(script)
     assert done.returncode == 2 and re.search("torch (sees no GPU here|.* without CUDA); nothing was", done.stderr), (
         done.stdout + done.stderr
@@ -186,12 +197,16 @@ def test_a_script_for_a_gpu_refuses_without_one(script):
 
 
 @pytest.mark.parametrize("script", sorted(PEERS))
-def test_a_runner_of_an_engine_says_its_options(script):
+def test_a_runner_of_an_engine_says_its_options(output_of, script):
     """Without the engine installed."""
     assert "--case NAME:NUM:IN:OUT" in output_of(script, "--help")
 
 
-def test_the_comparison_of_two_servers_says_its_options():
+def test_the_slow_script_says_its_options(output_of):
+    assert "--kind {serial,ahead}" in output_of("gpu_warm_up", "--help")
+
+
+def test_the_comparison_of_two_servers_says_its_options(output_of):
     assert "URL of a server" in output_of("peer/fields", "--help")
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from kit.folder.checkpoint import write_tokenizer
 from kit.model.families import BY_RARITY, CASES
-from kit.model.golden import SIZES, random_model, save
+from kit.model.golden import SIZES, golden_logits, random_model, save
 from kit.model.greedy import greedy_tokens
 
 from lullm import LLM, SamplingParams
@@ -35,14 +35,16 @@ def make_prompts() -> list[list[int]]:
 
 @pytest.fixture(scope="module", params=BY_RARITY)
 def checkpoint(request, tmp_path_factory):
-    """(folder, transformers' tokens, the family's bound for `test_fewer_bits_stay_near`)."""
+    """(folder, transformers' tokens and log-probabilities of the prompts, the bound of `test_fewer_bits_stay_near`)."""
     folder = tmp_path_factory.mktemp(request.param)
     model = random_model(request.param, ENGINE_SIZES | CASES[request.param].engine)
     save(model, folder)
     write_tokenizer(folder)
     tokens = [greedy_tokens(model, prompt, GREEDY.max_tokens) for prompt in make_prompts()]
     assert len({token for output in tokens for token in output}) > 10, "a model that says something"
-    return str(folder), tokens, CASES[request.param].loss
+    logprobs = [golden_logits(model, prompt)[:-1].log_softmax(-1) for prompt in make_prompts()]
+    of_prompts = [rows[range(len(rows)), prompt[1:]] for rows, prompt in zip(logprobs, make_prompts(), strict=True)]
+    return str(folder), tokens, torch.cat(of_prompts), CASES[request.param].loss
 
 
 def generate(llm):
@@ -50,7 +52,7 @@ def generate(llm):
 
 
 def test_chunks_and_the_prefix_cache(checkpoint):
-    folder, expected, _ = checkpoint
+    folder, expected, *_ = checkpoint
     with LLM(folder, **OPTIONS, max_num_batched_tokens=23, max_num_seqs=4) as llm:
         assert generate(llm) == expected
         hits = llm.llm_engine.stats().prefix_cache_hits_total
@@ -60,7 +62,7 @@ def test_chunks_and_the_prefix_cache(checkpoint):
 
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 def test_preemption(checkpoint, mode):
-    folder, expected, _ = checkpoint
+    folder, expected, *_ = checkpoint
     enough = num_blocks_for_len(
         ModelConfig.from_folder(Path(folder)), OPTIONS["block_size"], "float32", OPTIONS["max_model_len"]
     )
@@ -73,7 +75,7 @@ def test_preemption(checkpoint, mode):
 
 def test_a_sleep_in_the_middle(checkpoint):
     """Of level 2: the weights are read once more, through all rules."""
-    folder, expected, _ = checkpoint
+    folder, expected, *_ = checkpoint
     with LLM(folder, **OPTIONS, enable_sleep_mode=True) as llm:
         engine, found = llm.llm_engine, {}
         for number, prompt in enumerate(make_prompts()):
@@ -92,20 +94,14 @@ def test_a_sleep_in_the_middle(checkpoint):
 @pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"quantization": "int8"}], ids=str)
 def test_fewer_bits_stay_near(checkpoint, options):
     """Mean error of the prompts' log-probabilities, which lie 2 and more apart."""
-    folder, _, bound = checkpoint
+    folder, _, expected, bound = checkpoint
     params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
-    found = []
-    for changes in ({}, options):
-        with LLM(folder, **OPTIONS | changes) as llm:
-            outputs = llm.generate(make_prompts(), params, use_tqdm=False)
-        found.append(
-            torch.tensor(
-                [
-                    entry[token_id].logprob
-                    for output in outputs
-                    for entry, token_id in zip(output.prompt_logprobs[1:], output.prompt_token_ids[1:], strict=True)
-                ]
-            )
-        )
-    error = (found[0] - found[1]).abs().mean()
+    with LLM(folder, **OPTIONS | options) as llm:
+        outputs = llm.generate(make_prompts(), params, use_tqdm=False)
+    found = [
+        entry[token_id].logprob
+        for output in outputs
+        for entry, token_id in zip(output.prompt_logprobs[1:], output.prompt_token_ids[1:], strict=True)
+    ]
+    error = (torch.tensor(found) - expected).abs().mean()
     assert 1e-4 < error < bound, error

@@ -1,12 +1,12 @@
-"""Every script of `examples/` as people start it: a fresh process, the demo model, its output and exit status 0."""
+"""Every script of `examples/`: a process of its own, the demo model, its output and exit status 0."""
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from kit.ready_process import ReadyProcess
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -31,10 +31,14 @@ def test_every_example_is_run_here():
     assert all(f"[{name}.py]({name}.py)" in listed for name in WORDS)
 
 
+@pytest.fixture(scope="module")
+def ready():
+    with ReadyProcess(os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}) as ready:
+        yield ready
+
+
 @pytest.mark.parametrize("name", WORDS)
-def test_example(name):
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    script = str(EXAMPLES / f"{name}.py")
-    done = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True, timeout=120, check=False)
+def test_example(ready, name):
+    done = ready.run(EXAMPLES / f"{name}.py")
     assert done.returncode == 0, done.stderr
     assert re.search(WORDS[name], done.stdout), done.stdout

@@ -257,17 +257,17 @@ def theirs_of(family, options, token_ids):
 
 def assert_same_or_refused(folder, family, options, keys, token_ids):
     """Whether it was computed. `keys` is what a refusal must name one of."""
-    theirs = theirs_of(family, options, token_ids)
-    if theirs is not None:
-        save(theirs[0], folder)
     write_config(folder, family, options)
     try:
         ModelConfig.from_folder(folder)
     except ModelLoadError as error:
         assert any(key in str(error) for key in keys), f"the refusal names none of {keys}: {error}"
         return False
+    theirs = theirs_of(family, options, token_ids)
     if theirs is None:
         return False  # lullm may know what transformers does not
+    save(theirs[0], folder)
+    write_config(folder, family, options)
     model = load_model(folder, max_model_len=len(token_ids))
     assert_close(PagedRun(model, TORCH_CPU_OPS, 1).step([(0, token_ids)]), theirs[1])
     return True

@@ -1,5 +1,6 @@
 """Long seeded random workloads: whatever comes, blocks are conserved, budgets kept, and every request ends once."""
 
+import itertools
 import random
 
 import pytest
@@ -9,25 +10,34 @@ from kit.sched.workload import Workload
 from lullm.kv.state import snapshots
 from lullm.sched.preemption import PreemptionPolicy, Speeds
 
+
+def half_of_it_slow(*axes):
+    """The product of the axes; slow where the sum of the indices is odd. In the rest any two values still meet."""
+    return [
+        pytest.param(*(value for _, value in case), marks=pytest.mark.slow if sum(i for i, _ in case) % 2 else ())
+        for case in itertools.product(*map(enumerate, axes))
+    ]
+
+
 POOLS = [
     # device blocks, host blocks, tokens per step, preemption mode
     (12, 0, 8, "recompute"),
-    (48, 0, 32, "recompute"),
+    (32, 0, 32, "recompute"),
     (20, 64, 16, "swap"),
     (20, 6, 16, "swap"),
     (20, 64, 16, "auto"),
 ]
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "priority"])
-@pytest.mark.parametrize("enable_prefix_caching", [True, False])
-@pytest.mark.parametrize(("num_blocks", "num_host_blocks", "max_num_batched_tokens", "mode"), POOLS)
-def test_ten_thousand_rounds(policy, enable_prefix_caching, num_blocks, num_host_blocks, max_num_batched_tokens, mode):
-    run_workload(policy, enable_prefix_caching, num_blocks, num_host_blocks, max_num_batched_tokens, mode)
+@pytest.mark.parametrize(
+    ("policy", "enable_prefix_caching", "pool"), half_of_it_slow(["fcfs", "priority"], [True, False], POOLS)
+)
+def test_three_thousand_rounds(policy, enable_prefix_caching, pool):
+    run_workload(policy, enable_prefix_caching, *pool)
 
 
 @pytest.mark.parametrize(("policy", "mode", "delay_factor"), [("fcfs", "auto", 0.0), ("priority", "swap", 0.5)])
-def test_ten_thousand_rounds_prefill_first(policy, mode, delay_factor):
+def test_three_thousand_rounds_prefill_first(policy, mode, delay_factor):
     run_workload(policy, True, 20, 64, 48, mode, enable_chunked_prefill=False, delay_factor=delay_factor)
 
 
@@ -40,15 +50,11 @@ WINDOWED_POOLS = [
 ]
 
 
-@pytest.mark.parametrize("window", [3, 8, 13])
-@pytest.mark.parametrize("enable_prefix_caching", [True, False])
-@pytest.mark.parametrize(("num_blocks", "num_host_blocks", "max_num_batched_tokens", "mode"), WINDOWED_POOLS)
-def test_ten_thousand_rounds_in_a_window(
-    window, enable_prefix_caching, num_blocks, num_host_blocks, max_num_batched_tokens, mode
-):
-    run_workload(
-        "fcfs", enable_prefix_caching, num_blocks, num_host_blocks, max_num_batched_tokens, mode, windows=(window,)
-    )
+@pytest.mark.parametrize(
+    ("window", "enable_prefix_caching", "pool"), half_of_it_slow([3, 8, 13], [True, False], WINDOWED_POOLS)
+)
+def test_three_thousand_rounds_in_a_window(window, enable_prefix_caching, pool):
+    run_workload("fcfs", enable_prefix_caching, *pool, windows=(window,))
 
 
 GROUPS = [
@@ -68,7 +74,7 @@ def test_three_thousand_rounds_in_several_groups(
     windows, enable_prefix_caching, num_blocks, num_host_blocks, max_num_batched_tokens, mode
 ):
     pools = num_blocks, num_host_blocks, max_num_batched_tokens, mode
-    run_workload("fcfs", enable_prefix_caching, *pools, num_rounds=3_000, windows=windows)
+    run_workload("fcfs", enable_prefix_caching, *pools, windows=windows)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +90,7 @@ def test_three_thousand_rounds_in_several_groups(
     ],
 )
 @pytest.mark.parametrize("ahead", [{"max_in_flight": 2}, {"max_in_flight": 4}, {"max_in_flight": 3, "most_drafts": 4}])
-def test_ten_thousand_rounds_planned_ahead(num_blocks, num_host_blocks, max_num_batched_tokens, mode, options, ahead):
+def test_three_thousand_rounds_planned_ahead(num_blocks, num_host_blocks, max_num_batched_tokens, mode, options, ahead):
     options = {"policy": "fcfs", "enable_prefix_caching": True, **ahead, **options}
     run_workload(
         num_blocks=num_blocks,
@@ -114,7 +120,6 @@ def test_prompts_that_are_pooled_beside_generation(num_blocks, num_host_blocks, 
         num_host_blocks=num_host_blocks,
         max_num_batched_tokens=max_num_batched_tokens,
         mode=mode,
-        num_rounds=4_000,
         pooling_share=0.5,
         **options,
     )
@@ -126,6 +131,21 @@ def test_prompts_that_are_pooled_beside_generation(num_blocks, num_host_blocks, 
 @pytest.mark.parametrize("mode", ["swap", "auto"])
 def test_a_hundred_thousand_rounds(mode):
     run_workload("fcfs", True, 20, 6, 16, mode, num_rounds=100_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("pool", "options"),
+    [
+        ((12, 0, 8, "recompute"), {}),
+        ((20, 64, 48, "auto"), {"enable_chunked_prefill": False, "delay_factor": 0.5}),
+        ((7, 4, 16, "swap"), {"windows": (8,), "max_in_flight": 4}),
+        ((30, 8, 16, "auto"), {"windows": (6, None), "max_in_flight": 3, "most_drafts": 4}),
+        ((44, 12, 16, "auto"), {"windows": (None, 6, State(3))}),
+    ],
+)
+def test_thirty_thousand_rounds(pool, options):
+    run_workload("priority", True, *pool, num_rounds=30_000, **options)
 
 
 STATES = [
@@ -147,7 +167,7 @@ def test_three_thousand_rounds_with_states(
     pools = num_blocks, num_host_blocks, max_num_batched_tokens, mode
     options, has_cache = dict(options), options.get("enable_prefix_caching", True)
     options.pop("enable_prefix_caching", None)
-    sim = run_workload("fcfs", has_cache, *pools, num_rounds=3_000, windows=windows, **options).sim
+    sim = run_workload("fcfs", has_cache, *pools, windows=windows, **options).sim
     assert bool(sim.block_space.prefix_cache.hits) == has_cache
     assert sim.scheduler.stats.num_drafts == 0, "a state cannot go back"
 
@@ -165,7 +185,7 @@ def run_workload(
     num_host_blocks,
     max_num_batched_tokens,
     mode,
-    num_rounds=10_000,
+    num_rounds=3_000,
     pooling_share=0.0,
     **options,
 ):

@@ -89,13 +89,8 @@ class PagedMemory:
         drawn = []
         for (span, tables, tokens), history in zip(spans, histories, strict=True):
             for group, (blocks, window) in enumerate(zip(tables, self.windows, strict=True)):
-                if isinstance(window, State):
-                    continue
-                first = 0 if window is None else max(span.start + 1 - window, 0)
-                for position in range(first, span.end):
-                    found = self._slots(blocks, position)[position % self.block_size]
-                    expected = group, history[position]
-                    assert found == expected, f"sequence {span.seq_id} would attend to foreign KV at {position}"
+                if not isinstance(window, State):
+                    self._attend(span, group, blocks, 0 if window is None else max(span.start + 1 - window, 0), history)
             drawn += [self._draw(draw, tokens[: span.start + draw.row + 1]) for draw in span.draws]
         targets = {span.seq_id: unpack(span.prompt_targets) for span in plan.spans if span.prompt_targets}
         prompt_logprobs = {seq_id: [((t, 0.0, 1),) for t in ids] for seq_id, ids in targets.items()}
@@ -118,6 +113,16 @@ class PagedMemory:
                 expected = group, part, history[span.start - 1]
                 assert slots[0] == expected, f"sequence {span.seq_id} would go on from a foreign state"
             slots[0] = group, part, history[span.end - 1]
+
+    def _attend(self, span: Span, group: int, blocks: list[int], first: int, history: list[int]) -> None:
+        """Read the keys from `first` to the span's end."""
+        size = self.block_size
+        read: list[Content] = []
+        for position in range(first // size * size, span.end, size):
+            read += self._slots(blocks, position)
+        found = read[first % size : first % size + span.end - first]
+        for position, (content, expected) in enumerate(zip(found, history[first : span.end], strict=True), first):
+            assert content == (group, expected), f"sequence {span.seq_id} would attend to foreign KV at {position}"
 
     def _draw(self, draw: Draw, tokens: list[int]) -> DrawnToken:
         """The token behind `tokens`."""
