@@ -5,6 +5,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import gc
 import logging
 import signal
 from collections.abc import Iterator
@@ -22,6 +23,19 @@ else:
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job, to which Ctrl-C is not sent
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _what_stays_is_no_garbage() -> None:
+    """25,000 tests and the modules that they import stay to the end, and each full collection looked at them for half a
+    second.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # extensions complain of what is never collected
 
 
 @pytest.fixture(autouse=True)

@@ -37,7 +37,6 @@ class DriverDevice(FakeDevice):
 def build(qwen3_folder, fake, monkeypatch):
     """`build(backend, **options)`: an engine over a fake device; everything is given back at the end of the test, or
     `fake` says so."""
-    gc.freeze()  # what there is already takes every collection half a second
     use_ops(monkeypatch, FAKE_OPS)
     monkeypatch.setattr("lullm.config.agreement.refuse_missing_machinery", lambda config: None)
     engines = []
@@ -52,4 +51,3 @@ def build(qwen3_folder, fake, monkeypatch):
         engines.pop().llm_engine.shutdown()
     monkeypatch.undo()
     gc.collect()
-    gc.unfreeze()
