@@ -57,7 +57,7 @@ def run(lines: Lines) -> None:
                 x = torch.randn(rows, dims[1], device="cuda", dtype=torch.bfloat16)
                 seconds = replayed_s(lambda x=x, weights=weights: [x @ weight.T for weight in weights]) / num
                 figures[f"{rows}_rows_gb_per_s"] = weights[0].nbytes / seconds / 1e9
-                shipped = [few_rows_tile(*dims)] if rows <= few_rows.MAX_ROWS else []
+                shipped = [few_rows_tile(*dims, rows)] if rows <= few_rows.MAX_ROWS else []
                 others = FEW_ROWS_CANDIDATES[:MAX_TILES] if rows == 1 else []
                 for tile in dict.fromkeys([*shipped, *others]):
                     own = replayed_s(lambda x=x, weights=weights, tile=tile: [

@@ -25,6 +25,7 @@ from lullm.ops.triton.product.few_rows import _few_rows_kernel
 from lullm.ops.triton.product.invariant import _linear_kernel
 from lullm.ops.triton.rope_cache import _rope_and_cache_kernel
 
+NUM_ROWS = 1
 ITEM_BYTES = {"bf16": 2, "fp16": 2, "fp8e4nv": 1, "fp32": 4}
 
 
@@ -75,8 +76,13 @@ def compile_named(name):
         return compile_kernel(_silu_mul_kernel, {"SIZE": 12288, "BLOCK": tile.ACTIVATION_BLOCK}, 4, 3)
     if name in ("rows", "gated rows", "few outputs"):
         outputs, inputs = {"rows": (6144, 4096), "gated rows": (2 * 12288, 4096), "few outputs": (1024, 2048)}[name]
-        chosen, is_gated = tile.few_rows_tile(outputs, inputs), name.startswith("gated")
-        sizes = {"NUM_ROWS": 2, "OUTPUTS": outputs // 2 if is_gated else outputs, "INPUTS": inputs, "HAS_BIAS": False}
+        chosen, is_gated = tile.few_rows_tile(outputs, inputs, NUM_ROWS), name.startswith("gated")
+        sizes = {
+            "NUM_ROWS": NUM_ROWS,
+            "OUTPUTS": outputs // 2 if is_gated else outputs,
+            "INPUTS": inputs,
+            "HAS_BIAS": False,
+        }
         blocks = {"BLOCK_OUTPUTS": chosen.block_outputs, "BLOCK_INPUTS": chosen.block_inputs, "IS_GATED": is_gated}
         return compile_kernel(_few_rows_kernel, sizes | blocks, chosen.num_warps, 3)
     if name == "copy":

@@ -67,8 +67,8 @@ def test_rows_that_stand_apart_and_what_is_cublas_own():
     assert not few_rows.is_served(torch.cat([x, x]), weight), "four rows"
     assert not few_rows.is_served(x.float(), weight.float()), "float32"
     assert not few_rows.is_served(x, weight[:, :].T.contiguous().T), "a weight of columns"
-    long = torch.zeros(2, few_rows.MAX_INPUTS + 8, dtype=torch.float16, device=DEVICE)
-    assert not few_rows.is_served(long, long), "longer rows than pay"
+    long = torch.zeros(2, few_rows.MAX_INPUTS_OF_TWO + 8, dtype=torch.float16, device=DEVICE)
+    assert not few_rows.is_served(long, long) and few_rows.is_served(long[:1], long), "two long rows do not pay"
 
 
 def test_a_row_has_the_same_bits_alone_and_beside_another():

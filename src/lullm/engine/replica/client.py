@@ -140,9 +140,8 @@ class ReplicaClient(EngineClient):
             self._router.end(ticket)
 
     def _route(self, request: GenerateRequest) -> Ticket:
-        adapter = (
-            b"" if request.lora is None else request.lora.lora_int_id.to_bytes(8, "big")
-        )  # engines read their content
+        # Engines read an adapter's content; to route a request, its id tells enough.
+        adapter = b"" if request.lora is None else request.lora.lora_int_id.to_bytes(8, "big")
         token_ids, size = request.prompt_token_ids, self.config.block_size
         hashes = BlockHashes(size, salt=request.cache_salt, adapter_digest=adapter, tiles=request.tiles)
         num_blocks = min(len(token_ids) // self.config.block_size, _MAX_HASHED) * self.config.enable_prefix_caching

@@ -205,11 +205,13 @@ FEW_ROWS_CANDIDATES = [
 ]  # fmt: skip
 
 
-def few_rows_tile(num_outputs: int, num_inputs: int) -> FewRowsTile:
-    """Interpreted: few programs, whose number sets the time."""
+def few_rows_tile(num_outputs: int, num_inputs: int, num_rows: int) -> FewRowsTile:
+    """Interpreted: few programs, whose number sets the time. Long rows: an H200's fastest of `FEW_ROWS_CANDIDATES`."""
     if IS_INTERPRETED:
         block_inputs = min(next_power_of_2(num_inputs), 1 << 12)
         return FewRowsTile(max(2, min(next_power_of_2(num_outputs), (1 << 20) // block_inputs)), block_inputs, 1)
+    if num_rows == 1 and num_inputs > 2048:
+        return FewRowsTile(2, 2048, 4)
     return FewRowsTile(2 if num_outputs <= _MANY_OUTPUTS else 4, 512, 4)
 
 
