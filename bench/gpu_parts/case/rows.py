@@ -65,7 +65,8 @@ def product_error(num_rows: int, device: torch.device, shrink: int) -> float:
     from lullm.ops.triton import elementwise
     from lullm.ops.triton.product import few_rows
 
-    hidden, inner = HIDDEN // shrink, INNER // shrink
+    hidden = (HIDDEN if num_rows == 1 else few_rows.MAX_INPUTS_OF_TWO) // shrink
+    inner = INNER // shrink
     x, weight = (random(n, hidden, device=device, shrink=shrink) for n in (num_rows, 2 * inner))
     if x.dtype == torch.float32:
         x, weight = x.half(), weight.half()
