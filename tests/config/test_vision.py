@@ -67,6 +67,36 @@ INTERN_PICTURES = {
     "resample": 3, "rescale_factor": 0.00392156862745098, "size": {"height": 448, "width": 448},
 }  # fmt: skip
 
+QWEN = {
+    "architectures": ["Qwen2_5_VLForConditionalGeneration"], "attention_dropout": 0.0, "bos_token_id": 1,
+    "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 64, "image_token_id": 31990, "initializer_range": 0.02,
+    "intermediate_size": 96, "max_position_embeddings": 4096, "max_window_layers": 2, "model_type": "qwen2_5_vl",
+    "num_attention_heads": 4, "num_hidden_layers": 2, "num_key_value_heads": 2, "rms_norm_eps": 1e-06,
+    "rope_scaling": {"mrope_section": [2, 3, 3], "type": "mrope"}, "rope_theta": 1000000.0, "sliding_window": 32768,
+    "tie_word_embeddings": True, "use_cache": True, "use_sliding_window": False, "video_token_id": 31991,
+    "vision_config": {
+        "depth": 32, "fullatt_block_indexes": [7, 15, 23, 31], "hidden_act": "silu", "hidden_size": 1280,
+        "in_chans": 3, "intermediate_size": 3420, "num_heads": 16, "out_hidden_size": 64, "patch_size": 14,
+        "spatial_merge_size": 2, "spatial_patch_size": 14, "temporal_patch_size": 2, "tokens_per_second": 2,
+        "window_size": 112,
+    },
+    "vision_end_token_id": 31993, "vision_start_token_id": 31992, "vision_token_id": 31994, "vocab_size": 32064,
+}  # fmt: skip
+QWEN2 = QWEN | {
+    "architectures": ["Qwen2VLForConditionalGeneration"], "model_type": "qwen2_vl",
+    "vision_config": {
+        "depth": 32, "embed_dim": 1280, "hidden_size": 64, "in_channels": 3, "in_chans": 3, "mlp_ratio": 4,
+        "model_type": "qwen2_vl", "num_heads": 16, "patch_size": 14, "spatial_merge_size": 2, "spatial_patch_size": 14,
+        "temporal_patch_size": 2,
+    },
+}  # fmt: skip
+QWEN_PICTURES = {
+    "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_processor_type": "Qwen2VLImageProcessor",
+    "image_std": [0.26862954, 0.26130258, 0.27577711], "max_pixels": 12845056, "merge_size": 2, "min_pixels": 3136,
+    "patch_size": 14, "processor_class": "Qwen2_5_VLProcessor", "temporal_patch_size": 2,
+}  # fmt: skip
+BOUNDS = {"min_pixels": None, "max_pixels": None}
+
 MOE = {
     "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
     "num_local_experts": 4,
@@ -86,29 +116,54 @@ def read(folder, config, pictures, file="preprocessor_config.json"):
 
 def test_llava(tmp_path):
     vision = read(tmp_path, LLAVA, LLAVA_PICTURES).vision
-    assert vision.rows_per_tile == 576 and vision.tower.num_layers == 23 and vision.image_token_id == 32000
+    assert vision.rows_of(336, 336) == 576 and vision.tower.num_layers == 23 and vision.image_token_id == 32000
     assert vision.connector == MLPConnector("gelu", True) and vision.picture.fit == "crop"
 
 
 def test_smolvlm(tmp_path):
     vision = read(tmp_path, SMOL, SMOL_PICTURES).vision
-    assert vision.rows_per_tile == 81 and vision.connector == ShuffleConnector(3) and vision.frame == "places"
+    assert vision.rows_of(384, 384) == 81 and vision.connector == ShuffleConnector(3) and vision.frame == "places"
     assert vision.tower.hidden_act == "gelu_pytorch_tanh" and vision.tower.num_layers == 27
     assert (vision.picture.fit, vision.picture.edge, vision.picture.resize_edge) == ("split", 384, 1536)
 
 
 def test_internvl(tmp_path, caplog):
     vision = read(tmp_path, INTERN, INTERN_PICTURES).vision
-    assert vision.rows_per_tile == 256 and vision.connector == MLPConnector("gelu", True, True, 2)
-    assert vision.tower.has_scales and vision.tower.has_attention_bias and not vision.tower.has_post_norm
+    assert vision.rows_of(448, 448) == 256 and vision.connector == MLPConnector("gelu", True, True, 2)
+    assert vision.tower.has_scales and vision.tower.has_attention_bias and vision.tower.post_norm is None
     assert vision.tower.num_layers == 24 and vision.tower.positions == "each" and vision.frame == "ends"
     # Its processor cuts, though the file of its image processor says that it does not.
     assert (vision.picture.fit, vision.picture.edge, vision.picture.max_tiles) == ("grid", 448, 12)
     numbers = {"image_size": 448, "patch_size": 14}
     assert read(tmp_path, tower(INTERN, **numbers), INTERN_PICTURES).vision == vision
     normed = read(tmp_path, tower(INTERN, use_mean_pooling=False), INTERN_PICTURES).vision
-    assert normed.tower.has_post_norm
+    assert normed.tower.post_norm == "layer_norm"
     assert "ignored" not in caplog.text
+
+
+def test_qwen(tmp_path, caplog):
+    vision = read(tmp_path, QWEN, QWEN_PICTURES).vision
+    eyes, picture = vision.tower, vision.picture
+    assert vision.rows_of(28 * 3, 28 * 5) == 15 and vision.columns_of(28 * 5) == 5 and vision.frame == "none"
+    assert vision.axes == (0, 0, 1, 1, 1, 2, 2, 2)
+    assert (eyes.window, eyes.full_layers, eyes.norm, eyes.is_gated) == (8, (7, 15, 23, 31), "rms_norm", True)
+    assert (picture.fit, picture.edge, picture.min_pixels, picture.max_pixels) == ("area", 28, 3136, 12845056)
+    assert picture.largest(1 << 30) == (3584, 3584) and picture.largest(784 * 10) == (84, 84)
+    first = read(tmp_path, QWEN2, QWEN_PICTURES).vision
+    assert (first.tower.hidden_size, first.tower.intermediate_size, first.tower.window) == (1280, 5120, 0)
+    assert first.tower.norm == "layer_norm" and not first.tower.is_gated
+    assert (first.picture, first.axes, first.connector) == (vision.picture, vision.axes, vision.connector)
+    assert "ignored" not in caplog.text
+    # As transformers writes them now: the text apart, other words for the same.
+    text = {key: QWEN[key] for key in TEXT.keys() | {"num_key_value_heads", "rope_theta", "rms_norm_eps"}}
+    parameters = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
+    text |= {"model_type": "qwen2_5_vl_text", "rope_parameters": parameters}
+    axial = {"rope_type": "axial", "rope_theta": 10000.0}
+    newer = tower(QWEN, model_type="qwen2_5_vl_vision", rope_parameters=axial) | {"text_config": text}
+    size = {"size": {"shortest_edge": 3136, "longest_edge": 12845056}}
+    for pictures in (QWEN_PICTURES | BOUNDS | size, QWEN_PICTURES | {"size": {"min_pixels": 1, "max_pixels": 2}}):
+        assert read(tmp_path, newer, pictures).vision == vision
+    assert read(tmp_path, QWEN, QWEN_PICTURES | BOUNDS).vision.picture.max_pixels == 28 * 28 * 1280
 
 
 def test_older_and_newer_files(tmp_path):
@@ -166,13 +221,38 @@ def test_older_and_newer_files(tmp_path):
         (
             LLAVA | {"architectures": ["LlavaOnevisionForConditionalGeneration"]},
             LLAVA_PICTURES,
-            "LLaVA 1.5, Idefics3, SmolVLM and InternVL so far, not with LlavaOnevision",
+            "InternVL, Qwen2-VL and Qwen2.5-VL so far, not with LlavaOnevision",
         ),
+        (QWEN, SMOL_PICTURES, "not Qwen2-VL's"),
+        (QWEN, QWEN_PICTURES | {"merge_size": 3}, "merge_size 3"),
+        (QWEN, QWEN_PICTURES | {"temporal_patch_size": 1}, "temporal_patch_size 1"),
+        (tower(QWEN, temporal_patch_size=1), QWEN_PICTURES | {"temporal_patch_size": None}, "temporal_patch_size 2"),
+        (QWEN, QWEN_PICTURES | {"min_pixels": 99, "max_pixels": 98}, "min_pixels 99"),
+        (QWEN, QWEN_PICTURES | {"max_pixels": 1 << 27}, "max_pixels 134217728"),
+        (QWEN, QWEN_PICTURES | BOUNDS | {"size": 224}, "size.shortest_edge None"),
+        (QWEN, QWEN_PICTURES | {"patch_size": 2.5}, "patch_size 2.5"),
+        (tower(QWEN, out_hidden_size=65), QWEN_PICTURES, "65 elements, the text's 64"),
+        (tower(QWEN2, hidden_size=32), QWEN_PICTURES, "32 elements, the text's 64"),
+        (tower(QWEN, in_chans=4), QWEN_PICTURES, "in_chans 4"),
+        (tower(QWEN, num_heads=32 * 20), QWEN_PICTURES, "heads of 2 elements"),
+        (tower(QWEN, window_size=27), QWEN_PICTURES, "window_size 27"),
+        (tower(QWEN, fullatt_block_indexes=7), QWEN_PICTURES, "fullatt_block_indexes 7"),
+        (tower(QWEN, rope_parameters={"rope_type": "linear"}), QWEN_PICTURES, "rope_type 'linear'"),
+        (tower(QWEN, rope_parameters={"factor": 2}), QWEN_PICTURES, "rope_parameters hold factor"),
+        (tower(QWEN, model_type="qwen3_vl_vision"), QWEN_PICTURES, "qwen3_vl_vision"),
+        (QWEN | {"rope_scaling": {"type": "mrope"}}, QWEN_PICTURES, "for 64 pairs, and a head has 8"),
+        (QWEN | {"rope_scaling": {"mrope_section": [2, 6.0]}}, QWEN_PICTURES, "mrope_section [2, 6.0]"),
+        (
+            QWEN | {"rope_scaling": {"mrope_section": [2, 3, 3], "mrope_interleaved": True}},
+            QWEN_PICTURES,
+            "mrope_interleaved",
+        ),
+        (QWEN | {"image_token_id": 40000}, QWEN_PICTURES, "image token 40000"),
     ],
 )
 def test_a_reason_for_the_text_model_alone(tmp_path, caplog, config, pictures, reason):
     caplog.set_level("INFO", "lullm")
-    text = config["text_config"]
+    text = config.get("text_config", config)
     if text["model_type"] == "cohere2":
         text = {key: value for key, value in text.items() if key != "rms_norm_eps"}
         config = config | {"text_config": text | {"logit_scale": 1.0, "sliding_window": 8, "layer_norm_eps": 1e-5}}

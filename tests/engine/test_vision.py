@@ -5,7 +5,7 @@ import re
 
 import pytest
 from kit.engine.parts import block_space_of, engine_of, executor_of, runner_of
-from kit.vision.checkpoint import picture, write_idefics3, write_internvl, write_llava
+from kit.vision.checkpoint import picture, write_idefics3, write_internvl, write_llava, write_qwen_vl
 from kit.worker.threads import use_threads
 from safetensors.torch import load_file
 
@@ -24,7 +24,13 @@ TEXTS = (
 PICTURES = [picture(61, 40), picture(28, 90, seed=1), picture(26, 24, seed=2), picture(61, 40, seed=3)]
 
 
-WRITERS = {"llava": write_llava, "idefics3": write_idefics3, "internvl": write_internvl}
+WRITERS = {
+    "llava": write_llava,
+    "idefics3": write_idefics3,
+    "internvl": write_internvl,
+    "qwen2": lambda folder: write_qwen_vl(folder, is_first=True),
+    "qwen2.5": write_qwen_vl,
+}
 
 
 @pytest.fixture(scope="module", params=WRITERS.values(), ids=WRITERS)
@@ -34,11 +40,22 @@ def checkpoint(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(checkpoint):
-    return [checkpoint.continued(text, [PICTURES[n] for n in shown], NUM_TOKENS) for text, shown in TEXTS]
+    return [
+        checkpoint.continued(spelled(text, checkpoint), [PICTURES[n] for n in shown], NUM_TOKENS)
+        for text, shown in TEXTS
+    ]
 
 
-def prompts():
-    return [{"prompt": text, "multi_modal_data": {"image": [PICTURES[n] for n in shown]}} for text, shown in TEXTS]
+def spelled(text, checkpoint):
+    return text.replace("<image>", checkpoint.word)
+
+
+@pytest.fixture(scope="module")
+def prompts(checkpoint):
+    return [
+        {"prompt": spelled(text, checkpoint), "multi_modal_data": {"image": [PICTURES[n] for n in shown]}}
+        for text, shown in TEXTS
+    ]
 
 
 def check(outputs, expected):
@@ -74,17 +91,17 @@ def tiles_sent(llm):
     ],
     ids=["whole", "chunks", "bare", "prefill first", "guesses"],
 )
-def test_as_transformers(checkpoint, expected, options):
+def test_as_transformers(checkpoint, prompts, expected, options):
     with LLM(str(checkpoint.folder), **OPTIONS | options) as llm:
         sent, _ = tiles_sent(llm)
         for _ in range(2):  # the second time from cached prefixes
-            check(llm.generate(prompts(), GREEDY, use_tqdm=False), expected)
+            check(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
         if options.get("enable_prefix_caching", True) and "max_num_batched_tokens" not in options:
             assert len(sent) == len(set(sent))  # each is read once
-        check([llm.generate(prompts()[1], GREEDY, use_tqdm=False)[0]], [expected[1]])
+        check([llm.generate(prompts[1], GREEDY, use_tqdm=False)[0]], [expected[1]])
 
 
-def test_preemption(checkpoint, expected):
+def test_preemption(checkpoint, prompts, expected):
     """Blocks for the prompts and few tokens behind: some are swapped out, or computed again, pictures and all."""
     for mode in ("recompute", "swap"):
         lengths = [len(ids) for ids, *_ in expected]
@@ -93,34 +110,34 @@ def test_preemption(checkpoint, expected):
             "max_num_batched_tokens": 24, "max_num_seqs": 8,
         }  # fmt: skip
         with LLM(str(checkpoint.folder), **OPTIONS | options, preemption_mode=mode) as llm:
-            check(llm.generate(prompts() * 2, GREEDY, use_tqdm=False), expected * 2)
+            check(llm.generate(prompts * 2, GREEDY, use_tqdm=False), expected * 2)
             assert sum(llm.llm_engine.stats().preemptions_total.values()) > 0
             block_space_of(llm).check_conservation()
 
 
 @pytest.mark.parametrize("backend", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}], ids=["tp", "pp"])
-def test_several_workers(checkpoint, expected, monkeypatch, backend):
+def test_several_workers(checkpoint, prompts, expected, monkeypatch, backend):
     use_threads(monkeypatch)
     with LLM(str(checkpoint.folder), **OPTIONS, **backend, max_num_batched_tokens=40, max_num_seqs=8) as llm:
-        check(llm.generate(prompts(), GREEDY, use_tqdm=False), expected)
+        check(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
 
 
-def test_a_worker_in_a_process(checkpoint, expected):
+def test_a_worker_in_a_process(checkpoint, prompts, expected):
     if "idefics3" not in str(type(checkpoint.processor)).lower():
         pytest.skip("the same with other tiles")
     with LLM(str(checkpoint.folder), **OPTIONS, distributed_executor_backend="mp", enable_sleep_mode=True) as llm:
-        check(llm.generate(prompts(), GREEDY, use_tqdm=False), expected)
+        check(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
         llm.sleep(1)
         llm.wake_up()
-        check(llm.generate(prompts(), GREEDY, use_tqdm=False), expected)
+        check(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
 
 
 @pytest.mark.parametrize("call", [{"level": 1}, {"level": 2}, {"level": 2, "tags": ["weights"]}], ids=str)
-def test_sleep_in_the_middle_of_pictures(checkpoint, expected, call):
+def test_sleep_in_the_middle_of_pictures(checkpoint, prompts, expected, call):
     options = {"max_num_batched_tokens": 16, "max_num_seqs": 4, "enable_sleep_mode": True}
     with LLM(str(checkpoint.folder), **OPTIONS | options) as llm:
         engine, ended, num_steps = llm.llm_engine, {}, 0
-        for number, prompt in enumerate(prompts()):
+        for number, prompt in enumerate(prompts):
             engine.add_request(str(number), prompt, GREEDY)
         while engine.has_unfinished_requests():
             ended |= {output.request_id: output for output in engine.step() if output.finished}
@@ -151,8 +168,8 @@ def test_prefixes_are_shared_by_pictures_not_by_their_tokens(checkpoint):
         assert ask(0)[:2] == (first, 0)
 
 
-def test_forks_and_beams_see_the_picture(checkpoint):
-    prompt = prompts()[2]
+def test_forks_and_beams_see_the_picture(checkpoint, prompts):
+    prompt = prompts[2]
     with LLM(str(checkpoint.folder), **OPTIONS, max_num_batched_tokens=32, max_num_seqs=8) as llm:
         params = SamplingParams(temperature=1.0, n=3, seed=5, max_tokens=6, ignore_eos=True)
         [several] = llm.generate(prompt, params, use_tqdm=False)
@@ -165,17 +182,17 @@ def test_forks_and_beams_see_the_picture(checkpoint):
     assert len({tuple(c.token_ids) for c in several.outputs}) > 1
 
 
-def test_an_abort_in_the_middle_of_a_picture(checkpoint, expected):
+def test_an_abort_in_the_middle_of_a_picture(checkpoint, prompts, expected):
     with LLM(str(checkpoint.folder), **OPTIONS, max_num_batched_tokens=16, max_num_seqs=4) as llm:
         engine = llm.llm_engine
-        for number, prompt in enumerate(prompts()[1:]):
+        for number, prompt in enumerate(prompts[1:]):
             engine.add_request(str(number), prompt, GREEDY)
         for _ in range(2):
             engine.step()
         for number in range(3):
             engine.abort_request(str(number))
         block_space_of(llm).check_conservation()
-        check(llm.generate(prompts(), GREEDY, use_tqdm=False), expected)
+        check(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
 
 
 def test_workers_keep_few_rows(checkpoint):
@@ -191,15 +208,16 @@ def test_workers_keep_few_rows(checkpoint):
         assert sum(map(len, rows.values())) == ledger._num_kept <= 64 + 25
 
 
-def test_new_weights_of_the_tower(checkpoint):
+def test_new_weights_of_the_tower(checkpoint, prompts):
     tensors = load_file(checkpoint.folder / "model.safetensors")
-    name = next(name for name in tensors if re.search(r"vision.*layers?\.0\.mlp\.fc1\.weight$", name))
+    pattern = re.compile(r"(vision.*layers?|visual.*blocks)\.0\.mlp\.(fc1|up_proj)\.weight$")
+    name = next(filter(pattern.search, tensors))
     with LLM(str(checkpoint.folder), **OPTIONS) as llm:
-        before = llm.generate(prompts(), GREEDY, use_tqdm=False)
+        before = llm.generate(prompts, GREEDY, use_tqdm=False)
         engine_of(llm).update_weights([(name, -tensors[name])])
-        after = llm.generate(prompts(), GREEDY, use_tqdm=False)
+        after = llm.generate(prompts, GREEDY, use_tqdm=False)
         engine_of(llm).update_weights([(name, tensors[name])])
-        again = llm.generate(prompts(), GREEDY, use_tqdm=False)
+        again = llm.generate(prompts, GREEDY, use_tqdm=False)
 
     def logprob(outputs, number):
         return outputs[number].outputs[0].cumulative_logprob
@@ -211,9 +229,9 @@ def test_new_weights_of_the_tower(checkpoint):
 @pytest.mark.parametrize(
     "options", [{"quantization": "int8"}, {"dtype": "bfloat16"}, {"load_format": "dummy"}], ids=str
 )
-def test_other_weights(checkpoint, expected, options):
+def test_other_weights(checkpoint, prompts, expected, options):
     with LLM(str(checkpoint.folder), **OPTIONS | options) as llm:
-        outputs = llm.generate(prompts(), GREEDY, use_tqdm=False)
+        outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
         assert [output.prompt_token_ids for output in outputs] == [ids for ids, *_ in expected]
         if "load_format" not in options:
             first = [output.outputs[0].logprobs[0] for output in outputs]
@@ -283,22 +301,22 @@ def limited(tmp_path_factory):
 
 
 def test_a_prompt_with_pictures_is_not_cut(limited):
-    params = SamplingParams(truncate_prompt_tokens=8)
+    params, asked = SamplingParams(truncate_prompt_tokens=8), {"prompt": TEXTS[1][0]}
     with pytest.raises(InvalidRequestError, match="truncated"):
-        limited.generate(prompts()[1], params, use_tqdm=False)
+        limited.generate(asked | {"multi_modal_data": {"image": PICTURES[0]}}, params, use_tqdm=False)
     ids = limited.get_tokenizer().encode("<image> fox")
     asked = {"prompt_token_ids": ids, "multi_modal_data": {"image": PICTURES[0]}}
     assert len(limited.generate(asked, use_tqdm=False)[0].prompt_token_ids) == len(ids) + 24
 
 
 @pytest.mark.parametrize("options", [{"limit_mm_per_prompt": {"image": 0}}, {"language_model_only": True}], ids=str)
-def test_the_text_model_alone(checkpoint, expected, options):
+def test_the_text_model_alone(checkpoint, prompts, expected, options):
     with LLM(str(checkpoint.folder), **OPTIONS, **options) as llm:
         [parameters] = llm.collective_rpc(lambda worker: [n for n, _ in worker.loaded.model.named_parameters()])
         assert not [name for name in parameters if "vision" in name]
         check([llm.generate(TEXTS[0][0], GREEDY, use_tqdm=False)[0]], expected[:1])
         with pytest.raises(InvalidRequestError, match="takes text only: limit_mm_per_prompt"):
-            llm.generate(prompts()[1], use_tqdm=False)
+            llm.generate(prompts[1], use_tqdm=False)
 
 
 def test_models_of_text_refuse_pictures(qwen3_folder):

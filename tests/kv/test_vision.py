@@ -7,7 +7,13 @@ from lullm.kv.vision.ledger import TileLedger
 from lullm.types.sequence import Sequence
 from lullm.types.vision.tile import Tile, TilePlace, shown_tiles
 
-TILES = [Tile.of(1, bytes([n, 0, 0])) for n in range(12)]
+TILES = [Tile.of(1, 1, bytes([n, 0, 0])) for n in range(12)]
+
+
+def test_a_tile_is_named_by_its_shape_and_pixels():
+    pixels = bytes(range(24))
+    tiles = [Tile.of(2, 4, pixels), Tile.of(4, 2, pixels), Tile.of(1, 8, pixels), Tile.of(2, 4, pixels[::-1])]
+    assert len({tile.digest for tile in tiles}) == 4 and Tile.of(2, 4, pixels) == tiles[0]
 
 
 def hashes_of(tiles, num_tokens=64):
@@ -52,7 +58,8 @@ def test_random_workloads():
         if rng.random() < 0.4 and len(seqs) < 5:
             places, end = [], rng.randint(0, 5)
             for _ in range(rng.randint(1, 4)):
-                places.append(TilePlace(rng.choice(TILES), end, 6))
+                number = rng.randrange(len(TILES))
+                places.append(TilePlace(TILES[number], end, 6, number % 4))
                 end += 6 + rng.randint(0, 3)
             seqs.append([Sequence(step, 0, [3] * (end + 4), end, tiles=tuple(places)), 0])
         if rng.random() < 0.01:
@@ -68,6 +75,7 @@ def test_random_workloads():
             in_plan |= {one.digest for one in spans}
             places = {p.tile.digest: p for p in seq.tiles}
             covered = sum(one.num_rows for one in spans)
+            assert all(one.num_columns == places[one.digest].num_columns for one in spans)
             assert covered == sum(p.start <= pos < p.end for p in seq.tiles for pos in range(start, end))
             assert all(places[one.digest].num_rows >= one.first + one.num_rows for one in spans)
             entry[1] = 0 if rng.random() < 0.05 else end  # preempted

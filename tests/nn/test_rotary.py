@@ -1,6 +1,7 @@
 """The rotary tables against transformers' own, for every kind."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -133,3 +134,20 @@ def test_more_positions_than_memory():
     ours, _ = configs(KINDS["default"])
     with pytest.raises(ModelLoadError, match="max_model_len"):
         Rotary(ours, rope_of(ours), 10**15)
+
+
+def test_a_table_of_planes():
+    """Pairs of one axis have the bits of the whole table at its positions; equal positions make the row of a text."""
+    ours, _ = configs(KINDS["yarn"], head_dim=16)
+    sees = dataclasses.replace(ours, vision=SimpleNamespace(axes=(0, 0, 1, 1, 1, 2, 2, 2)))
+    rotary = Rotary(sees, rope_of(ours), 100)
+    planes = torch.randint(100, (3, 40), generator=torch.Generator().manual_seed(0))
+    planes[:, :10] = planes[0, :10]
+    table = rotary(planes)
+    assert table.shape == (40, 16) and table.is_contiguous()
+    whole = rotary(None)
+    assert torch.equal(table[:10], whole[planes[0, :10]])
+    for axis, pairs in enumerate(((0, 2), (2, 5), (5, 8))):
+        for first in (0, 8):
+            columns = slice(first + pairs[0], first + pairs[1])
+            assert torch.equal(table[:, columns], whole[planes[axis], columns])

@@ -189,7 +189,7 @@ def test_a_narrow_step_behind_a_wide_one(stage_long):
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
 def test_arrays_and_tensors_lie_at_the_same_bytes(index_dtype):
     """What one kind of part writes the other reads, for sizes that leave gaps between the parts."""
-    shape = StageShape(5, 3, 7, num_rows=2, num_draws=3, num_indexed=3, num_sources=5, num_groups=2)
+    shape = StageShape(5, 3, 7, num_rows=2, num_draws=3, num_indexed=3, num_sources=5, num_groups=2, num_planed=5)
     buffer = torch.zeros(stage_bytes(shape, index_dtype), dtype=torch.uint8)
     arrays = StageBuffer.of_array(buffer.numpy(), index_dtype).cut(shape)
     for number, name in enumerate(arrays.__slots__):
@@ -200,6 +200,7 @@ def test_arrays_and_tensors_lie_at_the_same_bytes(index_dtype):
         assert part.shape == getattr(arrays, name).shape and (part == number + 1).all(), name
         assert part.data_ptr() % part.dtype.itemsize == 0
     assert tensors.block_tables.shape == (2, 3, 7) and tensors.slot_mapping.shape == (2, 5)
+    assert tensors.planes.shape == (3, 5)
     assert tensors.block_tables.dtype == index_dtype
 
 

@@ -34,19 +34,20 @@ def test_a_plan():
             Span(2, 0, pack([151_935]), (pack([3]),), (), pack([6]), 5),
             Span(4, 8, pack([1, 2]), (pack([5]),), pooled_rows=(0, 2)),
             Span(5, 8, pack([1, 2]), (pack([5]),), tiles=(TileRows(b"a" * 16, 0, 7, 1), TileRows(b"b" * 16, 1, 0, 1))),
+            Span(6, 8, pack([1]), (pack([5]),), tiles=(TileRows(b"a" * 16, 0, 7, 1, 4),), shift=-12),
         ],
         [(1, 2)],
         [(3, 4), (5, 6)],
         [(7, 8)],
         [(0, 3)],
         [Span(9, 29, pack([4]), (pack([0]),), draws[:1])],
-        [Tile.of(2, bytes(range(12)))],
+        [Tile.of(2, 2, bytes(range(12))), Tile.of(1, 4, bytes(range(12)))],
         [b"c" * 16],
     )
     received = decode_plan(encode_plan(plan))
     assert received == plan and repr(received) == repr(plan), "types, too"
     assert decode_plan(encode_plan(StepPlan([]))).is_empty
-    assert [span.end for span in received.spans] == [32, 1, 10, 10] and received.num_tokens == 7
+    assert [span.end for span in received.spans] == [32, 1, 10, 10, 9] and received.num_tokens == 8
 
 
 def test_a_result():

@@ -14,6 +14,7 @@ from kit.vision.checkpoint import (
     write_idefics3,
     write_internvl,
     write_llava,
+    write_qwen_vl,
 )
 
 from lullm.arena.host import HostArena
@@ -70,7 +71,30 @@ CASES = {
     "internvl, first layer": lambda folder: write_internvl(
         folder, {"use_mean_pooling": False}, vision_feature_layer=1, projector_hidden_act="relu"
     ),
+    "qwen2": lambda folder: write_qwen_vl(folder, is_first=True),
+    "qwen2, groups of 9": lambda folder: write_qwen_vl(
+        folder,
+        {"patch_size": 3, "spatial_merge_size": 3, "temporal_patch_size": 1, "hidden_act": "gelu", "mlp_ratio": 3},
+        {"merge_size": 3, "temporal_patch_size": 1},
+        is_first=True,
+        mrope_section=[4, 4],
+    ),
+    "qwen2.5": lambda folder: write_qwen_vl(folder),
+    "qwen2.5, small windows": lambda folder: write_qwen_vl(
+        folder, {"window_size": 8, "fullatt_block_indexes": [0, 2]}, {"min_pixels": 64, "max_pixels": 4000}
+    ),
+    "qwen2.5, large windows": lambda folder: write_qwen_vl(folder, {"window_size": 112, "fullatt_block_indexes": []}),
 }
+
+
+def as_read(pixels, processor):
+    """`[3, H, W]` as the processor gives them: tiles, or for Qwen's patches in groups, each picture repeated."""
+    if not hasattr(processor, "merge_size"):
+        return pixels[None]
+    size, group, frames = processor.patch_size, processor.merge_size, processor.temporal_patch_size
+    lines, columns = pixels.shape[1] // size // group, pixels.shape[2] // size // group
+    cut = pixels.reshape(3, lines, group, size, columns, group, size).transpose(1, 4, 2, 5, 0, 3, 6)
+    return np.repeat(cut[:, :, :, :, :, None], frames, 5).reshape(lines * columns * group**2, -1)
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -100,11 +124,14 @@ def test_tokens_and_pixels(checkpoint):
     for number, size in enumerate([(30, 30), (25, 25), (75, 75), (7, 150), (149, 9), *sizes(3, 12)]):
         given = [picture(*size, seed=number), picture(40, 31)][: 1 + number % 2]
         text = "hello <image> the quick<image>\nfox" if len(given) == 2 else "hello <image>the quick\nfox"
+        text = text.replace("<image>", checkpoint.word)
         expected = checkpoint.inputs(text, given)
         ids, places = own.read(text, given)
         assert ids == expected["input_ids"][0].tolist()
-        pixels = expected["pixel_values"].flatten(0, -4).numpy()
-        values = np.stack([pixel_values(place.tile, own.config.vision.picture) for place in places])
+        pixels = expected["pixel_values"].numpy()
+        pixels = pixels.reshape(-1, *pixels.shape[-3:]) if pixels.ndim > 2 else pixels
+        form, processor = own.config.vision.picture, checkpoint.processor.image_processor
+        values = np.concatenate([as_read(pixel_values(place.tile, form), processor) for place in places])
         assert np.array_equal(values, pixels), size
         shown = [position for place in places for position in range(place.start, place.end)]
         assert [position for position, token_id in enumerate(ids) if token_id == 3] == shown
@@ -132,7 +159,8 @@ def test_the_rows_of_the_tower(checkpoint):
     given = [picture(61, 40), picture(20, 80, seed=1)]
     inputs = checkpoint.inputs("<image> and <image>", given)
     with torch.inference_mode():
-        known = {key: inputs[key] for key in ("pixel_values", "pixel_attention_mask") if key in inputs}
+        names = ("pixel_values", "pixel_attention_mask", "image_grid_thw")
+        known = {key: inputs[key] for key in names if key in inputs}
         expected = checkpoint.model.model.get_image_features(**known, return_dict=True).pooler_output
         expected = expected.flatten(0, 1) if isinstance(expected, torch.Tensor) else torch.cat(expected)
         _, places = own.read("<image> and <image>", given)

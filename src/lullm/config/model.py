@@ -234,7 +234,7 @@ class ModelConfig:
             ) from None
         data = overridden(with_mlx_method(with_own_file(data, folder)), overrides)
         config = cls.from_dict(data)
-        vision, no_vision = read_vision(data, folder, config.architecture, config.vocab_size)
+        vision, no_vision = read_vision(data, folder, config.architecture, config.vocab_size, config.head_dim)
         config = replace(config, vision=vision, no_vision=no_vision)
         if unknown := overrides.keys() & config.unknown_keys:
             raise ConfigError(f"hf_overrides: nothing is known about {', '.join(sorted(unknown))}")

@@ -256,9 +256,9 @@ class Decoder(nn.Module):
     def run_layers(self, hidden: Tensor, context: StepContext) -> tuple[Tensor, Tensor | None]:
         """The last layer's contribution, and everything before it."""
         residual: Tensor | None = None
-        tables = [self.rotaries[index].cos_sin_cache for index in self.rotary_of_layer]
-        for layer, table in zip(self.layers, tables, strict=True):
-            hidden, residual = layer(hidden, residual, table, context)
+        tables, context = [rotary(context.planes) for rotary in self.rotaries], context.of_rows()
+        for layer, index in zip(self.layers, self.rotary_of_layer, strict=True):
+            hidden, residual = layer(hidden, residual, tables[index], context)
         return hidden, residual
 
     def embed(self, token_ids: Tensor, context: StepContext) -> Tensor:

@@ -1,8 +1,9 @@
 """StepContext: the facts of a step that a model's layers need beside their hidden states."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from lullm.ops.attention_layout import PreparedAttention
@@ -23,7 +24,7 @@ class StepContext:
     """One step of T tokens, for one model.
 
     Args:
-        positions: `[T]` int64, each below max_model_len.
+        positions: `[T]` int64, each below max_model_len: the row of the rotary table for each token.
         attention: by KV cache group, prepared by `ops`.
         caches: by layer. The step writes its keys and values into them.
         ops: the functions that the layers call.
@@ -33,6 +34,8 @@ class StepContext:
         stream: `[T, H]`, on a pipeline stage after the first: the output of the stage before. Layers overwrite it.
         calibrates: whether this step sets the open scales of an fp8 cache (`KVScales.calibrate`).
         shown: rows of pictures. Only models with `Model.vision` read them.
+        planes: `[3, T]` int64, each below max_model_len, if tokens have several positions (`VisionConfig.axes`). Then
+            `positions` are not read.
     """
 
     positions: Tensor
@@ -44,3 +47,10 @@ class StepContext:
     stream: Tensor | None = None
     calibrates: bool = False
     shown: Sequence[ShownRows] = ()
+    planes: Tensor | None = None
+
+    def of_rows(self) -> "StepContext":
+        """The same where tokens find their rows in tables that are made for this step, if there are planes."""
+        if self.planes is None:
+            return self
+        return replace(self, positions=torch.arange(self.planes.shape[1], device=self.planes.device))

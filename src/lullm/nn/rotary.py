@@ -39,6 +39,7 @@ class Rotary(nn.Module):
     """
 
     cos_sin_cache: Tensor
+    axes: Tensor | None
 
     def __init__(self, config: ModelConfig, rope: RopeConfig | None, max_model_len: int):
         super().__init__()
@@ -50,6 +51,18 @@ class Rotary(nn.Module):
         for first in range(0, max_model_len, _SLAB):
             _fill(table[first : first + _SLAB], first, inv_freq, scale)
         self.register_buffer("cos_sin_cache", table, persistent=False)
+        axes = () if config.vision is None else config.vision.axes
+        of_elements = torch.tensor(axes * 2, device="cpu") if axes else None  # cosines, then sines
+        self.register_buffer("axes", of_elements, persistent=False)
+
+    def forward(self, planes: Tensor | None) -> Tensor:
+        """The table of a step: the whole one; or where tokens have several positions `[3, T]`, their rows `[T, D]`, in
+        which each pair has the angle of its own axis.
+        """
+        if planes is None:
+            return self.cos_sin_cache
+        assert self.axes is not None, "of models with planes of positions"
+        return self.cos_sin_cache.gather(0, planes[self.axes].T)
 
 
 def _check_memory(max_model_len: int, config: ModelConfig) -> None:

@@ -21,6 +21,7 @@ from lullm.types.draw import Draw, draw_params
 from lullm.types.packed import PackedInts, pack, pack_one
 from lullm.types.sequence import Sequence, SequenceGroup
 from lullm.types.step import AdapterMove, BlockPair, Span, StepPlan
+from lullm.types.vision.tile import shift_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +161,11 @@ class PlanBuilder:
             return
         block_ids, copies = self._block_space.append_slots(group, seq, len(token_ids))
         assert not copies, "the sequence has made its last block its own"
+        shift = shift_at(seq.tiles, len(seq)) if seq.tiles else 0
         for position, token_id in enumerate(token_ids, len(seq)):
             draw = Draw(seq.seq_id, 0, params, position + 1 - seq.prompt_len)
             token, place = pack_one(token_id), group.adapter_place
-            self.spans.append(Span(seq.seq_id, position, token, block_ids, (draw,), adapter_place=place))
+            self.spans.append(Span(seq.seq_id, position, token, block_ids, (draw,), adapter_place=place, shift=shift))
         self.budget -= len(token_ids)
         self._spare_draws -= len(token_ids)
         self.reads_draws = True
@@ -193,6 +195,7 @@ class PlanBuilder:
             None if pooled is None else pooled.wanted(start, end),
             group.adapter_place,
             self._block_space.tiles.show(seq, start, end) if seq.tiles else (),
+            shift_at(seq.tiles, start) if seq.tiles else 0,
         )
 
     def _prompt_targets(self, group: SequenceGroup, seq: Sequence, start: int, end: int) -> PackedInts:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lullm.step.limits import StepLimits
+from lullm.step.vision.planes import plane_positions
 from lullm.types.draw import Draw
 from lullm.types.packed import PackedInts, num_packed
 from lullm.types.pooling.rows import RowRange
@@ -19,11 +20,12 @@ class Batch:
     `drawn_rows` are the distinct rows with draws, and `draw_index` is the index into them of each draw (None: one draw
     per row, in order). `prompt_spans` are the spans that want prompt log-probabilities, with their first row.
     `pooled_rows`: (sequence, rows of the batch) of the spans that are pooled. `tiles`: rows of pictures, with the first
-    row of their span. `adapters`: by token, the place of its adapter; None: the engine has none.
+    row of their span. `planes`: positions in the place of `positions`, if the step shows pictures that have planes of
+    them. `adapters`: by token, the place of its adapter; None: the engine has none.
     """
 
     token_ids: np.ndarray  # [T] int64
-    positions: np.ndarray  # [T] int64
+    positions: np.ndarray  # [T] int64, by which heads rotate
     slot_mapping: np.ndarray  # [G, T] int64, where each group's keys and values are written; -1: a group of states
     block_tables: np.ndarray  # [G, S, M] int64, numbers of blocks in the caches of the group's layers
     query_lens: list[int]  # of S spans
@@ -34,6 +36,7 @@ class Batch:
     prompt_spans: list[tuple[int, Span]]
     pooled_rows: list[tuple[int, RowRange]]
     tiles: list[tuple[int, TileRows]]
+    planes: np.ndarray | None = None  # [3, T] int64
     adapters: np.ndarray | None = None  # [T] int64
 
     @property
@@ -92,6 +95,8 @@ class BatchBuilder:
         prompt_spans: list[tuple[int, Span]] = []
         pooled_rows: list[tuple[int, RowRange]] = []
         tiles: list[tuple[int, TileRows]] = []
+        of_planes: list[tuple[int, int, TileRows]] = []
+        shifts: list[int] = []
         first_row = 0
         for place, span in enumerate(plan.spans):
             if span.prompt_targets:
@@ -99,9 +104,11 @@ class BatchBuilder:
             if span.pooled_rows is not None:
                 first, end = span.pooled_rows
                 pooled_rows.append((span.seq_id, (first_row + first, first_row + end)))
+            num_tokens = num_packed(span.token_ids)
             if span.tiles:
                 tiles += [(first_row, rows) for rows in span.tiles]
-            num_tokens = num_packed(span.token_ids)
+                of_planes += [(first_row, first_row + num_tokens, rows) for rows in span.tiles if rows.num_columns]
+            shifts.append(span.shift)
             end = span.start + num_tokens
             query_lens.append(num_tokens)
             context_lens.append(end)
@@ -126,9 +133,12 @@ class BatchBuilder:
         self._token_ids[:num_tokens] = token_ids
         ends = np.array(context_lens)
         self._place(query_lens, ends, num_tokens)
+        positions = self._positions[:num_tokens]
+        if any(shifts):
+            positions += np.repeat(shifts, query_lens)
         return Batch(
             self._token_ids[:num_tokens],
-            self._positions[:num_tokens],
+            positions,
             self._slot_mapping[:, :num_tokens],
             self._block_tables[:, :num_spans, :max_blocks],
             query_lens,
@@ -140,6 +150,7 @@ class BatchBuilder:
             pooled_rows=pooled_rows,
             adapters=_adapters(plan, query_lens) if self._has_adapters else None,
             tiles=tiles,
+            planes=plane_positions(positions, of_planes) if of_planes else None,
         )
 
     def _place(self, query_lens: list[int], context_lens: np.ndarray, num_tokens: int) -> None:

@@ -51,6 +51,7 @@ class StepInput:
     wanted_rows: Tensor  # [R] int64, see `Batch`; a batch of decodes draws from all rows and lists none
     draw_index: Tensor  # [N] int64, see `Batch`; empty: one draw per row
     draws: DrawTable  # of N draws
+    planes: Tensor | None = None  # [3, T] int64, see `Batch`
 
 
 class InputBuilder:
@@ -136,6 +137,7 @@ class InputBuilder:
             parts.wanted_rows,
             parts.draw_index,
             _draws(parts),
+            parts.planes if parts.planes.shape[1] else None,
         )
 
 

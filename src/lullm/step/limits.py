@@ -22,6 +22,7 @@ class StepLimits:
         max_in_flight: steps that are launched before the caller waits for the first one's result.
         feeds_back: their tokens may be pending, see `TokenFeedback`.
         has_adapters: spans may have adapters.
+        has_planes: rows of pictures have planes of positions.
     """
 
     max_num_seqs: int
@@ -35,6 +36,7 @@ class StepLimits:
     max_in_flight: int = 1
     feeds_back: bool = False
     has_adapters: bool = False
+    has_planes: bool = False
 
     @property
     def state_groups(self) -> tuple[int, ...]:

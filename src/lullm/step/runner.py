@@ -251,6 +251,7 @@ class ModelRunner:
             stream=stream,
             calibrates=calibrates,
             shown=shown,
+            planes=step.planes,
         )
         return self._model(step.token_ids, context)
 

@@ -77,8 +77,8 @@ class Staging:
         max_width = limits.table_width(limits.max_model_len)
         num_draws = max(num_seqs, num_tokens)
         largest = (num_tokens, num_seqs, max_width, num_draws, num_draws, num_draws, num_tokens, self._num_groups)
-        num_adapted = self._num_adapted(num_tokens)
-        num_bytes = stage_bytes(StageShape(*largest, num_adapted=num_adapted), self._index_dtype)
+        shape = StageShape(*largest, num_adapted=self._num_adapted(num_tokens))
+        num_bytes = stage_bytes(replace(shape, num_planed=num_tokens * limits.has_planes), self._index_dtype)
         self._host = [device.staging((num_bytes,), torch.uint8) for _ in range(limits.max_in_flight)]
         self._host_stages = [StageBuffer.of_array(buffer.numpy(), self._index_dtype) for buffer in self._host]
         self._turn = 0
@@ -170,6 +170,7 @@ class Staging:
             num_sources=self._num_sources(batch.num_tokens),
             num_groups=self._num_groups,
             num_adapted=self._num_adapted(batch.num_tokens),
+            num_planed=0 if batch.planes is None else batch.num_tokens,
         )
 
     def _decode_shape(self, size: int, width: int) -> StageShape:
@@ -256,6 +257,8 @@ def _write(arrays: StageParts[np.ndarray], batch: Batch, is_kept: bool) -> None:
         np.cumsum(batch.query_lens, out=arrays.query_starts[1:])
     if batch.adapters is not None:
         _copy(arrays.adapters, batch.adapters, padding=-1)
+    if batch.planes is not None:
+        arrays.planes[:] = batch.planes
     if len(arrays.wanted_rows):
         arrays.wanted_rows[:] = batch.wanted_rows
     if batch.draw_index is not None:

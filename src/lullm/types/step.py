@@ -45,6 +45,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `prompt_logprobs`, the next token of each of the first rows; empty otherwise. `pooled_rows`: rows to sum for the
     caller. Their hidden states are summed, or the results of the model's head for them. `adapter_place`: the place of
     the adapter that all tokens are computed with; NO_PLACE: none. `tiles`: rows of pictures in place of tokens.
+    `shift`: what the rotation adds to the positions of tokens, up to the end of the first tile (`lullm.types.vision`).
     """
 
     seq_id: int
@@ -57,6 +58,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pooled_rows: RowRange | None = None
     adapter_place: int = NO_PLACE
     tiles: tuple[TileRows, ...] = ()
+    shift: int = 0
 
     @property
     def num_tokens(self) -> int:

@@ -9,8 +9,8 @@ from lullm.types.vision.tile import Tile
 
 
 def pixel_values(tile: Tile, form: PictureForm) -> np.ndarray:
-    """`[3, edge, edge]` float32, rescaled and normalized: the bits of transformers' image processors."""
-    pixels = np.frombuffer(tile.pixels, np.uint8).reshape(tile.size, tile.size, 3)
+    """`[3, height, width]` float32, rescaled and normalized: the bits of transformers' image processors."""
+    pixels = np.frombuffer(tile.pixels, np.uint8).reshape(tile.height, tile.width, 3)
     table = _table(form.rescale_factor, form.image_mean, form.image_std)
     return np.stack([table[channel][pixels[:, :, channel]] for channel in range(3)])
 

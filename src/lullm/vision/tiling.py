@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lullm.config.vision.vision import PictureForm
+from lullm.errors import InvalidRequestError
 from lullm.types.vision.tile import Tile
 from lullm.vision.picture import pillow
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 _LARGEST_EDGE = 4096
 """Of a picture before it is split."""
+_LARGEST_RATIO = 200
+"""Of the edges of a picture that keeps its shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +29,24 @@ class Tiled:
 
 
 def tiled(image: "Image", form: PictureForm) -> Tiled:
-    """The tiles of a picture."""
+    """The tiles of a picture. Raises InvalidRequestError: it is too long for its width, for a tile of its shape."""
     if form.pads:
         image = _squared(image, form)
     match form.fit:
         case "crop":
-            return Tiled((_tile(_cropped(image, form), form.edge),))
+            return Tiled((_tile(_cropped(image, form)),))
         case "stretch":
-            return Tiled((_tile(_resized(image, form.edge, form.edge, form), form.edge),))
+            return Tiled((_tile(_resized(image, form.edge, form.edge, form)),))
         case "split":
             return _split(_resized(image, *_scaled_size(image, form.resize_edge), form), form)
         case "grid":
             return _spread(image, form)
+        case "area":
+            return Tiled((_tile(_resized(image, *whole_size(image.width, image.height, form), form)),))
 
 
-def _tile(image: "Image", edge: int) -> Tile:
-    assert image.size == (edge, edge)
-    return Tile.of(edge, image.tobytes())
+def _tile(image: "Image") -> Tile:
+    return Tile.of(image.height, image.width, image.tobytes())
 
 
 def _resized(image: "Image", width: int, height: int, form: PictureForm) -> "Image":
@@ -93,7 +97,7 @@ def _scaled_size(image: "Image", longest: int) -> tuple[int, int]:
 def _split(image: "Image", form: PictureForm) -> Tiled:
     edge = form.edge
     if not form.splits:
-        return Tiled((_tile(_resized(image, edge, edge, form), edge),))
+        return Tiled((_tile(_resized(image, edge, edge, form)),))
     width, height = image.size
     ratio = width / height
     if width >= height:
@@ -136,10 +140,34 @@ def _cut(image: "Image", whole: "Image", form: PictureForm) -> Tiled:
     edge = form.edge
     num_columns, num_rows = image.width // edge, image.height // edge
     if num_columns == num_rows == 1:
-        return Tiled((_tile(image, edge),))
+        return Tiled((_tile(image),))
     grid = [
-        _tile(image.crop((left, top, left + edge, top + edge)), edge)
+        _tile(image.crop((left, top, left + edge, top + edge)))
         for top in range(0, image.height, edge)
         for left in range(0, image.width, edge)
     ]
-    return Tiled((*grid, _tile(_resized(whole, edge, edge, form), edge)), num_rows, num_columns)
+    return Tiled((*grid, _tile(_resized(whole, edge, edge, form))), num_rows, num_columns)
+
+
+def whole_size(width: int, height: int, form: PictureForm) -> tuple[int, int]:
+    """(width, height) of the one tile of a picture: the nearest multiples of `edge`, within the bounds of pixels.
+
+    A picture outside of them is scaled first, and the multiples are those below or above. Very thin ones may stay
+    outside, since no edge is 0.
+    """
+    if max(width, height) > _LARGEST_RATIO * min(width, height):
+        raise InvalidRequestError(
+            f"a picture of {width} x {height} pixels is more than {_LARGEST_RATIO} times as long as it is wide; cut it"
+        )
+    edge = form.edge
+    near = round(width / edge) * edge, round(height / edge) * edge
+    if near[0] * near[1] > form.max_pixels:
+        scale = math.sqrt(width * height / form.max_pixels)
+        return (
+            max(edge, math.floor(width / scale / edge) * edge),
+            max(edge, math.floor(height / scale / edge) * edge),
+        )
+    if near[0] * near[1] < form.min_pixels:
+        scale = math.sqrt(form.min_pixels / (width * height))
+        return math.ceil(width * scale / edge) * edge, math.ceil(height * scale / edge) * edge
+    return near

@@ -104,6 +104,7 @@ class WorkerSetup:
             max_in_flight=config.max_in_flight,
             feeds_back=config.feeds_back,
             has_adapters=adapters is not None,
+            has_planes=model_config.vision is not None and bool(model_config.vision.axes),
         )
         rows = config.max_num_batched_tokens, model_config.stream_size
         relay = Relay(self.seat.pipeline, model_config.stage, rows, self.dtype, self.device.torch_device)

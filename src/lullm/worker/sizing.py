@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
+from lullm.config.vision.vision import VisionConfig
 from lullm.errors import CacheSizeError
 from lullm.kv.layout import block_bytes, cache_layout_of
 from lullm.log import get_logger
@@ -84,8 +85,14 @@ def _profile(setup: WorkerSetup, model: Model, query_len: int) -> int:
         draws = () if pools else (Draw(number, query_len - 1, params),)
         spans.append(Span(number, 0, tokens, blocks, draws, pooled_rows=(query_len - 1, query_len) if pools else None))
     vision = setup.model_config.vision
-    tiles = [] if vision is None else [Tile.of(vision.picture.edge, bytes(3 * vision.picture.edge**2))]
+    tiles = [] if vision is None else [_largest_tile(vision, config.max_model_len)]
     return setup.device.peak_bytes(lambda: runner.launch(StepPlan(spans, tiles=tiles)).result())
+
+
+def _largest_tile(vision: VisionConfig, max_model_len: int) -> Tile:
+    """A black tile, as large as any whose rows fit into a prompt."""
+    height, width = vision.picture.largest(max_model_len * vision.picture.edge**2)
+    return Tile.of(height, width, bytes(3 * height * width))
 
 
 def measure_speeds(setup: WorkerSetup, runner: ModelRunner, pools: KVPools, num_runs: int = 2) -> tuple[float, float]:

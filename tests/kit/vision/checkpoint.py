@@ -29,6 +29,13 @@ INTERNVIT = {
     "model_type": "internvl_vision", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
     "num_attention_heads": 2, "image_size": [24, 24], "patch_size": [6, 6], "attention_bias": True,
 }  # fmt: skip
+QWEN2_VL = {
+    "depth": 3, "embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2, "num_heads": 2, "patch_size": 4,
+}  # fmt: skip
+QWEN2_5_VL = {
+    "depth": 3, "hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48, "num_heads": 2, "patch_size": 4,
+    "window_size": 16, "fullatt_block_indexes": [1],
+}  # fmt: skip
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>", "<fake_token_around_image>", "<end_of_utterance>"]
 LLAVA_TEMPLATE = (
     "{% for message in messages %}{{ message['role'].upper() + ': ' }}"
@@ -43,6 +50,14 @@ INTERNVL_TEMPLATE = (
     "{% elif content['type'] == 'text' %}{{ content['text'] }}{% endif %}{% endfor %}{% endif %}{{'<|im_end|>\n'}}"
     "{% endfor %}{% if add_generation_prompt %}{{'<|im_start|>assistant\n' }}{% endif %}"
 )
+QWEN_TEMPLATE = (
+    "{% set seen = namespace(pictures=0) %}{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+    "{% if 'image' in part or 'image_url' in part or part['type'] == 'image' %}"
+    "{% set seen.pictures = seen.pictures + 1 %}{% if add_vision_id %}Picture {{ seen.pictures }}: {% endif %}"
+    "<|vision_start|><image><|vision_end|>{% elif 'text' in part %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 IDEFICS3_TEMPLATE = (
     "<|im_start|>{% for message in messages %}{{message['role'] | capitalize}}"
     "{% if message['content'][0]['type'] == 'image' %}{{':'}}{% else %}{{': '}}{% endif %}"
@@ -54,11 +69,12 @@ IDEFICS3_TEMPLATE = (
 
 @dataclass
 class Checkpoint:
-    """A folder, and the same in transformers."""
+    """A folder, and the same in transformers. `word`: what stands in a text for a picture."""
 
     folder: Path
     model: Any
     processor: Any
+    word: str = "<image>"
 
     def inputs(self, text: str, pictures: list[Any]) -> dict[str, Any]:
         """What transformers' model takes: the ids, and the pixels of the pictures."""
@@ -72,9 +88,13 @@ class Checkpoint:
         inputs = self.inputs(text, pictures)
         ids = inputs.pop("input_ids")
         inputs.pop("attention_mask")
+        kinds = inputs.pop("mm_token_type_ids", None)  # 0: of texts
         prompt, tokens, logprobs = ids[0].tolist(), [], []
         with torch.inference_mode():
             for _ in range(num_tokens):
+                if kinds is not None:
+                    kinds = torch.nn.functional.pad(kinds, (0, ids.shape[1] - kinds.shape[1]))
+                    inputs["mm_token_type_ids"] = kinds
                 row = self.model(input_ids=ids, **inputs).logits[0, -1].log_softmax(-1)
                 tokens.append(int(row.argmax()))
                 logprobs.append(float(row[tokens[-1]]))
@@ -173,6 +193,38 @@ def write_internvl(
     return Checkpoint(folder, model, PicturesOnly(processor, tokenizer, image_seq_length=4))
 
 
+def write_qwen_vl(
+    folder: Path, tower: dict[str, Any] | None = None, settings: Any = None, is_first: bool = False, **rope: Any
+) -> Checkpoint:
+    """Qwen2.5-VL's kind, or Qwen2-VL's (`is_first`): a token for 8 x 8 pixels (2 x 2 patches), 4 to 40 for a picture.
+
+    Args:
+        tower: keys beside those of `QWEN2_5_VL`. settings: of the image processor. rope: parameters of the text's.
+    """
+    import transformers
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    name = "Qwen2VL" if is_first else "Qwen2_5_VL"
+    classes = (getattr(transformers, f"{name}{last}") for last in ("Config", "ForConditionalGeneration"))
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3], **rope}
+    language = {"model_type": "qwen2_vl_text" if is_first else "qwen2_5_vl_text", "rope_parameters": rope}
+    tower = (QWEN2_VL if is_first else QWEN2_5_VL) | (tower or {})
+    model = _random_model(folder, *classes, tower, {"image_token_id": 3, "video_token_id": 383}, language)
+    tokenizer = _write_tokenizer(folder, QWEN_TEMPLATE, ["<|vision_start|>", "<|vision_end|>", "<|video_pad|>"])
+    tokenizer.image_token, tokenizer.image_token_id = "<image>", 3
+    area = {"shortest_edge": 4 * 64, "longest_edge": 40 * 64}
+    processor = Qwen2VLImageProcessorPil(**{"patch_size": tower["patch_size"], "size": area, **(settings or {})})
+    processor.save_pretrained(folder)
+
+    class PicturesOnly(transformers.Qwen2VLProcessor):
+        """Without the part for videos, which needs one more package."""
+
+        def check_argument_for_proper_class(self, *args: Any) -> None:
+            pass
+
+    return Checkpoint(folder, model, PicturesOnly(processor, tokenizer), "<|vision_start|><image><|vision_end|>")
+
+
 def _random_model(
     folder: Path, config_class: Any, model_class: Any, tower: Any, options: Any, language: Any = None
 ) -> Any:
@@ -183,7 +235,7 @@ def _random_model(
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            is_factor = "norm" in name or "layrnorm" in name
+            is_factor = "norm" in name or "layrnorm" in name or "ln_q" in name
             parameter.normal_(1.0 if is_factor and name.endswith("weight") else 0.0, 0.2, generator=generator)
     model.save_pretrained(folder)
     return model

@@ -28,6 +28,12 @@ _SPREADING = _ALL_ON | {
     "resample": _BICUBIC, "image_mean": _CLIP_MEAN, "image_std": _CLIP_STD, "size": {"height": 384, "width": 384},
     "crop_to_patches": False, "min_patches": 1, "max_patches": 12,
 }  # fmt: skip
+PATCHES = {"patch_size": 14, "merge_size": 2, "temporal_patch_size": 2}
+"""How Qwen2-VL's image processor groups patches, where its file says nothing."""
+_AREA = _ALL_ON | {
+    "resample": _BICUBIC, "image_mean": _CLIP_MEAN, "image_std": _CLIP_STD, **PATCHES,
+    "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
+}  # fmt: skip
 _KINDS: Mapping[str, Mapping[str, Any]] = {
     "CLIP": _CROPPING,
     "Llava": _CROPPING,
@@ -39,6 +45,7 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
     "Idefics3": _SPLITTING,
     "SmolVLM": _SPLITTING,
     "GotOcr2": _SPREADING,
+    "Qwen2VL": _AREA,
 }  # fmt: skip
 """By the class of the image processor: the values of missing keys, as in transformers."""
 _MOST_TILES_PER_SIDE = 16
@@ -91,6 +98,13 @@ def read_picture(data: dict[str, Any]) -> PictureForm:
             return form
         most = _count(data, "max_patches", _MOST_PIXELS // edge**2)
         return replace(form, min_tiles=_count(data, "min_patches", most), max_tiles=most)
+    if kind == "Qwen2VL":
+        patch = _count(data, "patch_size", MOST_EDGE)
+        edge = patch * _count(data, "merge_size", MOST_EDGE // patch)
+        least, most = _area(data, "min_pixels", "shortest_edge"), _area(data, "max_pixels", "longest_edge")
+        if least > most:
+            raise ModelLoadError(f"min_pixels {least} of its image processor is above max_pixels {most}")
+        return replace(_form(data, edge, "area", edge), min_pixels=least, max_pixels=most)
     if data.get("do_center_crop"):
         edge, short = _square(data, "crop_size"), _edge(data, "size", "shortest_edge")
         if short < edge:
@@ -119,6 +133,14 @@ def _count(data: dict[str, Any], name: str, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise ModelLoadError(f"{name} {shown(value)} of its image processor is not from 1 to {most}")
     return value
+
+
+def _area(data: dict[str, Any], name: str, key: str) -> int:
+    """A number of pixels, by its older name or the newer one, an "edge" of `size`. The older one counts, if both do."""
+    if data.get(name) is not None:
+        return _count(data, name, _MOST_PIXELS)
+    size = data["size"] if isinstance(data["size"], dict) else {}
+    return _count({f"size.{key}": size.get(key)}, f"size.{key}", _MOST_PIXELS)
 
 
 def _edge(data: dict[str, Any], name: str, key: str) -> int:

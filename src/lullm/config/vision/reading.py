@@ -5,8 +5,17 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from lullm.config.family.text_model import TEXT_MODELS
-from lullm.config.field import LARGEST_ID, boolean, integer, optional_object, positive_float, positive_int, shown
-from lullm.config.vision.picture import FILES, processor_data, read_picture
+from lullm.config.field import (
+    LARGEST_ID,
+    MOST_HEAD_DIM,
+    boolean,
+    integer,
+    optional_object,
+    positive_float,
+    positive_int,
+    shown,
+)
+from lullm.config.vision.picture import FILES, PATCHES, processor_data, read_picture
 from lullm.config.vision.tower import read_tower
 from lullm.config.vision.vision import MLPConnector, ShuffleConnector, VisionActivation, VisionConfig
 from lullm.errors import ModelLoadError
@@ -17,21 +26,26 @@ logger = get_logger(__name__)
 _LLAVA = "LlavaForConditionalGeneration"
 _IDEFICS3 = ("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration")
 _INTERNVL = "InternVLForConditionalGeneration"
+_QWEN2_VL, _QWEN2_5_VL = "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"
 _TEXTS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """The text models below them: others may scale rows, or let them see each other both ways."""
 _TOWERS = ("clip_vision_model", "siglip_vision_model")
 _IDEFICS3_TOWERS = ("idefics3_vision", "idefics3", "smolvlm_vision")
 _INTERNVL_TOWERS = ("internvl_vision",)
+_QWEN2_VL_TOWERS = ("qwen2_vl_vision", "qwen2_vl")
+_QWEN2_5_VL_TOWERS = ("qwen2_5_vl_vision", "qwen2_5_vl")
+_SECTIONS = [16, 24, 24]
+"""Of a file without `mrope_section`."""
 _MOST_SCALE = 64
 
 
 def read_vision(
-    data: dict[str, Any], folder: Path, text_architecture: str, vocab_size: int
+    data: dict[str, Any], folder: Path, text_architecture: str, vocab_size: int, head_dim: int
 ) -> tuple[VisionConfig | None, str]:
     """(how the model of a config.json sees pictures; or None, why it does not). The second is empty for models of text.
 
     Args:
-        data: of the whole model. text_architecture, vocab_size: of the text model.
+        data: of the whole model. text_architecture, vocab_size, head_dim: of the text model.
     """
     names = data.get("architectures")
     architecture = names[0] if isinstance(names, list) and names else None
@@ -40,7 +54,8 @@ def read_vision(
     try:
         if architecture not in _READ:
             raise ModelLoadError(
-                f"lullm sees pictures with LLaVA 1.5, Idefics3, SmolVLM and InternVL so far, not with {architecture}"
+                "lullm sees pictures with LLaVA 1.5, Idefics3, SmolVLM, InternVL, Qwen2-VL and Qwen2.5-VL so far, not "
+                f"with {architecture}"
             )
         if text_architecture not in _TEXTS:
             raise ModelLoadError(f"its text model is {text_architecture}")
@@ -48,7 +63,7 @@ def read_vision(
         if processor is None:
             raise ModelLoadError(f"its folder has no {' and no '.join(FILES)}")
         vision = _READ[architecture](data, processor)
-        _check(vision, vocab_size)
+        _check(vision, vocab_size, head_dim)
         return vision, ""
     except ModelLoadError as error:
         logger.info("%s: only the text model is loaded; what reads pictures is passed over: %s", architecture, error)
@@ -106,10 +121,43 @@ def _read_internvl(data: dict[str, Any], processor: dict[str, Any]) -> VisionCon
     return vision
 
 
+def _read_qwen2_vl(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
+    is_first = data["architectures"][0] == _QWEN2_VL
+    stated, text = optional_object(data, "vision_config"), optional_object(data, "text_config") or data
+    tower = read_tower(stated, _QWEN2_VL_TOWERS if is_first else _QWEN2_5_VL_TOWERS, None, drops_first=False)
+    factor = positive_int(stated, "spatial_merge_size", 2, most=_MOST_SCALE)
+    size_name = "hidden_size" if is_first else "out_hidden_size"
+    if (out_size := positive_int(stated, size_name, 3584)) != text.get("hidden_size"):
+        raise ModelLoadError(f"its tower's rows have {out_size} elements, the text's {shown(text.get('hidden_size'))}")
+    picture = read_picture(processor)
+    if picture.fit != "area":
+        raise ModelLoadError("its image processor is not Qwen2-VL's")
+    numbers = {"patch_size": tower.patch_size, "merge_size": factor, "temporal_patch_size": tower.num_frames}
+    for name, number in numbers.items():
+        other = PATCHES[name] if processor.get(name) is None else processor[name]
+        if other != number:
+            raise ModelLoadError(f"{name} {shown(other)} of its image processor is not its tower's {number}")
+    connector = MLPConnector("gelu", has_bias=True, scale_factor=factor, keeps_width=True)
+    return VisionConfig(tower, connector, picture, integer(data, "image_token_id", 151655), "none", _axes(text))
+
+
+def _axes(text: dict[str, Any]) -> tuple[int, ...]:
+    """See `VisionConfig`: consecutive pairs of a head, in sections for each axis in turn."""
+    rope = optional_object(text, "rope_scaling") or optional_object(text, "rope_parameters")
+    sections = _SECTIONS if rope.get("mrope_section") is None else rope["mrope_section"]
+    is_list = isinstance(sections, list) and 1 <= len(sections) <= _MOST_SCALE
+    if not is_list or not all(type(one) is int and 0 <= one <= MOST_HEAD_DIM for one in sections):
+        raise ModelLoadError(f"mrope_section {shown(sections)} is not a list of numbers of pairs")
+    if rope.get("mrope_interleaved"):
+        raise ModelLoadError("mrope_interleaved is not implemented")
+    return tuple(number % 3 for number, size in enumerate(sections) for _ in range(size))
+
+
 _READ: Mapping[str, Callable[[dict[str, Any], dict[str, Any]], VisionConfig]] = {
     _LLAVA: _read_llava,
     **dict.fromkeys(_IDEFICS3, _read_idefics3),
     _INTERNVL: _read_internvl,
+    **dict.fromkeys((_QWEN2_VL, _QWEN2_5_VL), _read_qwen2_vl),
 }
 """The architectures whose pictures are read."""
 
@@ -135,8 +183,10 @@ def _check_edge(vision: VisionConfig) -> None:
         )
 
 
-def _check(vision: VisionConfig, vocab_size: int) -> None:
+def _check(vision: VisionConfig, vocab_size: int, head_dim: int) -> None:
     if not 0 <= vision.image_token_id < min(vocab_size, LARGEST_ID):
         raise ModelLoadError(f"its image token {vision.image_token_id} is not in its vocabulary of {vocab_size}")
-    if vision.rows_per_tile < 1:
+    if vision.rows_of(vision.picture.edge, vision.picture.edge) < 1:
         raise ModelLoadError("a tile has no rows")
+    if vision.axes and len(vision.axes) != head_dim // 2:
+        raise ModelLoadError(f"mrope_section is for {len(vision.axes)} pairs, and a head has {head_dim // 2}")

@@ -1,7 +1,7 @@
 """Reads the config of a tower: `vision_config` of a config.json."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast, get_args
 
 from lullm.config.family.keys import COMMON_IGNORES
@@ -11,6 +11,7 @@ from lullm.config.field import (
     MOST_INTERMEDIATE,
     MOST_LAYERS,
     boolean,
+    optional_object,
     positive_float,
     positive_int,
     shown,
@@ -24,6 +25,9 @@ logger = get_logger(__name__)
 MOST_EDGE = 1 << 13
 """Pixels. The largest known tile has 980."""
 _MOST_SIDES = 512
+_MOST_FRAMES = 64
+_CHANNELS = ("num_channels", "in_channels", "in_chans")
+"""Three words for the same."""
 
 _CLIP: dict[str, Any] = {
     "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
@@ -40,12 +44,24 @@ _INTERNVIT = _OF_LLAVA | {
     "image_size": 448, "hidden_act": "gelu", "layer_norm_eps": 1e-6, "attention_bias": False, "use_qk_norm": False,
     "norm_type": "layer_norm", "use_absolute_position_embeddings": True, "use_mean_pooling": True,
 }  # fmt: skip
+_QWEN2_5_VL = {
+    "hidden_size": 3584, "intermediate_size": 3420, "num_hidden_layers": 32, "num_attention_heads": 16,
+    "patch_size": 14, "hidden_act": "silu", "spatial_merge_size": 2, "temporal_patch_size": 2, "rope_parameters": {},
+    "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31],
+}  # fmt: skip
+_QWEN2_VL = {
+    "hidden_size": 1280, "mlp_ratio": 4, "num_hidden_layers": 32, "num_attention_heads": 16, "patch_size": 14,
+    "hidden_act": "quick_gelu", "spatial_merge_size": 2, "temporal_patch_size": 2, "rope_parameters": {},
+}  # fmt: skip
+_QWEN_FIXED = {"layer_norm_eps": 1e-6, "image_size": 0}
+_QWEN_NAMES = {"depth": "num_hidden_layers", "num_heads": "num_attention_heads"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """What a `model_type` means. `defaults`: the values of missing keys, as in transformers' config classes; a key that
-    is not among them is not read. The rest: see TowerConfig.
+    is not among them is not read. `fixed`: values that no file changes. `names`: its own words for keys, and ours. The
+    rest: see TowerConfig.
     """
 
     defaults: Mapping[str, Any]
@@ -55,9 +71,32 @@ class _Kind:
     has_patch_bias: bool = True
     has_pre_norm: bool = False
     has_scales: bool = False
+    post_norm: TowerNorm = "layer_norm"
+    is_gated: bool = False
+    is_fused: bool = False
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 _IDEFICS3_KIND = _Kind(_IDEFICS3, "nearest")
+_QWEN2_VL_KIND = _Kind(
+    _QWEN2_VL,
+    "rotary",
+    has_patch_bias=False,
+    is_fused=True,
+    fixed=_QWEN_FIXED,
+    names=_QWEN_NAMES | {"embed_dim": "hidden_size", "hidden_size": "out_hidden_size"},
+)
+_QWEN2_5_VL_KIND = _Kind(
+    _QWEN2_5_VL,
+    "rotary",
+    has_patch_bias=False,
+    post_norm="rms_norm",
+    is_gated=True,
+    is_fused=True,
+    fixed=_QWEN_FIXED | {"norm_type": "rms_norm"},
+    names=_QWEN_NAMES,
+)
 _KINDS: Mapping[str, _Kind] = {
     "clip_vision_model": _Kind(_CLIP, has_class_row=True, has_patch_bias=False, has_pre_norm=True),
     "siglip_vision_model": _Kind(_SIGLIP),
@@ -65,13 +104,18 @@ _KINDS: Mapping[str, _Kind] = {
     "idefics3": _IDEFICS3_KIND,
     "smolvlm_vision": _IDEFICS3_KIND,
     "internvl_vision": _Kind(_INTERNVIT, has_class_row=True, is_batched=True, has_scales=True),
+    "qwen2_vl_vision": _QWEN2_VL_KIND,
+    "qwen2_vl": _QWEN2_VL_KIND,
+    "qwen2_5_vl_vision": _QWEN2_5_VL_KIND,
+    "qwen2_5_vl": _QWEN2_5_VL_KIND,
 }
 _IGNORED = COMMON_IGNORES | {
     "projection_dim", "initializer_factor", "dropout", "vocab_size", "logit_scale_init_value", "vision_use_head",
     "size", "max_image_size", "use_base_siglip", "tie_word_embeddings", "dtype", "torch_dtype", "architectures",
     "use_export_friendly", "bos_token_id", "eos_token_id", "cross_attention_hidden_size", "add_cross_attention",
     "is_encoder_decoder", "tie_encoder_decoder", "encoder_no_repeat_ngram_size", "is_composition",
-    "projection_dropout", "use_mask_token", "layer_scale_init_value",
+    "projection_dropout", "use_mask_token", "layer_scale_init_value", "out_hidden_size", "tokens_per_second",
+    "spatial_patch_size",
 }  # fmt: skip
 
 
@@ -93,12 +137,14 @@ def read_tower(
         raise ModelLoadError(f"its tower is {shown(kind)}, and only {', '.join(kinds)} are known here")
     own = _KINDS[kind]
     known = own.defaults
-    unknown = sorted(data.keys() - known.keys() - _IGNORED - {"num_channels"})
+    data = {own.names.get(key, key): value for key, value in data.items()}
+    unknown = sorted(data.keys() - known.keys() - _IGNORED - {*_CHANNELS})
     if unknown:
         logger.warning("config.json: vision_config: ignored, nothing is known about them: %s", ", ".join(unknown))
-    if data.get("num_channels") not in (None, 3):
-        raise ModelLoadError(f"num_channels {shown(data['num_channels'])} is not 3")
-    data = {key: default if data.get(key) is None else data[key] for key, default in known.items()}
+    for name in _CHANNELS:
+        if data.get(name) not in (None, 3):
+            raise ModelLoadError(f"{name} {shown(data[name])} is not 3")
+    data = {key: default if data.get(key) is None else data[key] for key, default in known.items()} | {**own.fixed}
     activation, norm = data["hidden_act"], data.get("norm_type", "layer_norm")
     if activation not in get_args(VisionActivation):
         raise ModelLoadError(f"its tower's hidden_act is {shown(activation)}")
@@ -115,13 +161,16 @@ def read_tower(
     num_used = num_layers + 1 + num_used if num_used < 0 else num_used
     if not 0 <= num_used <= num_layers:
         raise ModelLoadError(f"vision_feature_layer {feature_layer} is not in a tower of {num_layers} layers")
+    if "mlp_ratio" in data:
+        data["intermediate_size"] = int(size * positive_float(data, "mlp_ratio", 4.0, least=1 / size, most=1e6))
+    is_rotary = own.positions == "rotary"
     tower = TowerConfig(
         hidden_size=size,
         intermediate_size=positive_int(data, "intermediate_size", most=MOST_INTERMEDIATE),
         num_layers=num_used,
         num_attention_heads=heads,
         patch_size=_edge(data, "patch_size"),
-        image_size=_edge(data, "image_size"),
+        image_size=0 if is_rotary else _edge(data, "image_size"),
         hidden_act=cast(VisionActivation, activation),
         layer_norm_eps=positive_float(data, "layer_norm_eps", 1e-6),
         positions=own.positions if boolean(data, "use_absolute_position_embeddings", True) else "none",
@@ -130,12 +179,20 @@ def read_tower(
         has_patch_bias=own.has_patch_bias,
         has_attention_bias=boolean(data, "attention_bias", True),
         has_pre_norm=own.has_pre_norm,
-        has_post_norm=feature_layer is None and not boolean(data, "use_mean_pooling", False),
+        post_norm=None if feature_layer is not None or boolean(data, "use_mean_pooling", False) else own.post_norm,
         norm=cast(TowerNorm, norm),
         has_qk_norm=boolean(data, "use_qk_norm", False),
         has_scales=own.has_scales,
         drops_first=drops_first,
+        num_frames=positive_int(data, "temporal_patch_size", most=_MOST_FRAMES) if is_rotary else 0,
+        is_fused=own.is_fused,
+        is_gated=own.is_gated,
+        rope_theta=_theta(data, size // heads) if is_rotary else 0.0,
+        window=_window(data),
+        full_layers=_full_layers(data),
     )
+    if is_rotary:
+        return tower
     if tower.patch_size > tower.image_size:
         raise ModelLoadError(f"its tower's patch_size {tower.patch_size} is above image_size {tower.image_size}")
     if tower.num_sides > _MOST_SIDES:
@@ -151,3 +208,33 @@ def _edge(data: dict[str, Any], name: str) -> int:
             raise ModelLoadError(f"its tower's {name} {shown(value)} is not a square")
         value = value[0]
     return positive_int({name: value}, name, most=MOST_EDGE)
+
+
+def _theta(data: dict[str, Any], head_dim: int) -> float:
+    """The base frequency of heads that rotate by line and column. Raises ModelLoadError."""
+    parameters = optional_object(data, "rope_parameters")
+    rope_type = parameters.get("rope_type", "axial")
+    if rope_type != "axial" or (others := parameters.keys() - {"rope_type", "rope_theta"}):
+        what = f"rope_type {shown(rope_type)}" if rope_type != "axial" else ", ".join(sorted(others))
+        raise ModelLoadError(f"its tower's rope_parameters hold {what}")
+    if head_dim % 4:
+        raise ModelLoadError(f"its tower's heads of {head_dim} elements have no equal pairs for lines and columns")
+    return positive_float(parameters, "rope_theta", 10000.0, least=1.1, most=1e18)
+
+
+def _window(data: dict[str, Any]) -> int:
+    """Patches on a side of a window: whole groups of those that become one row."""
+    if "window_size" not in data:
+        return 0
+    group = positive_int(data, "spatial_merge_size", most=_MOST_SIDES)
+    num_groups = positive_int(data, "window_size", most=MOST_EDGE) // group // _edge(data, "patch_size")
+    if not num_groups:
+        raise ModelLoadError(f"its tower's window_size {shown(data['window_size'])} is less than a row's pixels")
+    return num_groups * group
+
+
+def _full_layers(data: dict[str, Any]) -> tuple[int, ...]:
+    layers = data.get("fullatt_block_indexes", [])
+    if not isinstance(layers, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in layers):
+        raise ModelLoadError(f"its tower's fullatt_block_indexes {shown(layers)} are no numbers of layers")
+    return tuple(layers)

@@ -1,37 +1,46 @@
-"""VisionConfig: how a model sees pictures. A tower reads square tiles; a connector makes rows of the decoder of them.
+"""VisionConfig: how a model sees pictures. A tower reads tiles; a connector makes rows of the decoder of them.
 
 A checkpoint's own names are kept where it has one.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 VisionActivation = Literal["quick_gelu", "gelu", "gelu_pytorch_tanh", "relu", "silu"]
-Fit = Literal["crop", "stretch", "split", "grid"]
-Positions = Literal["each", "nearest", "none"]
+Fit = Literal["crop", "stretch", "split", "grid", "area"]
+Positions = Literal["each", "nearest", "rotary", "none"]
 TowerNorm = Literal["layer_norm", "rms_norm"]
 Frame = Literal["none", "ends", "places"]
 
 
 @dataclass(frozen=True, slots=True)
 class TowerConfig:
-    """A transformer over the patches of a tile, without a mask: CLIP's (https://arxiv.org/abs/2103.00020), SigLIP's or
-    InternViT's (https://arxiv.org/abs/2312.14238).
+    """A transformer over the patches of a tile, without a mask: CLIP's (https://arxiv.org/abs/2103.00020), SigLIP's,
+    InternViT's (https://arxiv.org/abs/2312.14238), Qwen2-VL's (https://arxiv.org/abs/2409.12191) or Qwen2.5-VL's
+    (https://arxiv.org/abs/2502.13923).
 
     Args:
         num_layers: those whose results are used; a checkpoint may hold more.
-        image_size: edge in pixels of the pictures that the learned positions are for.
+        image_size: edge in pixels of the pictures that the learned positions are for; 0: there are none.
         positions: 'each': a tile has the patches of the table; 'nearest': it may have fewer, and each takes the
-            position that is nearest by its share of the edge; 'none': there is no table.
+            position that is nearest by its share of the edge; 'rotary': there is no table, and half of the pairs of a
+            head rotate by the line of a patch, half by its column; 'none': patches have no positions.
         has_class_row: a learned row for the whole picture comes before those of the patches.
         is_batched: a checkpoint holds that row and the table of positions as a batch of one.
         has_patch_bias: the patches' matrix has one. has_attention_bias: queries, keys and values have one.
         has_pre_norm: a norm comes behind the embedding.
-        has_post_norm: a norm comes after the last layer.
+        post_norm: a norm after the last layer; None: there is none.
         norm: of the layers, before attention and MLP.
         has_qk_norm: queries and keys are normalized, over all heads together.
         has_scales: the results of attention and MLP are scaled by learned vectors (https://arxiv.org/abs/2103.17239).
         drops_first: the first row is left out (`vision_feature_select_strategy` 'default').
+        num_frames: a patch's matrix reads so many pictures of a film, and a still one repeated; 0: it reads one.
+        is_fused: queries, keys and values are results of one matrix.
+        is_gated: MLPs have gates.
+        rope_theta: base frequency of 'rotary'.
+        window: patches on a side of the squares within which patches see each other; 0: all see all.
+        full_layers: numbers of the layers without these windows.
     """
 
     hidden_size: int
@@ -48,11 +57,17 @@ class TowerConfig:
     has_patch_bias: bool
     has_attention_bias: bool
     has_pre_norm: bool
-    has_post_norm: bool
+    post_norm: TowerNorm | None
     norm: TowerNorm
     has_qk_norm: bool
     has_scales: bool
     drops_first: bool
+    num_frames: int = 0
+    is_fused: bool = False
+    is_gated: bool = False
+    rope_theta: float = 0.0
+    window: int = 0
+    full_layers: tuple[int, ...] = ()
 
     @property
     def num_sides(self) -> int:
@@ -66,12 +81,14 @@ class MLPConnector:
 
     Args:
         has_norm: a norm comes before them (InternVL). scale_factor: they read as many squared neighbours side by side.
+        keeps_width: the first layer's rows are as wide as those that it reads (Qwen2-VL), not as the decoder's.
     """
 
     hidden_act: VisionActivation
     has_bias: bool
     has_norm: bool = False
     scale_factor: int = 1
+    keeps_width: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +103,13 @@ class PictureForm:
     """From a picture to the pixels of its tiles.
 
     Args:
-        edge: of a tile, in pixels.
+        edge: of a tile, in pixels; with 'area', the number that divides both edges of a tile.
         fit: 'crop': the shorter edge becomes `resize_edge`, and the middle is cut out; 'stretch': to one tile, whatever
             the shape; 'split': the longer edge becomes `resize_edge`, then both the next multiples of `edge`. The
             picture becomes a grid of tiles, with a small copy of the whole behind them; one of a single tile has no
             copy; 'grid': it is stretched to a grid of tiles, `min_tiles` to `max_tiles` of them in the shape that is
-            nearest to its own, with the same copy.
+            nearest to its own, with the same copy; 'area': it becomes one tile of nearly its own shape, of `min_pixels`
+            to `max_pixels`.
         splits: with 'split': False: a picture is resized in the same two steps, but to one tile.
         pads: pictures first become squares, with borders of the mean color.
         resample: Pillow's number of the filter.
@@ -109,6 +127,15 @@ class PictureForm:
     image_std: tuple[float, ...]
     min_tiles: int = 1
     max_tiles: int = 1
+    min_pixels: int = 0
+    max_pixels: int = 0
+
+    def largest(self, most_pixels: int) -> tuple[int, int]:
+        """(height, width) of the largest tile; with 'area', about that of at most so many pixels."""
+        if self.fit != "area":
+            return self.edge, self.edge
+        edge = max(math.isqrt(min(self.max_pixels, most_pixels)) // self.edge, 1) * self.edge
+        return edge, edge
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +146,9 @@ class VisionConfig:
         image_token_id: the id in a prompt in place of each row of a picture, and of a whole one before it is expanded.
         frame: the words around a picture: 'none'; 'ends': before its first tile and behind its last one (InternVL);
             'places': around all tiles, and they tell the places (Idefics3).
+        axes: rows of pictures have planes of positions (M-RoPE, https://arxiv.org/abs/2409.12191), and each pair of a
+            head rotates by one of them: 0 where the picture begins, 1 plus the line, 2 plus the column; empty:
+            positions run on through a picture.
     """
 
     tower: TowerConfig
@@ -126,10 +156,14 @@ class VisionConfig:
     picture: PictureForm
     image_token_id: int
     frame: Frame
+    axes: tuple[int, ...] = ()
 
-    @property
-    def rows_per_tile(self) -> int:
-        """Rows of the decoder for a tile."""
-        num_patches = (self.picture.edge // self.tower.patch_size) ** 2
+    def rows_of(self, height: int, width: int) -> int:
+        """Rows of the decoder for a tile of so many pixels."""
+        num_patches = (height // self.tower.patch_size) * (width // self.tower.patch_size)
         num_others = self.tower.has_class_row - self.tower.drops_first
         return (num_patches + num_others) // self.connector.scale_factor**2
+
+    def columns_of(self, width: int) -> int:
+        """See `TilePlace.num_columns`."""
+        return width // self.tower.patch_size // self.connector.scale_factor if self.axes else 0

@@ -78,7 +78,7 @@ class PictureInput:
         """
         if self._vision is None:
             return token_ids, ()
-        image_id, num_rows = self._vision.image_token_id, self._vision.rows_per_tile
+        image_id = self._vision.image_token_id
         num_places = token_ids.count(image_id)
         if num_places != len(pictures):
             raise InvalidRequestError(
@@ -100,7 +100,9 @@ class PictureInput:
             tiles = iter(picture.tiles)
             while start < len(expanded):
                 if expanded[start] == image_id:
-                    places.append(TilePlace(next(tiles), start, num_rows))
+                    tile = next(tiles)
+                    num_rows = self._vision.rows_of(tile.height, tile.width)
+                    places.append(TilePlace(tile, start, num_rows, self._vision.columns_of(tile.width)))
                     start += num_rows
                 else:
                     start += 1
@@ -122,16 +124,19 @@ class PictureInput:
         """The ids in place of one picture."""
         assert self._vision is not None
         if self._vision.frame == "none":
-            return [self._vision.image_token_id] * (self._vision.rows_per_tile * len(picture.tiles))
+            num_rows = sum(self._vision.rows_of(tile.height, tile.width) for tile in picture.tiles)
+            return [self._vision.image_token_id] * num_rows
         return self._frame_ids(picture.num_rows, picture.num_columns)
 
     def _encode_frame(self, num_rows: int, num_columns: int) -> list[int]:
-        """The ids of a grid of tiles, and the tile of the whole behind it, with the words around them.
+        """The ids of a grid of square tiles, and the tile of the whole behind it, with the words around them.
 
         The words may be tokens or text. They stand between special tokens, so they are encoded alike anywhere.
         """
         assert self._vision is not None
-        rows = self._image_token * self._vision.rows_per_tile
+        edge = self._vision.picture.edge
+        rows_per_tile = self._vision.rows_of(edge, edge)
+        rows = self._image_token * rows_per_tile
         named, num_tiles = self._tokenizer.special_tokens, num_rows * num_columns + 1
         if self._vision.frame == "places":
             text = _with_places(rows, num_rows, num_columns, named)
@@ -139,8 +144,7 @@ class PictureInput:
             text = rows * num_tiles
             text = named.get("start_image_token", "<img>") + text + named.get("end_image_token", "</img>")
         token_ids = self._tokenizer.encode(text, add_special_tokens=False)
-        num_expected = num_tiles * self._vision.rows_per_tile
-        if token_ids.count(self._vision.image_token_id) != num_expected:
+        if token_ids.count(self._vision.image_token_id) != num_tiles * rows_per_tile:
             raise InvalidRequestError(f"the tokenizer of this model has no token {self._image_token} for pictures")
         return token_ids
 

@@ -27,8 +27,8 @@ class TileLedger:
                 self._num_kept += place.num_rows
             self._kept[digest] = place.num_rows
             self._shown.add(digest)
-            first = max(start, place.start)
-            found.append(TileRows(digest, first - start, first - place.start, min(end, place.end) - first))
+            first, last = max(start, place.start), min(end, place.end)
+            found.append(TileRows(digest, first - start, first - place.start, last - first, place.num_columns))
         return tuple(found)
 
     def take(self, capacity: int) -> tuple[list[Tile], list[bytes]]:

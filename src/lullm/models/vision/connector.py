@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from lullm.config.vision.vision import MLPConnector, ShuffleConnector, TowerConfig
-from lullm.models.vision.tower import ACTIVATIONS, Dense, LayerNorm
+from lullm.models.vision.parts import ACTIVATIONS, Dense, LayerNorm
 
 _NORM_EPS = 1e-5
 """No file says another."""
@@ -19,12 +19,13 @@ class MLP(nn.Module):
         self.factor = config.scale_factor
         size = tower.hidden_size * self.factor**2
         self.layer_norm = LayerNorm(size, _NORM_EPS, dtype) if config.has_norm else None
-        self.linear_1 = Dense(size, hidden_size, config.has_bias, dtype)
-        self.linear_2 = Dense(hidden_size, hidden_size, config.has_bias, dtype)
+        middle = size if config.keeps_width else hidden_size
+        self.linear_1 = Dense(size, middle, config.has_bias, dtype)
+        self.linear_2 = Dense(middle, hidden_size, config.has_bias, dtype)
 
-    def forward(self, x: Tensor) -> Tensor:  # [P, D] -> [P / factor^2, H]
+    def forward(self, x: Tensor, num_columns: int) -> Tensor:  # [P, D] -> [P / factor^2, H]
         if self.factor > 1:
-            x = neighbours(x, self.factor)
+            x = neighbours(x, num_columns, self.factor)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         out: Tensor = self.linear_2(self.activation(self.linear_1(x)))
@@ -39,13 +40,12 @@ class Shuffle(nn.Module):
         self.factor = config.scale_factor
         self.proj = Dense(tower.hidden_size * self.factor**2, hidden_size, False, dtype)
 
-    def forward(self, x: Tensor) -> Tensor:  # [P, D] -> [P / factor^2, H]
-        out: Tensor = self.proj(neighbours(x, self.factor))
+    def forward(self, x: Tensor, num_columns: int) -> Tensor:  # [P, D] -> [P / factor^2, H]
+        out: Tensor = self.proj(neighbours(x, num_columns, self.factor))
         return out
 
 
-def neighbours(x: Tensor, factor: int) -> Tensor:  # [P, D] -> [P / factor^2, factor^2 D]
-    """The rows of `factor` x `factor` neighbours in a square, side by side (https://arxiv.org/abs/1609.05158)."""
-    num_groups = round(len(x) ** 0.5) // factor
-    grid = x.view(num_groups, factor, num_groups, factor, -1)  # row of groups, row in it, column of groups, ...
-    return grid.transpose(1, 2).reshape(num_groups**2, -1)
+def neighbours(x: Tensor, num_columns: int, factor: int) -> Tensor:  # [P, D] -> [P / factor^2, factor^2 D]
+    """The rows of `factor` x `factor` neighbours in a picture, side by side (https://arxiv.org/abs/1609.05158)."""
+    grid = x.view(-1, factor, num_columns // factor, factor, x.shape[1])  # line of groups, line in it, column of them
+    return grid.transpose(1, 2).reshape(len(x) // factor**2, -1)

@@ -30,7 +30,7 @@ class VisionReader(nn.Module):
     def forward(self, tile: Tile, device: torch.device) -> Tensor:
         """The rows `[R, H]` of a tile, on the device."""
         pixels = torch.from_numpy(pixel_values(tile, self.config.picture)).to(device, self.dtype)
-        rows: Tensor = self.connector(self.tower(pixels))
+        rows: Tensor = self.connector(self.tower(pixels), tile.width // self.config.tower.patch_size)
         return rows
 
 

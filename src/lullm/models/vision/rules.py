@@ -20,11 +20,23 @@ VISION_RENAMES = renames(
     (r"(?<=^vision\.tower\.embeddings\.)cls_token$", "class_embedding"),
     (r"(?<=^vision\.tower\.embeddings\.)position_embeddings$", "position_embedding.weight"),
     (r"(?<=^vision\.tower\.embeddings\.)patch_embeddings\.projection\.", "patch_embedding."),
+    # as Qwen2-VL spells them
+    (r"^(model\.)?visual\.", "vision.tower."),
+    (r"^vision\.tower\.patch_embed\.proj\.", "vision.tower.embeddings.patch_embedding."),
+    (r"^vision\.tower\.blocks\.", "vision.tower.layers."),
+    (r"^(vision\.tower\.layers\.\d+\.)attn\.qkv\.", r"\1self_attn.qkv_proj."),
+    (r"^(vision\.tower\.layers\.\d+\.)attn\.proj\.", r"\1self_attn.out_proj."),
+    (r"^(vision\.tower\.layers\.\d+\.)norm([12])\.", r"\1layer_norm\2."),
+    (r"^(vision\.tower\.layers\.\d+\.mlp\.)up_proj\.", r"\1fc1."),
+    (r"^(vision\.tower\.layers\.\d+\.mlp\.)down_proj\.", r"\1fc2."),
+    (r"^vision\.tower\.merger\.ln_q\.", "vision.tower.post_layernorm."),
+    (r"^vision\.tower\.merger\.mlp\.0\.", "vision.connector.linear_1."),
+    (r"^vision\.tower\.merger\.mlp\.2\.", "vision.connector.linear_2."),
     (r"^(model\.)?multi_modal_projector\.", "vision.connector."),
     (r"^(model\.)?connector\.modality_projection\.", "vision.connector."),
 )
 """Older and newer names."""
-_UNUSED = r"^vision\.tower\.(embeddings\.(position_ids|mask_token)$|head\.)"
+_UNUSED = r"^vision\.tower\.(embeddings\.(position_ids|mask_token)$|head\.|rotary_pos_emb\.inv_freq$)"
 _BATCHED = re.compile(r"^vision\.tower\.embeddings\.(class_embedding|position_embedding\.weight)$")
 
 
@@ -32,7 +44,7 @@ def with_vision(rules: WeightRules, tower: TowerConfig) -> WeightRules:
     """The rules of a model that reads pictures. Later layers of the tower, and a norm that is not used, are dropped."""
     used = "|".join(map(str, range(tower.num_layers)))
     unused = [re.compile(_UNUSED), re.compile(rf"^vision\.tower\.layers\.(?!({used})\.)")]
-    if not tower.has_post_norm:
+    if tower.post_norm is None:
         unused.append(re.compile(r"^vision\.tower\.post_layernorm\."))
     drops = tuple(pattern for pattern in rules.drops if pattern is not TOWER)
     flattens = (*rules.flattens, _BATCHED) if tower.is_batched else rules.flattens

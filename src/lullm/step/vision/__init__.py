@@ -1,1 +1,1 @@
-"""Rows of pictures in a step."""
+"""Pictures in a step: `rows` of the tower, kept; `planes` of positions."""

@@ -1,7 +1,11 @@
-"""Tiles: the squares that a vision tower reads, their places in a prompt, and what of them a step shows.
+"""Tiles: what a vision tower reads at once, their places in a prompt, and what of them a step shows.
 
-A picture is one tile or several (`lullm.vision`). A tile takes the places of consecutive tokens of a prompt, always of
-the same number in one model.
+A picture is one tile or several (`lullm.vision`). A tile takes the places of consecutive tokens of a prompt, as many as
+its shape gives.
+
+Tokens have the positions 0, 1, 2, ... of a text. In a model with planes of positions (`VisionConfig.axes`) the rows of
+a picture have three each: the one where it begins, to which the second adds their line in it, the third their column.
+The text behind goes on after the largest of them, so its positions are less than its places in the prompt, by a shift.
 """
 
 import hashlib
@@ -12,27 +16,33 @@ import msgspec
 
 
 class Tile(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A square of a picture. `digest`: its name, a hash of size and pixels. `pixels`: RGB bytes, `[size, size, 3]`."""
+    """A rectangle of a picture. `digest`: its name, a hash of shape and pixels. `pixels`: RGB, `[height, width, 3]`."""
 
     digest: bytes
-    size: int
+    height: int
+    width: int
     pixels: bytes
 
     @classmethod
-    def of(cls, size: int, pixels: bytes) -> "Tile":
+    def of(cls, height: int, width: int, pixels: bytes) -> "Tile":
         """The tile of these pixels. The digest is cryptographic, since caches are shared by it."""
-        return cls(hashlib.blake2b(size.to_bytes(4, "little") + pixels, digest_size=16).digest(), size, pixels)
+        shape = height.to_bytes(4, "little") + width.to_bytes(4, "little")
+        return cls(hashlib.blake2b(shape + pixels, digest_size=16).digest(), height, width, pixels)
 
     def __repr__(self) -> str:
-        return f"Tile({self.digest.hex()}, {self.size})"
+        return f"Tile({self.digest.hex()}, {self.height}, {self.width})"
 
 
 class TilePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A tile in place of the prompt's tokens `start` .. `start` + `num_rows` - 1."""
+    """A tile in place of the prompt's tokens `start` .. `start` + `num_rows` - 1.
+
+    `num_columns`: rows in a line of the picture, if they have planes of positions; 0: positions run on as in a text.
+    """
 
     tile: Tile
     start: int
     num_rows: int
+    num_columns: int = 0
 
     @property
     def end(self) -> int:
@@ -40,12 +50,16 @@ class TilePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TileRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Rows of a tile in a span: `num_rows` of them from `first` on, in place of the span's rows from `row` on."""
+    """Rows of a tile in a span: `num_rows` of them from `first` on, in place of the span's rows from `row` on.
+
+    `num_columns`: see `TilePlace`.
+    """
 
     digest: bytes
     row: int
     first: int
     num_rows: int
+    num_columns: int = 0
 
 
 def shown_tiles(places: Sequence[TilePlace], start: int, end: int) -> Iterator[TilePlace]:
@@ -54,3 +68,13 @@ def shown_tiles(places: Sequence[TilePlace], start: int, end: int) -> Iterator[T
     while number < len(places) and places[number].start < end:
         yield places[number]
         number += 1
+
+
+def shift_behind(num_rows: int, num_columns: int) -> int:
+    """The shift of the positions behind a tile, at most 0."""
+    return max(num_columns, -(-num_rows // num_columns)) - num_rows if num_columns else 0
+
+
+def shift_at(places: Sequence[TilePlace], start: int) -> int:
+    """The shift of the position of the token `start`; within a tile, that at its beginning."""
+    return sum(shift_behind(place.num_rows, place.num_columns) for place in places if place.end <= start)

@@ -1,0 +1,72 @@
+"""From the pixels of a tile to the rows of its patches."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lullm.config.vision.vision import TowerConfig
+from lullm.nn.linear import meta_parameter
+
+_CHANNELS = 3
+
+
+class Patches(nn.Module):
+    """A convolution whose stride is its width, as one product. Of a film it reads several pictures at once."""
+
+    def __init__(self, config: TowerConfig, dtype: torch.dtype):
+        super().__init__()
+        self.size, self.num_frames = config.patch_size, max(config.num_frames, 1)
+        frames = (config.num_frames,) if config.num_frames else ()
+        self.weight = meta_parameter((config.hidden_size, _CHANNELS, *frames, self.size, self.size), dtype)
+        self.bias = meta_parameter((config.hidden_size,), dtype) if config.has_patch_bias else None
+
+    def forward(self, pixels: Tensor) -> Tensor:  # [3, height, width] -> [lines * columns, D]
+        lines, columns = (length // self.size for length in pixels.shape[1:])
+        whole = pixels[:, : lines * self.size, : columns * self.size]  # an edge may have some pixels more
+        patches = whole.reshape(_CHANNELS, lines, self.size, columns, self.size).permute(1, 3, 0, 2, 4)
+        frames = patches[:, :, :, None].expand(-1, -1, -1, self.num_frames, -1, -1)
+        return functional.linear(frames.reshape(lines * columns, -1), self.weight.flatten(1), self.bias)
+
+
+class Positions(nn.Module):
+    """A learned row for each position."""
+
+    def __init__(self, num_rows: int, size: int, dtype: torch.dtype):
+        super().__init__()
+        self.weight = meta_parameter((num_rows, size), dtype)
+
+
+class Embeddings(nn.Module):
+    """Patches as rows, with learned positions; the row for the whole picture before them."""
+
+    position_ids: Tensor | None
+
+    def __init__(self, config: TowerConfig, edge: int, dtype: torch.dtype):
+        super().__init__()
+        self.patch_embedding = Patches(config, dtype)
+        self.class_embedding = meta_parameter((config.hidden_size,), dtype) if config.has_class_row else None
+        num_positions = config.num_sides**2 + config.has_class_row
+        has_table = config.positions in ("each", "nearest")
+        self.position_embedding = Positions(num_positions, config.hidden_size, dtype) if has_table else None
+        ids = position_ids(config, edge // config.patch_size) if has_table else None
+        self.register_buffer("position_ids", ids, persistent=False)
+
+    def forward(self, pixels: Tensor) -> Tensor:  # [3, height, width] -> [P, D]
+        rows: Tensor = self.patch_embedding(pixels)
+        if self.class_embedding is not None:
+            rows = torch.cat([self.class_embedding[None], rows])
+        if self.position_embedding is None:
+            return rows
+        return rows + self.position_embedding.weight[self.position_ids]
+
+
+def position_ids(config: TowerConfig, num_sides: int) -> Tensor:  # [P]
+    """The position of each row: of a tile with fewer patches than the table has, the nearest by its share of the edge
+    (https://arxiv.org/abs/2307.06304). Shares are rounded to float32, as where the table was learned."""
+    num_table = config.num_sides
+    if config.positions != "nearest":
+        return torch.arange(num_table**2 + config.has_class_row, device="cpu")
+    bounds = torch.arange(1 / num_table, 1.0, 1 / num_table, device="cpu")
+    shares = torch.arange(num_sides, dtype=torch.float32, device="cpu") * (1.0 / torch.tensor(num_sides, device="cpu"))
+    places = torch.bucketize(shares.clamp(max=1.0 - 1e-6), bounds, right=True)
+    return (places[:, None] * num_table + places[None, :]).flatten()

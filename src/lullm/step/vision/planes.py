@@ -1,0 +1,28 @@
+"""Three positions for each token of a step that shows pictures, for models with planes of positions."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lullm.types.vision.tile import TileRows, shift_behind
+
+
+def plane_positions(positions: np.ndarray, tiles: Sequence[tuple[int, int, TileRows]]) -> np.ndarray:
+    """The positions `[3, T]` of a batch: where a picture begins, plus 0, its line, and its column.
+
+    Args:
+        positions: `[T]`, those of a text that goes on as each span begins.
+        tiles: (first row of the span, row behind the span, rows of a picture), in the order of the batch.
+    """
+    planes = np.repeat(positions[None], 3, axis=0)
+    for first_row, end_row, tile in tiles:
+        row = first_row + tile.row
+        end = row + tile.num_rows
+        begin = planes[0, row] - tile.first
+        places = np.arange(tile.first, tile.first + tile.num_rows)
+        planes[0, row:end] = begin
+        planes[1, row:end] = begin + places // tile.num_columns
+        planes[2, row:end] = begin + places % tile.num_columns
+        # A tile that ends later has no tokens behind it in this span.
+        planes[:, end:end_row] += shift_behind(tile.first + tile.num_rows, tile.num_columns)
+    return planes

@@ -1,0 +1,115 @@
+"""Models with planes of positions (Qwen-VL) in a whole engine: what `test_vision` does not ask of all."""
+
+import re
+
+import pytest
+import torch
+from kit.vision.checkpoint import picture, write_qwen_vl
+from safetensors.torch import load_file, save_file
+
+from lullm import LLM, SamplingParams
+from lullm.errors import InvalidRequestError
+
+OPTIONS = {"dtype": "float32", "max_model_len": 512, "block_size": 8, "kv_cache_memory_bytes": 8 << 20}
+GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, logprobs=0)
+PICTURES = [picture(61, 40), picture(28, 90, seed=1)]
+TEXT = "a @ jumps over @the lazy dog"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return write_qwen_vl(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def prompt(checkpoint):
+    return {"prompt": TEXT.replace("@", checkpoint.word), "multi_modal_data": {"image": PICTURES}}
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoint, prompt):
+    return checkpoint.continued(prompt["prompt"], PICTURES, 8)
+
+
+def check(output, expected):
+    ids, tokens, logprobs = expected
+    assert output.prompt_token_ids == ids and list(output.outputs[0].token_ids) == tokens
+    drawn = [row[token].logprob for row, token in zip(output.outputs[0].logprobs, tokens, strict=True)]
+    assert drawn == pytest.approx(logprobs, abs=1e-4)
+
+
+def test_log_probabilities_of_the_prompt(checkpoint, prompt, expected):
+    inputs = checkpoint.inputs(prompt["prompt"], PICTURES)
+    with torch.inference_mode():
+        rows = checkpoint.model(**inputs).logits[0].log_softmax(-1)
+    ids = expected[0]
+    known = [float(rows[place, ids[place + 1]]) for place in range(len(ids) - 1)]
+    params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
+    for options in ({}, {"max_num_batched_tokens": 16, "max_num_seqs": 2}):
+        with LLM(str(checkpoint.folder), **OPTIONS | options) as llm:
+            [output] = llm.generate(prompt, params, use_tqdm=False)
+        found = [
+            row[token].logprob
+            for row, token in zip(output.prompt_logprobs[1:], output.prompt_token_ids[1:], strict=True)
+        ]
+        assert found == pytest.approx(known, abs=1e-4)
+
+
+def test_the_newer_names(checkpoint, prompt, expected, tmp_path):
+    tensors = {
+        re.sub(r"^model\.(?!visual)", "model.language_model.", re.sub(r"^visual\.", "model.visual.", name)): tensor
+        for name, tensor in load_file(checkpoint.folder / "model.safetensors").items()
+    }
+    assert "model.visual.blocks.0.attn.qkv.weight" in tensors and "model.language_model.norm.weight" in tensors
+    for path in checkpoint.folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with LLM(str(tmp_path), **OPTIONS) as llm:
+        check(llm.generate(prompt, GREEDY, use_tqdm=False)[0], expected)
+
+
+def test_a_hibernation_in_the_middle_of_a_picture(checkpoint, prompt, expected, tmp_path):
+    options = OPTIONS | {"max_num_batched_tokens": 16, "max_num_seqs": 2}
+    for num_steps in (1, 3, 8):  # in the first picture, in the second, behind them
+        with LLM(str(checkpoint.folder), **options) as llm:
+            llm.llm_engine.add_request("a", prompt, GREEDY)
+            for _ in range(num_steps):
+                llm.llm_engine.step()
+            llm.llm_engine.hibernate(tmp_path / str(num_steps))
+        with LLM(str(checkpoint.folder), **options) as llm:
+            llm.llm_engine.resume(tmp_path / str(num_steps))
+            outputs = []
+            while llm.llm_engine.has_unfinished_requests():
+                outputs += llm.llm_engine.step()
+            check(outputs[-1], expected)
+
+
+def test_a_draft_model(checkpoint, prompt, expected):
+    """It sees tokens in place of pictures, and their places as positions: it may guess wrong, and never more."""
+    guesses = {"model": str(checkpoint.folder), "num_speculative_tokens": 3}
+    with LLM(str(checkpoint.folder), **OPTIONS, speculative_config=guesses) as llm:
+        check(llm.generate(prompt, GREEDY, use_tqdm=False)[0], expected)
+
+
+def test_a_long_answer_behind_pictures(checkpoint, prompt):
+    """Up to the end of `max_model_len`, with and without recorded steps and guesses."""
+    params, found = SamplingParams(temperature=0.0, max_tokens=500, ignore_eos=True), []
+    guesses = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
+    for options in ({}, {"enforce_eager": True}, guesses):
+        with LLM(str(checkpoint.folder), **OPTIONS | {"max_model_len": 200} | options) as llm:
+            [output] = llm.generate(prompt, params, use_tqdm=False)
+            found.append(output.outputs[0].token_ids)
+            assert len(output.prompt_token_ids) + len(found[-1]) == 200
+    assert found[0] == found[1] == found[2]
+
+
+def test_what_is_refused(checkpoint):
+    thin = {"prompt": checkpoint.word, "multi_modal_data": {"image": picture(2, 402)}}
+    video = [{"role": "user", "content": [{"type": "video", "video": "a.mp4"}, {"type": "text", "text": "a"}]}]
+    with LLM(str(checkpoint.folder), **OPTIONS) as llm:
+        with pytest.raises(InvalidRequestError, match="200 times as long"):
+            llm.generate(thin, use_tqdm=False)
+        for kind in ("video", "video_url"):
+            video[0]["content"][0]["type"] = kind
+            with pytest.raises(InvalidRequestError, match="video"):
+                llm.chat(video, use_tqdm=False)
