@@ -64,7 +64,7 @@ def test_the_rest_of_a_request():
         guide=Guide("start: /a+/", (5,)),
         cache_salt="salt \udfff",
         reply=reply,
-        tiles=(TilePlace(Tile.of(1, b"rgb"), 1, 2),),
+        tiles=(TilePlace(Tile.of(1, 1, b"rgb"), 1, 2),),
     )
     found = crossed(request)
     assert found.tiles == request.tiles
