@@ -92,6 +92,11 @@ def test_models_of_a_file(file):
         ("small: {model: demo, sleep-after: 5}", "is not TIME:DEPTH"),
         ("- demo", "must hold a section for each model"),
         ("small: {model: ''}", "has no folder or hub id"),
+        ("small: {model: demo, lora-modules: sql=/x}", "'small' has lora_modules, which need enable_lora=True"),
+        ("small: {model: demo, enable-lora: yes, lora-modules: sql}", "lora_modules takes NAME=PATH, not 'sql'"),
+        ("small: {model: demo, enable-lora: yes, lora-modules: {sql: 3}}", "takes a text or a number"),
+        ("small: {model: demo, enable-lora: yes, lora-modules: {'': /x}}", "lora_modules takes NAME=PATH, not '=/x'"),
+        ("small: {model: demo, enable-lora: yes, lora-modules: [{name: 2020-01-01}]}", "takes NAME=PATH, not"),
         ("'': {model: demo}", "a model name must not be empty"),
     ],
 )
@@ -100,6 +105,25 @@ def test_what_a_file_may_not_say(tmp_path, text, words):
     path.write_text(text)
     with pytest.raises(ConfigError, match=re.escape(words)):
         parsed("--models-config", str(path))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{sql: /x, law: /y}",
+        "[sql=/x, law=/y]",
+        "[{name: sql, path: /x, base_model_name: small}, law=/y]",
+        '[\'{"name": "sql", "path": "/x"}\', law=/y]',
+    ],
+)
+def test_adapters_of_a_model(tmp_path, text):
+    path = tmp_path / "fleet.yaml"
+    section = f"{{model: demo, enable-lora: yes, max-loras: 2, lora-modules: {text}}}"
+    path.write_text(f"small: {section}\nbig: {{model: demo}}")
+    small, big = parsed("--models-config", str(path))[1]
+    assert [(module.name, module.path) for module in small.lora_modules] == [("sql", "/x"), ("law", "/y")]
+    assert (small.config.enable_lora, small.config.max_loras, big.config.enable_lora) == (True, 2, False)
+    assert not big.lora_modules
 
 
 def test_a_wrong_value_names_its_section(tmp_path, capsys):
@@ -122,6 +146,12 @@ def test_a_wrong_value_names_its_section(tmp_path, capsys):
         (("a=demo", "b=nowhere", "--memory-budget", "1GiB"), "nowhere"),
         (("a=demo", "b=demo", "--data-parallel-size", "2"), "a model of a fleet has one worker"),
         (("a=demo", "b=demo", "--model-slice", "9", "--max-model-wait", "5"), "must be below --max-model-wait"),
+        (("a=demo", "b=demo", "--lora-modules", "sql=/x"), "--lora-modules needs --enable-lora"),
+        (("a=demo", "b=demo", "--enable-lora", "--lora-modules", "sql"), "--lora-modules takes NAME=PATH, not 'sql'"),
+        (
+            ("a=demo", "b=demo", "--enable-lora", "--lora-modules", "sql=/x"),
+            "--lora-modules sql: say which model the adapter is for: send model (base_model_name in --lora-modules)",
+        ),
     ],
 )
 def test_what_is_refused(argv, words, capsys):

@@ -7,6 +7,7 @@ from lullm.cli.flag.model import is_model_name, split_model, take_model
 from lullm.cli.flag.settings import apply_settings, flag_of, variable_of
 from lullm.cli.main import all_flags, build_parser, main
 from lullm.cli.parser import chosen
+from lullm.config.lora.module import parse_module
 from lullm.errors import ConfigError
 
 
@@ -35,6 +36,18 @@ def test_a_file(tmp_path):
 def test_a_list_for_a_flag_that_takes_several(tmp_path):
     args = parse(["serve"], text="served-model-name: [small, 7]\nport: 9", tmp_path=tmp_path)
     assert (args.served_model_name, args.model_aliases, args.port) == ("small", ("7",), 9)
+
+
+@pytest.mark.parametrize("text", ["{a: /x, b: ./y}", "[a=/x, b=./y]", "[{name: a, path: /x}, b=./y]"])
+def test_adapters_by_their_names(tmp_path, text):
+    args = parse(["serve"], text=f"lora-modules: {text}", tmp_path=tmp_path)
+    assert [(each.name, each.path) for each in map(parse_module, args.lora_modules)] == [("a", "/x"), ("b", "./y")]
+
+
+def test_a_date_in_json_is_a_text(tmp_path):
+    """It was a traceback."""
+    args = parse(["serve"], text="hf-overrides: {since: 2020-01-01}", tmp_path=tmp_path)
+    assert args.hf_overrides == '{"since": "2020-01-01"}'
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ from kit.folder.draft import write_draft
 from kit.model.lora import write_adapter
 from kit.vision.checkpoint import picture, write_llava
 
-from lullm import LLM, EngineConfig, LoRARequest, SamplingParams
-from lullm.errors import HibernationError, UnsupportedError
-from lullm.fleet.need import check_fits_a_fleet
+from lullm import LLM, LoRARequest, SamplingParams
+from lullm.errors import HibernationError
 
 OPTIONS = {"dtype": "float32", "max_model_len": 256, "block_size": 8, "num_gpu_blocks_override": 160}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
@@ -143,11 +142,6 @@ def test_what_an_adapter_needs_elsewhere(qwen3_folder, tmp_path):
     shutil.rmtree(lora.lora_path)
     write_adapter(Path(lora.lora_path), qwen3_folder, seed=5, rank=4, alpha=8.0)
     with LLM(str(qwen3_folder), **options) as llm:
-        with pytest.raises(HibernationError, match="needs the adapter 'a0' as it was; .* has another content now"):
+        with pytest.raises(HibernationError, match="'0' needs its adapter: .* has another content than when"):
             llm.llm_engine.resume(tmp_path / "h")
         assert len(generate(llm, PROMPTS[:1], lora_request=lora)[0]) == GREEDY.max_tokens, "the engine goes on"
-
-
-def test_adapters_do_not_join_a_fleet(qwen3_folder):
-    with pytest.raises(UnsupportedError, match="enable_lora: .* serve their model alone"):
-        check_fits_a_fleet(EngineConfig(model=str(qwen3_folder), enable_lora=True))

@@ -121,7 +121,7 @@ def test_what_the_network_may_not_do():
 
 @pytest.mark.parametrize("text", ["x", "=x", "x=", '{"name": "x"}', '{"name": "x", "path": "y", "z": 1}', "{", "[]"])
 def test_modules_that_are_none(text):
-    with pytest.raises(ConfigError, match="--lora-modules"):
+    with pytest.raises(ConfigError, match="lora_modules"):
         ServerOptions(lora_modules=(text,))
 
 
@@ -137,7 +137,7 @@ def test_a_module_that_is_no_adapter(qwen3_folder):
         with Listener(options) as listener:
             await HttpServer(engine, options, listener).serve(print)
 
-    with pytest.raises(ConfigError, match="--lora-modules x: /nowhere is no folder"):
+    with pytest.raises(ConfigError, match="lora_modules x: /nowhere is no folder"):
         asyncio.run(serve())
     with pytest.raises(EngineDeadError):
         engine.check_running()

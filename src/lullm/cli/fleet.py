@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from lullm.cli.flag.engine import add_engine_flags
-from lullm.cli.flag.settings import flag_of, read_mapping, tokens
+from lullm.cli.flag.settings import NAMED, flag_of, read_mapping, tokens
 from lullm.cli.parser import CommandParser
 from lullm.config.engine import EngineConfig
+from lullm.config.lora.module import parse_module
 from lullm.config.option.option import options_of
 from lullm.errors import ConfigError
 from lullm.fleet.options import Eviction, FleetOptions, ModelSpec
@@ -16,7 +17,7 @@ FOR_ALL = "*"
 """The section whose keys are for all models."""
 _SERVERS = frozenset({"served_model_name", "enable_sleep_mode"})
 """Options of engines that are the server's here: a section is named as its model is, and all sleep for room anyway."""
-_OWN = ("aliases", "preload", "pinned", "evict_to")
+_OWN = ("aliases", "preload", "pinned", "evict_to", "lora_modules")
 
 
 def named_models(args: argparse.Namespace) -> list[str]:
@@ -97,6 +98,7 @@ def _section_parser() -> _SectionParser:
     absent = argparse.SUPPRESS
     parser.add_argument("--path", dest="model", default=absent)
     parser.add_argument("--aliases", nargs="+", default=absent)
+    parser.add_argument("--lora-modules", nargs="+", metavar=NAMED, default=absent)
     for name in ("preload", "pinned"):
         parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=absent)
     parser.add_argument("--evict-to", choices=get_args(Eviction), default=absent)
@@ -108,4 +110,5 @@ def _spec(name: str, model: str, options: dict[str, Any], own: dict[str, Any]) -
         raise ConfigError(f"the model {name!r} has no folder or hub id; write NAME=MODEL")
     config = EngineConfig(**options | {"model": model, "served_model_name": name})
     aliases: Sequence[str] = own.pop("aliases", ())
-    return ModelSpec(name=name, config=config, aliases=tuple(aliases), **own)
+    modules = tuple(map(parse_module, own.pop("lora_modules", ())))
+    return ModelSpec(name=name, config=config, aliases=tuple(aliases), lora_modules=modules, **own)

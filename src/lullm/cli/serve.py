@@ -7,7 +7,7 @@ from typing import Any
 from lullm.cli.flag.engine import add_engine_flags, add_option_flags, engine_config
 from lullm.cli.flag.key import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE, gather_keys
 from lullm.cli.flag.model import add_model_argument, take_model
-from lullm.cli.flag.settings import add_config_flag
+from lullm.cli.flag.settings import NAMED, add_config_flag
 from lullm.cli.flag.vllm import add_vllm_flags
 from lullm.cli.fleet import fleet_options, model_specs, named_models
 from lullm.cli.parser import WORDS
@@ -68,9 +68,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         default=argparse.SUPPRESS,
-        metavar="NAME=PATH",
+        metavar=NAMED,
         help="LoRA adapters (folders in PEFT's form) that requests call by these names in place of the model's; needs "
-        "--enable-lora",
+        "--enable-lora. Of several models, one is named by vLLM's JSON: "
+        '\'{"name": NAME, "path": PATH, "base_model_name": MODEL}\'',
     )
     groups["monitoring"].add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="(default: %(default)s)"

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
@@ -95,8 +96,9 @@ class Fleet:
 
     @property
     def config(self) -> ResolvedConfig:
-        """Of the first model; what concerns a server is the same in all."""
-        return next(iter(self.members.values())).config
+        """Of the first model; what concerns a server is the same in all. `enable_lora`: any takes adapters."""
+        configs = [member.config for member in self.members.values()]
+        return dataclasses.replace(configs[0], enable_lora=any(each.enable_lora for each in configs))
 
     def states(self) -> dict[str, ModelState]:
         """The state of each model."""

@@ -13,16 +13,20 @@ from lullm.config.option.sleep_after import SleepRung
 from lullm.engine.caller.backlog import Reader
 from lullm.engine.caller.entry import check_keep_alive
 from lullm.engine.client import EngineClient
-from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError
+from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError, ModelLoadError
+from lullm.fleet.adapters import MemberAdapters
 from lullm.fleet.need import PlannedModel
 from lullm.fleet.options import ModelSpec
 from lullm.fleet.record import Cause, ModelRecord
 from lullm.fleet.status import ModelStatus, status_of
+from lullm.types.lora.request import LoRARequest
 from lullm.types.monitor.occupancy import Occupancy, PoolOccupancy
 from lullm.types.monitor.stats import EngineStats
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
-from lullm.types.request import GenerateRequest
+from lullm.types.pooling.params import PoolingParams
+from lullm.types.request import GenerateRequest, Input
+from lullm.types.sampling_params import SamplingParams
 from lullm.types.sleep import (
     TAGS,
     ForecastArguments,
@@ -89,6 +93,7 @@ class FleetMember(EngineClient):
         self.remote_methods = remote_methods(self.config.worker_extension_cls)
         super().__init__(opened.input_processor(self.config))
         self._opened = opened
+        self._adapters = MemberAdapters(opened)
         self._record = record
         self._keeper = keeper
         self._observers: list[Callable[[SleepEvent], None]] = []
@@ -130,6 +135,16 @@ class FleetMember(EngineClient):
 
     # -- requests ------------------------------------------------------------------------------------------------
 
+    async def prepare(
+        self,
+        request_id: str,
+        prompt: Input,
+        params: SamplingParams | PoolingParams,
+        priority: int = 0,
+        lora_request: LoRARequest | None = None,
+    ) -> GenerateRequest:
+        return self._adapters.signed(await super().prepare(request_id, prompt, params, priority, lora_request))
+
     async def stream(
         self, request: GenerateRequest, keep_alive: float | None = None
     ) -> AsyncGenerator[RequestOutput, None]:
@@ -149,7 +164,10 @@ class FleetMember(EngineClient):
 
     @contextlib.asynccontextmanager
     async def _awake(self, request: GenerateRequest, keep_alive: float | None) -> AsyncGenerator[EngineClient, None]:
-        """The engine, awake, for one request. Raises ModelUnavailableError, ModelLoadError, EngineDeadError."""
+        """The engine, awake, for one request.
+
+        Raises ModelUnavailableError, EngineDeadError; ModelLoadError: the model or the request's adapter.
+        """
         self.check_running()
         check_keep_alive(self.idle, keep_alive)
         async with self._keeper.hold(self.name, keep_alive) as engine:
@@ -160,7 +178,27 @@ class FleetMember(EngineClient):
                     "prompt",
                     "context_length_exceeded",
                 )
-            yield engine
+            try:
+                yield engine
+            except InvalidRequestError as error:
+                if error.param != "lora_request":
+                    raise
+                raise ModelLoadError(str(error)) from None  # it fitted when it was added
+
+    # -- adapters ------------------------------------------------------------------------------------------------
+
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        return await self._adapters.add(lora_request)
+
+    async def remove_lora(self, lora_id: int) -> bool:
+        is_known = self._adapters.remove(lora_id)
+        if is_known and self.engine is not None:
+            with contextlib.suppress(EngineDeadError):  # and its adapters with it
+                await self._using(lambda engine: engine.remove_lora(lora_id))
+        return is_known
+
+    async def list_loras(self) -> set[int]:
+        return self._adapters.ids
 
     # -- sleep ---------------------------------------------------------------------------------------------------
 

@@ -1,11 +1,14 @@
 """The memory that a model will take, before its engine is there, and the options with which it takes no more.
 
-Weights are those of a model on the meta device, as an engine builds it. The KV cache gets a fixed size, since what an
-engine takes by itself (a share of what is free) would leave nothing for the next model.
+Weights are those of a model on the meta device, as an engine builds it; places of adapters are those of its layers. The
+KV cache gets a fixed size, since what an engine takes by itself (a share of what is free) would leave nothing for the
+next model.
 """
 
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
@@ -13,8 +16,17 @@ from lullm.config.resolved import ResolvedConfig
 from lullm.engine.start.model import OpenedModel
 from lullm.errors import ConfigError, UnsupportedError
 from lullm.fleet.record import Need
-from lullm.kv.layout import block_bytes, max_len_within, num_blocks_for_len, num_host_blocks_within
+from lullm.kv.layout import (
+    block_bytes,
+    draft_block_bytes,
+    max_len_within,
+    num_blocks_for_len,
+    num_host_blocks_within,
+)
 from lullm.units import MIB, format_bytes
+
+if TYPE_CHECKING:
+    from lullm.models.protocol import Model
 
 KV_SHARE = 8
 """A model's KV cache takes the budget divided by this, unless an option says its size."""
@@ -48,8 +60,6 @@ def check_fits_a_fleet(config: EngineConfig) -> None:
             raise UnsupportedError(
                 f"{name}={getattr(config, name)}: a model of a fleet has one worker; serve it with a server of its own"
             )
-    if config.enable_lora:
-        raise UnsupportedError("enable_lora: adapters are not there in a fleet yet; serve their model alone")
     if config.auto_wake is False:
         raise ConfigError("auto_wake: a fleet wakes its models for their requests; leave it out")
     if config.gpu_memory_utilization is not None:
@@ -66,11 +76,12 @@ def plan_model(config: EngineConfig, opened: OpenedModel, budget_bytes: int, has
 
     Raises:
         ConfigError: the KV cache has no room for the length that the options ask for.
-        ModelLoadError: the model cannot be built, or its files are damaged.
+        ModelLoadError: the model cannot be built, its files are damaged, or no layer may have the adapters that the
+            options ask for.
     """
     resolved = opened.config
     model = _with_chunks(opened, resolved)
-    size = block_bytes(model, resolved.block_size, resolved.kv_dtype)
+    size = block_bytes(model, resolved.block_size, resolved.kv_dtype) + draft_block_bytes(resolved)
     num_blocks = _num_blocks(config, resolved, opened, budget_bytes)
     sizes = model, resolved.block_size, resolved.kv_dtype
     longest = max_len_within(*sizes, num_blocks, resolved.max_model_len)
@@ -85,8 +96,12 @@ def plan_model(config: EngineConfig, opened: OpenedModel, budget_bytes: int, has
     if resolved.device == "cpu":  # both pools lie in the same memory
         kv_bytes += num_host_blocks_within(resolved, model, num_blocks) * size
     beside = PROCESS_BYTES if has_process else 0
-    need = Need(_weights_bytes(opened), kv_bytes, _work_bytes(opened, resolved) + beside)
-    need = dataclasses.replace(need, asleep_bytes=min(ASLEEP_BYTES, need.awake_bytes // 8) + beside)
+    built = built_model(resolved, opened.model_config, opened.folder)
+    places_bytes, kept_bytes = _adapters_bytes(resolved, built)
+    work_bytes = _work_bytes(opened, resolved) + beside
+    need = Need(_weights_bytes(resolved, built), kv_bytes, work_bytes, places_bytes + kept_bytes)
+    asleep_bytes = min(ASLEEP_BYTES, need.awake_bytes // 8) + kept_bytes + beside
+    need = dataclasses.replace(need, asleep_bytes=asleep_bytes)
     engine_config = dataclasses.replace(
         config,
         sleep_after=None,  # the fleet's policy has the ladder, and wakes
@@ -103,7 +118,7 @@ def _num_blocks(config: EngineConfig, resolved: ResolvedConfig, opened: OpenedMo
     sizes = model, resolved.block_size, resolved.kv_dtype
     if config.num_gpu_blocks_override is not None:
         return config.num_gpu_blocks_override
-    size = block_bytes(*sizes)
+    size = block_bytes(*sizes) + draft_block_bytes(resolved)
     if config.kv_cache_memory_bytes is not None:
         return max(config.kv_cache_memory_bytes // size, 1)
     # As an engine by itself: twice the need of all sequences leaves as much again for cached prefixes.
@@ -118,19 +133,42 @@ def _with_chunks(opened: OpenedModel, resolved: ResolvedConfig) -> ModelConfig:
     return with_chunks_of_use(opened.model_config, resolved.device, resolved.dtype, resolved.num_workers)
 
 
-def _weights_bytes(opened: OpenedModel) -> int:
-    """The weights as an engine holds them."""
+def built_model(config: ResolvedConfig, model: ModelConfig, folder: Path) -> "Model":
+    """The model as an engine holds it, on the meta device. Blocking; imports torch. Raises ModelLoadError."""
     import torch
 
     from lullm.models.registry import build_model
-    from lullm.weights.materialize import weights_bytes
     from lullm.weights.storage import choose_storage
 
-    config, model = opened.config, opened.model_config
     built = build_model(model, getattr(torch, config.dtype), min(config.max_model_len, LEAST_LEN))
     keeps = config.load_format != "dummy" and config.device == "cpu"
-    choose_storage(built, model.encoding, config.quantization, opened.folder if keeps else None)
-    return weights_bytes(built)
+    choose_storage(built, model.encoding, config.quantization, folder if keeps else None)
+    return built
+
+
+def _weights_bytes(config: ResolvedConfig, built: "Model") -> int:
+    """The weights of the model, and of its draft model."""
+    from lullm.weights.materialize import weights_bytes
+
+    draft = config.draft
+    of_draft = 0 if draft is None else weights_bytes(built_model(config.of_draft, draft.model, draft.folder))
+    return weights_bytes(built) + of_draft
+
+
+def _adapters_bytes(config: ResolvedConfig, built: "Model") -> tuple[int, int]:
+    """The places of adapters, and the most of those that are kept in the same memory."""
+    import torch
+
+    from lullm.weights.lora.layers import lora_layers
+    from lullm.weights.lora.places import places_bytes
+
+    if not config.enable_lora:
+        return 0, 0
+    num_kept = config.num_kept_loras if config.device == "cpu" else 0
+    sizes = config.max_lora_rank, getattr(torch, config.dtype)
+    layers = lora_layers(built)
+    # An adapter of the highest rank takes as much in host memory as in a place.
+    return places_bytes(layers, config.max_loras, *sizes), places_bytes(layers, num_kept, *sizes)
 
 
 def _work_bytes(opened: OpenedModel, resolved: ResolvedConfig) -> int:
@@ -141,4 +179,6 @@ def _work_bytes(opened: OpenedModel, resolved: ResolvedConfig) -> int:
     item_bytes = 4 if resolved.dtype == "float32" else 2
     rows = num_tokens * (4 * model.stream_size + model.family.widest_row) * item_bytes
     logits = min(resolved.max_num_seqs, num_tokens) * model.vocab_size * 4 if model.has_lm_head else 0
-    return workspace_bytes(model, resolved.max_num_seqs) + rows + logits
+    models = [model, *([] if resolved.draft is None else [resolved.draft.model])]  # one runs after the other
+    recorded = max(workspace_bytes(each, resolved.max_num_seqs) for each in models)
+    return recorded + rows + logits

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from lullm.config.engine import EngineConfig
+from lullm.config.lora.module import LoraModule
 from lullm.config.option.option import described, option, options_of
 from lullm.config.option.sleep_after import SleepRung
 from lullm.errors import ConfigError
@@ -27,7 +28,7 @@ class FleetOptions:
     models_config: str | None = option(
         None,
         "YAML file of models: a section for each with its flags, such as `model`, `aliases`, `preload`, `pinned`, "
-        "`sleep-after`, and a section '*' for all",
+        "`sleep-after`, `lora-modules`, and a section '*' for all",
         "fleet",
         value_name="FILE",
     )
@@ -81,9 +82,10 @@ class ModelSpec:
         preload: load it at the start, before its first request.
         pinned: once awake, it never makes room for others.
         evict_to: how it makes room.
+        lora_modules: its adapters, each a model of its own name.
 
     Raises:
-        ConfigError: a name is empty, or `evict_to` is unknown.
+        ConfigError: a name is empty, `evict_to` is unknown, or adapters are not for this model.
     """
 
     name: str
@@ -92,6 +94,7 @@ class ModelSpec:
     preload: bool = False
     pinned: bool = False
     evict_to: Eviction = "1"
+    lora_modules: tuple[LoraModule, ...] = ()
 
     def __post_init__(self) -> None:
         if not all((self.name, *self.aliases)):
@@ -100,6 +103,14 @@ class ModelSpec:
             raise ConfigError(f"the model {self.name!r} needs enable_sleep_mode=True, to make room for others")
         if self.evict_to not in get_args(Eviction):
             raise ConfigError(f"evict_to must be one of {', '.join(get_args(Eviction))}, not {self.evict_to!r}")
+        if self.lora_modules and not self.config.enable_lora:
+            raise ConfigError(f"the model {self.name!r} has lora_modules, which need enable_lora=True")
+        for module in self.lora_modules:
+            if module.base not in (None, *self.names):
+                raise ConfigError(
+                    f"the adapter {module.name!r} of the model {self.name!r} says that it is for {module.base!r}; "
+                    "leave out base_model_name, or name it at that model"
+                )
 
     @property
     def eviction(self) -> SleepRung | None:
@@ -113,13 +124,13 @@ class ModelSpec:
 
 
 def check_names(specs: "list[ModelSpec] | tuple[ModelSpec, ...]") -> None:
-    """Check that no two models have a name in common. Raises ConfigError."""
+    """Check that no two models or adapters have a name in common. Raises ConfigError."""
     owners: dict[str, str] = {}
     for spec in specs:
-        for name in spec.names:
+        for name in (*spec.names, *(module.name for module in spec.lora_modules)):
             if name in owners:
                 raise ConfigError(
                     f"two models are called {name!r}; name one of them: NAME=MODEL on the command line, or another "
-                    "section or alias in the models file"
+                    "section, alias or adapter in the models file"
                 )
             owners[name] = spec.name

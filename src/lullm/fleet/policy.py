@@ -305,10 +305,12 @@ class FleetPolicy:
         need = record.need
         if need.awake_bytes + pinned <= self.budget_bytes:
             return None
+        adapters = f", adapters {format_bytes(need.adapters_bytes)}" if need.adapters_bytes else ""
         beside = f", of which pinned models hold {format_bytes(pinned)}" if pinned else ""
         return (
             f"the model {record.terms.name!r} needs {format_bytes(need.awake_bytes)} "
-            f"(weights {format_bytes(need.weights_bytes)}, KV cache {format_bytes(need.kv_bytes)}, working memory "
-            f"{format_bytes(need.work_bytes)}), and the memory budget is {format_bytes(self.budget_bytes)}{beside}; "
-            "raise memory_budget, or lower the model's kv_cache_memory_bytes, or quantize it"
+            f"(weights {format_bytes(need.weights_bytes)}, KV cache {format_bytes(need.kv_bytes)}{adapters}, working "
+            f"memory {format_bytes(need.work_bytes)}), and the memory budget is "
+            f"{format_bytes(self.budget_bytes)}{beside}; raise memory_budget, or lower the model's "
+            "kv_cache_memory_bytes, or quantize it"
         )

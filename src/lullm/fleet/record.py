@@ -29,19 +29,22 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The memory of one model, in bytes. `work_bytes`: of a step, and of a process of its own; `asleep_bytes`: what
-    stays while it sleeps.
+    """The memory of one model, in bytes, that of a draft model included.
+
+    `work_bytes`: of a step, and of a process of its own; `adapters_bytes`: of the places of adapters, and of those that
+    host memory keeps; `asleep_bytes`: what stays while it sleeps.
     """
 
     weights_bytes: int
     kv_bytes: int
     work_bytes: int = 0
+    adapters_bytes: int = 0
     asleep_bytes: int = 0
 
     @property
     def awake_bytes(self) -> int:
         """All of it."""
-        return self.weights_bytes + self.kv_bytes + self.work_bytes
+        return self.weights_bytes + self.kv_bytes + self.work_bytes + self.adapters_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,8 +72,10 @@ class EngineWork:
             self._turns.act(lambda: self._policy.stays_awake(name))
             return
         record, after = self._policy.records[name], await resident_bytes(engine)
-        awake_bytes = sum(size for tag, size in before.items() if tag != "graphs") + record.terms.need.work_bytes
-        asleep_bytes = sum(after.values()) + record.terms.need.asleep_bytes if after else None
+        need = record.terms.need  # has the whole of what is touched bit by bit, or lies in no arena
+        measured = sum(size for tag, size in before.items() if tag not in ("graphs", "lora"))
+        awake_bytes = measured + need.work_bytes + need.adapters_bytes
+        asleep_bytes = sum(after.values()) + need.asleep_bytes if after else None
         self._turns.act(lambda: self._policy.slept(name, level, awake_bytes, asleep_bytes))
 
     def look_after(self, name: str) -> None:
@@ -103,7 +105,8 @@ class EngineWork:
             await close_engine(engine, drain=False, gives_back=False)
             return
         member.attach(engine)
-        weights_bytes = (await resident_bytes(engine)).get("weights")
+        resident = await resident_bytes(engine)
+        weights_bytes = resident.get("weights", 0) + resident.get("draft", 0)
         self._turns.act(lambda: self._policy.awake(name, weights_bytes))
 
     async def _wake(self, name: str, cause: Cause) -> None:

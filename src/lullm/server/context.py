@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 from urllib.parse import quote
@@ -80,11 +81,65 @@ class House:
         self.num_active = 0
         self.idle = asyncio.Event()
         self.idle.set()
+        self._changing: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     @property
     def models(self) -> "list[ServerContext]":
         """The context of each model."""
         return list(dict.fromkeys(self.contexts.values()))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names that requests may have: those of the models, and of adapters."""
+        return (*self.contexts, *(name for each in self.models for name in each.adapters.names))
+
+    def owner(self, name: str) -> "ServerContext | None":
+        """The context of the model that is called so, or of the adapter's; None: there is none."""
+        return self.contexts.get(name) or next((each for each in self.models if name in each.adapters.names), None)
+
+    async def load_adapter(self, name: str, path: str, model: str | None) -> None:
+        """Load an adapter under a name. `model`: a name of what it is for; None: of the only one that takes adapters.
+
+        Raises ApiError 400: the name is taken, the model is not clear, or it is no adapter for the model; 404: there is
+        no such model.
+        """
+        async with self._alone(name):
+            if self.owner(name) is not None:
+                text = f"there is a model {name!r} already; take another name, or unload that first"
+                raise ApiError(400, text, param="lora_name")
+            await self._base(model).adapters.load(name, path)
+
+    async def unload_adapter(self, name: str, model: str | None) -> None:
+        """Forget an adapter; requests that have it go on. `model`: a name of what it is for; None: any.
+
+        Raises ApiError 404: there is no such adapter, or no such model.
+        """
+        async with self._alone(name):
+            owners = self.models if model is None else [self._base(model)]
+            owner = next((each for each in owners if name in each.adapters.names), None)
+            if owner is None:
+                known = ", ".join(repr(own) for each in owners for own in each.adapters.names) or "none"
+                raise ApiError(404, f"there is no adapter {name!r}; there are: {known}", param="lora_name")
+            await owner.adapters.unload(name)
+
+    def _alone(self, name: str) -> asyncio.Lock:
+        """Held while a name is loaded or unloaded. Others go on: reading a large adapter takes seconds."""
+        return self._changing.setdefault(name, asyncio.Lock())
+
+    def _base(self, model: str | None) -> "ServerContext":
+        """The context of the model that an adapter is for. Raises ApiError as `load_adapter` does."""
+        if model is not None:
+            found = self.contexts.get(model)
+            if found is None:
+                names = " and ".join(map(repr, self.contexts))
+                raise ApiError(404, f"there is no model {model!r} for it; there are {names}", param="model")
+            return found
+        able = [each for each in self.models if each.engine.config.enable_lora]
+        if len(able) > 1:
+            names = ", ".join(each.model_name for each in able)
+            text = f"say which model the adapter is for: send model (base_model_name in lora_modules), one of {names}"
+            raise ApiError(400, text, param="model", code="model_needed")
+        return (able or self.models)[0]
 
 
 class ServerContext:
@@ -134,11 +189,6 @@ class ServerContext:
         return self.house.draining
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """All names that requests may have: those of the models, and of adapters."""
-        return (*self.house.contexts, *self.adapters.names)
-
-    @property
     def max_request_logprobs(self) -> int:
         """Most log-probabilities in one answer."""
         config, limit = self.engine.config, self.options.max_request_logprobs
@@ -162,15 +212,16 @@ class ServerContext:
         return body
 
     def of(self, name: str | None) -> "ServerContext":
-        """The context of the model of that name, or of its adapter; of this one if it is left out.
+        """The context of the model of that name, or of the adapter's; of this one if it is left out.
 
         Raises ApiError 404: there is none.
         """
-        found = self if name is None or name in self.adapters.names else self.house.contexts.get(name)
+        found = self if name is None else self.house.owner(name)
         if found is None and not self.options.any_model_name:
+            known = " and ".join(map(repr, self.house.names))
             raise ApiError(
                 404,
-                f"the model {name!r} does not exist here; this server serves {' and '.join(map(repr, self.names))}",
+                f"the model {name!r} does not exist here; this server serves {known}",
                 param="model",
                 code="model_not_found",
             )

@@ -20,12 +20,12 @@ from lullm.errors import ConfigError, EngineDeadError
 from lullm.fleet.fleet import Fleet
 from lullm.log import get_logger
 from lullm.server.app import build_app
-from lullm.server.context import ServerContext
+from lullm.server.context import House, ServerContext
 from lullm.server.gate.connection import BoundedConnection
 from lullm.server.gate.descriptor import ExhaustionLog, connection_bound
 from lullm.server.listen.listener import Listener
 from lullm.server.listen.tls import reload_tls
-from lullm.server.lora.module import parse_module
+from lullm.server.lora.start import load_modules
 from lullm.server.options import ServerOptions
 
 logger = get_logger(__name__)
@@ -110,7 +110,7 @@ class HttpServer:
         """
         listener = self._listener
         app = build_app(self._engine, self._options, listener.admin_port)
-        await self._load_adapters(app.state.context)
+        await self._load_adapters(app.state.context.house)
         asyncio.get_running_loop().set_exception_handler(ExhaustionLog())
         config = uvicorn.Config(
             app,
@@ -145,9 +145,9 @@ class HttpServer:
         if dying.done() and not dying.cancelled():
             raise dying.result()
 
-    async def _load_adapters(self, context: ServerContext) -> None:
+    async def _load_adapters(self, house: House) -> None:
         try:
-            await context.adapters.load_all(map(parse_module, self._options.lora_modules), context.own_names)
+            await load_modules(house, self._options.lora_modules)
         except BaseException:
             await self._engine.shutdown(drain=False)
             raise

@@ -4,9 +4,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from lullm.config.lora.module import parse_module
 from lullm.config.option.option import described, option, options_of
 from lullm.errors import ConfigError
-from lullm.server.lora.module import parse_module
 from lullm.units import MIB
 
 _KEY = re.compile(r"[!-~]([ -~]*[!-~])?")  # the characters that a header may hold

@@ -44,7 +44,7 @@ class SmallEndpoints:
         self._context = context
 
     async def list_models(self, request: Request) -> JSONResponse:
-        names = self._context.names
+        names = self._context.house.names
         if model_card.is_asked_for(request.headers):
             return JSONResponse(model_card.page(self._context, names))
         return JSONResponse({"object": "list", "data": [self._model_card(name) for name in names]})

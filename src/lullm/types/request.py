@@ -80,7 +80,8 @@ class GenerateRequest:
     `structured_outputs`. `pooling`: the prompt is pooled, and no tokens are drawn; then `params` are `NO_TOKENS`.
     `cache_salt`: only requests with the same salt share cached prefixes. `reply`: how the answer to a conversation is
     read; None: as text. `lora`: the adapter to compute with; `adapter`: the number that the engine gives it, 0: none;
-    `adapter_digest`: of its content. `tiles`: of the prompt's pictures, in order.
+    `adapter_digest`: of its content; empty before the engine has it: of any. `tiles`: of the prompt's pictures, in
+    order.
     """
 
     request_id: str

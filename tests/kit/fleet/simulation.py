@@ -15,7 +15,7 @@ GIB = 1 << 30
 
 def terms(name: str, awake: float = 1.0, asleep: float = 0.0, **facts) -> Terms:
     """A model that needs so many GiB."""
-    return Terms(name, Need(int(awake * GIB), 0, 0, int(asleep * GIB)), **facts)
+    return Terms(name, Need(int(awake * GIB), 0, asleep_bytes=int(asleep * GIB)), **facts)
 
 
 @dataclass

@@ -22,6 +22,8 @@ PREFIX = "LULLM_"
 READ_ELSEWHERE = frozenset({API_KEY_VARIABLE, ADMIN_KEY_VARIABLE, "LULLM_CPU_ISA", "LULLM_CPU_LIBRARY"})
 """Variables of other rooms."""
 MAX_FILE_BYTES = 1 << 20
+NAMED = "NAME=PATH"
+"""The metavar of flags that name folders; in a file a mapping says it, too."""
 _NOT_SETTINGS = frozenset({"--help", "--config"})
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
@@ -131,7 +133,9 @@ def tokens(flag: str, value: Any, actions: Mapping[str, argparse.Action], source
     """The words of a command line for a flag with a value of YAML or JSON. Raises ConfigError."""
     action = actions.get(flag)
     if isinstance(value, (dict, list)) and (isinstance(action, VllmFlag) or getattr(action, "metavar", "") == "JSON"):
-        value = json.dumps(value)
+        value = json.dumps(value, default=str)  # YAML has dates
+    if getattr(action, "metavar", "") == NAMED:
+        value = _named(value)
     if action is None:
         meant = closest(flag, (name for name in actions if actions[name].help != argparse.SUPPRESS))
         hint = "" if meant is None else f"; did you mean {meant.strip('-')}?"
@@ -149,6 +153,15 @@ def tokens(flag: str, value: Any, actions: Mapping[str, argparse.Action], source
     if action.nargs == "+":
         return [flag, *map(str, values)]
     return [f"{flag}={each}" for each in values]
+
+
+def _named(value: Any) -> Any:
+    """`{"sql": "/adapters/sql"}` as a list of NAME=PATH, and objects in a list as JSON."""
+    if isinstance(value, dict) and all(isinstance(each, str) for each in value.values()):
+        return [f"{name}={path}" for name, path in value.items()]
+    if isinstance(value, list):
+        return [json.dumps(each, default=str) if isinstance(each, dict) else each for each in value]
+    return value
 
 
 def _switch(flag: str, value: Any, action: argparse.Action, source: str) -> list[str]:

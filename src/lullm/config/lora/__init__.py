@@ -1,1 +1,1 @@
-"""An adapter's own settings: the `adapter_config.json` of PEFT."""
+"""An adapter's own settings (the `adapter_config.json` of PEFT), and how a server's user names it (`module`)."""

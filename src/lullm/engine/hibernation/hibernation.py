@@ -174,7 +174,7 @@ class Hibernation:
     def _take(self, queued: Sequence[GenerateRequest], outputs: Sequence[EngineOutput]) -> QueueImage:
         processor = self.loop.output_processor
         unfinished = [
-            UnfinishedImage(take_request(group.request), image, processor.image(group), group.request.adapter_digest)
+            UnfinishedImage(take_request(group.request), image, processor.image(group))
             for group, image in take_groups(self.scheduler)
         ]
         unfinished += [
@@ -211,7 +211,7 @@ class Hibernation:
         """The groups, and the makers of their outputs."""
         returning, texts = [], []
         for each in queue.unfinished:
-            request = self._with_adapter(build_request(each.request, shift_s), each.adapter_digest)
+            request = self._with_adapter(build_request(each.request, shift_s))
             group, search = build_group(request, each.group, shift_s, self.config.max_model_len, self.model.vocab_size)
             returning.append(Returning(group, search, each.group))
             texts.append(self._restored_texts(group, each.texts))
@@ -219,19 +219,12 @@ class Hibernation:
             raise HibernationError("two requests of the hibernation have the same id")
         return returning, texts
 
-    def _with_adapter(self, request: GenerateRequest, digest: bytes) -> GenerateRequest:
+    def _with_adapter(self, request: GenerateRequest) -> GenerateRequest:
         """The request with its adapter, which must be the one that it had; it stays added."""
         try:
-            request = self.adapters.admit(request)
+            return self.adapters.admit(request)
         except InvalidRequestError as error:
             raise HibernationError(f"request {request.request_id!r} needs its adapter: {error}") from None
-        if digest and request.adapter_digest != digest:
-            assert request.lora is not None, "no other has a digest"
-            raise HibernationError(
-                f"request {request.request_id!r} needs the adapter {request.lora.lora_name!r} as it was; "
-                f"{request.lora.lora_path} has another content now"
-            )
-        return request
 
     def _restored_texts(self, group: SequenceGroup, image: RequestTextImage) -> RequestText | RequestVector:
         is_known = all(0 <= each < self.model.vocab_size for text in image.texts for each in text.token_ids)

@@ -29,12 +29,11 @@ class RequestImage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UnfinishedImage(msgspec.Struct, frozen=True, array_like=True):
-    """A request that has not ended, its sequences and their texts. `adapter_digest`: empty: no adapter, or not read."""
+    """A request that has not ended, its sequences and their texts."""
 
     request: RequestImage
     group: GroupImage
     texts: RequestTextImage
-    adapter_digest: bytes = b""
 
 
 class OutputImage(msgspec.Struct, frozen=True, array_like=True):

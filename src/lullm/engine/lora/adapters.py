@@ -48,6 +48,20 @@ def as_lora(given: LoRARequest | Mapping[str, Any]) -> LoRARequest:
     return given
 
 
+def is_added(known: LoRARequest | None, lora: LoRARequest) -> bool:
+    """Whether an adapter was added before. `known`: the one that has its id; None: none has.
+
+    Raises InvalidRequestError: the id is another adapter's.
+    """
+    if known is not None and known != lora:
+        raise InvalidRequestError(
+            f"lora_int_id {lora.lora_int_id} is the adapter {known.lora_name!r} of {known.lora_path}; give each "
+            "adapter an id of its own, or remove that one first",
+            "lora_request",
+        )
+    return known is not None
+
+
 class Adapters:
     """The adapters by the ids of callers. `queue` knows which of them are in use."""
 
@@ -75,13 +89,7 @@ class Adapters:
         """
         check_enabled(self._config)
         known = self._known.get(lora.lora_int_id)
-        if known is not None:
-            if known.lora != lora:
-                raise InvalidRequestError(
-                    f"lora_int_id {lora.lora_int_id} is the adapter {known.lora.lora_name!r} of "
-                    f"{known.lora.lora_path}; give each adapter an id of its own, or remove that one first",
-                    "lora_request",
-                )
+        if is_added(None if known is None else known.lora, lora):
             return False
         self._forget_removed()
         number = self._num_added + 1
@@ -124,7 +132,11 @@ class Adapters:
         return True
 
     def admit(self, request: GenerateRequest) -> GenerateRequest:
-        """The request with the number of its adapter, which is read if it is new. Raises as `add` does."""
+        """The request with the number of its adapter, which is read if it is new.
+
+        Raises InvalidRequestError as `add` does, or because the folder is no adapter for the model, or has another
+        content than the request says.
+        """
         if request.lora is None:
             return request
         try:
@@ -134,7 +146,14 @@ class Adapters:
         known = self._known[request.lora.lora_int_id]
         if known.number in self._read:
             self._read[known.number] = self._read.pop(known.number)
-        return replace(request, adapter=known.number, adapter_digest=self._digests[known.number])
+        digest = self._digests[known.number]
+        if request.adapter_digest not in (b"", digest):
+            raise InvalidRequestError(
+                f"{request.lora.lora_path} has another content than when the adapter {request.lora.lora_name!r} was "
+                "added; remove the adapter and add it again",
+                "lora_request",
+            )
+        return replace(request, adapter=known.number, adapter_digest=digest)
 
     @property
     def has_unread(self) -> bool:

@@ -45,6 +45,7 @@ class WireRequest(Message):
     thinking: ThinkingTokens | None = None
     shown_token_ids: tuple[int, ...] = ()
     lora: tuple[str, int, str] | None = None
+    adapter_digest: bytes = b""
     tiles: tuple[TilePlace, ...] = ()
 
 

@@ -35,6 +35,7 @@ def encode_request(request: GenerateRequest) -> WireRequest:
         thinking=reply.thinking if reply else None,
         shown_token_ids=tuple(reply.shown_token_ids) if reply else (),
         lora=None if request.lora is None else dataclasses.astuple(request.lora),
+        adapter_digest=request.adapter_digest,
         tiles=request.tiles,
     )
 
@@ -59,6 +60,7 @@ def decode_request(wire: WireRequest) -> GenerateRequest:
         cache_salt=_text(wire.cache_salt),
         reply=reply,
         lora=None if wire.lora is None else LoRARequest(*wire.lora),
+        adapter_digest=wire.adapter_digest,
         tiles=wire.tiles,
     )
 

@@ -72,6 +72,7 @@ class FleetEndpoints:
         return {
             "id": member.name,
             "aliases": list(member.spec.aliases),
+            "adapters": list(self._context.house.contexts[member.name].adapters.names),
             "object": "model",
             "owned_by": "lullm",
             "created": self._context.started_at,

@@ -12,30 +12,36 @@ from lullm.server.wire import WireModel
 
 
 class LoadBody(WireModel):
-    """POST /v1/load_lora_adapter. `lora_path`: a folder of the server's machine, in PEFT's form."""
+    """POST /v1/load_lora_adapter. `lora_path`: a folder of the server's machine, in PEFT's form.
+
+    `model`: the one that it is for, if several take adapters.
+    """
 
     lora_name: str
     lora_path: str
+    model: str | None = None
 
 
 class UnloadBody(WireModel):
-    """POST /v1/unload_lora_adapter."""
+    """POST /v1/unload_lora_adapter. `model`: whose it is; names differ, so it may be left out."""
 
     lora_name: str
     lora_int_id: int | None = None
+    model: str | None = None
 
 
 def router(context: ServerContext) -> APIRouter:
-    """The endpoints over `context`'s engine."""
+    """The endpoints over the engines of `context`'s house."""
+    house = context.house
 
     async def load_lora_adapter(request: Request) -> PlainTextResponse:
         body = await context.read(LoadBody, request)
-        await context.adapters.load(body.lora_name, body.lora_path, context.own_names)
+        await house.load_adapter(body.lora_name, body.lora_path, body.model)
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
     async def unload_lora_adapter(request: Request) -> PlainTextResponse:
         body = await context.read(UnloadBody, request)
-        await context.adapters.unload(body.lora_name)
+        await house.unload_adapter(body.lora_name, body.model)
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 
     return routed(

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from lullm.server.context import ServerContext
-from lullm.server.error import ApiError
 from lullm.server.ollama.answer import timestamp
 from lullm.server.openai.reply import reply_form_of
 from lullm.types.sampling_params import SamplingParams
@@ -19,13 +18,9 @@ _NEVER_S = 100 * 365 * 86400.0
 
 def of_name(context: ServerContext, name: str | None) -> ServerContext:
     """The context of the model `name`, with or without Ollama's tag 'latest'. Raises ApiError 404: there is none."""
-    try:
-        return context.of(name)
-    except ApiError:
-        bare = (name or "").removesuffix(":latest")
-        if bare == name:
-            raise
-        return context.of(bare)
+    if name is not None and context.house.owner(name) is None:
+        name = name.removesuffix(":latest")
+    return context.of(name)
 
 
 class ModelCard:

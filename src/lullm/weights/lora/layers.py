@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from lullm.errors import ModelLoadError
 from lullm.nn.alibi import AlibiAttention
 from lullm.nn.attention import Attention, QueryAttention
 from lullm.nn.linear import FusedLinear, Linear
@@ -82,7 +83,7 @@ def _with_columns(cut: Cut, num_columns: int) -> Cut:
 
 
 def lora_layers(model: Loadable) -> Mapping[str, LoraLayer]:
-    """The layers that may have adapters, by the checkpoint's names of their parts."""
+    """The layers that may have adapters, by the checkpoint's names of their parts. Raises ModelLoadError: none may."""
     found: dict[str, LoraLayer] = {}
     for owner_name, owner in model.named_modules():
         if type(owner) not in _OWNERS:
@@ -91,6 +92,8 @@ def lora_layers(model: Loadable) -> Mapping[str, LoraLayer]:
             if isinstance(matrix, Linear):
                 layer = _layer(model, f"{owner_name}.{last}", matrix)
                 found |= dict.fromkeys(layer.parts, layer)
+    if not found:
+        raise ModelLoadError("enable_lora: no layer of the model may have adapters; merge them into the checkpoint")
     return found
 
 

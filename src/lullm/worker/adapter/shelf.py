@@ -6,7 +6,6 @@ The engine says what is read, put and dropped. A worker knows nothing of request
 from pathlib import Path
 
 from lullm.arena.arena import Arena
-from lullm.errors import ModelLoadError
 from lullm.log import get_logger
 from lullm.models.protocol import Model
 from lullm.units import format_bytes
@@ -33,11 +32,6 @@ class AdapterShelf:
         config = setup.config
         self._model, self._dtype, self._max_rank = model, setup.dtype, config.max_lora_rank
         self._layers = lora_layers(model)
-        if not self._layers:
-            raise ModelLoadError(
-                f"enable_lora: no layer of {model.config.architecture} may have adapters; merge them into the "
-                "checkpoint"
-            )
         sizes = config.max_loras, config.max_lora_rank
         num_bytes = places_bytes(self._layers, *sizes, self._dtype)
         self.arena: Arena = setup.device.new_arena("lora", num_bytes)
