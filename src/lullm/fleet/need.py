@@ -156,19 +156,11 @@ def _weights_bytes(config: ResolvedConfig, built: "Model") -> int:
 
 
 def _adapters_bytes(config: ResolvedConfig, built: "Model") -> tuple[int, int]:
-    """The places of adapters, and the most of those that are kept in the same memory."""
     import torch
 
-    from lullm.weights.lora.layers import lora_layers
-    from lullm.weights.lora.places import places_bytes
+    from lullm.weights.lora.places import adapters_bytes
 
-    if not config.enable_lora:
-        return 0, 0
-    num_kept = config.num_kept_loras if config.device == "cpu" else 0
-    sizes = config.max_lora_rank, getattr(torch, config.dtype)
-    layers = lora_layers(built)
-    # An adapter of the highest rank takes as much in host memory as in a place.
-    return places_bytes(layers, config.max_loras, *sizes), places_bytes(layers, num_kept, *sizes)
+    return adapters_bytes(built, config, getattr(torch, config.dtype), config.device == "cpu")
 
 
 def _work_bytes(opened: OpenedModel, resolved: ResolvedConfig) -> int:

@@ -99,7 +99,7 @@ def test_the_advice():
     assert text.startswith("Take --tensor-parallel-size 2 --data-parallel-size 2: ")
     assert text.endswith("alone is fastest with --tensor-parallel-size 4: 8 tokens a second, against 5.")
     assert "40 sequences of 100 tokens fit in no layout; --tensor-parallel-size 4" in layout_advice(plans, 100, 40)
-    with pytest.raises(CacheSizeError, match="no sequence of 100 tokens fits beside the weights.* 1.0 GiB of a device"):
+    with pytest.raises(CacheSizeError, match="no sequence of 100 tokens fits on a device beside the weights.* 1.0 GiB"):
         layout_advice([made(Layout(1, 1, 1), 0, 1, 1)], 100, 1)
 
 

@@ -8,13 +8,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from lullm.cli.flag.engine import byte_count, token_count
+from lullm.cli.flag.engine import add_option_flags, byte_count, token_count
 from lullm.cli.flag.model import add_model_argument, take_model
+from lullm.cli.plan.beside import OPTIONS, Beside, read_beside
 from lullm.cli.plan.gpu import GPU, GPUS, known_gpu
 from lullm.cli.plan.layout import Devices, LayoutPlan, Planner, gpus, layout_advice, layouts, processes
 from lullm.cli.plan.measure import measure
 from lullm.cli.plan.model import CONFIG_FILE, PlannedModel, read_model
 from lullm.cli.plan.roofline import Machine, Plan, advice, plan
+from lullm.config.engine import EngineConfig
+from lullm.config.option.option import options_of
 from lullm.errors import ConfigError
 from lullm.machine.memory import available_memory_bytes
 from lullm.units import GIB, KIB, format_bytes
@@ -24,7 +27,8 @@ examples:
   lullm plan Qwen/Qwen3-0.6B                          what it takes here
   lullm plan config.json --memory 64GiB --len 32k     a folder or a config.json alone; another machine
   lullm plan config.json --gpus 8 --gpu H100          each way to lay it out on eight GPUs, and which to take
-  lullm plan config.json --gpus 2 --cpu               on two worker processes of this machine"""
+  lullm plan config.json --gpus 2 --cpu               on two worker processes of this machine
+  lullm plan MODEL --enable-lora --max-loras 4        with room for four adapters at a time"""
 
 DEFAULT_UTILIZATION = 0.9
 
@@ -65,6 +69,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     several.add_argument(
         "--gpu-memory-utilization", type=float, metavar="X", help=f"share of a GPU (default: {DEFAULT_UTILIZATION})"
     )
+    add_option_flags(parser, EngineConfig, without={each.name for each in options_of(EngineConfig)} - OPTIONS)
     parser.set_defaults(run=run)
 
 
@@ -88,14 +93,16 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--kv-cache-dtype {args.kv_cache_dtype} is not there for {config.architecture}; take auto")
     args.len = min(args.len, config.max_position_embeddings)
     if args.gpus is not None:
-        return _run_layouts(args, model)
+        return _run_layouts(args, replace(model, on_gpu=not args.cpu))
+    beside = _beside(args, model)
     machine = _machine(args)
-    plans = [plan(model, machine, args.len, args.concurrency, args.kv_cache_dtype, way) for way in model.ways]
+    plans = [plan(model, machine, args.len, args.concurrency, args.kv_cache_dtype, way, beside) for way in model.ways]
     if args.json:
         print(json.dumps({"machine": asdict(machine), "plans": [asdict(each) for each in plans]}, indent=1))
         return 0
     print(f"{config.architecture}. Memory: {_shown(machine)}\n")
-    _print_table(("WEIGHTS", "SIZE", "KV A TOKEN", "TOKENS", *_heads(args)), [_row(each) for each in plans])
+    head = ("WEIGHTS", "SIZE", *beside.heads, "KV A TOKEN", "TOKENS", *_heads(args))
+    _print_table(head, [_row(each, beside) for each in plans])
     print(f"\n{advice(plans, args.len, args.concurrency)}")
     return 0
 
@@ -105,7 +112,8 @@ def _run_layouts(args: argparse.Namespace, model: PlannedModel) -> int:
     if args.quantization is not None and args.quantization not in model.ways:
         raise ConfigError(f"--quantization {args.quantization} is not there for this checkpoint; leave it out")
     devices = _devices(args)
-    planner = Planner(replace(model, on_gpu=not args.cpu), args.quantization, args.kv_cache_dtype)
+    beside = _beside(args, model)
+    planner = Planner(model, args.quantization, args.kv_cache_dtype, beside)
     plans: list[LayoutPlan] = []
     refused: dict[str, list[str]] = {}  # reason -> layouts
     for layout in layouts(args.gpus, args.tensor_parallel_size, args.pipeline_parallel_size, args.data_parallel_size):
@@ -121,8 +129,8 @@ def _run_layouts(args: argparse.Namespace, model: PlannedModel) -> int:
         return 0
     kind = f"{model.config.architecture}, weights {plans[0].weights}"
     print(f"{kind}. {args.gpus} devices, each: {_shown(devices.each)}\n")
-    head = ("TP", "PP", "DP", "WEIGHTS", "KV A TOKEN", "BLOCKS", *_heads(args))
-    _print_table(head, [_layout_row(each) for each in plans])
+    head = ("TP", "PP", "DP", "WEIGHTS", *beside.heads, "KV A TOKEN", "BLOCKS", *_heads(args))
+    _print_table(head, [_layout_row(each, beside) for each in plans])
     for reason, flags in refused.items():
         print(f"\nNot {'; '.join(flags)}: {reason}.")
     print(f"\n{layout_advice(plans, args.len, args.concurrency)}")
@@ -143,6 +151,13 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError("--cpu: worker processes have no --gpu, no --link and no --gpu-memory-utilization")
     if args.gpus is not None and args.quantization and not args.cpu:
         raise ConfigError("--quantization needs --cpu: there are no GPU kernels for it")
+
+
+def _beside(args: argparse.Namespace, model: PlannedModel) -> Beside:
+    """What the flags ask for beside the model. Raises LullmError."""
+    given = {name: value for name, value in vars(args).items() if name in OPTIONS}
+    where = {"device": "cuda" if model.on_gpu else "cpu", "kv_cache_dtype": args.kv_cache_dtype}
+    return read_beside(EngineConfig(**where, **given), model)
 
 
 def _machine(args: argparse.Namespace) -> Machine:
@@ -184,15 +199,19 @@ def _heads(args: argparse.Namespace) -> tuple[str, ...]:
     return f"OF {args.len}", "TOK/S", f"TOK/S OF {args.concurrency}", "PREFILL"
 
 
-def _row(each: Plan) -> tuple[str, ...]:
-    sizes = format_bytes(each.weights_bytes), f"{each.kv_bytes_per_token / KIB:.1f} KiB", f"{each.num_tokens:,}"
+def _row(each: Plan, beside: Beside) -> tuple[str, ...]:
+    sizes = *_held(each, beside), f"{each.kv_bytes_per_token / KIB:.1f} KiB", f"{each.num_tokens:,}"
     return each.weights, *sizes, *_figures(each)
 
 
-def _layout_row(each: LayoutPlan) -> tuple[str, ...]:
+def _layout_row(each: LayoutPlan, beside: Beside) -> tuple[str, ...]:
     layout = each.layout
-    sizes = format_bytes(each.weights_bytes), f"{each.kv_bytes_per_token / KIB:.1f} KiB", f"{each.num_blocks:,}"
+    sizes = *_held(each, beside), f"{each.kv_bytes_per_token / KIB:.1f} KiB", f"{each.num_blocks:,}"
     return str(layout.tensor), str(layout.pipeline), str(layout.data), *sizes, *_figures(each)
+
+
+def _held(each: Plan | LayoutPlan, beside: Beside) -> list[str]:
+    return [format_bytes(size) for size in (each.weights_bytes, *beside.sizes(each))]
 
 
 def _figures(each: Plan | LayoutPlan) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from lullm.cli.plan.beside import Beside, shown_held
 from lullm.cli.plan.gpu import GPU
 from lullm.cli.plan.model import PlannedModel
 from lullm.cli.plan.roofline import PROCESS_BYTES, Machine, Part
@@ -11,7 +12,7 @@ from lullm.config.parallel.share import share_of
 from lullm.errors import CacheSizeError, ConfigError
 from lullm.types.parallel.placement import Axis
 from lullm.types.parallel.stage import PipelineStage
-from lullm.units import GIB, cdiv, format_bytes
+from lullm.units import GIB, cdiv
 
 GPU_BYTES = GIB
 """Rough memory of a GPU's driver, a step's activations and recorded graphs."""
@@ -59,6 +60,7 @@ class LayoutPlan:
     Attributes:
         num_blocks: of the KV cache of a replica. num_sequences: of the planned length, in all replicas.
         decode: of one sequence. batch_decode: of `concurrency` sequences together. prefill: of one prompt.
+        adapters_bytes, draft_bytes: as in `Plan`.
     """
 
     layout: Layout
@@ -70,6 +72,8 @@ class LayoutPlan:
     decode: float
     batch_decode: float
     prefill: float
+    adapters_bytes: int = 0
+    draft_bytes: int = 0
 
 
 def gpus(count: int, gpu: GPU, utilization: float) -> Devices:
@@ -109,7 +113,10 @@ def layouts(count: int, tensor: int | None, pipeline: int | None, data: int | No
 class Planner:
     """Plans layouts of one model. Parts of several layouts are built once."""
 
-    def __init__(self, model: PlannedModel, quantization: str | None, kv_cache_dtype: str):
+    def __init__(
+        self, model: PlannedModel, quantization: str | None, kv_cache_dtype: str, beside: Beside | None = None
+    ):
+        self._beside = beside or Beside()
         self._model = model
         self._quantization = quantization
         self._kv_cache_dtype = kv_cache_dtype
@@ -118,11 +125,12 @@ class Planner:
 
     def plan(self, layout: Layout, devices: Devices, length: int, concurrency: int) -> LayoutPlan:
         """Plan one layout. `length`: tokens of a sequence. Raises ConfigError: the model cannot be divided so."""
+        self._beside.check_layout(layout.tensor, layout.pipeline)
         stages = self._parts(layout.tensor, layout.pipeline)
         pipe = _Pipe(stages, layout.tensor, devices, self._model.config)
         blocks = stages[0].num_blocks(length)
         room = devices.each.memory_bytes
-        num_blocks = min(max(room - part.weights_bytes, 0) // part.block_bytes for part in stages)
+        num_blocks = min(max(room - part.held_bytes, 0) // part.block_bytes for part in stages)
         of_replica = cdiv(concurrency, layout.data)
         in_flight = min(layout.pipeline, of_replica)
         rows = cdiv(of_replica, in_flight)
@@ -139,6 +147,8 @@ class Planner:
             decode=1 / sum(pipe.seconds(1, 1, blocks)),
             batch_decode=concurrency / max(sum(batch), in_flight * max(batch)),
             prefill=length / (sum(prompt) + (chunks - 1) * max(prompt)),
+            adapters_bytes=max(part.adapters_bytes for part in stages),
+            draft_bytes=max(part.draft_bytes for part in stages),
         )
 
     def _parts(self, tensor: int, pipeline: int) -> list[Part]:
@@ -147,7 +157,8 @@ class Planner:
             cut = self._cut(pipeline)
             stages = [replace(self._model.config, stage=PipelineStage(stage, cut)) for stage in range(pipeline)]
             configs = [share_of(stage, Axis(0, tensor)) for stage in stages]
-            parts = [Part(self._model.part(each), self._quantization, self._kv_cache_dtype) for each in configs]
+            ways = self._quantization, self._kv_cache_dtype, self._beside, tensor
+            parts = [Part(self._model.part(each), *ways) for each in configs]
             self._stages[tensor, pipeline] = parts
         return self._stages[tensor, pipeline]
 
@@ -198,9 +209,8 @@ def layout_advice(plans: list[LayoutPlan], length: int, concurrency: int) -> str
         if most.num_sequences == 0:
             least = min(plans, key=lambda each: each.weights_bytes)
             raise CacheSizeError(
-                f"no sequence of {length} tokens fits beside the weights, which take at least "
-                f"{format_bytes(least.weights_bytes)} of a device as {least.weights}; take more devices, lower --len, "
-                "or take a smaller model"
+                f"no sequence of {length} tokens fits on a device beside {shown_held(least)}; take more devices, lower "
+                "--len, or take a smaller model"
             )
         return (
             f"{concurrency} sequences of {length} tokens fit in no layout; {most.layout.flags} has room for "

@@ -86,7 +86,7 @@ class PlannedModel:
         return replace(self, config=config)
 
 
-def read_model(name: str) -> PlannedModel:
+def read_model(name: str, revision: str | None = None) -> PlannedModel:
     """Read the model of a name, of a folder with only a config.json, or of that file. Fetches no weights of a folder.
 
     Raises:
@@ -99,7 +99,7 @@ def read_model(name: str) -> PlannedModel:
     path = given_path(name)
     if path.name == CONFIG_FILE:
         return PlannedModel(ModelConfig.from_folder(path.parent), None)
-    files = resolve_model(name, needs_weights=False)
+    files = resolve_model(name, revision, needs_weights=False)
     config = with_own_head(ModelConfig.from_folder(files), files)
     has_weights = is_gguf(files) or not missing_files(files)
     return PlannedModel(config, files if has_weights else None)

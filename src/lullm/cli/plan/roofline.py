@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from lullm.cli.plan.beside import Beside, shown_held
 from lullm.cli.plan.model import PlannedModel
 from lullm.errors import CacheSizeError
-from lullm.units import MIB, format_bytes
+from lullm.units import MIB
 
 PROCESS_BYTES = 450 * MIB
 """Memory of Python, torch and a step's activations, beside weights and KV cache: 0.35 to 0.45 GiB measured."""
@@ -19,6 +20,9 @@ class Plan:
         weights: their format. kv_bytes_per_token: of a sequence of the planned length, on average. num_tokens: the
             cache's capacity in the remaining memory. num_sequences: of the planned length.
         decode: of one sequence. batch_decode: of `concurrency` sequences together. prefill: of a prompt of that length.
+            All three without adapters and guesses.
+        adapters_bytes: of their places, and of those that host memory keeps. draft_bytes: of the draft model's weights;
+            its KV cache counts with the model's.
     """
 
     weights: str
@@ -29,6 +33,8 @@ class Plan:
     decode: float
     batch_decode: float
     prefill: float
+    adapters_bytes: int = 0
+    draft_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +49,25 @@ class Machine:
 class Part:
     """A model, or one worker's part of it, built without memory: its needs, and the work of a step.
 
+    Args:
+        beside: what is held beside the model. num_workers: that share each layer, and the draft model.
+
     Attributes:
-        weights_bytes: of its weights. block_bytes: of a block of its KV cache. num_layers: of its layers.
+        weights_bytes: of its weights. adapters_bytes, draft_bytes: as in `Plan`. block_bytes: of a block of the KV
+            cache, the draft model's part included. num_layers: of its layers.
+
+    Raises:
+        ConfigError: the workers cannot share the draft model. ModelLoadError: no layer may have adapters.
     """
 
-    def __init__(self, model: PlannedModel, quantization: str | None, kv_cache_dtype: str):
+    def __init__(
+        self,
+        model: PlannedModel,
+        quantization: str | None,
+        kv_cache_dtype: str,
+        beside: Beside | None = None,
+        num_workers: int = 1,
+    ):
         from lullm.kv.layout import block_bytes
         from lullm.weights.materialize import weights_bytes
 
@@ -56,8 +76,19 @@ class Part:
         self._held = model.built(quantization)
         self._kv_dtype = {"auto": config.dtype, "fp8": "fp8_e4m3"}.get(kv_cache_dtype, kv_cache_dtype)
         self.weights_bytes = weights_bytes(self._held)
-        self.block_bytes = block_bytes(config, BLOCK_SIZE, self._kv_dtype)
+        self._own_block_bytes = self.block_bytes = block_bytes(config, BLOCK_SIZE, self._kv_dtype)
         self.num_layers = len(config.layers)
+        beside = beside or Beside()
+        self.adapters_bytes, self.draft_bytes = beside.adapters_bytes(self._held, config, model.on_gpu), 0
+        if beside.draft is not None:
+            draft = beside.draft.of_worker(num_workers)
+            self.draft_bytes = weights_bytes(draft.built(beside.draft.quantization))
+            self.block_bytes += block_bytes(draft.config, BLOCK_SIZE, self._kv_dtype)
+
+    @property
+    def held_bytes(self) -> int:
+        """All but the KV cache."""
+        return self.weights_bytes + self.adapters_bytes + self.draft_bytes
 
     def num_blocks(self, length: int) -> int:
         """Blocks of a sequence of `length` tokens."""
@@ -69,19 +100,25 @@ class Part:
         """Seconds of a step with these numbers of tokens, rows of logits, and read blocks."""
         from lullm.models.work import bytes_read, operations
 
-        reading = bytes_read(self._held, self._config, num_rows) + num_blocks * self.block_bytes
+        reading = bytes_read(self._held, self._config, num_rows) + num_blocks * self._own_block_bytes
         products = operations(self._plain, self._config, num_rows, num_logits)
         return max(reading / machine.bytes_per_s, products / machine.operations_per_s)
 
 
 def plan(
-    model: PlannedModel, machine: Machine, length: int, concurrency: int, kv_cache_dtype: str, quantization: str | None
+    model: PlannedModel,
+    machine: Machine,
+    length: int,
+    concurrency: int,
+    kv_cache_dtype: str,
+    quantization: str | None,
+    beside: Beside | None = None,
 ) -> Plan:
-    """The plan for one format of the weights. `length`: tokens of a sequence."""
-    part = Part(model, quantization, kv_cache_dtype)
+    """The plan for one format of the weights. `length`: tokens of a sequence. Raises as `Part` does."""
+    part = Part(model, quantization, kv_cache_dtype, beside)
     blocks = part.num_blocks(length)
     per_sequence = blocks * part.block_bytes
-    left = max(machine.memory_bytes - part.weights_bytes - PROCESS_BYTES, 0)
+    left = max(machine.memory_bytes - part.held_bytes - PROCESS_BYTES, 0)
     return Plan(
         weights=model.held(quantization),
         weights_bytes=part.weights_bytes,
@@ -91,6 +128,8 @@ def plan(
         decode=1 / part.least_s(machine, 1, 1, blocks),
         batch_decode=concurrency / part.least_s(machine, concurrency, concurrency, concurrency * blocks),
         prefill=length / part.least_s(machine, length, 1, 0),
+        adapters_bytes=part.adapters_bytes,
+        draft_bytes=part.draft_bytes,
     )
 
 
@@ -103,8 +142,7 @@ def advice(plans: list[Plan], length: int, concurrency: int) -> str:
     most = max(plans, key=lambda each: each.num_sequences)
     if most.num_sequences == 0:
         raise CacheSizeError(
-            f"no sequence of {length} tokens fits beside the weights, which take {format_bytes(most.weights_bytes)} as "
-            f"{most.weights}; lower --len, or take a smaller model"
+            f"no sequence of {length} tokens fits beside {shown_held(most)}; lower --len, or take a smaller model"
         )
     return (
         f"{concurrency} sequences of {length} tokens fit in none; {most.weights} has room for {most.num_sequences}, "

@@ -6,16 +6,31 @@ import torch
 from torch import Tensor
 
 from lullm.arena.arena import ALIGNMENT, Arena
+from lullm.config.engine_option import EngineOptions
 from lullm.ops.lora.weights import LoraWeights
 from lullm.units import round_up
-from lullm.weights.lora.layers import LoraLayer
+from lullm.weights.lora.layers import LoraLayer, lora_layers
 from lullm.weights.lora.reading import Adapter
+from lullm.weights.target import Loadable
 
 
 def places_bytes(layers: Mapping[str, LoraLayer], num_places: int, max_rank: int, dtype: torch.dtype) -> int:
     """Bytes of all places in an arena."""
     shapes = (shape for layer in _distinct(layers) for shape in _shapes(layer, num_places, max_rank))
     return sum(round_up(torch.Size(shape).numel() * dtype.itemsize, ALIGNMENT) for shape in shapes)
+
+
+def adapters_bytes(model: Loadable, options: EngineOptions, dtype: torch.dtype, on_host: bool) -> tuple[int, int]:
+    """Bytes of the places that an engine's options ask for, and the most of the adapters that it keeps beside them.
+
+    `on_host`: they are kept in the memory of the places. Raises ModelLoadError: no layer may have adapters.
+    """
+    if not options.enable_lora:
+        return 0, 0
+    layers, num_kept = lora_layers(model), options.num_kept_loras if on_host else 0
+    # An adapter of the highest rank takes as much in host memory as in a place.
+    places, kept = (places_bytes(layers, each, options.max_lora_rank, dtype) for each in (options.max_loras, num_kept))
+    return places, kept
 
 
 class LoraPlaces:
