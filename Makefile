@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # torch first and by itself: a range would let pip choose another build of it.
 TORCH ?= torch==2.13.0
+# Images of Python set it. Tests that are compiled anew take each process 17 s.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test test-slow test-published fuzz check check-native arm64 check-arm64 format bench wheel sdist gpu-check clean
 

@@ -8,7 +8,7 @@ import pytest
 
 from lullm import LLM, EngineConfig, SamplingParams
 from lullm.engine.start import head_start as module
-from lullm.engine.start.head_start import head_start
+from lullm.engine.start.head_start import _anything_is_frozen, head_start
 from lullm.errors import LullmError
 from lullm.machine import pages
 from lullm.machine.memory import resident_bytes_within
@@ -133,7 +133,13 @@ def test_a_start_that_fails_leaves_nothing(made, qwen3_folder, tmp_path):
 
 
 @pytest.fixture
-def unfrozen():
+def counts(monkeypatch):
+    """Elsewhere in the suite nobody counts what is frozen."""
+    monkeypatch.setattr(module, "_anything_is_frozen", _anything_is_frozen)
+
+
+@pytest.fixture
+def unfrozen(counts):
     """A server's start in this process may have frozen what was there."""
     gc.unfreeze()
 
@@ -160,6 +166,7 @@ def test_no_round_follows_at_once():
     assert gc.get_stats()[2]["collections"] == before and not gc.get_freeze_count()
 
 
+@pytest.mark.usefixtures("counts")
 def test_what_others_have_frozen_stays_frozen():
     gc.freeze()
     try:
