@@ -159,10 +159,10 @@ def test_norms(dtype, size):
 def test_rope_and_cache(dtype, with_norms, head_size, kind):
     head_norm = HeadNorm(*(normal(head_size, dtype=dtype, seed=s) for s in (2, 3)), 1e-6) if with_norms else None
     cos_sin = normal(9, head_size, seed=4)
+    cache = empty_cache(kind, NUM_ROWS, 1, 2, head_size, dtype=dtype)
 
     def compute(qkv):  # every row at the same position of its sequence, so that only the row may decide
         count = len(qkv)
-        cache = empty_cache(kind, NUM_ROWS, 1, 2, head_size, dtype=dtype)
         q = native_attention.rope_and_cache(
             qkv, head_norm, torch.full((count,), 8), cos_sin, cache, torch.arange(count)
         )
