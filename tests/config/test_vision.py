@@ -90,6 +90,30 @@ QWEN2 = QWEN | {
         "temporal_patch_size": 2,
     },
 }  # fmt: skip
+QWEN3 = {
+    "architectures": ["Qwen3VLForConditionalGeneration"], "image_token_id": 31990, "model_type": "qwen3_vl",
+    "text_config": {
+        "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 1, "dtype": "bfloat16", "eos_token_id": 2,
+        "head_dim": 16, "hidden_act": "silu", "hidden_size": 64, "initializer_range": 0.02, "intermediate_size": 96,
+        "max_position_embeddings": 4096, "model_type": "qwen3_vl_text", "num_attention_heads": 4,
+        "num_hidden_layers": 2, "num_key_value_heads": 2, "rms_norm_eps": 1e-06,
+        "rope_scaling": {"mrope_interleaved": True, "mrope_section": [4, 2, 2], "rope_type": "default"},
+        "rope_theta": 5000000, "tie_word_embeddings": True, "use_cache": True, "vocab_size": 32064,
+    },
+    "tie_word_embeddings": True, "transformers_version": "4.57.0.dev0", "video_token_id": 31991,
+    "vision_config": {
+        "deepstack_visual_indexes": [5, 11, 17], "depth": 24, "hidden_act": "gelu_pytorch_tanh", "hidden_size": 1024,
+        "in_channels": 3, "initializer_range": 0.02, "intermediate_size": 4096, "model_type": "qwen3_vl",
+        "num_heads": 16, "num_position_embeddings": 2304, "out_hidden_size": 64, "patch_size": 16,
+        "spatial_merge_size": 2, "temporal_patch_size": 2,
+    },
+    "vision_end_token_id": 31993, "vision_start_token_id": 31992,
+}  # fmt: skip
+QWEN3_PICTURES = {
+    "image_mean": [0.5, 0.5, 0.5], "image_processor_type": "Qwen2VLImageProcessorFast", "image_std": [0.5, 0.5, 0.5],
+    "merge_size": 2, "patch_size": 16, "processor_class": "Qwen3VLProcessor",
+    "size": {"longest_edge": 16777216, "shortest_edge": 65536}, "temporal_patch_size": 2,
+}  # fmt: skip
 QWEN_PICTURES = {
     "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_processor_type": "Qwen2VLImageProcessor",
     "image_std": [0.26862954, 0.26130258, 0.27577711], "max_pixels": 12845056, "merge_size": 2, "min_pixels": 3136,
@@ -166,6 +190,19 @@ def test_qwen(tmp_path, caplog):
     assert read(tmp_path, QWEN, QWEN_PICTURES | BOUNDS).vision.picture.max_pixels == 28 * 28 * 1280
 
 
+def test_qwen3(tmp_path, caplog):
+    vision = read(tmp_path, QWEN3, QWEN3_PICTURES).vision
+    assert (vision.tower.positions, vision.tower.num_sides, vision.tower.image_size) == ("interpolated", 48, 768)
+    assert vision.tower.deep_layers == (5, 11, 17) and vision.tower.has_patch_bias and vision.picture.edge == 32
+    assert vision.axes == (0, 1, 2, 0, 1, 2, 0, 0)
+    assert "ignored" not in caplog.text
+
+
+def rope(**parameters):
+    scaling = QWEN3["text_config"]["rope_scaling"] | parameters
+    return QWEN3 | {"text_config": QWEN3["text_config"] | {"rope_scaling": scaling}}
+
+
 def test_older_and_newer_files(tmp_path):
     older = {key: value for key, value in LLAVA.items() if key != "vision_config"}
     fast = LLAVA_PICTURES | {"image_processor_type": "CLIPImageProcessorFast"}
@@ -221,7 +258,7 @@ def test_older_and_newer_files(tmp_path):
         (
             LLAVA | {"architectures": ["LlavaOnevisionForConditionalGeneration"]},
             LLAVA_PICTURES,
-            "InternVL, Qwen2-VL and Qwen2.5-VL so far, not with LlavaOnevision",
+            "InternVL, Qwen2-VL, Qwen2.5-VL and Qwen3-VL so far, not with LlavaOnevision",
         ),
         (QWEN, SMOL_PICTURES, "not Qwen2-VL's"),
         (QWEN, QWEN_PICTURES | {"merge_size": 3}, "merge_size 3"),
@@ -248,6 +285,14 @@ def test_older_and_newer_files(tmp_path):
             "mrope_interleaved",
         ),
         (QWEN | {"image_token_id": 40000}, QWEN_PICTURES, "image token 40000"),
+        (QWEN3, QWEN_PICTURES, "patch_size 14"),
+        (tower(QWEN3, num_position_embeddings=2305), QWEN3_PICTURES, "num_position_embeddings 2305"),
+        (tower(QWEN3, num_position_embeddings=0), QWEN3_PICTURES, "num_position_embeddings"),
+        (tower(QWEN3, deepstack_visual_indexes=[5, 24]), QWEN3_PICTURES, "deepstack_visual_indexes (5, 24)"),
+        (tower(QWEN3, deepstack_visual_indexes=[11, 5]), QWEN3_PICTURES, "deepstack_visual_indexes (11, 5)"),
+        (rope(mrope_interleaved=False), QWEN3_PICTURES, "mrope_interleaved False"),
+        (rope(mrope_section=[4, 4]), QWEN3_PICTURES, "mrope_section [4, 4]"),
+        (rope(mrope_section=None), QWEN3_PICTURES, "for 64 pairs, and a head has 8"),
     ],
 )
 def test_a_reason_for_the_text_model_alone(tmp_path, caplog, config, pictures, reason):

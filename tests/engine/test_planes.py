@@ -1,14 +1,13 @@
 """Models with planes of positions (Qwen-VL) in a whole engine: what `test_vision` does not ask of all."""
 
-import re
-
 import pytest
 import torch
 from kit.vision.checkpoint import picture, write_qwen_vl
+from kit.worker.threads import use_threads
 from safetensors.torch import load_file, save_file
 
 from lullm import LLM, SamplingParams
-from lullm.errors import InvalidRequestError
+from lullm.errors import InvalidRequestError, ModelLoadError
 
 OPTIONS = {"dtype": "float32", "max_model_len": 512, "block_size": 8, "kv_cache_memory_bytes": 8 << 20}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, logprobs=0)
@@ -16,9 +15,9 @@ PICTURES = [picture(61, 40), picture(28, 90, seed=1)]
 TEXT = "a @ jumps over @the lazy dog"
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    return write_qwen_vl(tmp_path_factory.mktemp("model"))
+@pytest.fixture(scope="module", params=["Qwen2_5_VL", "Qwen3VL"])
+def checkpoint(request, tmp_path_factory):
+    return write_qwen_vl(tmp_path_factory.mktemp("model"), request.param)
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +54,19 @@ def test_log_probabilities_of_the_prompt(checkpoint, prompt, expected):
         assert found == pytest.approx(known, abs=1e-4)
 
 
-def test_the_newer_names(checkpoint, prompt, expected, tmp_path):
-    tensors = {
-        re.sub(r"^model\.(?!visual)", "model.language_model.", re.sub(r"^visual\.", "model.visual.", name)): tensor
-        for name, tensor in load_file(checkpoint.folder / "model.safetensors").items()
-    }
-    assert "model.visual.blocks.0.attn.qkv.weight" in tensors and "model.language_model.norm.weight" in tensors
+OTHER_NAMES = {
+    "model.visual.": "visual.", "model.language_model.": "model.",
+    "visual.": "model.visual.", "model.": "model.language_model.",
+}  # fmt: skip
+
+
+def test_the_other_names(checkpoint, prompt, expected, tmp_path):
+    """Older ones are those of Qwen2-VL's files, newer ones of Qwen3-VL's."""
+    tensors = {}
+    for name, tensor in load_file(checkpoint.folder / "model.safetensors").items():
+        prefix = next((prefix for prefix in OTHER_NAMES if name.startswith(prefix)), "lm_head")
+        tensors[OTHER_NAMES.get(prefix, prefix) + name.removeprefix(prefix)] = tensor
+    assert ("model.norm.weight" in tensors) == ("visual.blocks.0.attn.qkv.weight" in tensors)
     for path in checkpoint.folder.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
@@ -113,3 +119,20 @@ def test_what_is_refused(checkpoint):
             video[0]["content"][0]["type"] = kind
             with pytest.raises(InvalidRequestError, match="video"):
                 llm.chat(video, use_tqdm=False)
+
+
+def test_experts(tmp_path):
+    checkpoint = write_qwen_vl(tmp_path, "Qwen3VLMoe", {"deepstack_visual_indexes": [0, 1]})
+    text = TEXT.replace("@", checkpoint.word)
+    with LLM(str(tmp_path), **OPTIONS | {"max_num_batched_tokens": 16, "max_num_seqs": 2}) as llm:
+        prompt = {"prompt": text, "multi_modal_data": {"image": PICTURES}}
+        check(llm.generate(prompt, GREEDY, use_tqdm=False)[0], checkpoint.continued(text, PICTURES, 8))
+
+
+def test_a_pipeline_whose_first_stage_has_too_few_layers(tmp_path, monkeypatch):
+    use_threads(monkeypatch)
+    write_qwen_vl(tmp_path, "Qwen3VL", {"deepstack_visual_indexes": [0, 1]})
+    with pytest.raises(ModelLoadError, match="first 2 layers .* not 1; set pipeline_layers"):
+        LLM(str(tmp_path), **OPTIONS, pipeline_parallel_size=2)
+    with LLM(str(tmp_path), **OPTIONS, pipeline_parallel_size=2, limit_mm_per_prompt={"image": 0}) as llm:
+        assert llm.generate("a", GREEDY, use_tqdm=False)

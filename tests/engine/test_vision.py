@@ -28,8 +28,9 @@ WRITERS = {
     "llava": write_llava,
     "idefics3": write_idefics3,
     "internvl": write_internvl,
-    "qwen2": lambda folder: write_qwen_vl(folder, is_first=True),
+    "qwen2": lambda folder: write_qwen_vl(folder, "Qwen2VL"),
     "qwen2.5": write_qwen_vl,
+    "qwen3": lambda folder: write_qwen_vl(folder, "Qwen3VL"),
 }
 
 
@@ -205,12 +206,12 @@ def test_workers_keep_few_rows(checkpoint):
             llm.generate({"prompt": "<image> a", "multi_modal_data": {"image": shown}}, GREEDY, use_tqdm=False)
         ledger, rows = block_space_of(llm).tiles, runner_of(llm)._tiles._rows
         assert set(rows) == set(ledger._kept) == set(sent) - set(dropped) and dropped
-        assert sum(map(len, rows.values())) == ledger._num_kept <= 64 + 25
+        assert sum(row.shape[1] for row in rows.values()) == ledger._num_kept <= 64 + 25
 
 
 def test_new_weights_of_the_tower(checkpoint, prompts):
     tensors = load_file(checkpoint.folder / "model.safetensors")
-    pattern = re.compile(r"(vision.*layers?|visual.*blocks)\.0\.mlp\.(fc1|up_proj)\.weight$")
+    pattern = re.compile(r"(vision.*layers?|visual.*blocks)\.0\.mlp\.(fc1|up_proj|linear_fc1)\.weight$")
     name = next(filter(pattern.search, tensors))
     with LLM(str(checkpoint.folder), **OPTIONS) as llm:
         before = llm.generate(prompts, GREEDY, use_tqdm=False)

@@ -71,19 +71,35 @@ CASES = {
     "internvl, first layer": lambda folder: write_internvl(
         folder, {"use_mean_pooling": False}, vision_feature_layer=1, projector_hidden_act="relu"
     ),
-    "qwen2": lambda folder: write_qwen_vl(folder, is_first=True),
+    "qwen2": lambda folder: write_qwen_vl(folder, "Qwen2VL"),
     "qwen2, groups of 9": lambda folder: write_qwen_vl(
         folder,
+        "Qwen2VL",
         {"patch_size": 3, "spatial_merge_size": 3, "temporal_patch_size": 1, "hidden_act": "gelu", "mlp_ratio": 3},
         {"merge_size": 3, "temporal_patch_size": 1},
-        is_first=True,
         mrope_section=[4, 4],
     ),
     "qwen2.5": lambda folder: write_qwen_vl(folder),
     "qwen2.5, small windows": lambda folder: write_qwen_vl(
-        folder, {"window_size": 8, "fullatt_block_indexes": [0, 2]}, {"min_pixels": 64, "max_pixels": 4000}
+        folder,
+        tower={"window_size": 8, "fullatt_block_indexes": [0, 2]},
+        settings={"min_pixels": 64, "max_pixels": 4000},
     ),
-    "qwen2.5, large windows": lambda folder: write_qwen_vl(folder, {"window_size": 112, "fullatt_block_indexes": []}),
+    "qwen2.5, large windows": lambda folder: write_qwen_vl(
+        folder, tower={"window_size": 112, "fullatt_block_indexes": []}
+    ),
+    "qwen3": lambda folder: write_qwen_vl(folder, "Qwen3VL"),
+    "qwen3, deeper": lambda folder: write_qwen_vl(
+        folder,
+        "Qwen3VL",
+        {"deepstack_visual_indexes": [0, 2], "num_position_embeddings": 4},
+        {"size": {"shortest_edge": 64, "longest_edge": 64 * 90}},
+        mrope_section=[3, 3, 2],
+    ),
+    "qwen3, experts": lambda folder: write_qwen_vl(folder, "Qwen3VLMoe"),
+    "qwen3, not deep": lambda folder: write_qwen_vl(
+        folder, "Qwen3VL", {"deepstack_visual_indexes": [], "num_position_embeddings": 1}
+    ),
 }
 
 
@@ -161,10 +177,12 @@ def test_the_rows_of_the_tower(checkpoint):
     with torch.inference_mode():
         names = ("pixel_values", "pixel_attention_mask", "image_grid_thw")
         known = {key: inputs[key] for key in names if key in inputs}
-        expected = checkpoint.model.model.get_image_features(**known, return_dict=True).pooler_output
+        output = checkpoint.model.model.get_image_features(**known, return_dict=True)
+        expected, deep = output.pooler_output, getattr(output, "deepstack_features", [])
         expected = expected.flatten(0, 1) if isinstance(expected, torch.Tensor) else torch.cat(expected)
+        expected = torch.stack([expected, *map(torch.cat, deep)])
         _, places = own.read("<image> and <image>", given)
-        rows = torch.cat([model.vision(place.tile, torch.device("cpu")) for place in places])
+        rows = torch.cat([model.vision(place.tile, torch.device("cpu")) for place in places], 1)
     assert expected.std() > 0.1
     torch.testing.assert_close(rows, expected, atol=2e-5, rtol=1e-4)
     arena.close()

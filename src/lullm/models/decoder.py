@@ -257,8 +257,10 @@ class Decoder(nn.Module):
         """The last layer's contribution, and everything before it."""
         residual: Tensor | None = None
         tables, context = [rotary(context.planes) for rotary in self.rotaries], context.of_rows()
-        for layer, index in zip(self.layers, self.rotary_of_layer, strict=True):
+        for number, (layer, index) in enumerate(zip(self.layers, self.rotary_of_layer, strict=True)):
             hidden, residual = layer(hidden, residual, tables[index], context)
+            for rows in context.shown:
+                rows.add(hidden, number)
         return hidden, residual
 
     def embed(self, token_ids: Tensor, context: StepContext) -> Tensor:
@@ -271,7 +273,7 @@ class Decoder(nn.Module):
             context.ops.scale_(hidden, self.embedding_scale)
         hidden = hidden if self.embed_norm is None else self.embed_norm(hidden, context.ops)
         for rows in context.shown:
-            hidden[rows.first : rows.first + len(rows.values)] = rows.values
+            rows.put(hidden)
         return hidden
 
 

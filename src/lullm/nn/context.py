@@ -13,10 +13,23 @@ from lullm.ops.table import Ops
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShownRows:
-    """Rows of a picture `values [R, H]` in place of the embeddings of the tokens from row `first` on."""
+    """Rows of a picture in place of the embeddings of the tokens from row `first` on.
+
+    `values`: `[1 + K, R, H]`. The first stand in that place; each of the others is added behind one of the first K
+    layers.
+    """
 
     first: int
     values: Tensor
+
+    def put(self, hidden: Tensor) -> None:
+        """Write into the embeddings `[T, H]`."""
+        hidden[self.first : self.first + self.values.shape[1]] = self.values[0]
+
+    def add(self, hidden: Tensor, layer: int) -> None:
+        """Add to the results `[T, H]` of a layer."""
+        if layer + 1 < len(self.values):
+            hidden[self.first : self.first + self.values.shape[1]] += self.values[layer + 1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -36,6 +36,19 @@ QWEN2_5_VL = {
     "depth": 3, "hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48, "num_heads": 2, "patch_size": 4,
     "window_size": 16, "fullatt_block_indexes": [1],
 }  # fmt: skip
+QWEN3_VL = {
+    "depth": 3, "hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48, "num_heads": 2, "patch_size": 4,
+    "num_position_embeddings": 49, "deepstack_visual_indexes": [0],
+}  # fmt: skip
+QWENS = {"Qwen2VL": QWEN2_VL, "Qwen2_5_VL": QWEN2_5_VL, "Qwen3VL": QWEN3_VL, "Qwen3VLMoe": QWEN3_VL}
+QWEN_TEXTS = {
+    "Qwen2VL": {"model_type": "qwen2_vl_text"},
+    "Qwen2_5_VL": {"model_type": "qwen2_5_vl_text"},
+    "Qwen3VL": {"model_type": "qwen3_vl_text"},
+    "Qwen3VLMoe": {
+        "model_type": "qwen3_vl_moe_text", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+    },
+}  # fmt: skip
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>", "<fake_token_around_image>", "<end_of_utterance>"]
 LLAVA_TEMPLATE = (
     "{% for message in messages %}{{ message['role'].upper() + ': ' }}"
@@ -194,21 +207,21 @@ def write_internvl(
 
 
 def write_qwen_vl(
-    folder: Path, tower: dict[str, Any] | None = None, settings: Any = None, is_first: bool = False, **rope: Any
+    folder: Path, name: str = "Qwen2_5_VL", tower: dict[str, Any] | None = None, settings: Any = None, **rope: Any
 ) -> Checkpoint:
-    """Qwen2.5-VL's kind, or Qwen2-VL's (`is_first`): a token for 8 x 8 pixels (2 x 2 patches), 4 to 40 for a picture.
+    """Qwen-VL's kind: a token for 8 x 8 pixels (2 x 2 patches), 4 to 40 for a picture.
 
     Args:
-        tower: keys beside those of `QWEN2_5_VL`. settings: of the image processor. rope: parameters of the text's.
+        name: of `QWENS`. tower: keys beside those there. settings: of the image processor. rope: the text's parameters.
     """
     import transformers
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-    name = "Qwen2VL" if is_first else "Qwen2_5_VL"
     classes = (getattr(transformers, f"{name}{last}") for last in ("Config", "ForConditionalGeneration"))
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3], **rope}
-    language = {"model_type": "qwen2_vl_text" if is_first else "qwen2_5_vl_text", "rope_parameters": rope}
-    tower = (QWEN2_VL if is_first else QWEN2_5_VL) | (tower or {})
+    rope |= {"mrope_interleaved": True} if name.startswith("Qwen3") else {}
+    language = QWEN_TEXTS[name] | {"rope_parameters": rope}
+    tower = QWENS[name] | (tower or {})
     model = _random_model(folder, *classes, tower, {"image_token_id": 3, "video_token_id": 383}, language)
     tokenizer = _write_tokenizer(folder, QWEN_TEMPLATE, ["<|vision_start|>", "<|vision_end|>", "<|video_pad|>"])
     tokenizer.image_token, tokenizer.image_token_id = "<image>", 3

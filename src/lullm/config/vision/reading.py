@@ -27,14 +27,20 @@ _LLAVA = "LlavaForConditionalGeneration"
 _IDEFICS3 = ("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration")
 _INTERNVL = "InternVLForConditionalGeneration"
 _QWEN2_VL, _QWEN2_5_VL = "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"
+_QWEN3_VL, _QWEN3_VL_MOE = "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"
 _TEXTS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """The text models below them: others may scale rows, or let them see each other both ways."""
+_OTHER_TEXTS = {_QWEN3_VL_MOE: ("Qwen3MoeForCausalLM",)}
 _TOWERS = ("clip_vision_model", "siglip_vision_model")
 _IDEFICS3_TOWERS = ("idefics3_vision", "idefics3", "smolvlm_vision")
 _INTERNVL_TOWERS = ("internvl_vision",)
-_QWEN2_VL_TOWERS = ("qwen2_vl_vision", "qwen2_vl")
-_QWEN2_5_VL_TOWERS = ("qwen2_5_vl_vision", "qwen2_5_vl")
-_SECTIONS = [16, 24, 24]
+_QWEN_TOWERS = {
+    _QWEN2_VL: ("qwen2_vl_vision", "qwen2_vl"),
+    _QWEN2_5_VL: ("qwen2_5_vl_vision", "qwen2_5_vl"),
+    _QWEN3_VL: ("qwen3_vl_vision", "qwen3_vl"),
+    _QWEN3_VL_MOE: ("qwen3_vl_moe_vision", "qwen3_vl_moe"),
+}
+_SECTIONS, _QWEN3_SECTIONS = [16, 24, 24], [24, 20, 20]
 """Of a file without `mrope_section`."""
 _MOST_SCALE = 64
 
@@ -54,10 +60,10 @@ def read_vision(
     try:
         if architecture not in _READ:
             raise ModelLoadError(
-                "lullm sees pictures with LLaVA 1.5, Idefics3, SmolVLM, InternVL, Qwen2-VL and Qwen2.5-VL so far, not "
-                f"with {architecture}"
+                "lullm sees pictures with LLaVA 1.5, Idefics3, SmolVLM, InternVL, Qwen2-VL, Qwen2.5-VL and Qwen3-VL so "
+                f"far, not with {architecture}"
             )
-        if text_architecture not in _TEXTS:
+        if text_architecture not in _OTHER_TEXTS.get(architecture, _TEXTS):
             raise ModelLoadError(f"its text model is {text_architecture}")
         processor = processor_data(folder)
         if processor is None:
@@ -121,12 +127,12 @@ def _read_internvl(data: dict[str, Any], processor: dict[str, Any]) -> VisionCon
     return vision
 
 
-def _read_qwen2_vl(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
-    is_first = data["architectures"][0] == _QWEN2_VL
+def _read_qwen_vl(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
+    architecture = data["architectures"][0]
     stated, text = optional_object(data, "vision_config"), optional_object(data, "text_config") or data
-    tower = read_tower(stated, _QWEN2_VL_TOWERS if is_first else _QWEN2_5_VL_TOWERS, None, drops_first=False)
+    tower = read_tower(stated, _QWEN_TOWERS[architecture], None, drops_first=False)
     factor = positive_int(stated, "spatial_merge_size", 2, most=_MOST_SCALE)
-    size_name = "hidden_size" if is_first else "out_hidden_size"
+    size_name = "hidden_size" if architecture == _QWEN2_VL else "out_hidden_size"
     if (out_size := positive_int(stated, size_name, 3584)) != text.get("hidden_size"):
         raise ModelLoadError(f"its tower's rows have {out_size} elements, the text's {shown(text.get('hidden_size'))}")
     picture = read_picture(processor)
@@ -138,18 +144,25 @@ def _read_qwen2_vl(data: dict[str, Any], processor: dict[str, Any]) -> VisionCon
         if other != number:
             raise ModelLoadError(f"{name} {shown(other)} of its image processor is not its tower's {number}")
     connector = MLPConnector("gelu", has_bias=True, scale_factor=factor, keeps_width=True)
-    return VisionConfig(tower, connector, picture, integer(data, "image_token_id", 151655), "none", _axes(text))
+    axes = _axes(text, takes_turns=architecture in (_QWEN3_VL, _QWEN3_VL_MOE))
+    return VisionConfig(tower, connector, picture, integer(data, "image_token_id", 151655), "none", axes)
 
 
-def _axes(text: dict[str, Any]) -> tuple[int, ...]:
-    """See `VisionConfig`: consecutive pairs of a head, in sections for each axis in turn."""
+def _axes(text: dict[str, Any], takes_turns: bool) -> tuple[int, ...]:
+    """See `VisionConfig`: consecutive pairs of a head, a section for each axis. Or a pair for each axis in turn, until
+    one has had as many as its section; then the first takes its turns, too.
+    """
     rope = optional_object(text, "rope_scaling") or optional_object(text, "rope_parameters")
-    sections = _SECTIONS if rope.get("mrope_section") is None else rope["mrope_section"]
-    is_list = isinstance(sections, list) and 1 <= len(sections) <= _MOST_SCALE
+    default = _QWEN3_SECTIONS if takes_turns else _SECTIONS
+    sections = default if rope.get("mrope_section") is None else rope["mrope_section"]
+    is_list = isinstance(sections, list) and (len(sections) == 3 if takes_turns else 1 <= len(sections) <= _MOST_SCALE)
     if not is_list or not all(type(one) is int and 0 <= one <= MOST_HEAD_DIM for one in sections):
         raise ModelLoadError(f"mrope_section {shown(sections)} is not a list of numbers of pairs")
-    if rope.get("mrope_interleaved"):
-        raise ModelLoadError("mrope_interleaved is not implemented")
+    if boolean(rope, "mrope_interleaved", takes_turns) != takes_turns:
+        raise ModelLoadError(f"mrope_interleaved {shown(rope['mrope_interleaved'])} is not implemented for it")
+    if takes_turns:
+        turns = ((number % 3, number // 3) for number in range(sum(sections)))
+        return tuple(axis if turn < sections[axis] else 0 for axis, turn in turns)
     return tuple(number % 3 for number, size in enumerate(sections) for _ in range(size))
 
 
@@ -157,7 +170,7 @@ _READ: Mapping[str, Callable[[dict[str, Any], dict[str, Any]], VisionConfig]] = 
     _LLAVA: _read_llava,
     **dict.fromkeys(_IDEFICS3, _read_idefics3),
     _INTERNVL: _read_internvl,
-    **dict.fromkeys((_QWEN2_VL, _QWEN2_5_VL), _read_qwen2_vl),
+    **dict.fromkeys(_QWEN_TOWERS, _read_qwen_vl),
 }
 """The architectures whose pictures are read."""
 

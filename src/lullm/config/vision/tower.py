@@ -1,5 +1,6 @@
 """Reads the config of a tower: `vision_config` of a config.json."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast, get_args
@@ -53,7 +54,12 @@ _QWEN2_VL = {
     "hidden_size": 1280, "mlp_ratio": 4, "num_hidden_layers": 32, "num_attention_heads": 16, "patch_size": 14,
     "hidden_act": "quick_gelu", "spatial_merge_size": 2, "temporal_patch_size": 2, "rope_parameters": {},
 }  # fmt: skip
-_QWEN_FIXED = {"layer_norm_eps": 1e-6, "image_size": 0}
+_QWEN3_VL = {
+    "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16,
+    "patch_size": 16, "hidden_act": "gelu_pytorch_tanh", "spatial_merge_size": 2, "temporal_patch_size": 2,
+    "rope_parameters": {}, "num_position_embeddings": 2304, "deepstack_visual_indexes": [8, 16, 24],
+}  # fmt: skip
+_QWEN_FIXED = {"layer_norm_eps": 1e-6}
 _QWEN_NAMES = {"depth": "num_hidden_layers", "num_heads": "num_attention_heads"}
 
 
@@ -72,6 +78,7 @@ class _Kind:
     has_pre_norm: bool = False
     has_scales: bool = False
     post_norm: TowerNorm = "layer_norm"
+    is_rotary: bool = False
     is_gated: bool = False
     is_fused: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -81,16 +88,19 @@ class _Kind:
 _IDEFICS3_KIND = _Kind(_IDEFICS3, "nearest")
 _QWEN2_VL_KIND = _Kind(
     _QWEN2_VL,
-    "rotary",
+    "none",
     has_patch_bias=False,
+    is_rotary=True,
     is_fused=True,
     fixed=_QWEN_FIXED,
     names=_QWEN_NAMES | {"embed_dim": "hidden_size", "hidden_size": "out_hidden_size"},
 )
+_QWEN3_VL_KIND = _Kind(_QWEN3_VL, "interpolated", is_rotary=True, is_fused=True, fixed=_QWEN_FIXED, names=_QWEN_NAMES)
 _QWEN2_5_VL_KIND = _Kind(
     _QWEN2_5_VL,
-    "rotary",
+    "none",
     has_patch_bias=False,
+    is_rotary=True,
     post_norm="rms_norm",
     is_gated=True,
     is_fused=True,
@@ -108,6 +118,10 @@ _KINDS: Mapping[str, _Kind] = {
     "qwen2_vl": _QWEN2_VL_KIND,
     "qwen2_5_vl_vision": _QWEN2_5_VL_KIND,
     "qwen2_5_vl": _QWEN2_5_VL_KIND,
+    "qwen3_vl_vision": _QWEN3_VL_KIND,
+    "qwen3_vl": _QWEN3_VL_KIND,
+    "qwen3_vl_moe_vision": _QWEN3_VL_KIND,
+    "qwen3_vl_moe": _QWEN3_VL_KIND,
 }
 _IGNORED = COMMON_IGNORES | {
     "projection_dim", "initializer_factor", "dropout", "vocab_size", "logit_scale_init_value", "vision_use_head",
@@ -163,14 +177,13 @@ def read_tower(
         raise ModelLoadError(f"vision_feature_layer {feature_layer} is not in a tower of {num_layers} layers")
     if "mlp_ratio" in data:
         data["intermediate_size"] = int(size * positive_float(data, "mlp_ratio", 4.0, least=1 / size, most=1e6))
-    is_rotary = own.positions == "rotary"
     tower = TowerConfig(
         hidden_size=size,
         intermediate_size=positive_int(data, "intermediate_size", most=MOST_INTERMEDIATE),
         num_layers=num_used,
         num_attention_heads=heads,
         patch_size=_edge(data, "patch_size"),
-        image_size=0 if is_rotary else _edge(data, "image_size"),
+        image_size=_edge(data, "image_size") if "image_size" in data else _table_edge(data),
         hidden_act=cast(VisionActivation, activation),
         layer_norm_eps=positive_float(data, "layer_norm_eps", 1e-6),
         positions=own.positions if boolean(data, "use_absolute_position_embeddings", True) else "none",
@@ -184,14 +197,15 @@ def read_tower(
         has_qk_norm=boolean(data, "use_qk_norm", False),
         has_scales=own.has_scales,
         drops_first=drops_first,
-        num_frames=positive_int(data, "temporal_patch_size", most=_MOST_FRAMES) if is_rotary else 0,
+        num_frames=positive_int(data, "temporal_patch_size", most=_MOST_FRAMES) if own.is_rotary else 0,
         is_fused=own.is_fused,
         is_gated=own.is_gated,
-        rope_theta=_theta(data, size // heads) if is_rotary else 0.0,
+        rope_theta=_theta(data, size // heads) if own.is_rotary else 0.0,
         window=_window(data),
-        full_layers=_full_layers(data),
+        full_layers=_numbers(data, "fullatt_block_indexes"),
+        deep_layers=_deep_layers(data, num_layers),
     )
-    if is_rotary:
+    if not tower.image_size:
         return tower
     if tower.patch_size > tower.image_size:
         raise ModelLoadError(f"its tower's patch_size {tower.patch_size} is above image_size {tower.image_size}")
@@ -233,8 +247,26 @@ def _window(data: dict[str, Any]) -> int:
     return num_groups * group
 
 
-def _full_layers(data: dict[str, Any]) -> tuple[int, ...]:
-    layers = data.get("fullatt_block_indexes", [])
+def _table_edge(data: dict[str, Any]) -> int:
+    """Pixels on an edge of what a square table of positions is for; 0: there is none."""
+    if "num_position_embeddings" not in data:
+        return 0
+    number = positive_int(data, "num_position_embeddings", most=_MOST_SIDES**2)
+    if math.isqrt(number) ** 2 != number:
+        raise ModelLoadError(f"its tower's num_position_embeddings {number} are no square")
+    return math.isqrt(number) * _edge(data, "patch_size")
+
+
+def _deep_layers(data: dict[str, Any], num_layers: int) -> tuple[int, ...]:
+    layers = _numbers(data, "deepstack_visual_indexes")
+    if list(layers) != sorted(set(layers)) or not all(0 <= layer < num_layers for layer in layers):
+        raise ModelLoadError(f"its tower's deepstack_visual_indexes {shown(layers)} are no ascending layers of it")
+    return layers
+
+
+def _numbers(data: dict[str, Any], name: str) -> tuple[int, ...]:
+    """Numbers of layers; a kind without them: none."""
+    layers = data.get(name, [])
     if not isinstance(layers, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in layers):
-        raise ModelLoadError(f"its tower's fullatt_block_indexes {shown(layers)} are no numbers of layers")
+        raise ModelLoadError(f"its tower's {name} {shown(layers)} are no numbers of layers")
     return tuple(layers)

@@ -9,7 +9,7 @@ from typing import Literal
 
 VisionActivation = Literal["quick_gelu", "gelu", "gelu_pytorch_tanh", "relu", "silu"]
 Fit = Literal["crop", "stretch", "split", "grid", "area"]
-Positions = Literal["each", "nearest", "rotary", "none"]
+Positions = Literal["each", "nearest", "interpolated", "none"]
 TowerNorm = Literal["layer_norm", "rms_norm"]
 Frame = Literal["none", "ends", "places"]
 
@@ -17,15 +17,15 @@ Frame = Literal["none", "ends", "places"]
 @dataclass(frozen=True, slots=True)
 class TowerConfig:
     """A transformer over the patches of a tile, without a mask: CLIP's (https://arxiv.org/abs/2103.00020), SigLIP's,
-    InternViT's (https://arxiv.org/abs/2312.14238), Qwen2-VL's (https://arxiv.org/abs/2409.12191) or Qwen2.5-VL's
-    (https://arxiv.org/abs/2502.13923).
+    InternViT's (https://arxiv.org/abs/2312.14238), Qwen2-VL's (https://arxiv.org/abs/2409.12191), Qwen2.5-VL's
+    (https://arxiv.org/abs/2502.13923) or Qwen3-VL's (https://arxiv.org/abs/2511.21631).
 
     Args:
         num_layers: those whose results are used; a checkpoint may hold more.
         image_size: edge in pixels of the pictures that the learned positions are for; 0: there are none.
         positions: 'each': a tile has the patches of the table; 'nearest': it may have fewer, and each takes the
-            position that is nearest by its share of the edge; 'rotary': there is no table, and half of the pairs of a
-            head rotate by the line of a patch, half by its column; 'none': patches have no positions.
+            position that is nearest by its share of the edge; 'interpolated': any number, and each takes the mean of
+            the four positions around it, weighted by their nearness; 'none': there is no table.
         has_class_row: a learned row for the whole picture comes before those of the patches.
         is_batched: a checkpoint holds that row and the table of positions as a batch of one.
         has_patch_bias: the patches' matrix has one. has_attention_bias: queries, keys and values have one.
@@ -38,9 +38,12 @@ class TowerConfig:
         num_frames: a patch's matrix reads so many pictures of a film, and a still one repeated; 0: it reads one.
         is_fused: queries, keys and values are results of one matrix.
         is_gated: MLPs have gates.
-        rope_theta: base frequency of 'rotary'.
+        rope_theta: base frequency of heads of which half of the pairs rotate by the line of a patch, half by its
+            column; 0: they do not.
         window: patches on a side of the squares within which patches see each other; 0: all see all.
         full_layers: numbers of the layers without these windows.
+        deep_layers: numbers of layers whose results are used, too, ascending: each by a connector of its own, which
+            has a norm. The decoder adds them to its rows, behind its first layers (https://arxiv.org/abs/2406.04334).
     """
 
     hidden_size: int
@@ -68,6 +71,7 @@ class TowerConfig:
     rope_theta: float = 0.0
     window: int = 0
     full_layers: tuple[int, ...] = ()
+    deep_layers: tuple[int, ...] = ()
 
     @property
     def num_sides(self) -> int:
@@ -82,6 +86,7 @@ class MLPConnector:
     Args:
         has_norm: a norm comes before them (InternVL). scale_factor: they read as many squared neighbours side by side.
         keeps_width: the first layer's rows are as wide as those that it reads (Qwen2-VL), not as the decoder's.
+        norm_eps: of the norm.
     """
 
     hidden_act: VisionActivation
@@ -89,6 +94,7 @@ class MLPConnector:
     has_norm: bool = False
     scale_factor: int = 1
     keeps_width: bool = False
+    norm_eps: float = 1e-5
 
 
 @dataclass(frozen=True, slots=True)

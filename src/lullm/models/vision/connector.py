@@ -6,9 +6,6 @@ from torch import Tensor, nn
 from lullm.config.vision.vision import MLPConnector, ShuffleConnector, TowerConfig
 from lullm.models.vision.parts import ACTIVATIONS, Dense, LayerNorm
 
-_NORM_EPS = 1e-5
-"""No file says another."""
-
 
 class MLP(nn.Module):
     """See `MLPConnector`."""
@@ -18,7 +15,7 @@ class MLP(nn.Module):
         self.activation = ACTIVATIONS[config.hidden_act]
         self.factor = config.scale_factor
         size = tower.hidden_size * self.factor**2
-        self.layer_norm = LayerNorm(size, _NORM_EPS, dtype) if config.has_norm else None
+        self.layer_norm = LayerNorm(size, config.norm_eps, dtype) if config.has_norm else None
         middle = size if config.keeps_width else hidden_size
         self.linear_1 = Dense(size, middle, config.has_bias, dtype)
         self.linear_2 = Dense(middle, hidden_size, config.has_bias, dtype)

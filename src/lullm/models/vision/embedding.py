@@ -46,9 +46,11 @@ class Embeddings(nn.Module):
         self.patch_embedding = Patches(config, dtype)
         self.class_embedding = meta_parameter((config.hidden_size,), dtype) if config.has_class_row else None
         num_positions = config.num_sides**2 + config.has_class_row
-        has_table = config.positions in ("each", "nearest")
+        has_table = config.positions != "none"
         self.position_embedding = Positions(num_positions, config.hidden_size, dtype) if has_table else None
-        ids = position_ids(config, edge // config.patch_size) if has_table else None
+        self.num_sides = config.num_sides
+        is_free = config.positions in ("interpolated", "none")
+        ids = None if is_free else position_ids(config, edge // config.patch_size)
         self.register_buffer("position_ids", ids, persistent=False)
 
     def forward(self, pixels: Tensor) -> Tensor:  # [3, height, width] -> [P, D]
@@ -57,7 +59,12 @@ class Embeddings(nn.Module):
             rows = torch.cat([self.class_embedding[None], rows])
         if self.position_embedding is None:
             return rows
-        return rows + self.position_embedding.weight[self.position_ids]
+        table = self.position_embedding.weight
+        if self.position_ids is not None:
+            return rows + table[self.position_ids]
+        lines, columns = (length // self.patch_embedding.size for length in pixels.shape[1:])
+        ids, shares = (part.to(rows.device) for part in positions_around(lines, columns, self.num_sides))
+        return rows + (table[ids] * shares[:, :, None]).sum(1).to(rows.dtype)
 
 
 def position_ids(config: TowerConfig, num_sides: int) -> Tensor:  # [P]
@@ -70,3 +77,23 @@ def position_ids(config: TowerConfig, num_sides: int) -> Tensor:  # [P]
     shares = torch.arange(num_sides, dtype=torch.float32, device="cpu") * (1.0 / torch.tensor(num_sides, device="cpu"))
     places = torch.bucketize(shares.clamp(max=1.0 - 1e-6), bounds, right=True)
     return (places[:, None] * num_table + places[None, :]).flatten()
+
+
+def positions_around(num_lines: int, num_columns: int, num_sides: int) -> tuple[Tensor, Tensor]:
+    """Of each patch, line by line: (the four positions `[P, 4]` of a square table around it, their shares `[P, 4]`).
+
+    The corners of the picture are those of the table.
+    """
+    (lines, line_shares), (columns, column_shares) = (_around(num, num_sides) for num in (num_lines, num_columns))
+    ids = lines[:, None, :, None] * num_sides + columns[None, :, None, :]  # [lines, columns, 2, 2]
+    shares = line_shares[:, None, :, None] * column_shares[None, :, None, :]
+    return ids.view(-1, 4), shares.view(-1, 4)
+
+
+def _around(number: int, num_sides: int) -> tuple[Tensor, Tensor]:
+    """On one edge: (the two positions `[number, 2]` around each of `number` places, their shares)."""
+    places = torch.arange(number, dtype=torch.float32, device="cpu") * (num_sides - 1) / max(number - 1, 1)
+    below = places.floor()
+    ids = torch.stack([below, below + 1], dim=1).long().clamp(max=num_sides - 1)
+    above = places - below
+    return ids, torch.stack([1 - above, above], dim=1)

@@ -1,9 +1,12 @@
 """VisionReader: from a tile to rows of the decoder."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from lullm.config.vision.vision import MLPConnector, VisionConfig
+from lullm.errors import ModelLoadError
 from lullm.models.protocol import Model
 from lullm.models.vision.connector import MLP, Shuffle
 from lullm.models.vision.rules import with_vision
@@ -26,21 +29,34 @@ class VisionReader(nn.Module):
             if isinstance(connector, MLPConnector)
             else Shuffle(connector, config.tower, hidden_size, dtype)
         )
+        self.deep = nn.ModuleList()
+        if isinstance(connector, MLPConnector):
+            normed = replace(connector, has_norm=True, norm_eps=config.tower.layer_norm_eps)
+            self.deep.extend(MLP(normed, config.tower, hidden_size, dtype) for _ in config.tower.deep_layers)
 
     def forward(self, tile: Tile, device: torch.device) -> Tensor:
-        """The rows `[R, H]` of a tile, on the device."""
+        """The rows of a tile, on the device: `[1 + K, R, H]`, see `ShownRows`."""
         pixels = torch.from_numpy(pixel_values(tile, self.config.picture)).to(device, self.dtype)
-        rows: Tensor = self.connector(self.tower(pixels), tile.width // self.config.tower.patch_size)
-        return rows
+        num_columns = tile.width // self.config.tower.patch_size
+        connectors, results = (self.connector, *self.deep), self.tower(pixels)
+        return torch.stack([join(rows, num_columns) for join, rows in zip(connectors, results, strict=True)])
 
 
 def add_vision(model: Model, dtype: torch.dtype) -> None:
     """Give a model what reads its pictures (`ModelConfig.vision`), its parameters on the meta device, with their rules.
 
     Only the first stage of a pipeline embeds, so only it needs them.
+
+    Raises ModelLoadError: that stage has fewer layers than rows of pictures are added to.
     """
     config = model.config
     if config.vision is None or not config.stage.is_first:
         return
+    num_deep = len(config.vision.tower.deep_layers)
+    if config.stage.num_layers and len(config.layers) < num_deep:
+        raise ModelLoadError(
+            f"the first {num_deep} layers of {config.architecture} see pictures, so the first stage of a pipeline must "
+            f"have them, not {len(config.layers)}; set pipeline_layers, or limit_mm_per_prompt={{'image': 0}}"
+        )
     model.vision = VisionReader(config.vision, config.hidden_size, dtype)
     model.rules = with_vision(model.rules, config.vision.tower)

@@ -63,12 +63,13 @@ class Tower(nn.Module):
         self.layers = nn.ModuleList(TowerLayer(config, dtype) for _ in range(config.num_layers))
         self.post_layernorm = None if config.post_norm is None else NORMS[config.post_norm](size, eps, dtype)
         frequencies = None
-        if config.positions == "rotary":
+        if config.rope_theta:
             half = size // config.num_attention_heads // 2
             frequencies = 1.0 / config.rope_theta ** (torch.arange(0, half, 2, device="cpu") / half)
         self.register_buffer("frequencies", frequencies, persistent=False)
 
-    def forward(self, pixels: Tensor) -> Tensor:  # [3, height, width] -> [P, D]
+    def forward(self, pixels: Tensor) -> list[Tensor]:  # [3, height, width] -> [P, D] each
+        """The results of the last layer, then those of `deep_layers`."""
         x: Tensor = self.embeddings(pixels)
         if self.pre_layernorm is not None:
             x = self.pre_layernorm(x)
@@ -79,10 +80,12 @@ class Tower(nn.Module):
             order, windows = windows_of(lines, columns, self.config.window)
             order = order.to(x.device)
             x, sight = x[order], Sight(windows, rotation and (rotation[0][order], rotation[1][order]))
+        deep = []
         for number, layer in enumerate(self.layers):
             x = layer(x, sight.without_windows() if number in self.config.full_layers else sight)
+            if number in self.config.deep_layers:
+                deep.append(x)
+        results = [x if self.post_layernorm is None else self.post_layernorm(x), *deep]
         if self.config.window:
-            x = torch.empty_like(x).index_copy_(0, order, x)
-        if self.post_layernorm is not None:
-            x = self.post_layernorm(x)
-        return x[1:] if self.config.drops_first else x
+            results = [torch.empty_like(rows).index_copy_(0, order, rows) for rows in results]
+        return [rows[1:] for rows in results] if self.config.drops_first else results

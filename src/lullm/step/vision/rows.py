@@ -37,7 +37,7 @@ class TileRowStore:
         if self._tower is None:
             return []
         return [
-            ShownRows(first_row + tile.row, self._rows[tile.digest][tile.first : tile.first + tile.num_rows])
+            ShownRows(first_row + tile.row, self._rows[tile.digest][:, tile.first : tile.first + tile.num_rows])
             for first_row, tile in tiles
         ]
 
