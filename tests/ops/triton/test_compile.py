@@ -35,9 +35,9 @@ SHIPPED = [
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """Some kernels are in several tests, and compiled once."""
-    return tmp_path_factory.mktemp("compiled")
+def cache(pytestconfig):
+    """Triton's own, kept between runs: what a kernel, its options and a version of Triton give is compiled once."""
+    return pytestconfig.cache.mkdir("triton")
 
 
 def output_of(script, *arguments, cache):

@@ -14,9 +14,10 @@ from lullm.ops.triton.launch import Kernel
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
+def report(pytestconfig):
+    cache = str(pytestconfig.cache.mkdir("triton"))  # as in test_compile.py
     script = Path(__file__).with_name("launch_kernels.py")
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": cache}
     done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
