@@ -62,6 +62,8 @@ def test_models_of_the_command_line():
     assert parsed("a", "--port", "0", "b", "--swap-space", "1")[1][1].config.swap_space == 1.0
     assert [spec.name for spec in parsed("demo", "--memory-budget", "1GiB")[1]] == ["demo"]
     assert [spec.name for spec in parsed("--model", "m", "--memory-budget", "1GiB")[1]] == ["m"]
+    [spec] = parsed("m", "--memory-budget", "1GiB", "--wake-timeout", "9")[1]
+    assert spec.config.idle.wake_timeout == 9, "requests wake it without a ladder, too"
 
 
 def test_models_of_a_file(file):

@@ -283,6 +283,18 @@ def test_idle_models_sleep_by_their_own_ladder(folders):
     run(make_fleet(spec("a", folders["a"], {"sleep_after": "100ms:1"})), work)
 
 
+def test_a_model_has_bounds_of_its_own_for_waits(folders, alone):
+    """No engine could be made: it has no ladder, for which it thought the bounds to be."""
+
+    async def work(fleet: Fleet) -> None:
+        terms = fleet.policy.records["a"].terms
+        assert (terms.bound_s, terms.max_waiting) == (7.0, 3)
+        assert await ask(fleet, "a") == alone["a"]
+
+    bounds = {"sleep_after": "1h:1", "wake_timeout": 7.0, "max_num_wake_waiting": 3}
+    run(make_fleet(spec("a", folders["a"], bounds)), work)
+
+
 def test_the_end_refuses_those_that_wait(both):
     async def work(fleet: Fleet) -> None:
         await ask(fleet, "a")

@@ -79,6 +79,11 @@ def test_loading_and_unloading(running, adapters):
         for name in ("second", "tiny"):
             answer = http.post(LOAD, json={"lora_name": name, "lora_path": str(folder)})
             assert answer.status_code == 400 and f"there is a model {name!r} already" in answer.text
+        for name in ("tiny:latest", "first:latest"):  # clients of Ollama mean the other by it
+            assert http.post(LOAD, json={"lora_name": name, "lora_path": str(folder)}).status_code == 400
+        for name, words in (("n" * 257, "has 257 characters"), ("", "is not empty"), ("a\nb", "is not empty")):
+            answer = http.post(LOAD, json={"lora_name": name, "lora_path": str(folder)})
+            assert answer.status_code == 400 and answer.json()["error"]["param"] == "lora_name" and words in answer.text
         answer = http.post(LOAD, json={"lora_name": "third", "lora_path": "/nowhere"})
         assert answer.status_code == 400 and "/nowhere is no folder; a LoRA adapter" in answer.text
         assert http.post(UNLOAD, json={"lora_name": "second"}).status_code == 200

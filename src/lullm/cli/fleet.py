@@ -42,9 +42,10 @@ def model_specs(args: argparse.Namespace, options: FleetOptions) -> list[ModelSp
     if args.model_aliases or hasattr(args, "served_model_name"):
         raise ConfigError("served_model_name is for one model; name each of several: NAME=MODEL, or by its section")
     names = {each.name for each in options_of(EngineConfig)} - {"model", "served_model_name"}
-    # A second pool in the same memory would double each cache; preempted requests are computed again.
+    # A second pool in the same memory would double each cache; preempted requests are computed again. Requests wake
+    # their models, so that `wake_timeout` has a meaning without a `sleep_after`, too.
     given = {name: value for name, value in vars(args).items() if name in names}
-    base = {"swap_space": 0.0} | given | {"enable_sleep_mode": True}
+    base = {"swap_space": 0.0, "auto_wake": True} | given | {"enable_sleep_mode": True}
     words = named_models(args) or ([args.model] if hasattr(args, "model") else [])
     specs = [_of_word(word, base) for word in words]
     if options.models_config is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
+from lullm.config.option.option import options_of
 from lullm.config.resolved import ResolvedConfig
 from lullm.engine.start.model import OpenedModel
 from lullm.errors import ConfigError, UnsupportedError
@@ -102,10 +103,11 @@ def plan_model(config: EngineConfig, opened: OpenedModel, budget_bytes: int, has
     need = Need(_weights_bytes(resolved, built), kv_bytes, work_bytes, places_bytes + kept_bytes)
     asleep_bytes = min(ASLEEP_BYTES, need.awake_bytes // 8) + kept_bytes + beside
     need = dataclasses.replace(need, asleep_bytes=asleep_bytes)
+    # The fleet's policy has the ladder, the waits and their bounds.
+    idle = {each.name: each.default for each in options_of(EngineConfig) if each.group == "idle"}
     engine_config = dataclasses.replace(
         config,
-        sleep_after=None,  # the fleet's policy has the ladder, and wakes
-        auto_wake=False,
+        **idle | {"auto_wake": False},
         max_model_len=longest,
         kv_cache_memory_bytes=None,
         num_gpu_blocks_override=num_blocks,

@@ -104,7 +104,8 @@ class House:
         no such model.
         """
         async with self._alone(name):
-            if self.owner(name) is not None:
+            # `NAME:latest` is `NAME` for clients of Ollama.
+            if self.owner(name) or self.owner(name.removesuffix(":latest")):
                 text = f"there is a model {name!r} already; take another name, or unload that first"
                 raise ApiError(400, text, param="lora_name")
             await self._base(model).adapters.load(name, path)

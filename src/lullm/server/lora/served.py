@@ -38,7 +38,8 @@ class ServedAdapters:
             lora = LoRARequest(name, self._num_ids, path)
             await self._engine.add_lora(lora)
         except (InvalidRequestError, ModelLoadError) as error:
-            raise ApiError(400, str(error), param="lora_path", code="invalid_adapter") from None
+            param = "lora_name" if str(error).startswith("lora_name") else "lora_path"
+            raise ApiError(400, str(error), param=param, code="invalid_adapter") from None
         self._adapters[name] = lora
         logger.info("adapter %r: %s", name, path)
 

@@ -7,6 +7,8 @@ from lullm.errors import InvalidRequestError
 
 MOST_ID = 2**31 - 1
 """Ids cross to other processes as integers of 32 bits."""
+MOST_NAME_CHARS = 256
+"""A name stands in every list of models, and in every answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +18,7 @@ class LoRARequest:
     The engine loads it at the first request that names it. The id stands for the adapter until it is removed.
 
     Args:
-        lora_name: the name clients use.
+        lora_name: the name clients use, of at most 256 characters.
         lora_int_id: 1 or more; each adapter has its own.
         lora_path: a folder in PEFT's form: adapter_config.json and adapter_model.safetensors.
 
@@ -35,6 +37,10 @@ class LoRARequest:
             value = getattr(self, name)
             if not isinstance(value, str) or not value or not value.isprintable():
                 raise InvalidRequestError(f"{name} must be a text that is not empty, not {value!r}", "lora_request")
+        if len(self.lora_name) > MOST_NAME_CHARS:
+            raise InvalidRequestError(
+                f"lora_name has {len(self.lora_name)} characters; take at most {MOST_NAME_CHARS}", "lora_request"
+            )
         value = self.lora_int_id
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_ID:
             raise InvalidRequestError(
