@@ -286,6 +286,8 @@ def test_older_and_newer_files(tmp_path):
         ),
         (QWEN | {"image_token_id": 40000}, QWEN_PICTURES, "image token 40000"),
         (QWEN3, QWEN_PICTURES, "patch_size 14"),
+        (QWEN, QWEN_PICTURES | {"merge_size": 74}, "merge_size 74"),
+        (tower(LLAVA, image_size=28), QWEN_PICTURES, "pictures of any shape"),
         (tower(QWEN3, num_position_embeddings=2305), QWEN3_PICTURES, "num_position_embeddings 2305"),
         (tower(QWEN3, num_position_embeddings=0), QWEN3_PICTURES, "num_position_embeddings"),
         (tower(QWEN3, deepstack_visual_indexes=[5, 24]), QWEN3_PICTURES, "deepstack_visual_indexes (5, 24)"),

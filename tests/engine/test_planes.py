@@ -94,6 +94,8 @@ def test_a_draft_model(checkpoint, prompt, expected):
     """It sees tokens in place of pictures, and their places as positions: it may guess wrong, and never more."""
     guesses = {"model": str(checkpoint.folder), "num_speculative_tokens": 3}
     with LLM(str(checkpoint.folder), **OPTIONS, speculative_config=guesses) as llm:
+        [names] = llm.collective_rpc(lambda worker: [n for n, _ in worker.draft.loaded.model.named_parameters()])
+        assert names and not [name for name in names if "vision" in name]
         check(llm.generate(prompt, GREEDY, use_tqdm=False)[0], expected)
 
 

@@ -52,6 +52,8 @@ _MOST_TILES_PER_SIDE = 16
 _MOST_PIXELS = 1 << 26
 """Of all tiles of a picture: as many as a picture may have."""
 _MOST_VALUE = 1e6
+_MOST_ROW_EDGE = 1 << 10
+"""Pixels that one row sees on an edge. The largest known has 32; an edge of a very thin picture is no less than one."""
 
 
 def processor_data(folder: Path) -> dict[str, Any] | None:
@@ -99,8 +101,8 @@ def read_picture(data: dict[str, Any]) -> PictureForm:
         most = _count(data, "max_patches", _MOST_PIXELS // edge**2)
         return replace(form, min_tiles=_count(data, "min_patches", most), max_tiles=most)
     if kind == "Qwen2VL":
-        patch = _count(data, "patch_size", MOST_EDGE)
-        edge = patch * _count(data, "merge_size", MOST_EDGE // patch)
+        patch = _count(data, "patch_size", _MOST_ROW_EDGE)
+        edge = patch * _count(data, "merge_size", _MOST_ROW_EDGE // patch)
         least, most = _area(data, "min_pixels", "shortest_edge"), _area(data, "max_pixels", "longest_edge")
         if least > most:
             raise ModelLoadError(f"min_pixels {least} of its image processor is above max_pixels {most}")

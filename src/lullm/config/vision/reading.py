@@ -201,5 +201,7 @@ def _check(vision: VisionConfig, vocab_size: int, head_dim: int) -> None:
         raise ModelLoadError(f"its image token {vision.image_token_id} is not in its vocabulary of {vocab_size}")
     if vision.rows_of(vision.picture.edge, vision.picture.edge) < 1:
         raise ModelLoadError("a tile has no rows")
+    if vision.picture.fit == "area" and vision.tower.positions in ("each", "nearest"):
+        raise ModelLoadError("its image processor gives pictures of any shape, and its tower has positions for squares")
     if vision.axes and len(vision.axes) != head_dim // 2:
         raise ModelLoadError(f"mrope_section is for {len(vision.axes)} pairs, and a head has {head_dim // 2}")

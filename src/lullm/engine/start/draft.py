@@ -24,7 +24,7 @@ def with_draft(config: EngineConfig, resolved: ResolvedConfig, model: ModelConfi
         return resolved
     try:
         folder = resolve_model(speculation.model, speculation.revision)
-        draft = read_model_config(folder, "lullm")
+        draft = replace(read_model_config(folder, "lullm"), vision=None)  # it sees tokens in place of pictures
     except ModelLoadError as error:
         raise ModelLoadError(f"speculative_config: the draft model: {error}") from None
     check_draft(config, model, draft, speculation.model)
