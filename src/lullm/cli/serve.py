@@ -11,9 +11,10 @@ from lullm.cli.flag.settings import NAMED, add_config_flag
 from lullm.cli.flag.vllm import add_vllm_flags
 from lullm.cli.fleet import fleet_options, model_specs, named_models
 from lullm.cli.parser import WORDS
+from lullm.config.engine import EngineConfig
 from lullm.config.option.option import options_of
 from lullm.config.option.vllm import VLLM_SERVER_OPTIONS
-from lullm.errors import EngineDeadError
+from lullm.errors import ConfigError, EngineDeadError, HibernationError
 from lullm.fleet.options import FleetOptions
 from lullm.server.options import ServerOptions
 
@@ -111,8 +112,11 @@ def run(args: argparse.Namespace) -> int:
         served: EngineClient | Fleet
         if fleet is None:
             listener.check_exposure(options, config)
+            _check_prefix_folder(options, config)
             served = start_client(config, options.stream_pause_s, options.engine_process)
         else:
+            if options.prefix_cache_folder is not None:
+                raise ConfigError("--prefix-cache-folder is for a server of one model; each has a cache of its own")
             served = Fleet(specs, fleet, options.stream_pause_s, options.engine_process, can_sleep)
         try:
             asyncio.run(serve_until_signal(served, options, listener, _announce))
@@ -120,6 +124,25 @@ def run(args: argparse.Namespace) -> int:
             print(f"lullm: error: {error}", file=sys.stderr)
             return ENGINE_DEAD
     return 0
+
+
+def _check_prefix_folder(options: ServerOptions, config: EngineConfig) -> None:
+    """Check before the engine starts that its prefix cache can be kept. Raises ConfigError."""
+    from lullm.engine.hibernation.folder import check_place
+    from lullm.engine.hibernation.identity import UNTRIED_BACKENDS
+
+    if options.prefix_cache_folder is None:
+        return
+    if not config.enable_prefix_caching:
+        raise ConfigError("--prefix-cache-folder keeps the prefix cache, which --no-enable-prefix-caching turns off")
+    if config.data_parallel_size > 1:
+        raise ConfigError("--prefix-cache-folder is of one engine, and --data-parallel-size makes several")
+    if config.distributed_executor_backend in UNTRIED_BACKENDS:
+        raise ConfigError(f"--prefix-cache-folder is not there for {config.distributed_executor_backend!r} workers")
+    try:
+        check_place(options.prefix_cache_folder)
+    except HibernationError as error:
+        raise ConfigError(f"--prefix-cache-folder: {error}") from None
 
 
 def _server_options(args: argparse.Namespace, can_sleep: bool) -> ServerOptions:

@@ -20,6 +20,7 @@ from lullm.engine.caller.length import LONG_CHARS, num_chars, num_param_chars
 from lullm.engine.input import InputProcessor
 from lullm.text.template.failure import WouldBlock
 from lullm.text.tokenizer import Tokenizer
+from lullm.types.hibernation.report import HibernationReport, ResumeReport
 from lullm.types.lora.request import LoRARequest
 from lullm.types.monitor.occupancy import Occupancy
 from lullm.types.monitor.stats import EngineStats
@@ -297,6 +298,14 @@ class EngineClient(VllmNames, ABC):
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """Forget all cached prefixes; running requests keep their KV, or are computed again. Raises EngineDeadError."""
         return await self._call("reset_prefix_cache", bool, reset_running_requests=reset_running_requests)
+
+    async def save_prefix_cache(self, path: str | Path) -> HibernationReport:
+        """Write the KV blocks that later requests can find to a folder. As `LLMEngine.save_prefix_cache`."""
+        return await self._call("save_prefix_cache", HibernationReport, path=str(Path(path).absolute()))
+
+    async def load_prefix_cache(self, path: str | Path) -> ResumeReport:
+        """Replace the cached prefixes by those in a folder. As `LLMEngine.load_prefix_cache`."""
+        return await self._call("load_prefix_cache", ResumeReport, path=str(Path(path).absolute()))
 
     @abstractmethod
     def stats(self) -> EngineStats:

@@ -108,6 +108,22 @@ class HibernationCalls(ExclusiveCalls):
             self._request_ids = itertools.count(max(numbers, default=-1) + 1)
             return report
 
+    def save_prefix_cache(self, path: str | os.PathLike[str]) -> HibernationReport:
+        """Write the KV blocks that later prompts can find to the folder `path`; this object goes on. Blocking.
+
+        An older hibernation in the folder is replaced. Raises as `hibernate` does.
+        """
+        with self._exclusive():
+            return self._engine_here().save_prefix_cache(path)
+
+    def load_prefix_cache(self, path: str | os.PathLike[str]) -> ResumeReport:
+        """Replace the cached prefixes by those in the folder `path`, as far as there is room. Blocking.
+
+        The folder is of `save_prefix_cache`, or of `hibernate`, whose requests stay there. Raises as `resume` does.
+        """
+        with self._exclusive():
+            return self._engine_here().load_prefix_cache(path)
+
     @contextlib.contextmanager
     def _running_requests(self) -> Iterator[None]:
         """This thread runs requests, and does what `_hibernate_between_steps` says."""

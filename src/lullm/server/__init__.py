@@ -12,6 +12,7 @@ OpenTelemetry.
 - `lora/`: adapters of the model, under names of their own.
 - `pooling/`: embeddings, scores, reranking.
 - `batch/`: a file of requests, called in process.
+- `prefix_cache/`: cached prefixes from one server to the next.
 - `metrics/`: the contents of `/metrics`.
 - `fleet/`: what a server with several models has more.
 - `reference/`: `/openapi.json` and `/docs`.

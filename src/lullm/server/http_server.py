@@ -27,6 +27,7 @@ from lullm.server.listen.listener import Listener
 from lullm.server.listen.tls import reload_tls
 from lullm.server.lora.start import load_modules
 from lullm.server.options import ServerOptions
+from lullm.server.prefix_cache.folder import load_prefixes, save_prefixes
 
 logger = get_logger(__name__)
 
@@ -111,6 +112,9 @@ class HttpServer:
         listener = self._listener
         app = build_app(self._engine, self._options, listener.admin_port)
         await self._load_adapters(app.state.context.house)
+        folder = self._options.prefix_cache_folder
+        if folder is not None and not isinstance(self._engine, Fleet):
+            await load_prefixes(self._engine, folder)
         asyncio.get_running_loop().set_exception_handler(ExhaustionLog())
         config = uvicorn.Config(
             app,
@@ -134,6 +138,7 @@ class HttpServer:
             await self._let_end(app.state.context)
             if not dying.done():
                 dying.cancel()  # an engine that has been shut down is not dead
+                await self._leave_prefixes()
             await self._shut_down(app.state.context)
         finally:
             stopping.cancel()
@@ -188,6 +193,17 @@ class HttpServer:
                 break
         hurried.cancel()
         idle.cancel()
+
+    async def _leave_prefixes(self) -> None:
+        """Write the prefix cache to its folder, unless a second signal comes first."""
+        folder = self._options.prefix_cache_folder
+        if folder is None or isinstance(self._engine, Fleet):
+            return
+        saving = asyncio.create_task(save_prefixes(self._engine, folder))
+        hurried = asyncio.create_task(self._hurried.wait())
+        await asyncio.wait({saving, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        saving.cancel()
 
     @property
     def _goes_on(self) -> bool:

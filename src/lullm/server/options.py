@@ -148,6 +148,13 @@ class ServerOptions:
         below=float("inf"),
         unit="seconds",
     )
+    prefix_cache_folder: str | None = option(
+        None,
+        "keep cached prefixes of prompts from one server to the next: read from this folder at the start, written to "
+        "it after a stop signal; for one model, with the same weights and options (default: they end with the process)",
+        "requests",
+        value_name="FOLDER",
+    )
     stream_pause_s: float = option(
         0.02,
         "least seconds between two events of a stream, which joins the tokens drawn meanwhile; longer with more than "

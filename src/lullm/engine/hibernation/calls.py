@@ -1,4 +1,4 @@
-"""HibernationCalls: an engine's calls to write its conversations to a folder, and to go on with such a folder."""
+"""HibernationCalls: an engine's calls to write conversations or prefixes to a folder, and to go on with it."""
 
 import os
 import sys
@@ -8,6 +8,7 @@ from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.engine.assembly import bytes_per_block
 from lullm.engine.hibernation.hibernation import Hibernation
+from lullm.engine.hibernation.identity import UNTRIED_BACKENDS
 from lullm.engine.input import InputProcessor
 from lullm.engine.lifecycle import Lifecycle
 from lullm.engine.lora.adapters import Adapters
@@ -19,8 +20,6 @@ from lullm.text.tokenizer import Tokenizer
 from lullm.types.hibernation.report import HibernationForecast, HibernationReport, ResumeReport
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.request import GenerateRequest
-
-_UNTRIED = ("ray", "external_launcher")
 
 
 class HibernationCalls:
@@ -94,16 +93,36 @@ class HibernationCalls:
             UnsupportedError: workers on several machines.
         """
         hibernation = self._hibernation()
+        self._check_empty("resume")
+        return hibernation.read(_name_of(path))
+
+    def save_prefix_cache(self, path: str | os.PathLike[str]) -> HibernationReport:
+        """Write the KV blocks that later requests can find to the folder `path`; the engine goes on. Blocking.
+
+        Those of running requests are among them, the requests are not. An older hibernation in the folder is replaced.
+        Raises as `hibernate` does.
+        """
+        return self._hibernation().write_prefixes(_name_of(path))
+
+    def load_prefix_cache(self, path: str | os.PathLike[str]) -> ResumeReport:
+        """Replace the cached prefixes by those in the folder `path`, as far as there is room. Blocking.
+
+        The folder is of `save_prefix_cache`, or of `hibernate`, whose requests stay there. Raises as `resume` does.
+        """
+        hibernation = self._hibernation()
+        self._check_empty("load")
+        return hibernation.read_prefixes(_name_of(path))
+
+    def _check_empty(self, deed: str) -> None:
         num_unfinished = len(self._scheduler.unfinished_ids)
         if num_unfinished:
-            raise HibernationError(f"this engine has {num_unfinished} requests of its own; resume in one that has none")
-        return hibernation.read(_name_of(path))
+            raise HibernationError(f"this engine has {num_unfinished} requests of its own; {deed} in one that has none")
 
     def _hibernation(self) -> Hibernation:
         """The engine's parts, with no step in flight and no KV of other weights."""
         self.check_health()
         backend = self.config.executor_backend
-        if backend in _UNTRIED:
+        if backend in UNTRIED_BACKENDS:
             raise UnsupportedError(
                 f"hibernation is not there for distributed_executor_backend={backend!r}, whose workers may be on "
                 "several machines; use 'mp' or 'uni'"

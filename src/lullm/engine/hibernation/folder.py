@@ -83,8 +83,7 @@ def new_folder(path: str | os.PathLike[str], num_bytes: int) -> Iterator[Path]:
     Raises:
         HibernationError: something else lies there, or the system refuses: the disk is full.
     """
-    place = _place(path)
-    _check_place(place)
+    place = check_place(path)
     try:
         free = shutil.disk_usage(place.parent).free
         if free < num_bytes:
@@ -187,12 +186,16 @@ def _place(path: Any) -> Path:
     return place
 
 
-def _check_place(place: Path) -> None:
-    """Raises HibernationError: what lies there is no old hibernation, or there is no folder above it."""
+def check_place(path: str | os.PathLike[str]) -> Path:
+    """The absolute path, where a hibernation can be written, in place of an older one or of nothing.
+
+    Raises HibernationError: what lies there is no old hibernation, or there is no folder above it.
+    """
+    place = _place(path)
     if not place.parent.is_dir():
         raise HibernationError(f"cannot hibernate to {place}: there is no folder {place.parent}; make it first")
     if not os.path.lexists(place):
-        return
+        return place
     try:
         names = os.listdir(place) if place.is_dir() else None
     except OSError as error:
@@ -203,6 +206,7 @@ def _check_place(place: Path) -> None:
             f"cannot hibernate to {place}: something else lies there, and only an older hibernation is replaced; give "
             "another path"
         )
+    return place
 
 
 def _put_in_place(folder: Path, place: Path) -> None:

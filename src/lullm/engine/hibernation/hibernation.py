@@ -41,9 +41,10 @@ from lullm.engine.pooling.output import RequestVector
 from lullm.engine.step_loop import StepLoop
 from lullm.errors import EngineDeadError, HibernationError, InvalidRequestError
 from lullm.executor.executor import Executor
+from lullm.kv.image.image import BlockSpaceImage
 from lullm.log import get_logger
 from lullm.sched.image.group import build_group, new_group_image
-from lullm.sched.image.groups import Returning, bring_back, find_room, take_groups
+from lullm.sched.image.groups import Returning, Room, bring_back, find_room, take_groups
 from lullm.sched.scheduler import Scheduler
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.hibernation.report import HibernationForecast, HibernationReport, ResumeReport
@@ -87,8 +88,53 @@ class Hibernation:
 
         Raises HibernationError: something cannot be written.
         """
+        return self._write(path, self._take(queued, outputs))
+
+    def write_prefixes(self, path: str) -> HibernationReport:
+        """Write the blocks that later requests can find to the folder `path`, and no requests. Raises as `write`."""
+        blocks = self.scheduler.block_space.images.take_findable()
+        return self._write(path, QueueImage([], [], blocks, self.inputs.seed_state, time.monotonic()))
+
+    def read(self, path: str) -> ResumeReport:
+        """Bring back what the folder `path` holds. The engine has no unfinished request.
+
+        Raises HibernationError: the folder is damaged, or of another engine; this engine has lost at most the prefixes
+        that it had cached.
+        """
         started = time.perf_counter()
-        queue = self._take(queued, outputs)
+        folder, manifest, queue = self._open(path)
+        shift_s = time.monotonic() - queue.saved_s
+        returning, texts = self._build(queue, shift_s)
+        outputs = [build_output(each, shift_s, self.tokenizer.decode_token) for each in queue.outputs]
+        room = find_room(self.scheduler, returning, queue.blocks)
+        seeds = self.inputs.seed_state
+        self._restore_seeds(queue)
+        try:
+            num_bytes = self._read_blocks(folder, manifest, queue.blocks, room)
+        except BaseException:
+            self.inputs.restore_seeds(*seeds)
+            raise
+        bring_back(self.scheduler, returning, room.kept, queue.blocks)
+        for each, text in zip(returning, texts, strict=True):
+            self.loop.output_processor.adopt(each.group, text)
+        self.loop.keep(outputs)
+        arrivals = [(each.group.metrics.arrival_time, each.group.request_id) for each in returning]
+        arrivals += [(each.metrics.arrival_time if each.metrics else 0.0, each.request_id) for each in outputs]
+        num_lost = sum(each.image.place != "waiting" for each in returning) - len(room.kept)
+        request_ids = dict.fromkeys(request_id for _, request_id in sorted(arrivals, key=lambda item: item[0]))
+        return _resumed(path, ResumeReport(tuple(request_ids), num_lost, room.num_blocks, num_bytes, _since(started)))
+
+    def read_prefixes(self, path: str) -> ResumeReport:
+        """Bring back the blocks in the folder `path` that requests can find, and no requests. Raises as `read`."""
+        started = time.perf_counter()
+        folder, manifest, queue = self._open(path)
+        room = find_room(self.scheduler, (), queue.blocks)
+        num_bytes = self._read_blocks(folder, manifest, queue.blocks, room)
+        bring_back(self.scheduler, (), (), queue.blocks)
+        return _resumed(path, ResumeReport((), 0, room.num_blocks, num_bytes, _since(started)))
+
+    def _write(self, path: str, queue: QueueImage) -> HibernationReport:
+        started = time.perf_counter()
         data = encode_queue(queue)
         forecast = self._forecast(queue, data)
         blocks = queue.blocks
@@ -117,59 +163,30 @@ class Hibernation:
             forecast.num_blocks,
             forecast.kv_bytes,
             forecast.written_bytes,
-            time.perf_counter() - started,
+            _since(started),
         )
         logger.info(
-            "hibernated to %s: %d requests, %d KV blocks, %s, %.2f s",
+            "written to %s: %d requests, %d KV blocks, %s, %.2f s",
             path, report.num_requests, report.num_blocks, format_bytes(report.written_bytes), report.seconds,
         )  # fmt: skip
         return report
 
-    def read(self, path: str) -> ResumeReport:
-        """Bring back what the folder `path` holds. The engine has no unfinished request.
-
-        Raises HibernationError: the folder is damaged, or of another engine; this engine has lost at most the prefixes
-        that it had cached.
-        """
-        started = time.perf_counter()
+    def _open(self, path: str) -> tuple[Path, Manifest, QueueImage]:
         folder, manifest, data = read_folder(path, self.version)
         self._check_identity(folder, manifest)
-        queue = decode_queue(data)
-        shift_s = time.monotonic() - queue.saved_s
-        returning, texts = self._build(queue, shift_s)
-        outputs = [build_output(each, shift_s, self.tokenizer.decode_token) for each in queue.outputs]
-        room = find_room(self.scheduler, returning, queue.blocks)
-        seeds = self.inputs.seed_state
-        self._restore_seeds(queue)
+        return folder, manifest, decode_queue(data)
+
+    def _read_blocks(self, folder: Path, manifest: Manifest, blocks: BlockSpaceImage, room: Room) -> int:
+        """The contents of the blocks that come back, into their new places. Returns their bytes."""
         images = self.scheduler.block_space.images
-        used = images.begin(queue.blocks, room.device, room.host)
+        used = images.begin(blocks, room.device, room.host)
         try:
-            num_bytes = self.executor.read_blocks(folder, used, manifest.files)
+            return self.executor.read_blocks(folder, used, manifest.files)
         except BaseException:
             images.cancel()
-            self.inputs.restore_seeds(*seeds)
             with contextlib.suppress(EngineDeadError):  # it must not hide the first error
                 self.executor.reset_kv_scales()
             raise
-        bring_back(self.scheduler, returning, room.kept, queue.blocks)
-        for each, text in zip(returning, texts, strict=True):
-            self.loop.output_processor.adopt(each.group, text)
-        self.loop.keep(outputs)
-        arrivals = [(each.group.metrics.arrival_time, each.group.request_id) for each in returning]
-        arrivals += [(each.metrics.arrival_time if each.metrics else 0.0, each.request_id) for each in outputs]
-        num_lost = sum(each.image.place != "waiting" for each in returning) - len(room.kept)
-        report = ResumeReport(
-            tuple(dict.fromkeys(request_id for _, request_id in sorted(arrivals, key=lambda item: item[0]))),
-            num_lost,
-            len(room.device) + len(room.host),
-            num_bytes,
-            time.perf_counter() - started,
-        )
-        logger.info(
-            "resumed from %s: %d requests (%d to be computed again), %d KV blocks, %s, %.2f s",
-            path, len(report.request_ids), num_lost, report.num_blocks, format_bytes(num_bytes), report.seconds,
-        )  # fmt: skip
-        return report
 
     def _take(self, queued: Sequence[GenerateRequest], outputs: Sequence[EngineOutput]) -> QueueImage:
         processor = self.loop.output_processor
@@ -240,3 +257,16 @@ class Hibernation:
             self.inputs.restore_seeds(*queue.seeds)
         except (ValueError, TypeError, OverflowError) as error:
             raise HibernationError(f"the state of the generator of seeds cannot be read: {error}") from None
+
+
+def _since(started: float) -> float:
+    return time.perf_counter() - started
+
+
+def _resumed(path: str, report: ResumeReport) -> ResumeReport:
+    logger.info(
+        "read from %s: %d requests (%d to be computed again), %d KV blocks, %s, %.2f s",
+        path, len(report.request_ids), report.num_recomputed, report.num_blocks, format_bytes(report.restored_bytes),
+        report.seconds,
+    )  # fmt: skip
+    return report

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 
+UNTRIED_BACKENDS = ("ray", "external_launcher")
+"""Of workers that may be on several machines, which do not write to one folder."""
 _WEIGHTS = "weights"
 
 

@@ -21,9 +21,10 @@ from lullm.engine.replica.crew import Crew, gathered
 from lullm.engine.replica.merge import merged_load, merged_move, merged_occupancy, merged_state, merged_stats
 from lullm.engine.replica.router import Replica, Router, Ticket
 from lullm.engine.start.model import open_model
-from lullm.errors import EngineDeadError, InvalidRequestError
+from lullm.errors import EngineDeadError, InvalidRequestError, UnsupportedError
 from lullm.executor.merge import merged_reports, merged_tags
 from lullm.kv.hashing import BlockHashes
+from lullm.types.hibernation.report import HibernationReport, ResumeReport
 from lullm.types.monitor.occupancy import Occupancy
 from lullm.types.monitor.stats import EngineStats
 from lullm.types.outputs import RequestOutput
@@ -231,6 +232,14 @@ class ReplicaClient(EngineClient):
         for known in self._router.replicas:
             known.forget()
         return is_reset
+
+    async def save_prefix_cache(self, path: str | Path) -> HibernationReport:
+        """Raises UnsupportedError: each engine has a cache of its own."""
+        raise UnsupportedError("prefix caches are not saved for data_parallel_size above 1; serve one engine a process")
+
+    async def load_prefix_cache(self, path: str | Path) -> ResumeReport:
+        """Raises UnsupportedError: as `save_prefix_cache`."""
+        raise UnsupportedError("prefix caches are not read for data_parallel_size above 1; serve one engine a process")
 
     def stats(self) -> EngineStats:
         return merged_stats([replica.stats() for replica in self._replicas])

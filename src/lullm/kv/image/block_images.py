@@ -34,6 +34,11 @@ class BlockImages:
         device, host = self._pools.device, self._pools.host
         return BlockSpaceImage(device.num_blocks, self._admission.root, _pool_image(device), _pool_image(host))
 
+    def take_findable(self) -> BlockSpaceImage:
+        """The blocks that later requests can find, as if no sequence held one."""
+        device, host = self._pools.device, self._pools.host
+        return BlockSpaceImage(device.num_blocks, self._admission.root, _findable_image(device), _findable_image(host))
+
     def tables_of(self, seq: Sequence) -> list[TableImage]:
         """The sequence's tables by cache group; empty if it holds no blocks."""
         tables = self._tables.get(seq.seq_id, ())
@@ -93,10 +98,24 @@ class BlockImages:
 
 
 def _pool_image(pool: BlockAllocator) -> PoolImage:
-    held = [block_id for block_id in range(pool.num_blocks) if pool.ref_count(block_id)]
-    cached = [block_id for block_id in _free_in_order(pool) if pool.content(block_id) is not None]
+    held, cached = _held(pool), _cached(pool)
     block_ids = held + cached
     return PoolImage(block_ids, [pool.content(block_id) or b"" for block_id in block_ids], len(held))
+
+
+def _findable_image(pool: BlockAllocator) -> PoolImage:
+    """Blocks that sequences hold are those used last."""
+    contents = {block_id: pool.content(block_id) for block_id in _cached(pool) + _held(pool)}
+    found = {block_id: content for block_id, content in contents.items() if content is not None}
+    return PoolImage(list(found), list(found.values()), 0)
+
+
+def _held(pool: BlockAllocator) -> list[int]:
+    return [block_id for block_id in range(pool.num_blocks) if pool.ref_count(block_id)]
+
+
+def _cached(pool: BlockAllocator) -> list[int]:
+    return [block_id for block_id in _free_in_order(pool) if pool.content(block_id) is not None]
 
 
 def _free_in_order(pool: BlockAllocator) -> Iterable[int]:

@@ -31,6 +31,11 @@ class Room:
     device: frozenset[int]
     host: frozenset[int]
 
+    @property
+    def num_blocks(self) -> int:
+        """How many blocks come back."""
+        return len(self.device) + len(self.host)
+
 
 def take_groups(scheduler: Scheduler) -> list[tuple[SequenceGroup, GroupImage]]:
     """All unfinished groups, in the order of their arrival. No step is in flight."""

@@ -1,0 +1,29 @@
+"""The prefix cache of a server in a folder, from the end of one process to the start of the next."""
+
+import os
+
+from lullm.engine.client import EngineClient
+from lullm.errors import LullmError
+from lullm.log import get_logger
+
+logger = get_logger(__name__)
+
+
+async def load_prefixes(engine: EngineClient, folder: str) -> None:
+    """Begin with what the last server left, if it did; a folder that cannot be used is worth a warning only."""
+    if not os.path.isdir(folder) or not os.listdir(folder):
+        return
+    try:
+        await engine.load_prefix_cache(folder)
+    except LullmError as error:
+        logger.warning("the server starts with an empty prefix cache: %s", error)
+
+
+async def save_prefixes(engine: EngineClient, folder: str) -> None:
+    """Leave the cached prefixes to the next server. An engine that sleeps is woken for it."""
+    try:
+        if engine.sleeping_tags:
+            await engine.wake_up()
+        await engine.save_prefix_cache(folder)
+    except LullmError as error:
+        logger.error("the prefix cache could not be saved: %s", error)
