@@ -123,8 +123,12 @@ def test_what_is_refused(checkpoint):
                 llm.chat(video, use_tqdm=False)
 
 
-def test_experts(tmp_path):
-    checkpoint = write_qwen_vl(tmp_path, "Qwen3VLMoe", {"deepstack_visual_indexes": [0, 1]})
+OTHERS = {"Qwen2VL": {}, "Qwen3VLMoe": {"deepstack_visual_indexes": [0, 1]}}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_other_families(tmp_path, name):
+    checkpoint = write_qwen_vl(tmp_path, name, OTHERS[name])
     text = TEXT.replace("@", checkpoint.word)
     with LLM(str(tmp_path), **OPTIONS | {"max_num_batched_tokens": 16, "max_num_seqs": 2}) as llm:
         prompt = {"prompt": text, "multi_modal_data": {"image": PICTURES}}

@@ -28,7 +28,6 @@ WRITERS = {
     "llava": write_llava,
     "idefics3": write_idefics3,
     "internvl": write_internvl,
-    "qwen2": lambda folder: write_qwen_vl(folder, "Qwen2VL"),
     "qwen2.5": write_qwen_vl,
     "qwen3": lambda folder: write_qwen_vl(folder, "Qwen3VL"),
 }
