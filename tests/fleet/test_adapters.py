@@ -148,6 +148,26 @@ def test_what_is_no_adapter_of_the_model_is_found_without_it(both, adapter, llam
     run(make_fleet(*both), work)
 
 
+def test_beside_quantized_matrices(qwen3_folder, adapter):
+    async def work(fleet: Fleet) -> None:
+        lora = LoRARequest("sql", 1, str(adapter[0]))
+        await fleet.members["a"].add_lora(lora)
+        assert await ask(fleet, "a", lora) != await ask(fleet, "a")
+
+    run(make_fleet(spec("a", qwen3_folder, ADAPTING | {"quantization": "int8"})), work)
+
+
+def test_adding_one_builds_no_model(both, adapter, monkeypatch):
+    """With 128 experts that took 2.5 s for each adapter."""
+    fleet = make_fleet(*both)
+    monkeypatch.delattr("lullm.models.registry.build_model")
+
+    async def work(fleet: Fleet) -> None:
+        assert await fleet.members["a"].add_lora(LoRARequest("sql", 1, str(adapter[0])))
+
+    run(fleet, work)
+
+
 def test_one_that_is_removed_serves_its_requests(both, adapter):
     """Those that run, and those that wait until their model is awake."""
     long = PARAMS.replace(max_tokens=100, ignore_eos=True)

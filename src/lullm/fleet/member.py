@@ -93,7 +93,7 @@ class FleetMember(EngineClient):
         self.remote_methods = remote_methods(self.config.worker_extension_cls)
         super().__init__(opened.input_processor(self.config))
         self._opened = opened
-        self._adapters = MemberAdapters(opened)
+        self._adapters = MemberAdapters(planned)
         self._record = record
         self._keeper = keeper
         self._observers: list[Callable[[SleepEvent], None]] = []

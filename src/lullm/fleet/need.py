@@ -6,11 +6,13 @@ next model.
 """
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lullm.config.engine import EngineConfig
+from lullm.config.lora.adapter import adapter_digest
 from lullm.config.model import ModelConfig
 from lullm.config.option.option import options_of
 from lullm.config.resolved import ResolvedConfig
@@ -47,11 +49,14 @@ class PlannedModel:
     Attributes:
         opened: its folder, with the resolved config that clients see.
         engine_config: for its engine.
+        read_adapter: gives the digest of an adapter that fits the model. Blocking; raises ModelLoadError: it does not.
+            None: the model takes no adapters.
     """
 
     opened: OpenedModel
     engine_config: EngineConfig
     need: Need
+    read_adapter: Callable[[Path], bytes] | None = None
 
 
 def check_fits_a_fleet(config: EngineConfig) -> None:
@@ -97,7 +102,7 @@ def plan_model(config: EngineConfig, opened: OpenedModel, budget_bytes: int, has
     if resolved.device == "cpu":  # both pools lie in the same memory
         kv_bytes += num_host_blocks_within(resolved, model, num_blocks) * size
     beside = PROCESS_BYTES if has_process else 0
-    built = built_model(resolved, opened.model_config, opened.folder)
+    built = _built(resolved, opened.model_config, opened.folder)
     places_bytes, kept_bytes = _adapters_bytes(resolved, built)
     work_bytes = _work_bytes(opened, resolved) + beside
     need = Need(_weights_bytes(resolved, built), kv_bytes, work_bytes, places_bytes + kept_bytes)
@@ -112,7 +117,8 @@ def plan_model(config: EngineConfig, opened: OpenedModel, budget_bytes: int, has
         kv_cache_memory_bytes=None,
         num_gpu_blocks_override=num_blocks,
     )
-    return PlannedModel(dataclasses.replace(opened, config=resolved), engine_config, need)
+    reader = _adapter_reader(resolved, built) if resolved.enable_lora else None
+    return PlannedModel(dataclasses.replace(opened, config=resolved), engine_config, need, reader)
 
 
 def _num_blocks(config: EngineConfig, resolved: ResolvedConfig, opened: OpenedModel, budget_bytes: int) -> int:
@@ -135,8 +141,8 @@ def _with_chunks(opened: OpenedModel, resolved: ResolvedConfig) -> ModelConfig:
     return with_chunks_of_use(opened.model_config, resolved.device, resolved.dtype, resolved.num_workers)
 
 
-def built_model(config: ResolvedConfig, model: ModelConfig, folder: Path) -> "Model":
-    """The model as an engine holds it, on the meta device. Blocking; imports torch. Raises ModelLoadError."""
+def _built(config: ResolvedConfig, model: ModelConfig, folder: Path) -> "Model":
+    """The model as an engine holds it, on the meta device. Raises ModelLoadError."""
     import torch
 
     from lullm.models.registry import build_model
@@ -153,7 +159,7 @@ def _weights_bytes(config: ResolvedConfig, built: "Model") -> int:
     from lullm.weights.materialize import weights_bytes
 
     draft = config.draft
-    of_draft = 0 if draft is None else weights_bytes(built_model(config.of_draft, draft.model, draft.folder))
+    of_draft = 0 if draft is None else weights_bytes(_built(config.of_draft, draft.model, draft.folder))
     return weights_bytes(built) + of_draft
 
 
@@ -163,6 +169,22 @@ def _adapters_bytes(config: ResolvedConfig, built: "Model") -> tuple[int, int]:
     from lullm.weights.lora.places import adapters_bytes
 
     return adapters_bytes(built, config, getattr(torch, config.dtype), config.device == "cpu")
+
+
+def _adapter_reader(config: ResolvedConfig, built: "Model") -> Callable[[Path], bytes]:
+    """See `PlannedModel`. It keeps a few layers of the model, which with many experts takes seconds to build."""
+    import torch
+
+    from lullm.weights.lora.layers import lora_layers
+    from lullm.weights.lora.reading import read_adapter
+
+    layers, rules, dtype = lora_layers(built), built.rules, getattr(torch, config.dtype)
+
+    def read(folder: Path) -> bytes:
+        read_adapter(folder, layers, rules, config.max_lora_rank, dtype)
+        return adapter_digest(folder)
+
+    return read
 
 
 def _work_bytes(opened: OpenedModel, resolved: ResolvedConfig) -> int:
