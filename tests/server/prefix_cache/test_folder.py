@@ -65,6 +65,22 @@ def test_a_sleeping_server_leaves_what_it_keeps(serve):
     assert again == text and num_cached > 64
 
 
+def test_nothing_takes_the_place_of_nothing(serve, tmp_path):
+    """A sleep that dropped the prefixes, or a server that nobody asked, leaves those of the server before."""
+    first = serve()
+    text, _ = ask(first)
+    end(first)
+    written = (tmp_path / "prefixes" / "hibernation.json").stat().st_mtime_ns
+    other = serve()
+    with other.http() as http:
+        assert http.post("/sleep", json={"level": 2}).status_code == 200
+    end(other)
+    assert other.engine.sleep_state == "discard_all", "it is not woken to write nothing"
+    assert (tmp_path / "prefixes" / "hibernation.json").stat().st_mtime_ns == written
+    again, num_cached = ask(serve())
+    assert again == text and num_cached > 64
+
+
 def test_a_folder_of_another_engine_is_worth_a_warning(serve, caplog):
     first = serve()
     text, _ = ask(first)
@@ -97,6 +113,7 @@ def test_what_cannot_be_saved_does_not_hold_the_end_up(serve, tmp_path, caplog):
 
 def test_a_second_signal_does_not_wait_for_the_disk(serve, monkeypatch):
     server = serve()
+    ask(server)
     writing, written = threading.Event(), threading.Event()
 
     def write(path):

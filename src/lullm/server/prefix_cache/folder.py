@@ -20,8 +20,15 @@ async def load_prefixes(engine: EngineClient, folder: str) -> None:
 
 
 async def save_prefixes(engine: EngineClient, folder: str) -> None:
-    """Leave the cached prefixes to the next server. An engine that sleeps is woken for it."""
+    """Leave the cached prefixes to the next server. An engine that sleeps is woken for it.
+
+    If there are none, as after a sleep that dropped them, the folder stays as it was, and a sleeping engine asleep.
+    """
     try:
+        found = await engine.occupancy(1)
+        if not any(found.device.cells + found.host.cells):
+            logger.info("no prefixes are cached; %s stays as it was", folder)
+            return
         if engine.sleeping_tags:
             await engine.wake_up()
         await engine.save_prefix_cache(folder)
