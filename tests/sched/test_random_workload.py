@@ -32,12 +32,12 @@ POOLS = [
 @pytest.mark.parametrize(
     ("policy", "enable_prefix_caching", "pool"), half_of_it_slow(["fcfs", "priority"], [True, False], POOLS)
 )
-def test_three_thousand_rounds(policy, enable_prefix_caching, pool):
+def test_fifteen_hundred_rounds(policy, enable_prefix_caching, pool):
     run_workload(policy, enable_prefix_caching, *pool)
 
 
 @pytest.mark.parametrize(("policy", "mode", "delay_factor"), [("fcfs", "auto", 0.0), ("priority", "swap", 0.5)])
-def test_three_thousand_rounds_prefill_first(policy, mode, delay_factor):
+def test_fifteen_hundred_rounds_prefill_first(policy, mode, delay_factor):
     run_workload(policy, True, 20, 64, 48, mode, enable_chunked_prefill=False, delay_factor=delay_factor)
 
 
@@ -53,7 +53,7 @@ WINDOWED_POOLS = [
 @pytest.mark.parametrize(
     ("window", "enable_prefix_caching", "pool"), half_of_it_slow([3, 8, 13], [True, False], WINDOWED_POOLS)
 )
-def test_three_thousand_rounds_in_a_window(window, enable_prefix_caching, pool):
+def test_fifteen_hundred_rounds_in_a_window(window, enable_prefix_caching, pool):
     run_workload("fcfs", enable_prefix_caching, *pool, windows=(window,))
 
 
@@ -70,7 +70,7 @@ GROUPS = [
 
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
 @pytest.mark.parametrize(("windows", "num_blocks", "num_host_blocks", "max_num_batched_tokens", "mode"), GROUPS)
-def test_three_thousand_rounds_in_several_groups(
+def test_fifteen_hundred_rounds_in_several_groups(
     windows, enable_prefix_caching, num_blocks, num_host_blocks, max_num_batched_tokens, mode
 ):
     pools = num_blocks, num_host_blocks, max_num_batched_tokens, mode
@@ -90,7 +90,9 @@ def test_three_thousand_rounds_in_several_groups(
     ],
 )
 @pytest.mark.parametrize("ahead", [{"max_in_flight": 2}, {"max_in_flight": 4}, {"max_in_flight": 3, "most_drafts": 4}])
-def test_three_thousand_rounds_planned_ahead(num_blocks, num_host_blocks, max_num_batched_tokens, mode, options, ahead):
+def test_fifteen_hundred_rounds_planned_ahead(
+    num_blocks, num_host_blocks, max_num_batched_tokens, mode, options, ahead
+):
     options = {"policy": "fcfs", "enable_prefix_caching": True, **ahead, **options}
     run_workload(
         num_blocks=num_blocks,
@@ -120,6 +122,7 @@ def test_prompts_that_are_pooled_beside_generation(num_blocks, num_host_blocks, 
         num_host_blocks=num_host_blocks,
         max_num_batched_tokens=max_num_batched_tokens,
         mode=mode,
+        num_rounds=3_000,  # half as many do not preempt in every way
         pooling_share=0.5,
         **options,
     )
@@ -160,7 +163,7 @@ STATES = [
 
 @pytest.mark.parametrize("options", [{}, {"enable_prefix_caching": False}, {"max_in_flight": 3, "most_drafts": 3}])
 @pytest.mark.parametrize(("windows", "num_blocks", "num_host_blocks", "max_num_batched_tokens", "mode"), STATES)
-def test_three_thousand_rounds_with_states(
+def test_fifteen_hundred_rounds_with_states(
     monkeypatch, windows, num_blocks, num_host_blocks, max_num_batched_tokens, mode, options
 ):
     monkeypatch.setattr(snapshots, "LEAST_INTERVAL", 8)
@@ -185,7 +188,7 @@ def run_workload(
     num_host_blocks,
     max_num_batched_tokens,
     mode,
-    num_rounds=3_000,
+    num_rounds=1_500,
     pooling_share=0.0,
     **options,
 ):
@@ -207,7 +210,7 @@ def run_workload(
     # The longest prompt and three forks, in every group.
     largest = sum(largest_of(window) for window in sim.windows)
     assert bool(workload.num_refused) == (largest > num_blocks)
-    assert workload.num_aborted and len(workload.accepted) > 500
+    assert workload.num_aborted and len(workload.accepted) > 250
     if mode != "recompute":
         taken = {action for action, _ in preemption.counts}
         assert "swap" in taken and ("recompute" in taken or mode == "swap" and num_host_blocks == 64)
