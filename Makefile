@@ -13,10 +13,11 @@ unexport PYTHONDONTWRITEBYTECODE
 run: $(VENV)/.installed
 	$(BIN)/lullm run "What is 17 + 25?" "What is the capital of France?" "Tell me a short story about a dog."
 
-# A file's tests stay in one process, and a process takes up to 1.5 GB.
+# A file's tests stay in one process, and a process takes up to 1.5 GB. By default files of few tests come last, and some
+# of those take half a minute, while the other process has nothing left.
 JOBS ?= auto
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile
+	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m slow

@@ -1,5 +1,6 @@
 """Chunks of state spaces and of the delta rule: the same bits however a sequence is cut, and the golden sums."""
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -51,26 +52,40 @@ def run(version, kind, given, heads, pieces):
     return torch.cat(parts), LayerState(state.cache, layout_of([1], None, state.layout.block_tables), 0, state.shapes)
 
 
+def given_of(kind, heads, rate):
+    given = input_of(kind, NUM_TOKENS, heads, torch.bfloat16)
+    given[3].a_log.add_(rate)
+    return given
+
+
+def first_of(given):
+    """The inputs of the whole chunks."""
+    return *[x[:WHOLE] for x in given[:3]], given[3]
+
+
+@functools.cache  # every instruction set has the same
+def golden(kind, heads, rate):
+    """Outputs, and the matrices behind the last full chunk."""
+    given = given_of(kind, heads, rate)
+    exact = *[x.float() for x in given[:3]], given[3]
+    expected, _ = run(REFERENCE_OPS, kind, exact, heads, [NUM_TOKENS])
+    return expected, run(REFERENCE_OPS, kind, first_of(exact), heads, [WHOLE])[1].read(1)
+
+
 @EVERY_KIND
 @pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("rate", [-1.0, 2.0, 6.0])
 def test_chunks_equal_the_golden_version_and_have_the_same_bits(isa, kind, heads, rate):
     """From what is kept for long to what is forgotten at once; outputs are rounded to bfloat16."""
-    given = input_of(kind, NUM_TOKENS, heads, torch.bfloat16)
-    given[3].a_log.add_(rate)
-    exact = *[x.float() for x in given[:3]], given[3]
-    expected, _ = run(REFERENCE_OPS, kind, exact, heads, [NUM_TOKENS])
+    given, (expected, matrices) = given_of(kind, heads, rate), golden(kind, heads, rate)
     whole, state = run(NATIVE_CPU_OPS, kind, given, heads, [NUM_TOKENS])
     torch.testing.assert_close(whole.float(), expected, atol=1e-3, rtol=5e-3)
-    states = [
-        run(version, kind, (*[x[:WHOLE] for x in of[:3]], of[3]), heads, [WHOLE])[1]
-        for version, of in ((NATIVE_CPU_OPS, given), (REFERENCE_OPS, exact))
-    ]
+    behind_chunks = run(NATIVE_CPU_OPS, kind, first_of(given), heads, [WHOLE])[1]
     # Chunks leave no factors beside their matrices.
-    found = states[0].read(1)
+    found = behind_chunks.read(1)
     if kind != "decays by key":
-        found = settled(found, states[0].read(2).nan_to_num(1.0))
-    torch.testing.assert_close(found, states[1].read(1), atol=5e-5, rtol=1e-4)
+        found = settled(found, behind_chunks.read(2).nan_to_num(1.0))
+    torch.testing.assert_close(found, matrices, atol=5e-5, rtol=1e-4)
     for pieces in PIECES:
         out, behind = run(NATIVE_CPU_OPS, kind, given, heads, pieces)
         assert torch.equal(out, whole) and torch.equal(behind.read(1), state.read(1))
