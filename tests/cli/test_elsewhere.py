@@ -135,7 +135,7 @@ def test_a_settings_file_of_vllms(tmp_path):
     file.write_text(
         "trust-remote-code: true\ncompilation-config: {level: 3}\nuvicorn-log-level: info\n"
         "override-generation-config: {temperature: 0.0}\ncudagraph-capture-sizes: [1, 2]\nmax-model-len: 128\n"
-        "limit-mm-per-prompt: {image: 1}\n"
+        "limit-mm-per-prompt: {image: 1}\nmm-processor-kwargs: {max_pixels: 9}\n"
     )
     parser = build_parser()
     argv = ["serve", "demo", "--config", str(file)]
@@ -143,7 +143,8 @@ def test_a_settings_file_of_vllms(tmp_path):
     args = parser.parse_args(argv)
     assert (args.override_generation_config, args.max_model_len) == ('{"temperature": 0.0}', 128)
     assert args.limit_mm_per_prompt == '{"image": 1}'
-    file.write_text("mm-processor-kwargs: {size: 1}")
+    assert args.mm_processor_kwargs == '{"max_pixels": 9}'
+    file.write_text("media-io-kwargs: {size: 1}")
     with pytest.raises(SystemExit, match="2"):
         apply_settings(*chosen(build_parser(), argv), {}, set)
 

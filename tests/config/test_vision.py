@@ -250,7 +250,7 @@ def test_older_and_newer_files(tmp_path):
         (INTERN | {"vision_feature_layer": 25}, INTERN_PICTURES, "vision_feature_layer 25"),
         (INTERN | {"vision_feature_select_strategy": "full"}, INTERN_PICTURES, "vision_feature_select_strategy"),
         (INTERN | {"projector_hidden_act": "mish"}, INTERN_PICTURES, "projector_hidden_act"),
-        (INTERN | {"text_config": TEXT | MOE}, INTERN_PICTURES, "Qwen3Moe"),
+        (LLAVA | {"text_config": TEXT | MOE}, LLAVA_PICTURES, "Qwen3Moe"),
         (tower(INTERN, norm_type="batch_norm"), INTERN_PICTURES, "norm_type"),
         (tower(INTERN, image_size=[448, 224]), INTERN_PICTURES, "image_size"),
         (tower(INTERN, model_type="clip_vision_model"), INTERN_PICTURES, "clip_vision_model"),

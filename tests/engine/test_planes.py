@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from kit.vision.checkpoint import picture, write_qwen_vl
+from kit.vision.checkpoint import picture, write_internvl, write_qwen_vl
 from kit.worker.threads import use_threads
 from safetensors.torch import load_file, save_file
 
 from lullm import LLM, SamplingParams
-from lullm.errors import InvalidRequestError, ModelLoadError
+from lullm.errors import InvalidRequestError, ModelLoadError, UnsupportedError
 
 OPTIONS = {"dtype": "float32", "max_model_len": 512, "block_size": 8, "kv_cache_memory_bytes": 8 << 20}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, logprobs=0)
@@ -123,12 +123,41 @@ def test_what_is_refused(checkpoint):
                 llm.chat(video, use_tqdm=False)
 
 
-OTHERS = {"Qwen2VL": {}, "Qwen3VLMoe": {"deepstack_visual_indexes": [0, 1]}}
+def test_smaller_pictures(checkpoint):
+    """By an option of the engine, of prompts or of conversations; also in other processes."""
+    settings = {"min_pixels": 64, "max_pixels": 64 * 5}
+    text, shown = f"a {checkpoint.word} b", PICTURES[:1]
+    plain = {"prompt": text, "multi_modal_data": {"image": shown}}
+    smaller = {"size": {"shortest_edge": 64, "longest_edge": 64 * 5}}
+    ids = checkpoint.inputs(text, shown, **smaller)["input_ids"][0].tolist()
+    messages = [{"role": "user", "content": [{"type": "image_pil", "image_pil": shown[0]}]}]
+    backend = {"distributed_executor_backend": "mp"}
+    with LLM(str(checkpoint.folder), **OPTIONS, **backend, mm_processor_kwargs=settings) as llm:
+        [expected] = llm.generate(plain, GREEDY, use_tqdm=False)
+        [chatted] = llm.chat(messages, GREEDY, use_tqdm=False)
+    with LLM(str(checkpoint.folder), **OPTIONS) as llm:
+        [found] = llm.generate(plain | {"mm_processor_kwargs": settings}, GREEDY, use_tqdm=False)
+        [answer] = llm.chat(messages, GREEDY, use_tqdm=False, mm_processor_kwargs=settings)
+        [longer] = llm.generate(plain, GREEDY, use_tqdm=False)
+        assert llm.generate({"prompt": "a", "mm_processor_kwargs": settings}, GREEDY, use_tqdm=False)
+        with pytest.raises(UnsupportedError, match="in the dict of a prompt"):
+            llm.generate(plain, GREEDY, mm_processor_kwargs=settings)
+    assert expected.prompt_token_ids == found.prompt_token_ids == ids != longer.prompt_token_ids
+    assert expected.outputs[0].token_ids == found.outputs[0].token_ids
+    assert chatted.prompt_token_ids == answer.prompt_token_ids
+    assert chatted.outputs[0].token_ids == answer.outputs[0].token_ids
+
+
+OTHERS = {
+    "Qwen2VL": lambda folder: write_qwen_vl(folder, "Qwen2VL"),
+    "Qwen3VLMoe": lambda folder: write_qwen_vl(folder, "Qwen3VLMoe", {"deepstack_visual_indexes": [0, 1]}),
+    "InternVL with experts": lambda folder: write_internvl(folder, text="qwen3_moe"),
+}
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_the_other_families(tmp_path, name):
-    checkpoint = write_qwen_vl(tmp_path, name, OTHERS[name])
+    checkpoint = OTHERS[name](tmp_path)
     text = TEXT.replace("@", checkpoint.word)
     with LLM(str(tmp_path), **OPTIONS | {"max_num_batched_tokens": 16, "max_num_seqs": 2}) as llm:
         prompt = {"prompt": text, "multi_modal_data": {"image": PICTURES}}

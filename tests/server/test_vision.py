@@ -104,6 +104,22 @@ def test_what_servers_say_of_the_model(running):
         assert answer["count"] == len(answer["tokens"]) > 16
 
 
+def test_settings_of_a_request(running, folder):
+    settings = {"do_image_splitting": False}
+    with LLM(str(folder), **OPTIONS, mm_processor_kwargs=settings) as llm:
+        params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS)
+        [output] = llm.chat(chat(url()), params, use_tqdm=False)
+    with running.http() as http:
+        body = {"model": "eyes", "messages": chat(url()), "mm_processor_kwargs": settings}
+        answer = http.post("/v1/chat/completions", json=body | {"temperature": 0, "max_tokens": NUM_TOKENS}).json()
+        assert answer["choices"][0]["message"]["content"] == output.outputs[0].text
+        assert answer["usage"]["prompt_tokens"] == len(output.prompt_token_ids)
+        assert http.post("/tokenize", json=body).json()["tokens"] == output.prompt_token_ids
+        for wrong in ({"size": {"longest_edge": 2000}}, {"max_pixels": 3}, {"size": [[]]}, {"image_mean": 0}):
+            answer = http.post("/v1/chat/completions", json=body | {"mm_processor_kwargs": wrong})
+            assert answer.status_code == 400 and answer.json()["error"]["param"] == "mm_processor_kwargs", wrong
+
+
 def bomb():
     """A small file of many pixels."""
     return png(Image.new("1", (9000, 9000)))

@@ -18,12 +18,12 @@ from kit.vision.checkpoint import (
 )
 
 from lullm.arena.host import HostArena
-from lullm.config.model import ModelConfig
 from lullm.config.vision.vision import PictureForm
+from lullm.engine.start.model import open_model
 from lullm.engine.vision.pictures import PictureInput
+from lullm.errors import ConfigError, InvalidRequestError
 from lullm.models.registry import build_model
 from lullm.ops.selection import TORCH_CPU_OPS
-from lullm.text.tokenizer import Tokenizer
 from lullm.vision.pixels import pixel_values
 from lullm.vision.tiling import nearest_grid
 from lullm.weights.loader import load_weights
@@ -71,6 +71,7 @@ CASES = {
     "internvl, first layer": lambda folder: write_internvl(
         folder, {"use_mean_pooling": False}, vision_feature_layer=1, projector_hidden_act="relu"
     ),
+    "internvl, experts": lambda folder: write_internvl(folder, text="qwen3_moe"),
     "qwen2": lambda folder: write_qwen_vl(folder, "Qwen2VL"),
     "qwen2, groups of 9": lambda folder: write_qwen_vl(
         folder,
@@ -113,6 +114,11 @@ def as_read(pixels, processor):
     return np.repeat(cut[:, :, :, :, :, None], frames, 5).reshape(lines * columns * group**2, -1)
 
 
+def pixels_of(inputs):
+    pixels = inputs["pixel_values"].numpy()
+    return pixels.reshape(-1, *pixels.shape[-3:]) if pixels.ndim > 2 else pixels
+
+
 @pytest.fixture(scope="module", params=CASES)
 def checkpoint(request, tmp_path_factory):
     return CASES[request.param](tmp_path_factory.mktemp("model"))
@@ -121,18 +127,23 @@ def checkpoint(request, tmp_path_factory):
 class Own:
     """lullm's half: without an engine."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, settings=None):
         from lullm.config.engine import EngineConfig
 
-        self.config = ModelConfig.from_folder(folder)
-        resolved = EngineConfig(model=str(folder)).resolve(self.config)
-        self.tokenizer = Tokenizer.from_folder(folder)
-        self.pictures = PictureInput(resolved, self.config, self.tokenizer)
+        opened = open_model(EngineConfig.from_options({"model": str(folder), "mm_processor_kwargs": settings}))
+        self.config, self.tokenizer = opened.model_config, opened.tokenizer
+        self.pictures = PictureInput(opened.config, self.config, self.tokenizer)
 
-    def read(self, text, pictures):
+    def read(self, text, pictures, settings=None):
         """(the ids, the places of tiles)."""
-        prompt, tiled = self.pictures.take({"prompt": text, "multi_modal_data": {"image": pictures}}, may_block=True)
+        prompt = {"prompt": text, "multi_modal_data": {"image": pictures}, "mm_processor_kwargs": settings}
+        prompt, tiled = self.pictures.take(prompt, may_block=True)
         return self.pictures.place(self.tokenizer.encode(prompt["prompt"]), tiled)
+
+    def numbers(self, places, processor):
+        """The pixels of tiles, as `processor` gives them."""
+        form = self.config.vision.picture
+        return np.concatenate([as_read(pixel_values(place.tile, form), processor) for place in places])
 
 
 def test_tokens_and_pixels(checkpoint):
@@ -144,13 +155,112 @@ def test_tokens_and_pixels(checkpoint):
         expected = checkpoint.inputs(text, given)
         ids, places = own.read(text, given)
         assert ids == expected["input_ids"][0].tolist()
-        pixels = expected["pixel_values"].numpy()
-        pixels = pixels.reshape(-1, *pixels.shape[-3:]) if pixels.ndim > 2 else pixels
-        form, processor = own.config.vision.picture, checkpoint.processor.image_processor
-        values = np.concatenate([as_read(pixel_values(place.tile, form), processor) for place in places])
-        assert np.array_equal(values, pixels), size
+        values = own.numbers(places, checkpoint.processor.image_processor)
+        assert np.array_equal(values, pixels_of(expected)), size
         shown = [position for place in places for position in range(place.start, place.end)]
         assert [position for position, token_id in enumerate(ids) if token_id == 3] == shown
+
+
+FEWER = {"min_pixels": 128, "max_pixels": 64 * 9}
+SETTINGS = [
+    ("qwen2.5", FEWER, FEWER),
+    ("qwen2.5", {"size": {"shortest_edge": 64 * 20, "longest_edge": 64 * 39}}, None),
+    ("qwen2.5, small windows", FEWER, FEWER),
+    ("qwen2.5, small windows", {"size": {"shortest_edge": 128, "longest_edge": 64 * 9}}, None),
+    ("qwen3", {"max_pixels": 64 * 7}, {"size": {"shortest_edge": 64 * 4, "longest_edge": 64 * 7}}),
+    (
+        "qwen3, deeper",
+        {"size": {"longest_edge": 64 * 7}, "resample": 2},
+        {"size": {"shortest_edge": 64, "longest_edge": 64 * 7}, "resample": 2},
+    ),
+    ("internvl", {"max_patches": 3}, None),
+    ("internvl", {"max_dynamic_patch": 4, "min_dynamic_patch": 2}, {"max_patches": 4, "min_patches": 2}),
+    ("internvl", {"crop_to_patches": False}, None),
+    ("idefics3", {"do_image_splitting": False, "max_image_size": None}, {"do_image_splitting": False}),
+    ("idefics3", {"size": {"longest_edge": 50}}, None),
+    ("smolvlm", {"size": {"longest_edge": 30}, "resample": 3}, None),
+    ("llava, squares", {"do_pad": False, "resample": 0}, None),
+    ("llava, siglip", {"resample": 2}, None),
+]
+
+
+@pytest.mark.filterwarnings("ignore:Passing `min_pixels`")
+@pytest.mark.parametrize(("name", "settings", "theirs"), SETTINGS, ids=str)
+def test_other_settings(tmp_path, name, settings, theirs):
+    """Of the engine, or of a request: as the image processor with the same arguments (`theirs`)."""
+    checkpoint = CASES[name](tmp_path)
+    own, plain, num_different = Own(tmp_path, settings), Own(tmp_path), 0
+    for number, size in enumerate([(30, 30), (75, 70), (7, 150), *sizes(5, 12)]):
+        given, text = [picture(*size, seed=number)], f"hello {checkpoint.word} fox"
+        expected = checkpoint.inputs(text, given, **(theirs or settings))
+        ids, places = own.read(text, given)
+        assert ids == expected["input_ids"][0].tolist()
+        values = own.numbers(places, checkpoint.processor.image_processor)
+        assert np.array_equal(values, pixels_of(expected)), size
+        assert plain.read(text, given, settings) == (ids, places)
+        num_different += plain.read(text, given)[1] != places
+    assert num_different
+
+
+def test_other_numbers_of_pixels(tmp_path):
+    """Of the engine only: a tile holds bytes."""
+    checkpoint = CASES["qwen3"](tmp_path)
+    settings = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 1.0], "rescale_factor": 1 / 127}
+    own, given = Own(tmp_path, settings), [picture(30, 41)]
+    _, places = own.read(checkpoint.word, given)
+    values = own.numbers(places, checkpoint.processor.image_processor)
+    assert np.array_equal(values, pixels_of(checkpoint.inputs(checkpoint.word, given, **settings)))
+    with pytest.raises(InvalidRequestError, match="a request cannot change rescale_factor; start the engine"):
+        Own(tmp_path).read(checkpoint.word, given, settings)
+
+
+REFUSED = [
+    ("qwen3", {"max_pixel": 1}, "nothing is known about max_pixel; .* max_pixels, min_pixels, resample"),
+    ("qwen3", {"patch_size": 8}, "nothing is known about patch_size"),
+    ("qwen3", {"max_pixels": 0}, "max_pixels 0 .* not from 1 to"),
+    ("qwen3", {"max_pixels": "9"}, "max_pixels '9'"),
+    ("qwen3", {"max_pixels": 1 << 40}, "max_pixels"),
+    ("qwen3", {"max_pixels": 64}, "min_pixels 256 .* above max_pixels 64"),
+    ("qwen3", {"size": {"height": 3}}, "size has shortest_edge, longest_edge, not"),
+    ("qwen3", {"size": 3}, "size.shortest_edge None"),
+    ("qwen3", {"image_std": [0, 0, 0]}, "image_std .* is 0"),
+    ("internvl", {"max_patches": 1.5}, "max_patches 1.5"),
+    ("internvl", {"max_patches": 2, "max_dynamic_patch": 2}, "max_dynamic_patch and another name"),
+    ("internvl", {"crop_to_patches": 1}, "crop_to_patches must be true or false, not 1"),
+    ("internvl", {"size": {"height": 48, "width": 48}}, "24 pixels, its image processor has 48"),
+    ("idefics3", {"max_image_size": {"longest_edge": 16}}, "4 x 4 patches"),
+    ("idefics3", {"do_image_splitting": "no"}, "do_image_splitting must be true or false"),
+    ("llava", {"crop_size": {"height": 24, "width": 24}}, "30 pixels, its image processor has 24"),
+    ("llava", {"do_pad": True}, "nothing is known about do_pad"),
+]
+
+
+def test_settings_that_are_refused(tmp_path):
+    folders = {name: tmp_path / name for name, *_ in REFUSED}
+    words = {name: CASES[name](folder).word for name, folder in folders.items()}
+    for name, settings, reason in REFUSED:
+        with pytest.raises(ConfigError, match=f"mm_processor_kwargs: .*{reason}"):
+            Own(folders[name], settings)
+        with pytest.raises(InvalidRequestError, match=f"mm_processor_kwargs: .*{reason}"):
+            Own(folders[name]).read(words[name], [picture(9, 9)], settings)
+    more = {
+        "qwen3": {"max_pixels": 64 * 41},
+        "internvl": {"max_patches": 7},
+        "idefics3": {"size": {"longest_edge": 76}},
+    }
+    for name, settings in more.items():
+        Own(folders[name], settings)
+        with pytest.raises(InvalidRequestError, match="of a request is above the engine's .* start the engine with"):
+            Own(folders[name]).read(words[name], [picture(9, 9)], settings)
+    with pytest.raises(InvalidRequestError, match="must be a dict, not list"):
+        Own(folders["qwen3"]).read(words["qwen3"], [picture(9, 9)], [1])
+    with pytest.raises(ConfigError, match="must hold numbers"):
+        Own(folders["qwen3"], {"max_pixels": {3}})
+
+
+def test_settings_of_a_model_of_text():
+    with pytest.raises(ConfigError, match="mm_processor_kwargs: this model takes text only; leave it out"):
+        Own("demo", {"max_pixels": 3})
 
 
 def test_grids():

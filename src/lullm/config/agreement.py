@@ -49,6 +49,7 @@ def _check_together(options: UserOptions) -> None:
         )
     parse_override(options.override_generation_config)
     option_object("hf_overrides", options.hf_overrides)
+    option_object("mm_processor_kwargs", options.mm_processor_kwargs)
     parse_max_pictures(options.limit_mm_per_prompt)
     _check_speculation(options)
     check_stages(options.pipeline_layers, options.pipeline_parallel_size, bool(options.async_scheduling))

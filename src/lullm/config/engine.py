@@ -26,6 +26,14 @@ from lullm.errors import ConfigError
 from lullm.types.vllm_argument import without_vllms
 
 _DTYPE_NAMES = {"half": "float16", "float": "float32"}
+_OBJECTS = (
+    "override_generation_config",
+    "hf_overrides",
+    "speculative_config",
+    "limit_mm_per_prompt",
+    "mm_processor_kwargs",
+)
+"""Options whose value is JSON, or a dict."""
 
 
 class EngineArguments(Protocol):
@@ -73,9 +81,9 @@ class EngineConfig(UserOptions):
                 f"unknown option {', '.join(map(repr, unknown))}{hints}; options are: {', '.join(sorted(known))}"
             )
         said = {name: value for name, value in own.items() if value is not None or known[name].is_optional}
-        for name in ("override_generation_config", "hf_overrides", "speculative_config", "limit_mm_per_prompt"):
+        for name in _OBJECTS:
             if isinstance(override := said.get(name), dict):  # vLLM's form of it
-                said[name] = json.dumps(override) if override else None
+                said[name] = _as_json(name, override)
         paths = {name: os.fspath(value) for name, value in said.items() if isinstance(value, os.PathLike)}
         return cls(**{**said, **paths})
 
@@ -125,6 +133,14 @@ class EngineConfig(UserOptions):
 
 
 EngineConfig.__doc__ = f"{EngineConfig.__doc__}\n{described(EngineConfig)}\n"
+
+
+def _as_json(name: str, value: dict[Any, Any]) -> str | None:
+    """Raises ConfigError: it holds an object that JSON has no word for."""
+    try:
+        return json.dumps(value) if value else None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{name} must hold numbers, texts, lists and dicts of them only: {error}") from None
 
 
 def _dtype_name(dtype: Any) -> Any:

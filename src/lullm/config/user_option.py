@@ -63,6 +63,12 @@ class UserOptions(EngineOptions):
         "model",
         value_name="JSON",
     )
+    mm_processor_kwargs: str | None = option(
+        None,
+        'other values for keys of preprocessor_config.json, as JSON: {"max_pixels": 1003520}; default: none',
+        "model",
+        value_name="JSON",
+    )
     dtype: DType = option("auto", "type of weights, activations and KV cache; 'auto' takes the checkpoint's", "model")
     max_model_len: int | None = option(
         None,

@@ -32,7 +32,10 @@ from lullm.types.sampling_params import OutputKind, SamplingParams, integers
 from lullm.types.vision.tile import TilePlace
 
 _GRAMMAR_PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
-_PROMPT_KEYS = ("prompt", "prompt_token_ids", "split_special_tokens", "cache_salt", "suffix", "multi_modal_data")
+_PROMPT_KEYS = (
+    *("prompt", "prompt_token_ids", "split_special_tokens", "cache_salt", "suffix"),
+    *("multi_modal_data", "mm_processor_kwargs"),
+)
 
 
 class InputProcessor:

@@ -19,7 +19,7 @@ from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import Conversation, GenerateRequest, Input, Prompt
 from lullm.types.sampling_params import OutputKind, SamplingParams
-from lullm.types.vllm_argument import VLLM_CALLS, VLLM_ENQUEUE, takes_vllms
+from lullm.types.vllm_argument import VLLM_CALLS, VLLM_CHATS, VLLM_ENQUEUE, takes_vllms
 
 if TYPE_CHECKING:
     from lullm.text.chat_template import Message
@@ -155,7 +155,7 @@ class LLM(PoolingCalls, HibernationCalls):
     ) -> list[Any]:
         return self._run(self._processed(prompts, params, [0] * len(prompts), loras), use_tqdm)
 
-    @takes_vllms(VLLM_CALLS)
+    @takes_vllms(VLLM_CHATS)
     def chat(
         self,
         messages: "Sequence[Message] | Sequence[Sequence[Message]]",
@@ -170,6 +170,7 @@ class LLM(PoolingCalls, HibernationCalls):
         continue_final_message: bool = False,
         priority: int | Sequence[int] | None = None,
         lora_request: Loras = None,
+        mm_processor_kwargs: dict[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation, or each of a list of them, through the model's chat template.
 
@@ -182,14 +183,17 @@ class LLM(PoolingCalls, HibernationCalls):
                 assistant, unless `add_generation_prompt` is False.
             split_special_tokens: see `Conversation`; by default no text of the messages acts as a special token.
             lora_request: as for `generate`.
+            mm_processor_kwargs: as in the dict of a prompt (`TextPrompt`).
 
         Raises as `generate` does; also InvalidRequestError when the model has no chat template.
         """
         turn = turn_options(add_generation_prompt, continue_final_message)
-        prompts = conversations(messages, chat_template_kwargs, tools, turn, split_special_tokens, chat_template)
+        prompts = conversations(
+            messages, chat_template_kwargs, tools, turn, split_special_tokens, chat_template, mm_processor_kwargs
+        )
         return self._run(self._requests(prompts, sampling_params, priority, lora_request), use_tqdm)
 
-    @takes_vllms(VLLM_CALLS | VLLM_ENQUEUE)
+    @takes_vllms(VLLM_CHATS | VLLM_ENQUEUE)
     def enqueue_chat(
         self,
         messages: "Sequence[Message] | Sequence[Sequence[Message]]",
@@ -202,10 +206,11 @@ class LLM(PoolingCalls, HibernationCalls):
         continue_final_message: bool = False,
         tools: Sequence[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
+        mm_processor_kwargs: dict[str, Any] | None = None,
     ) -> list[str]:
         """Queue conversations, as for `chat`, for the next `wait_for_completion`; returns their request ids."""
         turn = turn_options(add_generation_prompt, continue_final_message)
-        prompts = conversations(messages, chat_template_kwargs, tools, turn, None, chat_template)
+        prompts = conversations(messages, chat_template_kwargs, tools, turn, None, chat_template, mm_processor_kwargs)
         return self._enqueue(self._requests(prompts, sampling_params, priority, lora_request))
 
     @overload

@@ -62,6 +62,7 @@ def conversations(
     turn: dict[str, bool],
     split: bool | None,
     template: str | None,
+    mm_processor_kwargs: Any,
 ) -> list[Conversation]:
     """A list of conversations from one or several, with the template's own variables, tools and `turn_options`.
 
@@ -73,7 +74,9 @@ def conversations(
         raise InvalidRequestError(f"chat_template_kwargs must be a dict, not {kind}", "chat_template_kwargs")
     options = (template_kwargs or {}) | ({"tools": list(tools)} if tools else {}) | turn
     each = [messages] if messages and isinstance(messages[0], dict) else messages
-    return [Conversation(one, options, split, template=template) for one in each]
+    return [
+        Conversation(one, options, split, template=template, mm_processor_kwargs=mm_processor_kwargs) for one in each
+    ]
 
 
 def turn_options(add_generation_prompt: bool | None, continue_final_message: bool) -> dict[str, bool]:

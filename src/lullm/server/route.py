@@ -128,4 +128,6 @@ async def _token_ids(engine: EngineClient, body: TokenizeBody) -> list[int]:
         return await engine.tokenize(prompt, body.add_special_tokens is not False)
     if body.add_special_tokens:
         raise ApiError(400, "the chat template writes the special tokens", param="add_special_tokens")
-    return await engine.tokenize(conversation(body.messages, body.split_special_tokens, body.template_options()))
+    options, settings = body.template_options(), body.mm_processor_kwargs
+    asked = conversation(body.messages, body.split_special_tokens, options, mm_processor_kwargs=settings)
+    return await engine.tokenize(asked)

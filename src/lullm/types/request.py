@@ -17,11 +17,13 @@ class TextPrompt(TypedDict):
 
     `cache_salt`: only prompts with the same salt share cached prefixes. `suffix`: the model writes the text between the
     prompt and the suffix. `multi_modal_data`: `{"image": picture}` or a list of pictures (PIL images or arrays), one
-    for each place that the text has for one, in order.
+    for each place that the text has for one, in order. `mm_processor_kwargs`: other values for keys of
+    preprocessor_config.json, which may make fewer tiles of these pictures, and smaller ones, than the engine's.
     """
 
     prompt: str
     multi_modal_data: NotRequired[Mapping[str, Any] | None]
+    mm_processor_kwargs: NotRequired[Mapping[str, Any] | None]
     split_special_tokens: NotRequired[bool | None]
     cache_salt: NotRequired[str | None]
     suffix: NotRequired[str | None]
@@ -32,6 +34,7 @@ class TokensPrompt(TypedDict):
 
     prompt_token_ids: Sequence[int]
     multi_modal_data: NotRequired[Mapping[str, Any] | None]
+    mm_processor_kwargs: NotRequired[Mapping[str, Any] | None]
     cache_salt: NotRequired[str | None]
 
 
@@ -46,7 +49,7 @@ class Conversation:
     `split_special_tokens`: special tokens in messages and options are split into tokens of ordinary text, so that no
     user can end a turn; None: the engine's option of that name, by default yes. `cache_salt`: as in `TextPrompt`.
     `calls`: the rules for tools; with choice 'none' the template does not get them. `template`: text to use in place of
-    the model's.
+    the model's. `mm_processor_kwargs`: as in `TextPrompt`.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -55,6 +58,7 @@ class Conversation:
     calls: CallRules = CallRules()
     cache_salt: str | None = None
     template: str | None = None
+    mm_processor_kwargs: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

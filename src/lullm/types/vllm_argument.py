@@ -76,7 +76,7 @@ def takes_vllms(known: Mapping[str, VllmArgument]) -> Callable[[F], F]:
 
 VLLM_CALLS: dict[str, VllmArgument] = {
     **refused("give `prompt_token_ids`, or `truncate_prompt_tokens` in the parameters", tokenization_kwargs=None),
-    **refused("a model's own preprocessor_config.json says how its pictures are read", mm_processor_kwargs=None),
+    **refused("give it to the engine, to `chat`, or in the dict of a prompt", mm_processor_kwargs=None),
     **refused("give prompts=[{'prompt_token_ids': ids}], or the lists of ids themselves", prompt_token_ids=None),
     **refused("give `structured_outputs` of the parameters", guided_options_request=None),
     **refused("prompt adapters are not there", prompt_adapter_request=None),
@@ -86,6 +86,7 @@ VLLM_CALLS: dict[str, VllmArgument] = {
 }
 """Arguments of `LLM`'s calls, named as in vLLM 0.32. A table of docs/from-vllm.md is made from this one."""
 
+VLLM_CHATS = {name: each for name, each in VLLM_CALLS.items() if name != "mm_processor_kwargs"}
 VLLM_ENQUEUE = without_effect("nothing waits while prompts are taken", "use_tqdm")
 VLLM_SCORE = refused(
     "the folder's own template joins the two texts; `instruction` says what counts as relevant", chat_template=None

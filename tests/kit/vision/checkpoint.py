@@ -89,9 +89,10 @@ class Checkpoint:
     processor: Any
     word: str = "<image>"
 
-    def inputs(self, text: str, pictures: list[Any]) -> dict[str, Any]:
-        """What transformers' model takes: the ids, and the pixels of the pictures."""
+    def inputs(self, text: str, pictures: list[Any], **settings: Any) -> dict[str, Any]:
+        """What transformers' model takes: the ids, and the pixels of the pictures. `settings`: of their processor."""
         images = {"images": [pictures] if "idefics3" in type(self.processor).__name__.lower() else pictures}
+        images |= {"images_kwargs": settings} if settings else {}
         return dict(self.processor(text=text, return_tensors="pt", **(images if pictures else {})))
 
     def continued(self, text: str, pictures: list[Any], num_tokens: int) -> tuple[list[int], list[int], list[float]]:

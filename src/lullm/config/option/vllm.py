@@ -94,7 +94,6 @@ VLLM_OPTIONS: dict[str, VllmArgument] = {
     ),
     **refused("windows belong to the model; a shorter max_model_len leaves them unused", disable_sliding_window=False),
     **refused("`lullm serve --otlp-traces-endpoint` traces", otlp_traces_endpoint=None, collect_detailed_traces=None),
-    **refused("a model's own preprocessor_config.json says how its pictures are read", mm_processor_kwargs=None),
     **refused("pictures are not fetched from the network; send them as data: URLs", allowed_media_domains=None),
     **refused("pictures are decoded by Pillow, without options", media_io_kwargs=None),
     **refused("pictures come as pictures, not as rows of numbers", mm_encoder_only=False, enable_mm_embeds=False),

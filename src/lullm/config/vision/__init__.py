@@ -1,4 +1,5 @@
 """What a model folder says about pictures: the tower, the connector, the pixels.
 
-`vision` is the result, `reading` reads it; `tower` reads the tower's config, and `picture` the image processor's.
+`vision` is the result, `reading` reads it; `tower` reads the tower's config, and `picture` the image processor's, which
+`setting` (`mm_processor_kwargs`) changes.
 """

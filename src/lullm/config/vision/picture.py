@@ -34,7 +34,7 @@ _AREA = _ALL_ON | {
     "resample": _BICUBIC, "image_mean": _CLIP_MEAN, "image_std": _CLIP_STD, **PATCHES,
     "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
 }  # fmt: skip
-_KINDS: Mapping[str, Mapping[str, Any]] = {
+KINDS: Mapping[str, Mapping[str, Any]] = {
     "CLIP": _CROPPING,
     "Llava": _CROPPING,
     "Siglip": _ALL_ON
@@ -48,6 +48,8 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
     "Qwen2VL": _AREA,
 }  # fmt: skip
 """By the class of the image processor: the values of missing keys, as in transformers."""
+FIXED = ("do_resize", "do_rescale", "do_normalize", "do_center_crop", *PATCHES)
+"""Keys for which a model has one value that is implemented."""
 _MOST_TILES_PER_SIDE = 16
 _MOST_PIXELS = 1 << 26
 """Of all tiles of a picture: as many as a picture may have."""
@@ -71,18 +73,27 @@ def processor_data(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def read_picture(data: dict[str, Any]) -> PictureForm:
-    """The form of an image processor. Raises ModelLoadError: a value is not implemented."""
+def kind_of(data: Mapping[str, Any]) -> str:
+    """One of `KINDS`. Raises ModelLoadError: it is another."""
     named = data.get("image_processor_type") or data.get("feature_extractor_type") or ""
     match = (
         re.fullmatch(r"(\w+?)(ImageProcessor|FeatureExtractor)(Fast|Pil)?", named) if isinstance(named, str) else None
     )
     kind = match[1] if match else ""
-    if kind not in _KINDS:
+    if kind not in KINDS:
         raise ModelLoadError(
-            f"its image processor is {shown(named)}, and only those of {', '.join(_KINDS)} are known here"
+            f"its image processor is {shown(named)}, and only those of {', '.join(KINDS)} are known here"
         )
-    data = {**_KINDS[kind], **{key: value for key, value in data.items() if value is not None}}
+    return kind
+
+
+def read_picture(stated: dict[str, Any]) -> PictureForm:
+    """The form of an image processor. Raises ModelLoadError: a value is not implemented."""
+    return replace(_read(stated, kind_of(stated)), stated=stated)
+
+
+def _read(stated: dict[str, Any], kind: str) -> PictureForm:
+    data = {**KINDS[kind], **{key: value for key, value in stated.items() if value is not None}}
     for name in ("do_resize", "do_rescale", "do_normalize"):
         if data[name] is not True:
             raise ModelLoadError(f"{name} {shown(data[name])} of its image processor is not implemented")

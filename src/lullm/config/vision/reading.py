@@ -30,7 +30,7 @@ _QWEN2_VL, _QWEN2_5_VL = "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForCondit
 _QWEN3_VL, _QWEN3_VL_MOE = "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"
 _TEXTS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """The text models below them: others may scale rows, or let them see each other both ways."""
-_OTHER_TEXTS = {_QWEN3_VL_MOE: ("Qwen3MoeForCausalLM",)}
+_OTHER_TEXTS = {_QWEN3_VL_MOE: ("Qwen3MoeForCausalLM",), _INTERNVL: (*_TEXTS, "Qwen3MoeForCausalLM")}
 _TOWERS = ("clip_vision_model", "siglip_vision_model")
 _IDEFICS3_TOWERS = ("idefics3_vision", "idefics3", "smolvlm_vision")
 _INTERNVL_TOWERS = ("internvl_vision",)
@@ -69,6 +69,7 @@ def read_vision(
         if processor is None:
             raise ModelLoadError(f"its folder has no {' and no '.join(FILES)}")
         vision = _READ[architecture](data, processor)
+        check_tiles(vision)
         _check(vision, vocab_size, head_dim)
         return vision, ""
     except ModelLoadError as error:
@@ -84,9 +85,7 @@ def _read_llava(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig
     tower = read_tower(stated, _TOWERS, layer, strategy == "default")
     connector = MLPConnector(_activation(data), boolean(data, "multimodal_projector_bias", True))
     image_token_id = integer(data, "image_token_id", integer(data, "image_token_index", 32000))
-    vision = VisionConfig(tower, connector, read_picture(processor), image_token_id, "none")
-    _check_edge(vision)
-    return vision
+    return VisionConfig(tower, connector, read_picture(processor), image_token_id, "none")
 
 
 def _read_idefics3(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
@@ -95,12 +94,6 @@ def _read_idefics3(data: dict[str, Any], processor: dict[str, Any]) -> VisionCon
     vision = VisionConfig(tower, connector, read_picture(processor), integer(data, "image_token_id", 128257), "places")
     if vision.picture.fit != "split":
         raise ModelLoadError("its image processor is not Idefics3's")
-    num_sides = vision.picture.edge // tower.patch_size
-    if num_sides > tower.num_sides or num_sides % connector.scale_factor:
-        raise ModelLoadError(
-            f"a tile has {num_sides} x {num_sides} patches: more than the {tower.num_sides} x {tower.num_sides} of the "
-            f"tower, or no multiple of scale_factor {connector.scale_factor}"
-        )
     return vision
 
 
@@ -122,9 +115,7 @@ def _read_internvl(data: dict[str, Any], processor: dict[str, Any]) -> VisionCon
     picture = read_picture(processor | {"crop_to_patches": True})
     if picture.fit != "grid":
         raise ModelLoadError("its image processor is not GOT-OCR 2's")
-    vision = VisionConfig(tower, connector, picture, integer(data, "image_token_id", 151667), "ends")
-    _check_edge(vision)
-    return vision
+    return VisionConfig(tower, connector, picture, integer(data, "image_token_id", 151667), "ends")
 
 
 def _read_qwen_vl(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
@@ -189,11 +180,18 @@ def _activation(data: dict[str, Any]) -> VisionActivation:
     return cast(VisionActivation, activation)
 
 
-def _check_edge(vision: VisionConfig) -> None:
-    if vision.picture.edge != vision.tower.image_size:
-        raise ModelLoadError(
-            f"its tower reads {vision.tower.image_size} pixels, its image processor has {vision.picture.edge}"
-        )
+def check_tiles(vision: VisionConfig) -> None:
+    """Raises ModelLoadError: the tower cannot read the tiles of the image processor."""
+    picture, tower, factor = vision.picture, vision.tower, vision.connector.scale_factor
+    num_sides = picture.edge // tower.patch_size
+    if tower.positions == "nearest":
+        if num_sides > tower.num_sides or num_sides % factor or not num_sides:
+            raise ModelLoadError(
+                f"a tile has {num_sides} x {num_sides} patches: more than the {tower.num_sides} x {tower.num_sides} of "
+                f"the tower, or no multiple of scale_factor {factor}"
+            )
+    elif picture.fit != "area" and picture.edge != tower.image_size:
+        raise ModelLoadError(f"its tower reads {tower.image_size} pixels, its image processor has {picture.edge}")
 
 
 def _check(vision: VisionConfig, vocab_size: int, head_dim: int) -> None:

@@ -4,8 +4,9 @@ A checkpoint's own names are kept where it has one.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 VisionActivation = Literal["quick_gelu", "gelu", "gelu_pytorch_tanh", "relu", "silu"]
 Fit = Literal["crop", "stretch", "split", "grid", "area"]
@@ -120,6 +121,7 @@ class PictureForm:
         pads: pictures first become squares, with borders of the mean color.
         resample: Pillow's number of the filter.
         rescale_factor, image_mean, image_std: a value v of a channel becomes (v * factor - mean) / std.
+        stated: the keys of the image processor that it was read from.
     """
 
     edge: int
@@ -135,6 +137,7 @@ class PictureForm:
     max_tiles: int = 1
     min_pixels: int = 0
     max_pixels: int = 0
+    stated: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def largest(self, most_pixels: int) -> tuple[int, int]:
         """(height, width) of the largest tile; with 'area', about that of at most so many pixels."""

@@ -34,8 +34,17 @@ def identity_of(
         "pipeline_parallel_size": config.pipeline_parallel_size,
         "pipeline_layers": ",".join(map(str, config.pipeline_layers)),
         "byte order": sys.byteorder,
+        **_of_pictures(model),
         _WEIGHTS: fingerprint_of(checksums),
     }
+
+
+def _of_pictures(model: ModelConfig) -> dict[str, int | str]:
+    """What the bytes of a tile mean; their number and shape are a request's own."""
+    if model.vision is None:
+        return {}
+    form = model.vision.picture
+    return {"numbers of pictures": f"{form.rescale_factor} {form.image_mean} {form.image_std}"}
 
 
 def fingerprint_of(checksums: Iterable[Mapping[str, int]]) -> str:

@@ -5,6 +5,7 @@ The engine is built from it. So is the client of an engine in another process.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from lullm.config.engine import EngineConfig
 from lullm.config.generation import GenerationDefaults
@@ -13,6 +14,7 @@ from lullm.config.json_file import option_object
 from lullm.config.model import ModelConfig
 from lullm.config.pooling.use import with_use
 from lullm.config.resolved import ResolvedConfig
+from lullm.config.vision.setting import with_settings
 from lullm.engine.input import InputProcessor
 from lullm.engine.start.draft import check_tokens, with_draft
 from lullm.errors import ConfigError
@@ -57,6 +59,8 @@ def open_model(config: EngineConfig) -> OpenedModel:
     _check_gguf(config, folder)
     overrides = option_object("hf_overrides", config.hf_overrides)
     model = read_model_config(folder, config.model_impl, overrides)
+    if settings := option_object("mm_processor_kwargs", config.mm_processor_kwargs):
+        model = _with_settings(model, settings)
     resolved = with_draft(config, config.resolve(model), model)
     if model.vision is not None and not resolved.limit_mm_per_prompt:
         model = replace(model, vision=None, no_vision="limit_mm_per_prompt or language_model_only turns pictures off")
@@ -73,6 +77,13 @@ def open_model(config: EngineConfig) -> OpenedModel:
         eos_token_ids += (tokenizer.eos_token_id,)
     ends = tuple(dict.fromkeys(eos_token_ids))
     return OpenedModel(folder, resolved, model, tokenizer, defaults.params, defaults.stated, ends)
+
+
+def _with_settings(model: ModelConfig, settings: dict[str, Any]) -> ModelConfig:
+    if model.vision is None:
+        reason = f": {model.no_vision}" * bool(model.no_vision)
+        raise ConfigError(f"mm_processor_kwargs: this model takes text only{reason}; leave it out")
+    return replace(model, vision=with_settings(model.vision, settings))
 
 
 def _check_gguf(config: EngineConfig, model: Path) -> None:

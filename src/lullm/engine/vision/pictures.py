@@ -5,11 +5,13 @@ Both halves are those of transformers' processors: the same tokens, and the same
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
+from lullm.config.vision.setting import form_of_request
 from lullm.errors import InvalidRequestError
 from lullm.text.chat_template import PICTURE
 from lullm.text.template.failure import WouldBlock
@@ -42,17 +44,19 @@ class PictureInput:
         """The prompt with places instead of pictures, and their tiles, in order. Decoding takes milliseconds each.
 
         Raises:
-            InvalidRequestError: the model sees no pictures, or not so many; one is broken, too large, or nowhere.
+            InvalidRequestError: the model sees no pictures, or not so many; one is broken, too large, or nowhere; or
+                `mm_processor_kwargs` are wrong.
             UnsupportedError: Pillow is not installed.
             WouldBlock: there are pictures, and `may_block` is False.
         """
         given: list[Any] = []
+        settings: Any = None
         if isinstance(prompt, Conversation):
-            messages = prompt.messages
+            messages, settings = prompt.messages, prompt.mm_processor_kwargs
             if isinstance(messages, Sequence) and any(map(_has_pictures, messages)):
                 prompt = cast(P, _without_pictures(prompt, given))
         elif isinstance(prompt, Mapping) and prompt.get("multi_modal_data") is not None:
-            given = _pictures_in(prompt["multi_modal_data"])
+            given, settings = _pictures_in(prompt["multi_modal_data"]), prompt.get("mm_processor_kwargs")
             prompt = cast(P, {key: value for key, value in prompt.items() if key != "multi_modal_data"})
         if not given:
             return prompt, []
@@ -62,13 +66,13 @@ class PictureInput:
             raise InvalidRequestError(
                 f"a prompt may have at most {self._most} pictures (limit_mm_per_prompt), not {len(given)}"
             )
+        form = form_of_request(self._vision, settings)
         if not may_block:
             raise WouldBlock
         if isinstance(prompt, Conversation) and not self._shows_pictures(prompt):
             raise InvalidRequestError(
                 "the chat template of this model has no place for pictures; give one that has (chat_template)"
             )
-        form = self._vision.picture
         return prompt, [tiled(self._opened(one), form) for one in given]
 
     def place(self, token_ids: list[int], pictures: Sequence[Tiled]) -> tuple[list[int], tuple[TilePlace, ...]]:
@@ -181,14 +185,7 @@ def _without_pictures(prompt: Conversation, found: list[Any]) -> Conversation:
                 content.append(PICTURE if _is_picture(part) else part)
             message = {**message, "content": content}
         messages.append(message)
-    return Conversation(
-        messages,
-        prompt.options,
-        prompt.split_special_tokens,
-        prompt.calls,
-        prompt.cache_salt,
-        prompt.template,
-    )
+    return replace(prompt, messages=messages)
 
 
 def _picture_of(part: Mapping[str, Any]) -> Any:

@@ -26,7 +26,7 @@ def router(context: ServerContext) -> APIRouter:
     async def apply_template(request: Request) -> JSONResponse:
         body = await context.read(ApplyTemplateBody, request)
         engine = context.of(body.model).engine
-        chat = conversation(body.messages, None, body.template_options())
+        chat = conversation(body.messages, None, body.template_options(), mm_processor_kwargs=body.mm_processor_kwargs)
         prepared = await engine.prepare(f"template-{uuid.uuid4().hex}", chat, engine.default_params)
         return JSONResponse({"prompt": prepared.prompt})
 

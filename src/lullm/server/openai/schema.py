@@ -232,7 +232,7 @@ class ChatBody(ReplyBody, GenerationBody):
     def prompts(self) -> list[Conversation]:
         """The one conversation."""
         options, calls = self.template_options(), self.call_rules()
-        asked = conversation(self.messages, self.split_special_tokens, options, calls)
+        asked = conversation(self.messages, self.split_special_tokens, options, calls, self.mm_processor_kwargs)
         return [dataclasses.replace(asked, cache_salt=self.cache_salt)]
 
 

@@ -165,6 +165,7 @@ class PromptedBody(WireModel):
     """Fields beside messages that change the prompt."""
 
     tools: Tools | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -232,7 +233,8 @@ def conversation(
     split_special_tokens: bool | None,
     options: dict[str, Any] | None = None,
     calls: CallRules | None = None,
+    mm_processor_kwargs: dict[str, Any] | None = None,
 ) -> Conversation:
     """Messages in the engine's form."""
-    prompt = [message.for_template() for message in messages]
-    return Conversation(prompt, options or {}, split_special_tokens, calls or CallRules())
+    prompt, calls = [message.for_template() for message in messages], calls or CallRules()
+    return Conversation(prompt, options or {}, split_special_tokens, calls, mm_processor_kwargs=mm_processor_kwargs)

@@ -1,0 +1,105 @@
+"""`mm_processor_kwargs`: other values for keys of preprocessor_config.json, of an engine or of one request."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from lullm.config.field import shown
+from lullm.config.vision.picture import FIXED, KINDS, kind_of, read_picture
+from lullm.config.vision.reading import check_tiles
+from lullm.config.vision.vision import PictureForm, VisionConfig
+from lullm.errors import ConfigError, InvalidRequestError, ModelLoadError
+
+_NAME = "mm_processor_kwargs"
+_MORE = {"Qwen2VL": ("min_pixels", "max_pixels"), "Llava": ("do_pad",)}
+"""Keys beside those that have a default."""
+_OTHER_NAMES = {"GotOcr2": {"min_dynamic_patch": "min_patches", "max_dynamic_patch": "max_patches"}}
+"""Of InternVL's own files."""
+_OLDER_NAMES = {"shortest_edge": "min_pixels", "longest_edge": "max_pixels"}
+_BOUNDS = {
+    "max_pixels": "max_pixels",
+    "max_tiles": "max_patches",
+    "resize_edge": "size",
+    "splits": "do_image_splitting",
+}
+"""Fields that make more tiles, or larger ones, and the keys that they are read from."""
+_OF_TILES = (*_BOUNDS, "min_pixels", "min_tiles", "resample", "pads")
+
+
+def with_settings(vision: VisionConfig, settings: Mapping[str, Any]) -> VisionConfig:
+    """With other values for keys of preprocessor_config.json. None: the file's.
+
+    Raises ConfigError: a key is unknown, a value is wrong, or the tower cannot read such tiles.
+    """
+    stated = vision.picture.stated
+    kind = kind_of(stated)
+    given = _known(settings, kind)
+    try:
+        changed = replace(vision, picture=read_picture(_merged(stated, given, kind)))
+        check_tiles(changed)
+    except ModelLoadError as error:
+        raise ConfigError(f"{_NAME}: {error}; give another value") from None
+    return changed
+
+
+def form_of_request(vision: VisionConfig, settings: Any) -> PictureForm:
+    """The form for a request's own settings: they may make fewer tiles, and smaller ones, than the engine's.
+
+    Raises InvalidRequestError: as `with_settings`; or the tower would read other numbers, or more of them.
+    """
+    if settings is None:
+        return vision.picture
+    if not isinstance(settings, Mapping):
+        raise InvalidRequestError(f"{_NAME} must be a dict, not {type(settings).__name__}", _NAME)
+    try:
+        changed, own = with_settings(vision, settings).picture, vision.picture
+    except ConfigError as error:
+        raise InvalidRequestError(str(error), _NAME) from None
+    advice = f"start the engine with {_NAME} for it"
+    for each in fields(PictureForm):
+        value, most = getattr(changed, each.name), getattr(own, each.name)
+        if each.compare and each.name not in _OF_TILES and value != most:
+            raise InvalidRequestError(f"{_NAME}: a request cannot change {each.name}; {advice}", _NAME)
+        if each.name in _BOUNDS and value > most:
+            raise InvalidRequestError(
+                f"{_NAME}: {_BOUNDS[each.name]} {value} of a request is above the engine's {most}; {advice}", _NAME
+            )
+    return changed
+
+
+def _known(settings: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """The settings under the names of the file. Raises ConfigError."""
+    defaults, others = KINDS[kind], _OTHER_NAMES.get(kind, {})
+    names = [*(name for name in defaults if name not in FIXED), *_MORE.get(kind, ()), *others]
+    if unknown := [str(name) for name in settings if name not in names]:
+        raise ConfigError(
+            f"{_NAME}: nothing is known about {', '.join(sorted(unknown))[:200]}; the pictures of this model have "
+            f"{', '.join(sorted(names))}"
+        )
+    given: dict[str, Any] = {}
+    for name, value in settings.items():
+        if value is None:
+            continue
+        default, own_name = defaults.get(name), others.get(name, name)
+        if own_name in given:
+            raise ConfigError(f"{_NAME}: {name} and another name for it; give one of them")
+        if (isinstance(default, bool) or name == "do_pad") and not isinstance(value, bool):
+            raise ConfigError(f"{_NAME}: {name} must be true or false, not {shown(value)}")
+        if isinstance(default, dict) and isinstance(value, Mapping) and not value.keys() <= default.keys():
+            raise ConfigError(f"{_NAME}: {name} has {', '.join(default)}, not {shown(dict(value))}")
+        given[own_name] = dict(value) if isinstance(value, Mapping) else value
+    return given
+
+
+def _merged(stated: Mapping[str, Any], given: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Edges that `given` leaves open are those of the file, and its older names do not count before newer ones."""
+    merged = {**stated, **given}
+    for name, value in given.items():
+        base = stated.get(name) or KINDS[kind].get(name)
+        if isinstance(value, dict) and isinstance(base, dict):
+            merged[name] = base | value
+    size = given.get("size")
+    if kind == "Qwen2VL" and isinstance(size, dict):
+        for edge in size:
+            merged[_OLDER_NAMES[edge]] = given.get(_OLDER_NAMES[edge])
+    return merged
