@@ -17,13 +17,16 @@ _OTHER_NAMES = {"GotOcr2": {"min_dynamic_patch": "min_patches", "max_dynamic_pat
 """Of InternVL's own files."""
 _OLDER_NAMES = {"shortest_edge": "min_pixels", "longest_edge": "max_pixels"}
 _BOUNDS = {
+    "min_pixels": "min_pixels",
     "max_pixels": "max_pixels",
+    "min_tiles": "min_patches",
     "max_tiles": "max_patches",
     "resize_edge": "size",
     "splits": "do_image_splitting",
 }
-"""Fields that make more tiles, or larger ones, and the keys that they are read from."""
-_OF_TILES = (*_BOUNDS, "min_pixels", "min_tiles", "resample", "pads")
+"""Fields that make more tiles, or larger ones, and the keys that they are read from. Lower bounds, too: many pictures
+of one pixel are a small body."""
+_OF_TILES = (*_BOUNDS, "resample", "pads")
 
 
 def with_settings(vision: VisionConfig, settings: Mapping[str, Any]) -> VisionConfig:
