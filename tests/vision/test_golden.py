@@ -23,11 +23,12 @@ from lullm.engine.start.model import open_model
 from lullm.engine.vision.pictures import PictureInput
 from lullm.errors import ConfigError, InvalidRequestError
 from lullm.models.registry import build_model
-from lullm.ops.selection import TORCH_CPU_OPS
+from lullm.ops.selection import NATIVE_CPU_OPS, TORCH_CPU_OPS
 from lullm.vision.pixels import pixel_values
 from lullm.vision.tiling import nearest_grid
 from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
+from lullm.weights.packing import pack_weights
 
 
 def _llava_processor(name, **settings):
@@ -286,12 +287,14 @@ def test_grids():
         assert nearest_grid(width, height, form) == expected, (width, height, form)
 
 
-def test_the_rows_of_the_tower(checkpoint):
+@pytest.mark.parametrize("ops", [TORCH_CPU_OPS, NATIVE_CPU_OPS], ids=["torch", "native"])
+def test_the_rows_of_the_tower(checkpoint, ops):
     own = Own(checkpoint.folder)
     model = build_model(own.config, torch.float32, 256)
     arena = HostArena("weights", weights_bytes(model))
     materialize(model, arena)
-    load_weights(model, checkpoint.folder, TORCH_CPU_OPS)
+    load_weights(model, checkpoint.folder, ops)
+    pack_weights(model, ops)
     given = [picture(61, 40), picture(20, 80, seed=1)]
     inputs = checkpoint.inputs("<image> and <image>", given)
     with torch.inference_mode():
@@ -302,7 +305,7 @@ def test_the_rows_of_the_tower(checkpoint):
         expected = expected.flatten(0, 1) if isinstance(expected, torch.Tensor) else torch.cat(expected)
         expected = torch.stack([expected, *map(torch.cat, deep)])
         _, places = own.read("<image> and <image>", given)
-        rows = torch.cat([model.vision(place.tile, torch.device("cpu")) for place in places], 1)
+        rows = torch.cat([model.vision(place.tile, torch.device("cpu"), ops) for place in places], 1)
     assert expected.std() > 0.1
     torch.testing.assert_close(rows, expected, atol=2e-5, rtol=1e-4)
     arena.close()

@@ -61,6 +61,10 @@ class Linear(Matrix):
         return self.multiply(x, self.bias, ops)
 
 
+class PlainLinear(Linear):
+    """One that `quantization` leaves as it is: of what reads pictures, as in vLLM."""
+
+
 class FusedLinear(Linear):
     """Matrices stacked along their outputs: one multiplication instead of several small ones.
 

@@ -103,7 +103,7 @@ class ModelRunner:
         self._masks = masks
         self._scope = scope
         self._relay = relay
-        self._tiles = TileRowStore(device, model)
+        self._tiles = TileRowStore(device, model, ops)
         self._share, self._share_ops = share, share.ops(ops)
         self._moves = BlockMoves(device, ops, pools, limits.state_groups)
         self._first_touch: FirstTouch | None = None  # a device's memory is there from the start

@@ -14,7 +14,7 @@ from typing import Literal
 
 from lullm.nn.embedding import Embedding, LMHead
 from lullm.nn.experts import Gate
-from lullm.nn.linear import FusedLinear, Matrix
+from lullm.nn.linear import FusedLinear, Matrix, PlainLinear
 from lullm.ops.quantized.grid import GRIDS as ALL_GRIDS
 from lullm.ops.quantized.grid import GridLayout
 from lullm.ops.quantized.narrow import BLOCK_INPUTS, narrow_format, narrow_layout
@@ -89,7 +89,7 @@ def whole_blocks(number: int, num_outputs: int, num_inputs: int, cut: Cut | None
 
 
 def matrices(model: Loadable) -> Iterator[tuple[str, Matrix]]:
-    """All matrices that may be quantized, with their names."""
+    """All matrices that may be quantized, with their names. Gates and towers are not."""
     for name, module in model.named_modules():
-        if isinstance(module, Matrix) and module.weight is not None and not isinstance(module, Gate):
+        if isinstance(module, Matrix) and module.weight is not None and not isinstance(module, Gate | PlainLinear):
             yield name, module

@@ -8,7 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lullm.config.vision.vision import TowerConfig
-from lullm.models.vision.parts import Dense, RMSNorm
+from lullm.models.vision.parts import dense
+from lullm.nn.norm import RMSNorm
+from lullm.ops.table import Ops
 
 _QK_NORM_EPS = 1e-6
 """Whatever the other norms have."""
@@ -20,12 +22,12 @@ class Sight:
 
     Args:
         windows: (number, rows of each), of consecutive rows that see their own window only; empty: all see all.
-        rotation: cosines and sines `[P, 1, D / 2]` float32 of the angles by which the pairs of a head of D elements
-            rotate; None: not at all.
+        rotation: of the angles by which the pairs of a head of D elements rotate, D/2 cosines and D/2 sines `[P, D]`
+            float32; None: not at all.
     """
 
     windows: Sequence[tuple[int, int]] = ()
-    rotation: tuple[Tensor, Tensor] | None = None
+    rotation: Tensor | None = None
 
     def without_windows(self) -> "Sight":
         return Sight((), self.rotation)
@@ -41,40 +43,37 @@ class SelfAttention(nn.Module):
         self.is_fused = config.is_fused
         has_bias = config.has_attention_bias
         if config.is_fused:
-            self.qkv_proj = Dense(size, 3 * size, has_bias, dtype)
+            self.qkv_proj = dense(size, 3 * size, has_bias, dtype)
         else:
-            self.q_proj, self.k_proj, self.v_proj = (Dense(size, size, has_bias, dtype) for _ in range(3))
-        self.out_proj = Dense(size, size, True, dtype)
+            self.q_proj, self.k_proj, self.v_proj = (dense(size, size, has_bias, dtype) for _ in range(3))
+        self.out_proj = dense(size, size, True, dtype)
         self.q_norm, self.k_norm = (
             RMSNorm(size, _QK_NORM_EPS, dtype) if config.has_qk_norm else None for _ in range(2)
         )
 
-    def forward(self, x: Tensor, sight: Sight) -> Tensor:  # [P, D] -> [P, D]
-        query, key, value = (
-            self.qkv_proj(x).chunk(3, dim=-1) if self.is_fused else (self.q_proj(x), self.k_proj(x), self.v_proj(x))
-        )
+    def forward(self, x: Tensor, sight: Sight, ops: Ops) -> Tensor:  # [P, D] -> [P, D]
+        if self.is_fused:
+            query, key, value = self.qkv_proj(x, ops).chunk(3, dim=-1)
+        else:
+            query, key, value = (project(x, ops) for project in (self.q_proj, self.k_proj, self.v_proj))
         if self.q_norm is not None and self.k_norm is not None:
-            query, key = self.q_norm(query), self.k_norm(key)
+            query, key = self.q_norm(query, ops), self.k_norm(key, ops)
         query, key, value = (row.unflatten(-1, (self.num_heads, -1)) for row in (query, key, value))
         if sight.rotation is not None:
-            query, key = turned(query, *sight.rotation), turned(key, *sight.rotation)
+            rows = torch.arange(len(x), device=x.device)
+            for heads in (query, key):
+                ops.rotate_(heads, None, rows, sight.rotation)
         mixed, first = [], 0
         for number, size in sight.windows or [(1, len(x))]:
             end = first + number * size
-            heads = [rows[first:end].unflatten(0, (number, size)).transpose(1, 2) for rows in (query, key, value)]
-            mixed.append(functional.scaled_dot_product_attention(*heads).transpose(1, 2).reshape(number * size, -1))
+            of_window = [part[first:end].unflatten(0, (number, size)).transpose(1, 2) for part in (query, key, value)]
+            mixed.append(functional.scaled_dot_product_attention(*of_window).transpose(1, 2).reshape(number * size, -1))
             first = end
-        out: Tensor = self.out_proj(torch.cat(mixed))
+        out: Tensor = self.out_proj(torch.cat(mixed), ops)
         return out
 
 
-def turned(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:  # [P, heads, D] -> the same
-    """Heads whose pairs (i, i + D / 2) have rotated, in float32 up to the result."""
-    first, second = heads.float().chunk(2, dim=-1)
-    return torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1).to(heads.dtype)
-
-
-def rotation_of(num_lines: int, num_columns: int, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+def rotation_of(num_lines: int, num_columns: int, frequencies: Tensor) -> Tensor:
     """`Sight.rotation` of patches line by line: by F angles for the line, then F for the column.
 
     Args:
@@ -84,8 +83,8 @@ def rotation_of(num_lines: int, num_columns: int, frequencies: Tensor) -> tuple[
     lines = torch.arange(num_lines, device=place)[:, None].expand(num_lines, num_columns)
     columns = torch.arange(num_columns, device=place)[None].expand(num_lines, num_columns)
     both = torch.stack([lines, columns], dim=-1).flatten(0, 1).float()  # [P, 2]
-    angles = (both[:, :, None] * frequencies).flatten(1)[:, None]  # [P, 1, 2 F]
-    return angles.cos(), angles.sin()
+    angles = (both[:, :, None] * frequencies).flatten(1)  # [P, 2 F]
+    return torch.cat([angles.cos(), angles.sin()], dim=-1)
 
 
 def windows_of(num_lines: int, num_columns: int, edge: int) -> tuple[Tensor, list[tuple[int, int]]]:

@@ -4,7 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from lullm.config.vision.vision import MLPConnector, ShuffleConnector, TowerConfig
-from lullm.models.vision.parts import ACTIVATIONS, Dense, LayerNorm
+from lullm.models.vision.parts import activate, dense
+from lullm.nn.norm import LayerNorm
+from lullm.ops.table import Ops
 
 
 class MLP(nn.Module):
@@ -12,20 +14,20 @@ class MLP(nn.Module):
 
     def __init__(self, config: MLPConnector, tower: TowerConfig, hidden_size: int, dtype: torch.dtype):
         super().__init__()
-        self.activation = ACTIVATIONS[config.hidden_act]
+        self.activation = config.hidden_act
         self.factor = config.scale_factor
         size = tower.hidden_size * self.factor**2
         self.layer_norm = LayerNorm(size, config.norm_eps, dtype) if config.has_norm else None
         middle = size if config.keeps_width else hidden_size
-        self.linear_1 = Dense(size, middle, config.has_bias, dtype)
-        self.linear_2 = Dense(middle, hidden_size, config.has_bias, dtype)
+        self.linear_1 = dense(size, middle, config.has_bias, dtype)
+        self.linear_2 = dense(middle, hidden_size, config.has_bias, dtype)
 
-    def forward(self, x: Tensor, num_columns: int) -> Tensor:  # [P, D] -> [P / factor^2, H]
+    def forward(self, x: Tensor, num_columns: int, ops: Ops) -> Tensor:  # [P, D] -> [P / factor^2, H]
         if self.factor > 1:
             x = neighbours(x, num_columns, self.factor)
         if self.layer_norm is not None:
-            x = self.layer_norm(x)
-        out: Tensor = self.linear_2(self.activation(self.linear_1(x)))
+            x = self.layer_norm(x, ops)
+        out: Tensor = self.linear_2(activate(self.linear_1(x, ops), self.activation, ops), ops)
         return out
 
 
@@ -35,10 +37,10 @@ class Shuffle(nn.Module):
     def __init__(self, config: ShuffleConnector, tower: TowerConfig, hidden_size: int, dtype: torch.dtype):
         super().__init__()
         self.factor = config.scale_factor
-        self.proj = Dense(tower.hidden_size * self.factor**2, hidden_size, False, dtype)
+        self.proj = dense(tower.hidden_size * self.factor**2, hidden_size, False, dtype)
 
-    def forward(self, x: Tensor, num_columns: int) -> Tensor:  # [P, D] -> [P / factor^2, H]
-        out: Tensor = self.proj(neighbours(x, num_columns, self.factor))
+    def forward(self, x: Tensor, num_columns: int, ops: Ops) -> Tensor:  # [P, D] -> [P / factor^2, H]
+        out: Tensor = self.proj(neighbours(x, num_columns, self.factor), ops)
         return out
 
 

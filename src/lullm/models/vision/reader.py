@@ -11,6 +11,7 @@ from lullm.models.protocol import Model
 from lullm.models.vision.connector import MLP, Shuffle
 from lullm.models.vision.rules import with_vision
 from lullm.models.vision.tower import Tower
+from lullm.ops.table import Ops
 from lullm.types.vision.tile import Tile
 from lullm.vision.pixels import pixel_values
 
@@ -34,12 +35,12 @@ class VisionReader(nn.Module):
             normed = replace(connector, has_norm=True, norm_eps=config.tower.layer_norm_eps)
             self.deep.extend(MLP(normed, config.tower, hidden_size, dtype) for _ in config.tower.deep_layers)
 
-    def forward(self, tile: Tile, device: torch.device) -> Tensor:
+    def forward(self, tile: Tile, device: torch.device, ops: Ops) -> Tensor:
         """The rows of a tile, on the device: `[1 + K, R, H]`, see `ShownRows`."""
         pixels = torch.from_numpy(pixel_values(tile, self.config.picture)).to(device, self.dtype)
         num_columns = tile.width // self.config.tower.patch_size
-        connectors, results = (self.connector, *self.deep), self.tower(pixels)
-        return torch.stack([join(rows, num_columns) for join, rows in zip(connectors, results, strict=True)])
+        connectors, results = (self.connector, *self.deep), self.tower(pixels, ops)
+        return torch.stack([join(rows, num_columns, ops) for join, rows in zip(connectors, results, strict=True)])
 
 
 def add_vision(model: Model, dtype: torch.dtype) -> None:

@@ -6,8 +6,10 @@ from torch import Tensor, nn
 from lullm.config.vision.vision import TowerConfig
 from lullm.models.vision.attention import SelfAttention, Sight, rotation_of, windows_of
 from lullm.models.vision.embedding import Embeddings
-from lullm.models.vision.parts import ACTIVATIONS, NORMS, Dense, LayerNorm
+from lullm.models.vision.parts import NORMS, activate, dense
 from lullm.nn.linear import meta_parameter
+from lullm.nn.norm import LayerNorm
+from lullm.ops.table import Ops
 
 
 class TowerMLP(nn.Module):
@@ -15,16 +17,20 @@ class TowerMLP(nn.Module):
 
     def __init__(self, config: TowerConfig, dtype: torch.dtype):
         super().__init__()
-        self.activation = ACTIVATIONS[config.hidden_act]
+        self.activation = config.hidden_act
         self.is_gated = config.is_gated
         if config.is_gated:
-            self.gate_proj = Dense(config.hidden_size, config.intermediate_size, True, dtype)
-        self.fc1 = Dense(config.hidden_size, config.intermediate_size, True, dtype)
-        self.fc2 = Dense(config.intermediate_size, config.hidden_size, True, dtype)
+            self.gate_proj = dense(config.hidden_size, config.intermediate_size, True, dtype)
+        self.fc1 = dense(config.hidden_size, config.intermediate_size, True, dtype)
+        self.fc2 = dense(config.intermediate_size, config.hidden_size, True, dtype)
 
-    def forward(self, x: Tensor) -> Tensor:  # [P, D] -> [P, D]
-        inner = self.activation(self.gate_proj(x)) * self.fc1(x) if self.is_gated else self.activation(self.fc1(x))
-        out: Tensor = self.fc2(inner)
+    def forward(self, x: Tensor, ops: Ops) -> Tensor:  # [P, D] -> [P, D]
+        inner: Tensor = self.fc1(x, ops)
+        if self.is_gated:
+            ops.multiply_(inner, activate(self.gate_proj(x, ops), self.activation, ops), None)
+        else:
+            inner = activate(inner, self.activation, ops)
+        out: Tensor = self.fc2(inner, ops)
         return out
 
 
@@ -40,9 +46,10 @@ class TowerLayer(nn.Module):
         self.mlp = TowerMLP(config, dtype)
         self.lambda_1, self.lambda_2 = (meta_parameter((size,), dtype) if config.has_scales else None for _ in range(2))
 
-    def forward(self, x: Tensor, sight: Sight) -> Tensor:  # [P, D] -> [P, D]
-        x = x + _scaled(self.self_attn(self.layer_norm1(x), sight), self.lambda_1)
-        return x + _scaled(self.mlp(self.layer_norm2(x)), self.lambda_2)
+    def add_(self, x: Tensor, sight: Sight, ops: Ops) -> None:  # [P, D]
+        """Add the layer's results to its rows."""
+        ops.add_(x, _scaled(self.self_attn(self.layer_norm1(x, ops), sight, ops), self.lambda_1))
+        ops.add_(x, _scaled(self.mlp(self.layer_norm2(x, ops), ops), self.lambda_2))
 
 
 def _scaled(x: Tensor, factors: Tensor | None) -> Tensor:
@@ -68,24 +75,25 @@ class Tower(nn.Module):
             frequencies = 1.0 / config.rope_theta ** (torch.arange(0, half, 2, device="cpu") / half)
         self.register_buffer("frequencies", frequencies, persistent=False)
 
-    def forward(self, pixels: Tensor) -> list[Tensor]:  # [3, height, width] -> [P, D] each
+    def forward(self, pixels: Tensor, ops: Ops) -> list[Tensor]:  # [3, height, width] -> [P, D] each
         """The results of the last layer, then those of `deep_layers`."""
         x: Tensor = self.embeddings(pixels)
         if self.pre_layernorm is not None:
-            x = self.pre_layernorm(x)
+            x = self.pre_layernorm(x, ops)
         lines, columns = (length // self.config.patch_size for length in pixels.shape[1:])
         rotation = None if self.frequencies is None else rotation_of(lines, columns, self.frequencies)
         sight = Sight((), rotation)
         if self.config.window:
             order, windows = windows_of(lines, columns, self.config.window)
             order = order.to(x.device)
-            x, sight = x[order], Sight(windows, rotation and (rotation[0][order], rotation[1][order]))
+            x, sight = x[order], Sight(windows, None if rotation is None else rotation[order])
         deep = []
         for number, layer in enumerate(self.layers):
-            x = layer(x, sight.without_windows() if number in self.config.full_layers else sight)
+            assert isinstance(layer, TowerLayer)
+            layer.add_(x, sight.without_windows() if number in self.config.full_layers else sight, ops)
             if number in self.config.deep_layers:
-                deep.append(x)
-        results = [x if self.post_layernorm is None else self.post_layernorm(x), *deep]
+                deep.append(x.clone())
+        results = [x if self.post_layernorm is None else self.post_layernorm(x, ops), *deep]
         if self.config.window:
             results = [torch.empty_like(rows).index_copy_(0, order, rows) for rows in results]
         return [rows[1:] for rows in results] if self.config.drops_first else results

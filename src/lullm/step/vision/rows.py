@@ -7,6 +7,7 @@ from torch import Tensor
 from lullm.device.device import Device
 from lullm.models.protocol import Model
 from lullm.nn.context import ShownRows
+from lullm.ops.table import Ops
 from lullm.types.step import StepPlan
 from lullm.types.vision.tile import TileRows
 
@@ -18,9 +19,9 @@ class TileRowStore:
     tower computes one tile at a time, so its rows have the same bits in whatever company.
     """
 
-    def __init__(self, device: Device, model: Model):
+    def __init__(self, device: Device, model: Model, ops: Ops):
         self._device = device.torch_device
-        self._tower = model.vision
+        self._tower, self._ops = model.vision, ops
         self._rows: dict[bytes, Tensor] = {}
 
     def update(self, plan: StepPlan) -> None:
@@ -30,7 +31,7 @@ class TileRowStore:
         for digest in plan.tiles_to_drop:
             self._rows.pop(digest, None)
         for tile in plan.tiles:
-            self._rows[tile.digest] = self._tower(tile, self._device)
+            self._rows[tile.digest] = self._tower(tile, self._device, self._ops)
 
     def shown(self, tiles: Sequence[tuple[int, TileRows]]) -> list[ShownRows]:
         """The rows of a batch (`Batch.tiles`)."""
