@@ -147,6 +147,8 @@ def check_for_model(options: UserOptions, model: ModelConfig) -> None:
 
     Raises ConfigError, UnsupportedError.
     """
+    if model.encoder is not None:
+        _check_encoded(options, model)
     share_of(model, Axis(0, options.tensor_parallel_size), options.enable_expert_parallel)
     wishes = {
         "quantization": options.quantization is not None and model.foreign is not None,
@@ -163,12 +165,40 @@ def check_for_model(options: UserOptions, model: ModelConfig) -> None:
             f"enable_lora is not there for {model.architecture}, whose layers are transformers'; merge the adapter "
             "into the checkpoint"
         )
-    reason = model.beside_ops or "keeps positions beside its keys"
+    reason = model.beside_ops or (
+        "keeps positions beside its keys"
+        if model.encoder is None
+        else "has keys of tokens and of an encoder in one cache"
+    )
     for name, wanted in wishes.items():
         if wanted:
             raise ConfigError(
                 f"{name}={getattr(options, name)!r} is not there for {model.architecture}, which {reason}; leave it out"
             )
+
+
+def _check_encoded(options: UserOptions, model: ModelConfig) -> None:
+    """Raises UnsupportedError: an option is not there for models with an encoder. ConfigError: a step is too small."""
+    missing = {
+        "tensor_parallel_size": options.tensor_parallel_size > 1,
+        "pipeline_parallel_size": options.pipeline_parallel_size > 1 or options.pipeline_layers is not None,
+        "enable_lora": options.enable_lora,
+        "speculative_config": options.speculative_config is not None,
+        "runner": options.runner == "pooling",
+        "convert": options.convert != "auto",
+    }
+    for name, wanted in missing.items():
+        if wanted:
+            raise UnsupportedError(
+                f"{name}={getattr(options, name)!r} is not there for {model.architecture}, whose decoder reads an encoder; "
+                "leave it out (data_parallel_size runs several engines)"
+            )
+    most = (options.max_model_len or model.max_position_embeddings) + model.num_encoder_slots(options.block_size)
+    if not options.enable_chunked_prefill and options.max_num_batched_tokens < most:
+        raise ConfigError(
+            f"without chunked prefill max_num_batched_tokens ({options.max_num_batched_tokens}) must be at least {most}: "
+            "the encoder's rows and the prompt are computed in one step; raise it"
+        )
 
 
 def _check_sleep_options(options: UserOptions) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from lullm.config.layer.encoder import EncoderConfig
 from lullm.config.layer.experts import ExpertsConfig
 from lullm.config.layer.recurrent import RecurrentConfig
 from lullm.config.rope import RopeConfig
@@ -179,6 +180,7 @@ class DecoderConfig:
         factors: of a family with attention and state spaces side by side.
         normed_stream: of a family whose norms begin the residual stream anew.
         shared_blocks: of a family whose attention and MLPs are the same in several layers.
+        encoder: whose rows every layer attends to, too, by heads of the layer's own; None: there is none.
         attention_soft_cap, final_soft_cap: `cap * tanh(x / cap)` of scores, and of logits; None: as they are.
     """
 
@@ -223,6 +225,7 @@ class DecoderConfig:
     factors: ParallelFactors | None = None
     normed_stream: NormedStream | None = None
     shared_blocks: SharedBlocksConfig | None = None
+    encoder: EncoderConfig | None = None
 
     @property
     def widest_row(self) -> int:

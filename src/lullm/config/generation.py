@@ -33,14 +33,24 @@ _VLLM = {name: getattr(SamplingParams(), name) for name in _PARAMS.values() if n
 class GenerationDefaults:
     """The defaults: `params` for requests that set nothing, `eos_token_ids` besides the config's own.
 
+    `suppressed_ids`, `begin_suppressed_ids`: tokens that the file forbids, anywhere and as the first of an output, as
+    transformers reads `suppress_tokens` and `begin_suppress_tokens`. Only models with an encoder heed them.
+
     `stated` names those of `params` that the model or an option has set; `generation_config="vllm"` sets all that draw.
     `"do_sample": false`, written out, means greedy.
     """
 
-    def __init__(self, stated: dict[str, Any], eos_token_ids: tuple[int, ...] = ()):
+    def __init__(
+        self,
+        stated: dict[str, Any],
+        eos_token_ids: tuple[int, ...] = (),
+        suppressed_ids: tuple[int, ...] = (),
+        begin_suppressed_ids: tuple[int, ...] = (),
+    ):
         self.params = SamplingParams(**stated)
         self.stated = frozenset(stated)
         self.eos_token_ids = eos_token_ids
+        self.suppressed_ids, self.begin_suppressed_ids = suppressed_ids, begin_suppressed_ids
 
     @classmethod
     def from_folder(cls, folder: Path, source: str = "auto", override: str | None = None) -> "GenerationDefaults":
@@ -64,7 +74,10 @@ class GenerationDefaults:
         if source != "auto":
             data = {} if source == "vllm" else _object_of_folder(path)
         stated = _VLLM if source == "vllm" else _stated(data, path)
-        return cls(stated | parse_override(override), eos_token_ids)
+        suppressed, begin = (
+            token_id_list(data.get(name), f"{path}: {name}") for name in ("suppress_tokens", "begin_suppress_tokens")
+        )
+        return cls(stated | parse_override(override), eos_token_ids, suppressed, begin)
 
 
 def left_open(defaults: dict[str, Any], stated: frozenset[str]) -> dict[str, Any]:

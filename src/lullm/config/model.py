@@ -32,6 +32,7 @@ from lullm.config.field import (
 from lullm.config.gguf.architecture import config_data
 from lullm.config.gguf.file import is_gguf, read_gguf
 from lullm.config.json_file import overridden, read_object
+from lullm.config.layer.encoder import EncoderConfig
 from lullm.config.pooling.architecture import split_architecture
 from lullm.config.pooling.pooler import PoolerConfig, TokenScore
 from lullm.config.rope import MOST_POSITIONS
@@ -42,6 +43,7 @@ from lullm.log import get_logger
 from lullm.types.layer_kind import FullAttention, KVHeads, LayerKind, SlidingWindow, attended_kind
 from lullm.types.parallel.placement import Axis
 from lullm.types.parallel.stage import PipelineStage
+from lullm.units import round_up
 
 logger = get_logger(__name__)
 
@@ -131,7 +133,8 @@ class ModelConfig:
         """Types of a quantized KV cache, by parts of their names, that cannot hold this model's cache."""
         if self.family.alibi_slopes:  # a position has 16 bits
             return "fp8", "int8"
-        return () if self.foreign is None and self.family.latent is None else ("fp8",)
+        is_plain = self.foreign is None and self.family.latent is None and self.encoder is None
+        return () if is_plain else ("fp8",)
 
     @property
     def stream_size(self) -> int:
@@ -143,6 +146,15 @@ class ModelConfig:
     def num_cache_sides(self) -> Literal[1, 2]:
         """Tensors of a layer-slot in the KV cache: keys and values, or latent vectors that are both."""
         return 2 if self.family.latent is None else 1
+
+    @property
+    def encoder(self) -> EncoderConfig | None:
+        """What reads an input beside the prompt; None: nothing."""
+        return self.family.encoder
+
+    def num_encoder_slots(self, block_size: int) -> int:
+        """The most places that an encoder's rows take in front of a sequence's tokens."""
+        return 0 if self.encoder is None else round_up(self.encoder.max_rows, block_size)
 
     @property
     def has_attention(self) -> bool:

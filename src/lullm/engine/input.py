@@ -13,6 +13,8 @@ from dataclasses import replace
 from lullm.config.model import ModelConfig
 from lullm.config.option.option import has_utf8
 from lullm.config.resolved import ResolvedConfig
+from lullm.engine.caller.prompt_form import cache_salt, prompt_field, suffix_of, text_or_ids, truncated
+from lullm.engine.encoder.inputs import EncoderInput
 from lullm.engine.lora.adapters import as_lora, check_enabled
 from lullm.engine.pooling.rules import check_generates, resolved_pooling
 from lullm.engine.vision.pictures import PictureInput
@@ -28,25 +30,31 @@ from lullm.types.lora.request import LoRARequest
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.reply.rules import ReplyRules
 from lullm.types.request import NO_TOKENS, Conversation, GenerateRequest, Input, Prompt, TextPair
-from lullm.types.sampling_params import OutputKind, SamplingParams, integers
+from lullm.types.sampling_params import OutputKind, SamplingParams
 from lullm.types.vision.tile import TilePlace
 
 _GRAMMAR_PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
-_PROMPT_KEYS = (
-    *("prompt", "prompt_token_ids", "split_special_tokens", "cache_salt", "suffix"),
-    *("multi_modal_data", "mm_processor_kwargs"),
-)
+Suppressed = tuple[tuple[int, ...], tuple[int, ...]]
+"""Tokens that are forbidden anywhere, and as the first of an output (`GenerateRequest`)."""
+NOTHING_SUPPRESSED: Suppressed = ((), ())
 
 
 class InputProcessor:
     """Renders, tokenizes and validates for one engine. Safe to call from several threads."""
 
     def __init__(
-        self, config: ResolvedConfig, model: ModelConfig, tokenizer: Tokenizer, eos_token_ids: tuple[int, ...]
+        self,
+        config: ResolvedConfig,
+        model: ModelConfig,
+        tokenizer: Tokenizer,
+        eos_token_ids: tuple[int, ...],
+        suppressed: Suppressed = NOTHING_SUPPRESSED,
     ) -> None:
         self._config = config
         self._model = model
         self._pictures = PictureInput(config, model, tokenizer)
+        self._encoder = None if model.encoder is None else EncoderInput(model.encoder)
+        self._suppressed = suppressed
         self._pairs = PairReader(tokenizer, model.pooler.pair_form if model.pooler else None)
         self._max_model_len = config.max_model_len
         self._vocab_size = model.vocab_size
@@ -108,11 +116,12 @@ class InputProcessor:
         check_generates(self._model)
         params = params.clone()  # the caller may change its object later, or since it was checked
         self._check_params(params)
-        text, token_ids, tiles = self._encoded(prompt, add_special_tokens=True, may_block=may_block)
+        own, encoded = (prompt, None) if self._encoder is None else self._heard(self._encoder, prompt, may_block)
+        text, token_ids, tiles = self._encoded(own, add_special_tokens=True, may_block=may_block)
         if params.truncate_prompt_tokens is not None:
             num_most = max(self._max_model_len - (params.max_tokens or 1), 1)
-            token_ids = _truncated(token_ids, params.truncate_prompt_tokens, num_most, tiles)
-        self._check_prompt(_prompt_field(prompt), token_ids, num_drawn=1)
+            token_ids = truncated(token_ids, params.truncate_prompt_tokens, num_most, tiles)
+        self._check_prompt(prompt_field(prompt), token_ids, num_drawn=1)
         reply = self._replies.rules(prompt, text or "") if isinstance(prompt, Conversation) else None
         if params.thinking_token_budget is not None and (reply is None or reply.thinking is None):
             raise InvalidRequestError(
@@ -131,10 +140,13 @@ class InputProcessor:
             end_token_ids=() if params.ignore_eos else self._end_ids(prompt),
             bad_words_ids=tuple(bad_words_ids(self._tokenizer, params.bad_words)) if params.bad_words else (),
             guide=guide,
-            cache_salt=_cache_salt(prompt),
+            cache_salt=cache_salt(prompt),
             reply=reply,
             lora=lora_request,
             tiles=tiles,
+            encoded=encoded,
+            suppressed_ids=self._suppressed[0],
+            begin_suppressed_ids=self._suppressed[1],
         )
 
     def _guide(self, params: SamplingParams, reply: ReplyRules | None, may_block: bool) -> Guide | None:
@@ -157,7 +169,7 @@ class InputProcessor:
             raise InvalidRequestError(_tools_error(str(error)), "tools") from None
 
     def _end_ids(self, prompt: Input) -> tuple[int, ...]:
-        if _suffix(prompt) is None:
+        if suffix_of(prompt) is None:
             return self._eos_token_ids
         return tuple(dict.fromkeys(self._eos_token_ids + self._tokenizer.infill().end))
 
@@ -167,10 +179,10 @@ class InputProcessor:
         pooling = resolved_pooling(self._model, params)
         text, token_ids, tiles = self._encoded(prompt, add_special_tokens=True, may_block=may_block)
         if params.truncate_prompt_tokens is not None:
-            token_ids = _truncated(token_ids, params.truncate_prompt_tokens, self._max_model_len, tiles)
-        self._check_prompt(_prompt_field(prompt), token_ids, num_drawn=0)
+            token_ids = truncated(token_ids, params.truncate_prompt_tokens, self._max_model_len, tiles)
+        self._check_prompt(prompt_field(prompt), token_ids, num_drawn=0)
         now = time.monotonic()
-        salt = _cache_salt(prompt)
+        salt = cache_salt(prompt)
         return GenerateRequest(
             request_id, text, token_ids, NO_TOKENS, 0, now, priority, pooling=pooling, cache_salt=salt, tiles=tiles
         )
@@ -184,12 +196,20 @@ class InputProcessor:
             InvalidRequestError: see `process`: the prompt's form, or the messages.
             WouldBlock: see `process`.
         """
-        return self._encoded(prompt, add_special_tokens, may_block)[1]
+        own: Input = prompt if self._encoder is None else self._encoder.split(prompt)[0]
+        return self._encoded(own, add_special_tokens, may_block)[1]
 
     def detokenize(self, token_ids: list[int]) -> str:
         """The text of `token_ids`, special tokens included. Raises InvalidRequestError: an id is not in the model."""
         self._check_ids("tokens", token_ids)
         return self._tokenizer.decode(token_ids, skip_special_tokens=False)
+
+    def _heard(self, encoder: EncoderInput, prompt: Input, may_block: bool) -> tuple[Input, TilePlace]:
+        """The decoder's prompt, and what the encoder reads."""
+        try:
+            return encoder.take(prompt, may_block)
+        except InvalidRequestError as error:
+            raise InvalidRequestError(str(error), error.param or prompt_field(prompt), error.code) from None
 
     def _encoded(
         self, prompt: Input, add_special_tokens: bool, may_block: bool
@@ -197,10 +217,12 @@ class InputProcessor:
         """The prompt's text if it has one, its token ids, and the tiles of its pictures."""
         try:
             prompt, pictures = self._pictures.take(prompt, may_block)
-            text, token_ids = self._text_and_ids(prompt, add_special_tokens, may_block)
+            # The prompt of a decoder begins with words of its own, spelled out.
+            adds = add_special_tokens and self._encoder is None
+            text, token_ids = self._text_and_ids(prompt, adds, may_block)
             return text, *self._pictures.place(token_ids, pictures)
         except InvalidRequestError as error:
-            raise InvalidRequestError(str(error), error.param or _prompt_field(prompt), error.code) from None
+            raise InvalidRequestError(str(error), error.param or prompt_field(prompt), error.code) from None
 
     def _text_and_ids(self, prompt: Input, add_special_tokens: bool, may_block: bool) -> tuple[str | None, list[int]]:
         """The prompt's token ids, and its text if it has one."""
@@ -212,8 +234,8 @@ class InputProcessor:
             options = self._replies.options(prompt)
             template = None if prompt.template is None else self._other_template(prompt.template)
             return self._tokenizer.encode_conversation(prompt.messages, options, splits, may_block, template)
-        text, token_ids, splits = _text_or_ids(prompt)
-        if (suffix := _suffix(prompt)) is not None and text is not None:
+        text, token_ids, splits = text_or_ids(prompt)
+        if (suffix := suffix_of(prompt)) is not None and text is not None:
             return text, self._tokenizer.encode_infill(text, suffix)
         if token_ids is None:
             assert text is not None
@@ -283,63 +305,3 @@ def _tools_error(message: str) -> str:
     first, _, _ = message.partition("\n")
     reason = _GRAMMAR_PLACE.sub("", first.removeprefix("structured_outputs: "))
     return f"tools: {reason}"
-
-
-def _prompt_field(prompt: Input) -> str:
-    """The field of a request that holds the prompt."""
-    return {Conversation: "messages", TextPair: "document"}.get(type(prompt), "prompt")
-
-
-def _text_or_ids(prompt: Prompt) -> tuple[str | None, list[int] | None, bool | None]:
-    """A caller's text and token ids, at least one of them; and whether special tokens in the text are plain text.
-
-    Raises InvalidRequestError: not a prompt.
-    """
-    if isinstance(prompt, str):
-        return prompt, None, None
-    if not isinstance(prompt, dict):
-        return None, _integers(prompt), None
-    unknown = sorted(str(key) for key, value in prompt.items() if key not in _PROMPT_KEYS and value is not None)
-    if unknown:
-        raise InvalidRequestError(f"a prompt dict holds {', '.join(_PROMPT_KEYS)}, not {', '.join(unknown)}", "prompt")
-    text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
-    if text is None and ids is None:
-        raise InvalidRequestError("a prompt dict needs 'prompt' or 'prompt_token_ids'; it has neither", "prompt")
-    if text is not None and not isinstance(text, str):
-        raise InvalidRequestError(f"prompt must be a string, not {type(text).__name__}", "prompt")
-    splits = prompt.get("split_special_tokens")
-    if splits is not None and (not isinstance(splits, bool) or ids is not None):
-        raise InvalidRequestError("split_special_tokens is True or False, and belongs to a prompt of text", "prompt")
-    return text, None if ids is None else _integers(ids), splits
-
-
-def _truncated(ids: list[int], num_kept: int, num_most: int, tiles: Sequence[TilePlace]) -> list[int]:
-    """The last `num_kept` tokens, or `num_most` if that is -1. Raises InvalidRequestError: they may cut a picture."""
-    if tiles:
-        raise InvalidRequestError("a prompt with pictures cannot be truncated", "truncate_prompt_tokens")
-    return ids[-(num_most if num_kept < 0 else num_kept) :]
-
-
-def _suffix(prompt: Input) -> str | None:
-    """The suffix. Raises InvalidRequestError: it is not text, or the prompt is not."""
-    suffix = prompt.get("suffix") if isinstance(prompt, dict) else None
-    if suffix is not None and not (isinstance(suffix, str) and isinstance(prompt, dict) and "prompt" in prompt):
-        raise InvalidRequestError("suffix is a text, and belongs to a prompt of text", "suffix")
-    return suffix
-
-
-def _cache_salt(prompt: Input) -> str:
-    """The cache salt. Raises InvalidRequestError: it is not text, or empty."""
-    salt = prompt.get("cache_salt") if isinstance(prompt, dict) else getattr(prompt, "cache_salt", None)
-    if salt is not None and (not isinstance(salt, str) or not salt):
-        raise InvalidRequestError("cache_salt must be a text that is not empty", "cache_salt")
-    return salt or ""
-
-
-def _integers(ids: object) -> list[int]:
-    token_ids = integers(ids)
-    if token_ids is None:
-        raise InvalidRequestError(
-            "a prompt is a string, a list of token ids, or a dict with prompt or prompt_token_ids", "prompt"
-        )
-    return token_ids

@@ -77,15 +77,21 @@ def draft_block_bytes(config: ResolvedConfig) -> int:
 def num_blocks_for_len(model: ModelConfig, block_size: int, dtype: str, num_tokens: int) -> int:
     """The fewest blocks with which a sequence can grow to `num_tokens` tokens: in each group all, or the window's.
 
+    Behind as many rows of an encoder as there may be.
+
     `dtype`: as in `kv_dtype`.
     """
-    return cache_layout_of(model, block_size, dtype).num_blocks_for_len(num_tokens, block_size)
+    num_slots = num_tokens + model.num_encoder_slots(block_size)
+    return cache_layout_of(model, block_size, dtype).num_blocks_for_len(num_slots, block_size)
 
 
 def max_len_within(model: ModelConfig, block_size: int, dtype: str, num_blocks: int, limit: int) -> int:
     """The longest sequence, in tokens up to `limit`, that can grow within `num_blocks` blocks."""
     layout, lens = cache_layout_of(model, block_size, dtype), range(1, limit + 1)
-    return bisect.bisect_right(lens, num_blocks, key=lambda length: layout.num_blocks_for_len(length, block_size))
+    num_slots = model.num_encoder_slots(block_size)
+    return bisect.bisect_right(
+        lens, num_blocks, key=lambda length: layout.num_blocks_for_len(length + num_slots, block_size)
+    )
 
 
 def num_host_blocks_within(config: ResolvedConfig, model: ModelConfig, num_blocks: int) -> int:

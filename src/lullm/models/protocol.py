@@ -1,13 +1,14 @@
 """Model: the worker's interface of a model of any family, built in any way."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
 from lullm.nn.context import StepContext
+from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.table import Ops
 from lullm.weights.rows.cut import Cut
 from lullm.weights.rule import WeightRules, on_stage
@@ -48,6 +49,18 @@ class Model(nn.Module):
         self.cuts: Mapping[str, Cut] = {}
         self.update_weights: Callable[[Iterable[tuple[str, Tensor]]], list[str]] | None = None
         self.vision: nn.Module | None = None
+
+    @property
+    def tile_reader(self) -> nn.Module | None:
+        """What reads tiles: called with (tile, device, ops), it gives their rows `[1 + K, R, H]`."""
+        return self.vision
+
+    def write_encoder(self, rows: Tensor, slots: Tensor, caches: Sequence[LayerCache], ops: Ops) -> None:
+        """Write the keys and values of an encoder's `rows [P, H]` into `slots [P]` of every layer's cache.
+
+        Only of models with `config.encoder`.
+        """
+        raise NotImplementedError(f"{self.config.architecture} has no encoder")
 
     @abstractmethod
     def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 
 from lullm.config.family.dense import LLAMA
 from lullm.config.family.family import Family
-from lullm.config.family.table import OUTSIDE, STYLES
+from lullm.config.family.table import ALL_STYLES, OUTSIDE
 from lullm.config.model import ModelConfig, Share
 from lullm.errors import ConfigError, UnsupportedError
 from lullm.models.protocol import Model
@@ -47,7 +47,7 @@ def register_model(architecture: str, builder: Builder, family: Family = LLAMA) 
     Raises:
         ConfigError: the architecture is one of lullm's own.
     """
-    if architecture in STYLES:
+    if architecture in ALL_STYLES:
         raise ConfigError(f"lullm has {architecture} itself; give your model's config.json another architecture")
     OUTSIDE[architecture] = family
     _OUTSIDE_BUILDERS[architecture] = builder
@@ -55,9 +55,9 @@ def register_model(architecture: str, builder: Builder, family: Family = LLAMA) 
 
 def builder_of(architecture: str) -> Builder:
     """Of one that is registered. Loads the module of its family."""
-    if architecture not in STYLES:
+    if architecture not in ALL_STYLES:
         return _OUTSIDE_BUILDERS[architecture]
-    module, _, name = STYLES[architecture].partition(":")
+    module, _, name = ALL_STYLES[architecture].partition(":")
     style_of: Callable[[ModelConfig], Style] = getattr(import_module(f"lullm.models.family.{module}"), name)
     return lambda config, dtype, max_model_len: style_of(config).build(config, dtype, max_model_len)
 

@@ -62,7 +62,7 @@ def apply_restrictions_(
 def forbidden_ids(
     draw: Draw, edits: LogitEdits, vocab_size: int, grammatical: Callable[[], list[int]] | None = None
 ) -> set[int]:
-    """The tokens that bad words and min_tokens forbid now; empty if no token would be left. Host only.
+    """The tokens that bad words, min_tokens and the model's files forbid now; empty if none would be left. Host only.
 
     Args:
         grammatical: returns the tokens that the draw's grammar allows; None: it has no grammar.
@@ -77,6 +77,9 @@ def forbidden_ids(
         )
     if draw.output_len < edits.min_tokens:
         ids.update(edits.end_token_ids)
+    ids.update(edits.suppressed_ids)
+    if draw.output_len == 0:
+        ids.update(edits.begin_suppressed_ids)
     ids = {token_id for token_id in ids if 0 <= token_id < vocab_size}
     if not ids:
         return ids

@@ -32,11 +32,14 @@ class BeamSearch:
 
     Args:
         max_output_len: tokens after which a hypothesis ends. end_token_ids: tokens that end it.
+        suppressed_ids, begin_suppressed_ids: tokens that are never offered, or not as the first.
     """
 
     params: SamplingParams
     end_token_ids: Collection[int]
     max_output_len: int
+    suppressed_ids: frozenset[int] = frozenset()
+    begin_suppressed_ids: frozenset[int] = frozenset()
     hypotheses: list[Hypothesis] = field(default_factory=list)
     is_done: bool = False
     _can_improve: bool = True
@@ -50,7 +53,9 @@ class BeamSearch:
     def of(cls, request: GenerateRequest, max_model_len: int) -> "BeamSearch":
         """The search that a request asks for. `max_model_len`: tokens of the longest sequence."""
         room = max_model_len - len(request.prompt_token_ids)
-        return cls(request.params, request.end_token_ids, min(request.params.max_tokens or room, room))
+        most = min(request.params.max_tokens or room, room)
+        suppressed = frozenset(request.suppressed_ids), frozenset(request.begin_suppressed_ids)
+        return cls(request.params, request.end_token_ids, most, *suppressed)
 
     @property
     def can_improve(self) -> bool:
@@ -69,7 +74,8 @@ class BeamSearch:
     @property
     def num_candidates(self) -> int:
         """Offers that are compared, and wanted from each beam: enough for `width` of them to live on if any can."""
-        return max(2, 1 + len(self.end_token_ids)) * self.width
+        num_suppressed = len(self.suppressed_ids | self.begin_suppressed_ids)
+        return max(2, 1 + len(self.end_token_ids)) * self.width + num_suppressed
 
     def advance(self, beams: Sequence[tuple[list[int], float, TokenLogprobs]]) -> list[Extension]:
         """Take one step.
@@ -82,11 +88,13 @@ class BeamSearch:
             The beams that live on, best first; none once `is_done`. `hypotheses` is then the answer, best first.
         """
         output_len = len(beams[0][0]) + 1
+        hidden = self.suppressed_ids | (self.begin_suppressed_ids if output_len == 1 else frozenset())
         offers = sorted(
             (
                 Extension(parent, token_id, total + logprob)
                 for parent, (_, total, best) in enumerate(beams)
                 for token_id, logprob, _ in best
+                if token_id not in hidden
             ),
             key=lambda offer: -offer.cumulative_logprob,
         )[: self.num_candidates]

@@ -148,7 +148,7 @@ class Intake:
                 return self._roster.end(seq, SequenceStatus.FINISHED_STOPPED)
             if params.stop_token_ids and token_id in params.stop_token_ids:
                 return self._roster.end(seq, SequenceStatus.FINISHED_STOPPED, token_id)
-        if output_len == params.max_tokens or num_known >= self._max_model_len:
+        if output_len == params.max_tokens or num_known - seq.num_encoder_slots >= self._max_model_len:
             self._roster.end(seq, SequenceStatus.FINISHED_LENGTH_CAPPED)
 
     def _accepted(self, drafts: Guesser, plan: StepPlan, result: StepResult) -> list[DrawnToken]:

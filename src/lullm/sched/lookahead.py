@@ -76,7 +76,8 @@ class Lookahead:
                 if member is None:
                     continue
                 group, seq = member
-                is_last = seq.output_len + 1 == group.request.params.max_tokens or len(seq) + 1 >= self._max_model_len
+                is_last = seq.output_len + 1 == group.request.params.max_tokens
+                is_last = is_last or seq.num_positions + 1 >= self._max_model_len
                 if not (is_last or seq.is_finished):
                     seq.add_pending()
         self._unmarked = None

@@ -196,11 +196,13 @@ class PlanBuilder:
             group.adapter_place,
             self._block_space.tiles.show(seq, start, end) if seq.tiles else (),
             shift_at(seq.tiles, start) if seq.tiles else 0,
+            seq.num_encoder_rows,
         )
 
     def _prompt_targets(self, group: SequenceGroup, seq: Sequence, start: int, end: int) -> PackedInts:
         """The prompt's tokens after the positions `start`..`end` - 1, if their log-probabilities are still wanted."""
-        is_wanted = len(group.prompt_logprobs) < seq.prompt_len - 1
+        is_wanted = len(group.prompt_logprobs) < len(group.request.prompt_token_ids) - 1
+        start = max(start, seq.num_encoder_slots)
         return pack(seq.token_ids[start + 1 : min(end + 1, seq.prompt_len)]) if is_wanted else b""
 
     def _draws(self, group: SequenceGroup, seq: Sequence, row: int) -> tuple[Draw, ...]:
@@ -223,6 +225,6 @@ class PlanBuilder:
         if params.edits is not None:
             self.reads_draws = self.reads_draws or params.reads_tokens or params.edits.min_tokens > 0
             if params.reads_tokens:
-                start = 0 if params.edits.reads_prompt else seq.prompt_len
+                start = seq.num_encoder_slots if params.edits.reads_prompt else seq.prompt_len
                 token_ids = pack(seq.token_ids[start:])
         return Draw(seq.seq_id, row, params, len(seq.token_ids) - seq.prompt_len, token_ids)

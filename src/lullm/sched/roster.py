@@ -8,7 +8,7 @@ from lullm.sched.beam import BeamSearch
 from lullm.sched.queue import Order
 from lullm.types.outputs import KV_CACHE_FULL, RequestMetrics
 from lullm.types.pooling.rows import PooledRows
-from lullm.types.request import GenerateRequest
+from lullm.types.request import GenerateRequest, num_encoder_slots, tiles_of
 from lullm.types.sequence import Sequence, SequenceGroup, SequenceStatus
 from lullm.types.step import DrawnToken
 
@@ -70,7 +70,7 @@ class Roster:
         group = SequenceGroup(request, [], RequestMetrics(request.arrival_time))
         if request.pooling is not None:
             group.pooled = PooledRows(request.pooling.kind, prompt_len)
-        leader = self._make(group, list(request.prompt_token_ids))
+        leader = self._make(group, [0] * self._num_encoder_slots(request) + request.prompt_token_ids)
         required = self._block_space.num_required_blocks(group)
         if required > self._block_space.num_blocks:
             raise InvalidRequestError(
@@ -167,9 +167,14 @@ class Roster:
 
     def _make(self, group: SequenceGroup, token_ids: list[int]) -> Sequence:
         request = group.request
-        seq = Sequence(self._num_seqs_made, len(group.seqs), token_ids, len(request.prompt_token_ids))
-        seq.cache_salt, seq.tiles = request.cache_salt, request.tiles
+        num_slots = self._num_encoder_slots(request)
+        seq = Sequence(self._num_seqs_made, len(group.seqs), token_ids, num_slots + len(request.prompt_token_ids))
+        seq.cache_salt, seq.tiles = request.cache_salt, tiles_of(request)
+        seq.num_encoder_slots = num_slots
         seq.adapter_digest = request.adapter_digest
         self._num_seqs_made += 1
         group.add(seq)
         return seq
+
+    def _num_encoder_slots(self, request: GenerateRequest) -> int:
+        return num_encoder_slots(request, self._block_space.block_size)

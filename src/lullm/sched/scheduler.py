@@ -277,9 +277,9 @@ class Scheduler:
     def _allocate(self, group: SequenceGroup) -> None:
         num_cached = self.block_space.allocate(group)
         if group.num_cached_tokens is None:
-            group.num_cached_tokens = num_cached
+            group.num_cached_tokens = max(num_cached - group.seqs[0].num_encoder_slots, 0)
             group.metrics.first_scheduled_time = self._clock()
-            self.stats.prompt_tokens += group.seqs[0].prompt_len
+            self.stats.prompt_tokens += len(group.request.prompt_token_ids)
 
     # -- preemption and ends -------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lullm.step.encoder.split import CROSS_GROUP
 from lullm.step.limits import StepLimits
 from lullm.step.vision.planes import plane_positions
 from lullm.types.draw import Draw
@@ -21,7 +22,8 @@ class Batch:
     per row, in order). `prompt_spans` are the spans that want prompt log-probabilities, with their first row.
     `pooled_rows`: (sequence, rows of the batch) of the spans that are pooled. `tiles`: rows of pictures, with the first
     row of their span. `planes`: positions in the place of `positions`, if the step shows pictures that have planes of
-    them. `adapters`: by token, the place of its adapter; None: the engine has none.
+    them. `adapters`: by token, the place of its adapter; None: the engine has none. `encoder_lens`: rows of an encoder
+    that the tokens of a span attend to; None: there is no encoder.
     """
 
     token_ids: np.ndarray  # [T] int64
@@ -38,6 +40,7 @@ class Batch:
     tiles: list[tuple[int, TileRows]]
     planes: np.ndarray | None = None  # [3, T] int64
     adapters: np.ndarray | None = None  # [T] int64
+    encoder_lens: np.ndarray | None = None  # [S] int64
 
     @property
     def wanted_rows(self) -> list[int]:
@@ -73,6 +76,9 @@ class BatchBuilder:
         self._table_width = limits.table_width
         self._has_adapters = limits.has_adapters
         self._token_groups = [group for group in range(len(limits.windows)) if group not in limits.state_groups]
+        self._has_encoder = limits.max_encoder_rows > 0
+        if self._has_encoder:
+            self._token_groups.remove(CROSS_GROUP)
         num_tokens, num_groups = limits.max_num_batched_tokens, len(limits.windows)
         self._token_ids = np.zeros(num_tokens, np.int64)
         self._positions = np.zeros(num_tokens, np.int64)
@@ -151,6 +157,7 @@ class BatchBuilder:
             adapters=_adapters(plan, query_lens) if self._has_adapters else None,
             tiles=tiles,
             planes=plane_positions(positions, of_planes) if of_planes else None,
+            encoder_lens=np.array([span.num_encoder_rows for span in plan.spans]) if self._has_encoder else None,
         )
 
     def _place(self, query_lens: list[int], context_lens: np.ndarray, num_tokens: int) -> None:

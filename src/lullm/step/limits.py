@@ -23,6 +23,7 @@ class StepLimits:
         feeds_back: their tokens may be pending, see `TokenFeedback`.
         has_adapters: spans may have adapters.
         has_planes: rows of pictures have planes of positions.
+        max_encoder_rows: of an encoder, in group `encoder.split.CROSS_GROUP`; 0: there is none.
     """
 
     max_num_seqs: int
@@ -37,6 +38,7 @@ class StepLimits:
     feeds_back: bool = False
     has_adapters: bool = False
     has_planes: bool = False
+    max_encoder_rows: int = 0
 
     @property
     def state_groups(self) -> tuple[int, ...]:
@@ -46,4 +48,5 @@ class StepLimits:
     def table_width(self, num_tokens: int) -> int:
         """Blocks in the longest table of a sequence of `num_tokens` tokens."""
         keeps_tokens = not self.num_state_blocks or 0 in self.num_state_blocks
-        return max(cdiv(num_tokens, self.block_size) if keeps_tokens else 0, *self.num_state_blocks, 0)
+        width = max(cdiv(num_tokens, self.block_size) if keeps_tokens else 0, *self.num_state_blocks, 0)
+        return max(width, cdiv(self.max_encoder_rows, self.block_size))

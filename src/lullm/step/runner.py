@@ -25,6 +25,8 @@ from lullm.sampling.masks import MaskMaker, StepGuides
 from lullm.sampling.sampler import Sampled, Sampler, greedy_tokens, is_plain
 from lullm.step.batch import Batch
 from lullm.step.block_move import BlockMoves, CachePools, StepMarks
+from lullm.step.encoder.split import NO_WRITES, EncoderWrites, split_plan
+from lullm.step.encoder.writer import EncoderWriter, with_slots
 from lullm.step.first_touch import FirstTouch
 from lullm.step.graphs import DecodeGraphs, DecodeOutput, StreamOutput, decode_sizes
 from lullm.step.input import InputBuilder, PreparedInput, StepInput
@@ -105,6 +107,10 @@ class ModelRunner:
         self._relay = relay
         self._tiles = TileRowStore(device, model, ops)
         self._share, self._share_ops = share, share.ops(ops)
+        self._encoder: EncoderWriter | None = None
+        if limits.max_encoder_rows:
+            self._encoder = EncoderWriter(device, ops, model, self._tiles)
+        self._block_size = limits.block_size
         self._moves = BlockMoves(device, ops, pools, limits.state_groups)
         self._first_touch: FirstTouch | None = None  # a device's memory is there from the start
         if not device.is_accelerator:
@@ -124,8 +130,11 @@ class ModelRunner:
 
     def launch(self, plan: StepPlan) -> Running[StepResult]:
         """Start a step, after the steps that were started before."""
+        writes = NO_WRITES
+        if self._encoder is not None:
+            plan, writes = split_plan(plan, self._block_size)
         prepared = self._inputs.prepare(plan) if plan.spans else None
-        work = self._device.start(lambda: self._move_and_compute(plan, prepared))
+        work = self._device.start(lambda: self._move_and_compute(plan, prepared, writes))
         return _RunningStep(work, self._device)
 
     def forget_tiles(self) -> None:
@@ -144,19 +153,25 @@ class ModelRunner:
                 self.graphs.capture(self._decode_sizes, self._inputs.clear_decodes)
 
     @torch.inference_mode()
-    def _move_and_compute(self, plan: StepPlan, prepared: PreparedInput | None) -> tuple[_Outcome, StepMarks]:
+    def _move_and_compute(
+        self, plan: StepPlan, prepared: PreparedInput | None, writes: EncoderWrites
+    ) -> tuple[_Outcome, StepMarks]:
         """The whole work of a step. Does not wait for an accelerator."""
         with self._scope():
             if self._adapters is not None:
                 for place, number in plan.adapters_to_place:
                     self._adapters.put(place, number)
             slot_mapping = None if prepared is None else prepared.batch.slot_mapping
+            if self._encoder is not None:
+                slot_mapping = with_slots(slot_mapping, writes)
             if slot_mapping is not None and self._first_touch is not None:
                 self._first_touch.before_writing(slot_mapping)
-            return self._moves.moving_blocks(plan, slot_mapping, lambda: self._compute_spans(plan, prepared))
+            return self._moves.moving_blocks(plan, slot_mapping, lambda: self._compute_spans(plan, prepared, writes))
 
-    def _compute_spans(self, plan: StepPlan, prepared: PreparedInput | None) -> _Outcome:
+    def _compute_spans(self, plan: StepPlan, prepared: PreparedInput | None, writes: EncoderWrites) -> _Outcome:
         self._tiles.update(plan)
+        if self._encoder is not None:
+            self._encoder.write(writes, self._kv_caches)
         if prepared is None:
             return _Outcome(None, {})
         is_last = self._relay.is_last

@@ -38,6 +38,7 @@ class StageShape:
         num_groups: KV cache groups of the model.
         num_adapted: `num_tokens` in an engine with adapters, otherwise 0.
         num_planed: `num_tokens` in a step that shows pictures with planes of positions, otherwise 0.
+        num_encoded: `num_spans` in an engine with an encoder, otherwise 0.
         is_decode: one token and one draw per span, the batch padded to `num_spans`.
     """
 
@@ -52,6 +53,7 @@ class StageShape:
     is_decode: bool = False
     num_adapted: int = 0
     num_planed: int = 0
+    num_encoded: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class StageParts(Generic[Array]):
     top_k: Array  # [N] int32
     query_starts: Array  # [S + 1] I
     context_lens: Array  # [S] I, 0: a padding row
+    encoder_lens: Array  # [E] I, see `Batch`; 0: a padding row
     block_tables: Array  # [G, S, M] I
 
 
@@ -130,5 +133,6 @@ def _sections(shape: StageShape, index_dtype: torch.dtype) -> dict[str, tuple[tu
         "top_k": ((draws,), torch.int32),
         "query_starts": ((spans + 1,), index_dtype),
         "context_lens": ((spans,), index_dtype),
+        "encoder_lens": ((shape.num_encoded,), index_dtype),
         "block_tables": ((groups, spans, shape.width), index_dtype),
     }

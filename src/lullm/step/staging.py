@@ -24,6 +24,8 @@ from lullm.ops.device_layout import DeviceLayout, new_semaphores
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.table import Ops
 from lullm.step.batch import Batch
+from lullm.step.encoder.layout import by_token
+from lullm.step.encoder.split import CROSS_GROUP
 from lullm.step.limits import StepLimits
 from lullm.step.stage_parts import StageBuffer, StageParts, StageShape, stage_bytes
 from lullm.types.draw import Draw, DrawParams
@@ -77,7 +79,7 @@ class Staging:
         max_width = limits.table_width(limits.max_model_len)
         num_draws = max(num_seqs, num_tokens)
         largest = (num_tokens, num_seqs, max_width, num_draws, num_draws, num_draws, num_tokens, self._num_groups)
-        shape = StageShape(*largest, num_adapted=self._num_adapted(num_tokens))
+        shape = StageShape(*largest, num_adapted=self._num_adapted(num_tokens), num_encoded=self._num_encoded(num_seqs))
         num_bytes = stage_bytes(replace(shape, num_planed=num_tokens * limits.has_planes), self._index_dtype)
         self._host = [device.staging((num_bytes,), torch.uint8) for _ in range(limits.max_in_flight)]
         self._host_stages = [StageBuffer.of_array(buffer.numpy(), self._index_dtype) for buffer in self._host]
@@ -87,7 +89,9 @@ class Staging:
         self._device_stage = StageBuffer.of_tensor(self._device, self._index_dtype)
         full = (self._num_groups, num_seqs, max_width)
         self._full_tables = torch.zeros(full, dtype=self._index_dtype, device=place)  # [G, S, M]
-        self._semaphores = new_semaphores(num_seqs, ops.semaphores_per_span, place)
+        # An encoder's rows are seen by spans of one token each.
+        num_spans = num_tokens if limits.max_encoder_rows else num_seqs
+        self._semaphores = new_semaphores(num_spans, ops.semaphores_per_span, place)
         # A batch of decodes mostly has the shape of the one before it: making a stage costs 20 us.
         self._last_decodes: list[Stage | None] = [None] * limits.max_in_flight
         self._last: list[Stage | None] = [None] * limits.max_in_flight  # whose contents a buffer has
@@ -137,7 +141,10 @@ class Staging:
         parts = self.parts_of(stage)
         prefill_lens = [query_len for query_len in batch.query_lens if query_len > 1]
         bounds = max(batch.query_lens), int(batch.context_lens.max()), prefill_lens
-        return StagedStep(parts, self._layouts(parts, parts.block_tables, *bounds))
+        layouts = self._layouts(parts, parts.block_tables, *bounds)
+        if self._limits.max_encoder_rows:
+            layouts[CROSS_GROUP] = by_token(layouts[CROSS_GROUP], batch.query_lens)
+        return StagedStep(parts, layouts)
 
     def decode_step(self, size: int) -> StagedStep:
         """The step of a batch of `size` decodes: the same memory every time."""
@@ -171,18 +178,22 @@ class Staging:
             num_groups=self._num_groups,
             num_adapted=self._num_adapted(batch.num_tokens),
             num_planed=0 if batch.planes is None else batch.num_tokens,
+            num_encoded=self._num_encoded(batch.num_spans),
         )
 
     def _decode_shape(self, size: int, width: int) -> StageShape:
         sources, groups = self._num_sources(size), self._num_groups
         shape = StageShape(size, size, width, 0, size, num_sources=sources, num_groups=groups, is_decode=True)
-        return replace(shape, num_adapted=self._num_adapted(size))
+        return replace(shape, num_adapted=self._num_adapted(size), num_encoded=self._num_encoded(size))
 
     def _num_sources(self, num_tokens: int) -> int:
         return num_tokens if self._limits.feeds_back else 0
 
     def _num_adapted(self, num_tokens: int) -> int:
         return num_tokens if self._limits.has_adapters else 0
+
+    def _num_encoded(self, num_spans: int) -> int:
+        return num_spans if self._limits.max_encoder_rows else 0
 
     def _next_decodes(self, batch: Batch) -> Stage:
         """A stage for a batch of decodes, in the next buffer."""
@@ -216,8 +227,8 @@ class Staging:
         max_query_len: int,
         max_context_len: int,
         prefill_lens: Sequence[int] = (),
-    ) -> Sequence[DeviceLayout]:
-        return [
+    ) -> list[DeviceLayout]:
+        layouts = [
             DeviceLayout(
                 query_starts=parts.query_starts,
                 context_lens=parts.context_lens,
@@ -237,6 +248,11 @@ class Staging:
                 zip(block_tables, parts.slot_mapping, self._limits.windows, strict=True)
             )
         ]
+        if most := self._limits.max_encoder_rows:
+            # of decodes; `by_token` makes spans of one token of others
+            cross = replace(layouts[CROSS_GROUP], context_lens=parts.encoder_lens, max_context_len=most)
+            layouts[CROSS_GROUP] = cross
+        return layouts
 
 
 def _write(arrays: StageParts[np.ndarray], batch: Batch, is_kept: bool) -> None:
@@ -248,6 +264,8 @@ def _write(arrays: StageParts[np.ndarray], batch: Batch, is_kept: bool) -> None:
     arrays.slot_mapping[:, num_tokens:] = -1
     arrays.block_tables[:, :num_spans] = batch.block_tables
     _copy(arrays.context_lens, batch.context_lens, padding=0)
+    if batch.encoder_lens is not None:
+        _copy(arrays.encoder_lens, batch.encoder_lens, padding=0)
     if is_kept:
         return
     if num_tokens == num_spans:  # padding rows have one token, too

@@ -23,7 +23,8 @@ class LogitEdits(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Changes of logits before a token is chosen: penalties, bias, allowed and forbidden tokens, a grammar, a budget.
 
     The meanings are those of `SamplingParams`. `end_token_ids` are the tokens that `min_tokens` forbids (end of
-    sequence and stop tokens); `bad_words_ids` are the bad words as token sequences.
+    sequence and stop tokens); `bad_words_ids` are the bad words as token sequences. `suppressed_ids` are always
+    forbidden, `begin_suppressed_ids` as the first output token (`GenerateRequest`).
     """
 
     presence_penalty: float = 0.0
@@ -36,6 +37,8 @@ class LogitEdits(msgspec.Struct, frozen=True, array_like=True, gc=False):
     allowed_token_ids: tuple[int, ...] | None = None
     guide: Guide | None = None
     thinking: ThinkingBudget | None = None
+    suppressed_ids: tuple[int, ...] = ()
+    begin_suppressed_ids: tuple[int, ...] = ()
 
     @property
     def reads_tokens(self) -> bool:
@@ -110,6 +113,8 @@ def draw_params(request: GenerateRequest, seq_index: int) -> DrawParams:
         allowed_token_ids=None if params.allowed_token_ids is None else tuple(params.allowed_token_ids),
         guide=request.guide,
         thinking=_thinking_budget(request),
+        suppressed_ids=request.suppressed_ids,
+        begin_suppressed_ids=request.begin_suppressed_ids,
     )
     return DrawParams(
         seed=request.seed,

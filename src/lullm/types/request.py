@@ -10,6 +10,7 @@ from lullm.types.pooling.params import Pooling
 from lullm.types.reply.rules import CallRules, ReplyRules
 from lullm.types.sampling_params import OutputKind, SamplingParams
 from lullm.types.vision.tile import TilePlace
+from lullm.units import round_up
 
 
 class TextPrompt(TypedDict):
@@ -85,7 +86,8 @@ class GenerateRequest:
     `cache_salt`: only requests with the same salt share cached prefixes. `reply`: how the answer to a conversation is
     read; None: as text. `lora`: the adapter to compute with; `adapter`: the number that the engine gives it, 0: none;
     `adapter_digest`: of its content; empty before the engine has it: of any. `tiles`: of the prompt's pictures, in
-    order.
+    order. `encoded`: what an encoder reads; its rows stand before the prompt, and are no part of it. `suppressed_ids`,
+    `begin_suppressed_ids`: tokens that the model's files forbid, anywhere and as the first of an output.
     """
 
     request_id: str
@@ -105,6 +107,19 @@ class GenerateRequest:
     adapter: int = 0
     adapter_digest: bytes = b""
     tiles: tuple[TilePlace, ...] = ()
+    encoded: TilePlace | None = None
+    suppressed_ids: tuple[int, ...] = ()
+    begin_suppressed_ids: tuple[int, ...] = ()
+
+
+def tiles_of(request: GenerateRequest) -> tuple[TilePlace, ...]:
+    """The tiles of its sequences: pictures, or what an encoder reads."""
+    return request.tiles if request.encoded is None else (request.encoded,)
+
+
+def num_encoder_slots(request: GenerateRequest, block_size: int) -> int:
+    """The places of an encoder's rows before the prompt: whole blocks, so that the prompt begins a block."""
+    return 0 if request.encoded is None else round_up(request.encoded.num_rows, block_size)
 
 
 NO_TOKENS = SamplingParams(output_kind=OutputKind.FINAL_ONLY)

@@ -50,6 +50,9 @@ class Sequence:
     `num_computed_tokens` tokens have their KV in the cache, or get it in a step that is planned. The last `num_pending`
     tokens are PENDING_TOKEN: planned steps draw them. `index` numbers the sequence within its group. Only beams have
     `cumulative_logprob`. `cache_salt`, `adapter_digest`, `tiles`: the request's.
+
+    `num_encoder_slots`: the first places, in whole blocks, hold an encoder's rows. They count as computed tokens and as
+    part of the prompt; their ids mean nothing.
     """
 
     seq_id: int
@@ -64,6 +67,7 @@ class Sequence:
     cache_salt: str = ""
     adapter_digest: bytes = b""
     tiles: tuple[TilePlace, ...] = ()
+    num_encoder_slots: int = 0
     # Made once, since it is the same at every step.
     draw_params: DrawParams | None = None
 
@@ -79,6 +83,16 @@ class Sequence:
     def output_len(self) -> int:
         """Tokens generated so far, pending ones included."""
         return len(self.token_ids) - self.prompt_len
+
+    @property
+    def num_encoder_rows(self) -> int:
+        """Rows of an encoder in the first places."""
+        return self.tiles[0].num_rows if self.num_encoder_slots else 0
+
+    @property
+    def num_positions(self) -> int:
+        """Tokens that count to the model's length: all but an encoder's rows."""
+        return len(self.token_ids) - self.num_encoder_slots
 
     @property
     def num_uncomputed_tokens(self) -> int:
@@ -176,7 +190,7 @@ class SequenceGroup:
 
     def forget_partial_prompt(self) -> None:
         """The sequences are computed again: drop the results of prompt rows, unless they are complete."""
-        if len(self.prompt_logprobs) < self.seqs[0].prompt_len - 1:
+        if len(self.prompt_logprobs) < len(self.request.prompt_token_ids) - 1:
             self.prompt_logprobs.clear()
         if self.pooled is not None:
             self.pooled.clear()

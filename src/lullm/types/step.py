@@ -46,6 +46,8 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     caller. Their hidden states are summed, or the results of the model's head for them. `adapter_place`: the place of
     the adapter that all tokens are computed with; NO_PLACE: none. `tiles`: rows of pictures in place of tokens.
     `shift`: what the rotation adds to the positions of tokens, up to the end of the first tile (`lullm.types.vision`).
+    `num_encoder_rows`: rows of an encoder that stand in the sequence's first blocks (`Sequence.num_encoder_slots`), and
+    to which its tokens attend, too; `tiles` are then what the encoder reads.
     """
 
     seq_id: int
@@ -59,6 +61,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     adapter_place: int = NO_PLACE
     tiles: tuple[TileRows, ...] = ()
     shift: int = 0
+    num_encoder_rows: int = 0
 
     @property
     def num_tokens(self) -> int:

@@ -92,19 +92,24 @@ class WorkerSetup:
             kv_caches[0] if place is None else _share_of(kv_caches, layout, place, model_config.kv_heads(layer))
             for layer, place in enumerate(layout.places)
         ]
+        encoder = model_config.encoder
+        if encoder is not None:  # its rows are a group of their own in a step (`step.encoder.split`)
+            assert len(layout.groups) == 1, "all layers attend to all tokens"
+        groups = layout.groups * (1 if encoder is None else 2)
         limits = StepLimits(
             config.max_num_seqs,
             config.max_num_batched_tokens,
             config.max_model_len,
             config.block_size,
-            tuple(group.window for group in layout.groups),
-            tuple(number for number, group in enumerate(layout.groups) if group.is_chunked),
-            tuple(group.num_state_blocks for group in layout.groups),
-            tuple(group.num_shares for group in layout.groups),
+            tuple(group.window for group in groups),
+            tuple(number for number, group in enumerate(groups) if group.is_chunked),
+            tuple(group.num_state_blocks for group in groups),
+            tuple(group.num_shares for group in groups),
             max_in_flight=config.max_in_flight,
             feeds_back=config.feeds_back,
             has_adapters=adapters is not None,
             has_planes=model_config.vision is not None and bool(model_config.vision.axes),
+            max_encoder_rows=0 if encoder is None else encoder.max_rows,
         )
         rows = config.max_num_batched_tokens, model_config.stream_size
         relay = Relay(self.seat.pipeline, model_config.stage, rows, self.dtype, self.device.torch_device)

@@ -19,6 +19,7 @@ from lullm.types.step import Span, StepPlan
 from lullm.types.vision.tile import Tile
 from lullm.units import GIB, MIB, cdiv, format_bytes
 from lullm.worker.kv_pools import KVPools, loose_blocks
+from lullm.worker.probe import behind_encoder, largest_input
 from lullm.worker.setup import WorkerSetup
 
 logger = get_logger(__name__)
@@ -86,6 +87,8 @@ def _profile(setup: WorkerSetup, model: Model, query_len: int) -> int:
         spans.append(Span(number, 0, tokens, blocks, draws, pooled_rows=(query_len - 1, query_len) if pools else None))
     vision = setup.model_config.vision
     tiles = [] if vision is None else [_largest_tile(vision, config.max_model_len)]
+    if (encoder := setup.model_config.encoder) is not None:
+        tiles, spans = [largest_input(encoder)], behind_encoder(setup, spans)
     return setup.device.peak_bytes(lambda: runner.launch(StepPlan(spans, tiles=tiles)).result())
 
 
@@ -107,7 +110,7 @@ def measure_speeds(setup: WorkerSetup, runner: ModelRunner, pools: KVPools, num_
     blocks = range(min(cdiv(num_tokens, config.block_size), pools.host[0].num_blocks))
     pairs = [(block_id, block_id) for block_id in blocks]
     tables = _tables(setup, range(cdiv(num_tokens, config.block_size)))
-    prompt = Span(0, 0, pack([0] * num_tokens), tables)
+    [prompt] = behind_encoder(setup, [Span(0, 0, pack([0] * num_tokens), tables)])
     for _ in range(num_runs):
         result = runner.launch(StepPlan([prompt])).result()
         swap_s = _time_swap(setup, pools, num_slots, pairs)

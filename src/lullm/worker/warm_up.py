@@ -17,6 +17,7 @@ from lullm.types.draw import Draw, DrawParams
 from lullm.types.packed import pack
 from lullm.types.step import Span, StepPlan
 from lullm.worker.kv_pools import KVPools, loose_blocks
+from lullm.worker.probe import behind_encoder
 from lullm.worker.setup import WorkerSetup
 
 logger = get_logger(__name__)
@@ -90,4 +91,5 @@ def _span(setup: WorkerSetup, num_tokens: int, params: DrawParams | None) -> Spa
     tokens = pack([0] * num_tokens)
     if params is None:
         return Span(0, 0, tokens, tables, pooled_rows=(last, num_tokens))
-    return Span(0, 0, tokens, tables, (Draw(0, last, params),))
+    [span] = behind_encoder(setup, [Span(0, 0, tokens, tables, (Draw(0, last, params),))])
+    return span

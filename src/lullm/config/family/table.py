@@ -1,6 +1,7 @@
 """The families by the architectures of a `config.json`: lullm's own, and those that other packages bring."""
 
 from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
+from lullm.config.family.encoder_decoder import WHISPER
 from lullm.config.family.experts.gpt_oss import GPT_OSS
 from lullm.config.family.experts.laguna import LAGUNA
 from lullm.config.family.experts.llama4 import LLAMA4
@@ -184,6 +185,13 @@ _ROWS: dict[str, tuple[Family, str]] = {
 FAMILIES = {name: family for name, (family, _) in _ROWS.items()}
 STYLES = {name: style for name, (_, style) in _ROWS.items()}
 
+_ENCODED_ROWS: dict[str, tuple[Family, str]] = {
+    "WhisperForConditionalGeneration": (WHISPER, "encoded.whisper:whisper_style"),
+}
+"""The same of decoders beside encoders, which no text alone runs."""
+ENCODED_FAMILIES = {name: family for name, (family, _) in _ENCODED_ROWS.items()}
+ALL_STYLES = STYLES | {name: style for name, (_, style) in _ENCODED_ROWS.items()}
+
 OUTSIDE: dict[str, Family] = {}
 """Families of models outside the tree; see `models.registry.register_model`."""
 
@@ -193,7 +201,7 @@ ENTRY_POINTS = "lullm.models"
 
 def is_known(architecture: str) -> bool:
     """Whether lullm, or an installed package, has this architecture. Raises ModelLoadError as `family_of` does."""
-    if architecture in FAMILIES or architecture in OUTSIDE or architecture in TEXT_MODELS:
+    if architecture in ALL_STYLES or architecture in OUTSIDE or architecture in TEXT_MODELS:
         return True
     from importlib.metadata import entry_points  # it takes 10 ms, and most models are known
 
@@ -217,9 +225,9 @@ def is_known(architecture: str) -> bool:
 def family_of(architecture: str) -> Family:
     """Raises ModelLoadError: no family has this architecture, or its entry point fails."""
     if not is_known(architecture) or architecture in TEXT_MODELS:
-        known = ", ".join(sorted({*FAMILIES, *OUTSIDE}))
+        known = ", ".join(sorted({*ALL_STYLES, *OUTSIDE}))
         raise ModelLoadError(
             f"the architecture {architecture!r} is not supported; known are: {known}; "
             "others run by the code of transformers, if it has them: install lullm[transformers], model_impl='auto'"
         )
-    return FAMILIES.get(architecture) or OUTSIDE[architecture]
+    return FAMILIES.get(architecture) or ENCODED_FAMILIES.get(architecture) or OUTSIDE[architecture]

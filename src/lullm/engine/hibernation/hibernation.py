@@ -229,7 +229,8 @@ class Hibernation:
         returning, texts = [], []
         for each in queue.unfinished:
             request = self._with_adapter(build_request(each.request, shift_s))
-            group, search = build_group(request, each.group, shift_s, self.config.max_model_len, self.model.vocab_size)
+            sizes = self.config.max_model_len, self.model.vocab_size, self.config.block_size
+            group, search = build_group(request, each.group, shift_s, *sizes)
             returning.append(Returning(group, search, each.group))
             texts.append(self._restored_texts(group, each.texts))
         if len({each.group.request_id for each in returning}) < len(returning):

@@ -47,6 +47,9 @@ class WireRequest(Message):
     lora: tuple[str, int, str] | None = None
     adapter_digest: bytes = b""
     tiles: tuple[TilePlace, ...] = ()
+    encoded: TilePlace | None = None
+    suppressed_ids: tuple[int, ...] = ()
+    begin_suppressed_ids: tuple[int, ...] = ()
 
 
 class WireRows(Message):

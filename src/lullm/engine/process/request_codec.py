@@ -37,6 +37,9 @@ def encode_request(request: GenerateRequest) -> WireRequest:
         lora=None if request.lora is None else dataclasses.astuple(request.lora),
         adapter_digest=request.adapter_digest,
         tiles=request.tiles,
+        encoded=request.encoded,
+        suppressed_ids=request.suppressed_ids,
+        begin_suppressed_ids=request.begin_suppressed_ids,
     )
 
 
@@ -62,6 +65,9 @@ def decode_request(wire: WireRequest) -> GenerateRequest:
         lora=None if wire.lora is None else LoRARequest(*wire.lora),
         adapter_digest=wire.adapter_digest,
         tiles=wire.tiles,
+        encoded=wire.encoded,
+        suppressed_ids=wire.suppressed_ids,
+        begin_suppressed_ids=wire.begin_suppressed_ids,
     )
 
 

@@ -15,7 +15,7 @@ from lullm.config.model import ModelConfig
 from lullm.config.pooling.use import with_use
 from lullm.config.resolved import ResolvedConfig
 from lullm.config.vision.setting import with_settings
-from lullm.engine.input import InputProcessor
+from lullm.engine.input import NOTHING_SUPPRESSED, InputProcessor, Suppressed
 from lullm.engine.start.draft import check_tokens, with_draft
 from lullm.errors import ConfigError
 from lullm.models.fallback.choice import read_model_config
@@ -34,6 +34,7 @@ class OpenedModel:
         default_params: from its generation_config.json.
         stated_params: the names of those that it, or an option, sets.
         eos_token_ids: from all files.
+        suppressed: tokens that generation_config.json forbids to a model with an encoder.
     """
 
     folder: Path
@@ -43,10 +44,11 @@ class OpenedModel:
     default_params: SamplingParams
     stated_params: frozenset[str]
     eos_token_ids: tuple[int, ...]
+    suppressed: Suppressed = NOTHING_SUPPRESSED
 
     def input_processor(self, config: ResolvedConfig) -> InputProcessor:
         """The input processor of an engine that runs with `config`."""
-        return InputProcessor(config, self.model_config, self.tokenizer, self.eos_token_ids)
+        return InputProcessor(config, self.model_config, self.tokenizer, self.eos_token_ids, self.suppressed)
 
 
 def open_model(config: EngineConfig) -> OpenedModel:
@@ -76,7 +78,10 @@ def open_model(config: EngineConfig) -> OpenedModel:
     if tokenizer.eos_token_id is not None:
         eos_token_ids += (tokenizer.eos_token_id,)
     ends = tuple(dict.fromkeys(eos_token_ids))
-    return OpenedModel(folder, resolved, model, tokenizer, defaults.params, defaults.stated, ends)
+    suppressed = NOTHING_SUPPRESSED
+    if model.encoder is not None:
+        suppressed = defaults.suppressed_ids, defaults.begin_suppressed_ids
+    return OpenedModel(folder, resolved, model, tokenizer, defaults.params, defaults.stated, ends, suppressed)
 
 
 def _with_settings(model: ModelConfig, settings: dict[str, Any]) -> ModelConfig:

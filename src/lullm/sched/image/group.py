@@ -15,7 +15,7 @@ from lullm.sched.beam import BeamSearch
 from lullm.types.draw import draw_params
 from lullm.types.outputs import LogprobRows, RequestMetrics
 from lullm.types.pooling.rows import PooledRows
-from lullm.types.request import GenerateRequest
+from lullm.types.request import GenerateRequest, num_encoder_slots, tiles_of
 from lullm.types.sequence import Hypothesis, Sequence, SequenceGroup, SequenceStatus
 
 Place = Literal["waiting", "running", "swapped"]
@@ -96,7 +96,7 @@ def new_group_image(request: GenerateRequest) -> GroupImage:
 
 
 def build_group(
-    request: GenerateRequest, image: GroupImage, shift_s: float, max_model_len: int, vocab_size: int
+    request: GenerateRequest, image: GroupImage, shift_s: float, max_model_len: int, vocab_size: int, block_size: int
 ) -> tuple[SequenceGroup, BeamSearch | None]:
     """The group, whose sequences have no ids and no blocks yet, and its beam search.
 
@@ -120,7 +120,7 @@ def build_group(
         if image.beam is not None:
             search.go_on(image.beam.hypotheses, image.beam.can_improve)
     for of_seq in image.seqs:
-        seq = _build_sequence(request, of_seq, max_model_len, vocab_size)
+        seq = _build_sequence(request, of_seq, max_model_len, vocab_size, block_size)
         if of_seq.has_drawn:
             seq.draw_params = draw_params(request, seq.index) if search is None else search.draw_params
         group.add(seq)
@@ -137,9 +137,13 @@ def build_group(
     return group, search
 
 
-def _build_sequence(request: GenerateRequest, image: SequenceImage, max_model_len: int, vocab_size: int) -> Sequence:
+def _build_sequence(
+    request: GenerateRequest, image: SequenceImage, max_model_len: int, vocab_size: int, block_size: int
+) -> Sequence:
     token_ids = request.prompt_token_ids + image.token_ids
     is_known = all(0 <= token_id < vocab_size for token_id in token_ids) and 0 < len(token_ids) <= max_model_len
+    num_slots = num_encoder_slots(request, block_size)
+    token_ids = [0] * num_slots + token_ids
     status = SequenceStatus.__members__.get(image.status)
     if not is_known or status is None or not 0 <= image.num_computed_tokens <= len(token_ids):
         raise HibernationError(f"request {request.request_id!r} has a sequence that no engine can have made")
@@ -149,12 +153,13 @@ def _build_sequence(request: GenerateRequest, image: SequenceImage, max_model_le
         seq_id=-1,
         index=image.index,
         token_ids=token_ids,
-        prompt_len=len(request.prompt_token_ids),
+        prompt_len=num_slots + len(request.prompt_token_ids),
         status=status,
         num_computed_tokens=image.num_computed_tokens,
         stop_reason=image.stop_reason,
         cumulative_logprob=image.cumulative_logprob,
         cache_salt=request.cache_salt,
         adapter_digest=request.adapter_digest,
-        tiles=request.tiles,
+        tiles=tiles_of(request),
+        num_encoder_slots=num_slots,
     )

@@ -21,7 +21,7 @@ class TileRowStore:
 
     def __init__(self, device: Device, model: Model, ops: Ops):
         self._device = device.torch_device
-        self._tower, self._ops = model.vision, ops
+        self._tower, self._ops = model.tile_reader, ops
         self._rows: dict[bytes, Tensor] = {}
 
     def update(self, plan: StepPlan) -> None:
@@ -41,6 +41,10 @@ class TileRowStore:
             ShownRows(first_row + tile.row, self._rows[tile.digest][:, tile.first : tile.first + tile.num_rows])
             for first_row, tile in tiles
         ]
+
+    def rows(self, shown: TileRows) -> Tensor:
+        """Rows `[R, H]` of one tile."""
+        return self._rows[shown.digest][0, shown.first : shown.first + shown.num_rows]
 
     def forget(self) -> None:
         """Release the memory of all rows; no step runs."""

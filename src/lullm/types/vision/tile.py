@@ -1,4 +1,4 @@
-"""Tiles: what a vision tower reads at once, their places in a prompt, and what of them a step shows.
+"""Tiles: what a vision tower or an encoder reads at once, their places in a prompt, and what of them a step shows.
 
 A picture is one tile or several (`lullm.vision`). A tile takes the places of consecutive tokens of a prompt, as many as
 its shape gives.
@@ -16,7 +16,11 @@ import msgspec
 
 
 class Tile(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A rectangle of a picture. `digest`: its name, a hash of shape and pixels. `pixels`: RGB, `[height, width, 3]`."""
+    """A rectangle of a picture. `digest`: its name, a hash of shape and pixels. `pixels`: RGB, `[height, width, 3]`.
+
+    An encoder's tile holds numbers of 4 bytes, `[height, width]`: float32 features of a sound, a row per mel band
+    (`lullm.audio.features`), or one row of int32 token ids.
+    """
 
     digest: bytes
     height: int

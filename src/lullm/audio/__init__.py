@@ -1,0 +1,3 @@
+"""Sounds: from bytes to samples (`source`, `wave`), at another rate (`resampling`), to the `features` that an encoder
+reads. `windows`: a long sound in pieces.
+"""

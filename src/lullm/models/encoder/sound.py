@@ -1,0 +1,52 @@
+"""SoundEncoder: from the log-mel features of a sound to rows (Whisper, https://arxiv.org/abs/2212.04356)."""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lullm.config.layer.encoder import EncoderConfig
+from lullm.models.encoder.layers import EncoderLayer
+from lullm.models.vision.embedding import Positions
+from lullm.nn.linear import meta_parameter
+from lullm.nn.norm import LayerNorm
+from lullm.ops.table import Ops
+from lullm.types.vision.tile import Tile
+
+_WIDTH = 3
+
+
+class Convolution(nn.Module):
+    """Over three frames each, every `stride` frames."""
+
+    def __init__(self, num_inputs: int, num_outputs: int, stride: int, dtype: torch.dtype):
+        super().__init__()
+        self.stride = stride
+        self.weight = meta_parameter((num_outputs, num_inputs, _WIDTH), dtype)
+        self.bias = meta_parameter((num_outputs,), dtype)
+
+    def forward(self, x: Tensor) -> Tensor:  # [in, frames] -> [out, frames / stride]
+        return functional.conv1d(x[None], self.weight, self.bias, self.stride, padding=_WIDTH // 2)[0]
+
+
+class SoundEncoder(nn.Module):
+    """Two convolutions, positions, layers, a norm."""
+
+    def __init__(self, config: EncoderConfig, size: int, dtype: torch.dtype):
+        super().__init__()
+        self.dtype = dtype
+        self.conv1 = Convolution(config.num_mels, size, 1, dtype)
+        self.conv2 = Convolution(size, size, 2, dtype)
+        self.embed_positions = Positions(config.max_rows, size, dtype)
+        self.layers = nn.ModuleList(EncoderLayer(config, size, dtype) for _ in range(config.num_layers))
+        self.layer_norm = LayerNorm(size, config.layer_norm_eps, dtype)
+
+    def forward(self, tile: Tile, device: torch.device, ops: Ops) -> Tensor:  # [1, R, H]
+        """The rows of a sound, see `Model.tile_reader`."""
+        features = np.frombuffer(tile.pixels, np.float32).reshape(tile.height, tile.width).copy()
+        x = torch.from_numpy(features).to(device, self.dtype)
+        x = functional.gelu(self.conv2(functional.gelu(self.conv1(x))))
+        x = x.T + self.embed_positions.weight
+        for layer in self.layers:
+            x = layer(x, ops)
+        return self.layer_norm(x, ops)[None]

@@ -1,0 +1,1 @@
+"""An encoder's rows in a step: `split` takes them out of the plan, `writer` puts them into the cache."""
