@@ -14,7 +14,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = [
     "units", "errors", "log", "machine",
     "types", "config",
-    "text", "vision", "kv", "sched", "draw", "metrics",
+    "text", "vision", "audio", "kv", "sched", "draw", "metrics",
     "arena", "collective", "ops", "nn", "weights", "models",
     "device", "sampling", "step", "worker",
     "executor", "engine",

@@ -32,7 +32,8 @@ def moved(old, new):
     returning = []
     for group, image in found:
         image = through_bytes(image, GroupImage)
-        built, search = build_group(group.request, image, 0.0, new.limits.max_model_len, VOCAB_SIZE, BLOCK_SIZE)
+        sizes = new.limits.max_model_len, VOCAB_SIZE, new.block_space.block_size
+        built, search = build_group(group.request, image, 0.0, *sizes)
         returning.append(Returning(built, search, image))
     room = find_room(new.scheduler, returning, blocks)
     used = new.block_space.images.begin(blocks, room.device, room.host)

@@ -1,3 +1,1 @@
-"""Sounds: from bytes to samples (`source`, `wave`), at another rate (`resampling`), to the `features` that an encoder
-reads. `windows`: a long sound in pieces.
-"""
+"""Sounds: samples at another rate (`resampling`), and the `features` that an encoder reads of them."""

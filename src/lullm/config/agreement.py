@@ -165,11 +165,10 @@ def check_for_model(options: UserOptions, model: ModelConfig) -> None:
             f"enable_lora is not there for {model.architecture}, whose layers are transformers'; merge the adapter "
             "into the checkpoint"
         )
-    reason = model.beside_ops or (
-        "keeps positions beside its keys"
-        if model.encoder is None
-        else "has keys of tokens and of an encoder in one cache"
-    )
+    of_cache = "keeps positions beside its keys"
+    if model.encoder is not None:
+        of_cache = "keeps keys of its tokens and of an encoder in one cache"
+    reason = model.beside_ops or of_cache
     for name, wanted in wishes.items():
         if wanted:
             raise ConfigError(
@@ -190,14 +189,14 @@ def _check_encoded(options: UserOptions, model: ModelConfig) -> None:
     for name, wanted in missing.items():
         if wanted:
             raise UnsupportedError(
-                f"{name}={getattr(options, name)!r} is not there for {model.architecture}, whose decoder reads an encoder; "
-                "leave it out (data_parallel_size runs several engines)"
+                f"{name}={getattr(options, name)!r} is not there for {model.architecture}, whose decoder reads an "
+                "encoder; leave it out (data_parallel_size runs several engines)"
             )
     most = (options.max_model_len or model.max_position_embeddings) + model.num_encoder_slots(options.block_size)
     if not options.enable_chunked_prefill and options.max_num_batched_tokens < most:
         raise ConfigError(
-            f"without chunked prefill max_num_batched_tokens ({options.max_num_batched_tokens}) must be at least {most}: "
-            "the encoder's rows and the prompt are computed in one step; raise it"
+            f"without chunked prefill max_num_batched_tokens ({options.max_num_batched_tokens}) must be at least "
+            f"{most}: the encoder's rows and the prompt are computed in one step; raise it"
         )
 
 

@@ -4,5 +4,5 @@
 is its layout, `limits` its size). `input` makes the tensors that the model reads, with tokens from `feedback`. `graphs`
 records and replays; `block_move` moves blocks around all of it; `pooling` adds rows up; `relay` passes rows from one
 stage of a pipeline to the next. `first_touch` takes the memory of blocks that were never written. `vision/`:
-rows of pictures.
+rows of pictures. `encoder/`: of an encoder.
 """

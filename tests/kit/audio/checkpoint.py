@@ -1,0 +1,99 @@
+"""Tiny random Whisper checkpoints, as people download them, beside transformers' model and feature extractor."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from kit.folder.checkpoint import TEXT
+
+NUM_ROWS = 50
+"""Of the encoder: it hears one second."""
+WHISPER = {
+    "vocab_size": 320, "num_mel_bins": 80, "d_model": 64, "encoder_layers": 2, "decoder_layers": 2,
+    "encoder_attention_heads": 2, "decoder_attention_heads": 4, "encoder_ffn_dim": 96, "decoder_ffn_dim": 80,
+    "max_source_positions": NUM_ROWS, "max_target_positions": 64, "pad_token_id": 0, "bos_token_id": 0,
+    "eos_token_id": 0, "decoder_start_token_id": 1, "begin_suppress_tokens": None,
+}  # fmt: skip
+SPECIAL = [
+    "<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|de|>", "<|translate|>", "<|transcribe|>", "<|startofprev|>",
+    "<|notimestamps|>",
+]  # fmt: skip
+RATE = 16_000
+
+
+@dataclass
+class Heard:
+    """A folder, and the same in transformers."""
+
+    folder: Path
+    model: Any
+
+    def features(self, sound: np.ndarray) -> Any:
+        """As transformers' extractor makes them, `[1, mels, frames]`."""
+        from transformers import WhisperFeatureExtractor
+
+        extractor = WhisperFeatureExtractor(self.model.config.num_mel_bins, chunk_length=1)
+        return extractor(sound, sampling_rate=RATE, return_tensors="pt").input_features
+
+    def continued(
+        self, sound: np.ndarray, prompt: list[int], num_tokens: int, suppressed: tuple[int, ...] = ()
+    ) -> tuple[list[int], list[float]]:
+        """(greedy tokens, their log-probabilities), each step from the start, in float32."""
+        import torch
+
+        ids, tokens, logprobs = list(prompt), [], []
+        with torch.inference_mode():
+            encoded = self.model.model.encoder(self.features(sound))
+            for _ in range(num_tokens):
+                given = torch.tensor([ids])
+                row = self.model(encoder_outputs=encoded, decoder_input_ids=given).logits[0, -1].log_softmax(-1)
+                left = row.clone()
+                left[list(suppressed)] = -torch.inf
+                tokens.append(int(left.argmax()))
+                logprobs.append(float(row[tokens[-1]]))
+                ids.append(tokens[-1])
+        return tokens, logprobs
+
+
+def sound(seed: int, seconds: float = 1.0, rate: int = RATE) -> np.ndarray:
+    """A noise that swells, `[N]` float32."""
+    noise = np.random.default_rng(seed)
+    num_samples = int(seconds * rate)
+    return (noise.normal(size=num_samples) * 0.3 * np.sin(np.arange(num_samples) / (50 * (seed + 1)))).astype(
+        np.float32
+    )
+
+
+def write_whisper(folder: Path, seed: int = 0, **options: Any) -> Heard:
+    """With weights large enough for mistakes to show, and a tokenizer with the words of a prompt."""
+    import torch
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    model = WhisperForConditionalGeneration(WhisperConfig(**WHISPER | options)).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            is_factor = "norm" in name and name.endswith("weight")
+            parameter.normal_(1.0 if is_factor else 0.0, 0.15, generator=generator)
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 0}))
+    write_words(folder)
+    return Heard(folder, model)
+
+
+def write_words(folder: Path) -> None:
+    """A byte-level BPE, with `SPECIAL` in front."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(TEXT, trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))
