@@ -20,6 +20,8 @@ class TextPrompt(TypedDict):
     prompt and the suffix. `multi_modal_data`: `{"image": picture}` or a list of pictures (PIL images or arrays), one
     for each place that the text has for one, in order. `mm_processor_kwargs`: other values for keys of
     preprocessor_config.json, which may make fewer tiles of these pictures, and smaller ones, than the engine's.
+
+    For a model that hears, `multi_modal_data` is `{"audio": (samples, sampling rate)}`.
     """
 
     prompt: str

@@ -1,1 +1,3 @@
-"""The part of an engine that runs on its callers' event loops, wherever the engine itself runs; and the forms of their prompts."""
+"""The part of an engine that runs on its callers' event loops, wherever the engine itself runs. `prompt_form`: what
+their prompts may be.
+"""
