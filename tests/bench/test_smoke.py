@@ -112,6 +112,10 @@ RUNS = {
     "startup --serve": ("--runs 1", rf"\| start to first token \| {FIGURE} \|"),
     "template": ("--rounds 3", rf"(?s)500 messages, here +{FIGURE} us.* 500 messages, other process +{FIGURE} us"),
     "throughput": ("--num-prompts 1 --input-len 4 --output-len 2 --repeat 1", rf"own +n=1 .* out +{FIGURE} tok/s"),
+    "vision": (
+        "--tower clip-l --layers 1 --repeat 1 --threads 1",
+        rf"clip-l, 576 patches, 1 layers: lullm {FIGURE} s, transformers {FIGURE} s, x{FIGURE}",
+    ),
 }
 SLOW = {"gpu_warm_up": pytest.mark.slow}
 """It compiles twenty kernels; `gpu_host` compiles some, tests/gpu/test_warm_up.py counts what is compiled ahead."""

@@ -1,10 +1,11 @@
-"""AttentionLayout: the spans of one step, and the slots of their keys and values. Attention: the signature of its
-function.
+"""AttentionLayout: the spans of one step, and the slots of their keys and values. Attention, MutualAttention: the
+signatures of the functions.
 
 `Ops.prepare_attention` converts the layout once per step into the form that its version of attention needs. All layers
 of a KV cache group share the result.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -91,3 +92,26 @@ class Attention(Protocol):
         sinks: torch.Tensor | None = None,
         /,
     ) -> torch.Tensor: ...
+
+
+class MutualAttention(Protocol):
+    """See `Ops.mutual_attention`."""
+
+    def __call__(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        lens: Sequence[int],
+        scale: float,
+        reach: int | None = None,
+        /,
+    ) -> torch.Tensor:
+        """q `[T, Hq, D]`, k and v `[T, Hkv, D]`, all parts of longer rows or not -> `[T, Hq, D]`.
+
+        Args:
+            lens: of the spans, which follow one another and sum to T. A row sees the rows of its own span.
+            scale: of the scores.
+            reach: of those, the row at place p sees p - reach to p + reach; None: all.
+        """
+        ...

@@ -4,6 +4,7 @@ Fast versions are tested against these.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -188,6 +189,22 @@ def attention(
         outputs.append(torch.einsum("hql,lhd->qhd", shares, values))
         row += query_len
     return torch.cat(outputs).to(q.dtype)
+
+
+def mutual_attention(
+    q: Tensor, k: Tensor, v: Tensor, lens: Sequence[int], scale: float, reach: int | None = None
+) -> Tensor:
+    parts, first = [], 0
+    for length in lens:
+        queries, keys, values = (x[first : first + length].float() for x in (q, k, v))
+        keys, values = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (keys, values))
+        scores = torch.einsum("qhd,khd->hqk", queries, keys) * scale
+        places = torch.arange(length)
+        if reach is not None:
+            scores.masked_fill_((places[:, None] - places).abs() > reach, -math.inf)
+        parts.append(torch.einsum("hqk,khd->qhd", torch.softmax(scores, dim=-1), values))
+        first += length
+    return torch.cat(parts).to(q.dtype)
 
 
 def copy_blocks(caches: list[LayerCache], pairs: list[tuple[int, int]]) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from lullm.arena.checksum import NewDigest, Xxh3Digest
 from lullm.collective.collective import Alone
 from lullm.ops import activation, head_products, in_place
-from lullm.ops.attention_layout import Attention
+from lullm.ops.attention_layout import Attention, MutualAttention
 from lullm.ops.cache.block_pairs import BlockPairs
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.device_layout import DeviceLayout
@@ -125,6 +125,9 @@ class Ops:
     `cap * tanh(score / cap)` (https://arxiv.org/abs/2408.00118). `exp(sink)` of the head is added to the sum that the
     softmax divides by (https://arxiv.org/abs/2309.17453).
     """
+
+    mutual_attention: MutualAttention
+    """Attention of rows that see each other, without a cache."""
 
     copy_blocks: Callable[[list[LayerCache], BlockPairs], None]
     """caches of all layers, pairs of (source, destination) block ids -> None.
@@ -285,11 +288,8 @@ class Ops:
     """
 
     forbid_: Callable[[Tensor, Tensor, Tensor], None] = in_place.forbid_
-    """logits `[N, V]`, rows `[R]` int64 and allowed `[R, W]` int32, both on the host; 32 * W >= V.
-
-    In these rows, sets tokens without a bit to -inf, in place: bit b of word w is for the token 32 * w + b. Does not
-    synchronise.
-    """
+    """logits `[N, V]`, rows `[R]` int64 and allowed `[R, W]` int32, both on the host; 32 * W >= V. In these rows, sets
+    tokens without a bit to -inf, in place: bit b of word w is for the token 32 * w + b. Does not synchronise."""
 
     draw_tokens: Callable[[Tensor, DrawTable, bool], Tensor] | None = None
     """logits `[N, V]` float32, draw table, whether to leave the logits of the draw in place -> `[N]` int64.

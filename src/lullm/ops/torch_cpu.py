@@ -4,6 +4,9 @@ Where several spellings existed the quickest was taken, by the best of many runs
 times in microseconds for T = 1 / 32 / 1024 rows in bfloat16.
 """
 
+import itertools
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -119,6 +122,27 @@ def write_kv(k: Tensor, v: Tensor, cache: LayerCache, slot_mapping: Tensor) -> N
     for side, rows in ((cache.key, k), (cache.value, v)):
         slots = as_bytes(side).view(-1, *side.shape[2:])[..., : rows.shape[2]]
         slots.index_copy_(0, slot_mapping, as_bytes(rows))
+
+
+def mutual_attention(
+    q: Tensor, k: Tensor, v: Tensor, lens: Sequence[int], scale: float, reach: int | None = None
+) -> Tensor:
+    """On any device. Spans of one length that follow one another are computed together."""
+    parts, first = [], 0
+    for length, group in itertools.groupby(lens):
+        num_spans = len(list(group))
+        end = first + num_spans * length
+        queries, keys, values = (x[first:end].unflatten(0, (num_spans, length)).transpose(1, 2) for x in (q, k, v))
+        mask = None
+        if reach is not None and reach < length - 1:
+            mask = torch.ones(length, length, dtype=torch.bool, device=q.device).tril(reach).triu(-reach)
+        is_grouped = q.shape[1] != k.shape[1]
+        mixed = F.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=mask, scale=scale, enable_gqa=is_grouped
+        )
+        parts.append(mixed.transpose(1, 2).flatten(0, 1))
+        first = end
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def copy_blocks(caches: list[LayerCache], pairs: BlockPairs) -> None:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lullm.config.vision.vision import TowerConfig
 from lullm.models.vision.parts import dense
@@ -21,12 +20,12 @@ class Sight:
     """What the rows of a tile see of each other, and where they are.
 
     Args:
-        windows: (number, rows of each), of consecutive rows that see their own window only; empty: all see all.
+        windows: rows of each, of consecutive rows that see their own window only; empty: all see all.
         rotation: of the angles by which the pairs of a head of D elements rotate, D/2 cosines and D/2 sines `[P, D]`
             float32; None: not at all.
     """
 
-    windows: Sequence[tuple[int, int]] = ()
+    windows: Sequence[int] = ()
     rotation: Tensor | None = None
 
     def without_windows(self) -> "Sight":
@@ -63,13 +62,8 @@ class SelfAttention(nn.Module):
             rows = torch.arange(len(x), device=x.device)
             for heads in (query, key):
                 ops.rotate_(heads, None, rows, sight.rotation)
-        mixed, first = [], 0
-        for number, size in sight.windows or [(1, len(x))]:
-            end = first + number * size
-            of_window = [part[first:end].unflatten(0, (number, size)).transpose(1, 2) for part in (query, key, value)]
-            mixed.append(functional.scaled_dot_product_attention(*of_window).transpose(1, 2).reshape(number * size, -1))
-            first = end
-        out: Tensor = self.out_proj(torch.cat(mixed), ops)
+        mixed = ops.mutual_attention(query, key, value, sight.windows or [len(x)], query.shape[-1] ** -0.5)
+        out: Tensor = self.out_proj(mixed.flatten(1), ops)
         return out
 
 
@@ -87,7 +81,7 @@ def rotation_of(num_lines: int, num_columns: int, frequencies: Tensor) -> Tensor
     return torch.cat([angles.cos(), angles.sin()], dim=-1)
 
 
-def windows_of(num_lines: int, num_columns: int, edge: int) -> tuple[Tensor, list[tuple[int, int]]]:
+def windows_of(num_lines: int, num_columns: int, edge: int) -> tuple[Tensor, list[int]]:
     """The rows of a picture, window by window: (their numbers line by line `[P]`, `Sight.windows`).
 
     Windows of `edge` x `edge` begin at the upper left. Those at the right and lower edges may be smaller, and come
@@ -101,7 +95,7 @@ def windows_of(num_lines: int, num_columns: int, edge: int) -> tuple[Tensor, lis
             height, width = min(edge, part.shape[0]), min(edge, part.shape[1])
             by_window = part.unflatten(1, (-1, width)).unflatten(0, (-1, height)).transpose(1, 2)
             order.append(by_window.flatten())
-            windows.append((part.numel() // (height * width), height * width))
+            windows += [height * width] * (part.numel() // (height * width))
     return torch.cat(order), windows
 
 

@@ -26,7 +26,7 @@ logger = get_logger(__name__)
 
 ISA_VARIABLE = "LULLM_CPU_ISA"
 LIBRARY_VARIABLE = "LULLM_CPU_LIBRARY"
-_ABI_VERSION = 19
+_ABI_VERSION = 20
 _SOURCES = Path(__file__).parent / "csrc"
 """In a checkout; an installed package has none."""
 
@@ -58,6 +58,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "lullm_scale_by": [_POINTER] * 2 + [_SIZE, _INT],
     "lullm_rotate": [_POINTER] * 4 + [_SIZE] * 5 + [_FLOAT, _INT],
     "lullm_attention": [_POINTER] * 10 + [_SIZE] * 9 + [_FLOAT] * 2 + [_INT] * 3,
+    "lullm_mutual_attention": [_POINTER] * 5 + [_SIZE] * 6 + [_FLOAT, _INT],
     "lullm_forbid": [_POINTER] * 3 + [_SIZE] * 4,
     "lullm_draw_tokens": [_POINTER] * 7 + [_SIZE] * 3 + [_INT],
     "lullm_draw_allowed": [_POINTER] * 9 + [_SIZE] * 4,

@@ -5,12 +5,15 @@ size that is a multiple of 16. All other cases use the torch version.
 """
 
 import ctypes
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from lullm.ops import grouped_attention, head_products, torch_cpu
 from lullm.ops.cache.float8_cache import FLOAT8
@@ -135,6 +138,24 @@ def attention(
     numbers = *strides, *sizes, layout.window or 0, scale, soft_cap or 0.0, layout.is_chunked
     call("lullm_attention", *tensors, *numbers, dtype, cache_format)
     return out
+
+
+def mutual_attention(
+    q: Tensor, k: Tensor, v: Tensor, lens: Sequence[int], scale: float, reach: int | None = None
+) -> Tensor:
+    dtype, (num_tokens, num_heads, head_size) = DTYPES.get(q.dtype), q.shape
+    if dtype is None:
+        return torch_cpu.mutual_attention(q, k, v, lens, scale, reach)
+    if padding := -head_size % 16:  # SigLIP's heads have 72 elements; zeros change no sum
+        q, k, v = (functional.pad(x, (0, padding)) for x in (q, k, v))
+    if not has_whole_heads(q):
+        q = q.contiguous()
+    k, v = k.contiguous(), v.contiguous()
+    out = new_result((num_tokens, num_heads, head_size + padding), q.dtype)
+    starts = torch.tensor([0, *itertools.accumulate(lens)])
+    sizes = q.stride(0), num_heads, k.shape[1], q.shape[2], len(lens)
+    call("lullm_mutual_attention", q, k, v, out, starts, *sizes, -1 if reach is None else reach, scale, dtype)
+    return out[..., :head_size]
 
 
 def copy_blocks(caches: list[LayerCache], pairs: list[tuple[int, int]]) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 
 import torch
 
+from lullm.ops import torch_cpu
 from lullm.ops.activation import activate
 from lullm.ops.table import ATTENTION_FEATURES, Ops
 from lullm.ops.triton import attention, block_copy, elementwise, rope_cache
@@ -34,6 +35,7 @@ TRITON_OPS = Ops(
     write_cache=rope_cache.write_cache,
     prepare_attention=attention.prepare_attention,
     attention=attention.attention,
+    mutual_attention=torch_cpu.mutual_attention,
     compile_attention=attention.every_attention,
     compile_experts=experts.every_experts,
     compiling_ahead=compiling_ahead,

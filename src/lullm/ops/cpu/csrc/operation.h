@@ -70,6 +70,12 @@ LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const vo
                                   int64_t table_stride, int64_t block_size, int64_t num_q_heads, int64_t num_kv_heads,
                                   int64_t head_size, int64_t row_bytes, int64_t num_spans, int64_t window, float scale,
                                   float soft_cap, int is_chunked, int dtype, int format);
+
+// See `Ops.mutual_attention`. k and v: [T, num_kv_heads, head_size] without gaps. starts: [num_spans + 1]. reach: below 0
+// is none.
+LULLM_EXPORT void lullm_mutual_attention(const void* q, const void* k, const void* v, void* out, const int64_t* starts,
+                                         int64_t q_stride, int64_t num_q_heads, int64_t num_kv_heads, int64_t head_size,
+                                         int64_t num_spans, int64_t reach, float scale, int dtype);
 // In the row rows[i] of logits: -inf where the bit of a token in the row i of `allowed` [num_rows, num_words] is not set.
 LULLM_EXPORT void lullm_forbid(float* logits, const int64_t* rows, const uint32_t* allowed, int64_t num_rows,
                                int64_t stride, int64_t size, int64_t num_words);

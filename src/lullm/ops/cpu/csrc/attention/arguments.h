@@ -34,6 +34,7 @@ struct AttentionArgs {
   int64_t window;                // a row sees so many keys at most, its own included; kNoWindow: all up to its own
   bool is_chunked;               // it sees those from the last multiple of `window` on
   float scale, soft_cap;         // no cap: 0
+  int64_t ahead = 0;             // so many keys behind its own a row sees, too, as far as its span has them
 
   // The first key that a row sees whose own is the last before `limit`; below 0: all.
   int64_t first_seen(int64_t limit) const { return is_chunked ? (limit - 1) / window * window : limit - window; }

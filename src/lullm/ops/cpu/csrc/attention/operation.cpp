@@ -64,8 +64,8 @@ class Cut {
         for (int64_t last = end; last > begin; last -= std::min(rows, last - begin)) {
           const int64_t first = std::max(begin, last - rows);
           for (int64_t head = a.num_kv_heads * set / sets; head < a.num_kv_heads * (set + 1) / sets; head++)
-            items.push_back({span, first, last, head, head + 1, first_key(span, first), context - (end - last), nullptr,
-                             false});
+            items.push_back({span, first, last, head, head + 1, first_key(span, first),
+                             std::min(context, context - (end - last) + a.ahead), nullptr, false});
         }
       }
     }
@@ -161,4 +161,21 @@ LULLM_EXPORT void lullm_attention(const void* q, const void* key_cache, const vo
              num_kv_heads, head_size, row_bytes, window > 0 ? window : kNoWindow, is_chunked != 0,
              scale, soft_cap},
             num_spans, dtype, format);
+}
+
+// Keys and values are a cache with a block for each row, in order.
+LULLM_EXPORT void lullm_mutual_attention(const void* q, const void* k, const void* v, void* out, const int64_t* starts,
+                                         int64_t q_stride, int64_t num_q_heads, int64_t num_kv_heads, int64_t head_size,
+                                         int64_t num_spans, int64_t reach, float scale, int dtype) {
+  std::vector<int64_t> lens(num_spans);
+  for (int64_t span = 0; span < num_spans; span++) lens[span] = starts[span + 1] - starts[span];
+  const int64_t longest = num_spans == 0 ? 0 : *std::max_element(lens.begin(), lens.end());
+  std::vector<int64_t> tables(num_spans * longest);
+  for (int64_t span = 0; span < num_spans; span++)
+    for (int64_t row = 0; row < longest; row++) tables[span * longest + row] = starts[span] + row;
+  AttentionArgs a = {q, static_cast<const char*>(k), static_cast<const char*>(v), nullptr, nullptr, nullptr, tables.data(),
+                     lens.data(), starts, out, q_stride, longest, 1, num_q_heads, num_kv_heads, head_size,
+                     head_size * size_of(dtype), reach < 0 ? kNoWindow : reach + 1, false, scale, 0};
+  a.ahead = reach < 0 ? longest : reach;
+  attention(a, num_spans, dtype, kPlainCache);
 }

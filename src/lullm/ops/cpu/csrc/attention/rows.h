@@ -13,12 +13,12 @@ class Rows {
   Rows(const AttentionArgs& a, const AttentionItem& item)
       : group(a.group()), count((item.last_row - item.first_row) * group), args(a) {
     const int64_t begin = a.query_starts[item.span];
-    const int64_t start = a.context_lens[item.span] - (a.query_starts[item.span + 1] - begin);
-    first_limit = start + item.first_row - begin + 1;
+    context = a.context_lens[item.span];
+    first_limit = context - (a.query_starts[item.span + 1] - begin) + item.first_row - begin + 1;
   }
 
   // A row sees the keys before its limit, from `first_seen` on. Rows past the end repeat the last one.
-  int64_t limit(int64_t row) const { return first_limit + std::min(row, count - 1) / group; }
+  int64_t limit(int64_t row) const { return std::min(context, own_limit(row) + args.ahead); }
   int64_t first_step(int64_t row) const { return std::max<int64_t>(0, first_seen(row)) / kStepKeys; }
   int64_t last_step(int64_t row) const { return (limit(row) + kStepKeys - 1) / kStepKeys; }
 
@@ -27,16 +27,17 @@ class Rows {
     const int64_t visible = limit(row) - step * kStepKeys;
     return below(visible) & ~below(first_seen(row) - step * kStepKeys);
   }
-  int64_t first_seen(int64_t row) const { return args.first_seen(limit(row)); }
+  int64_t first_seen(int64_t row) const { return args.first_seen(own_limit(row)); }
 
   const int64_t group, count;
 
  private:
+  int64_t own_limit(int64_t row) const { return first_limit + std::min(row, count - 1) / group; }
   static uint64_t below(int64_t keys) {
     return keys >= 64 ? ~uint64_t{0} : keys <= 0 ? 0 : (uint64_t{1} << keys) - 1;
   }
   const AttentionArgs& args;
-  int64_t first_limit;
+  int64_t context, first_limit;
 };
 
 // The element of row `row` in a tensor [T, heads, head_size]; the caches' heads are those of the item.
