@@ -1,4 +1,4 @@
-"""Async engines that sleep, for the tests of it: what they should say, and a way to build them."""
+"""Engines for tests of sleep and of hibernation: what they should say, and ways to build them."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ import pytest
 from kit.engine.async_client import OPTIONS, Observer
 from kit.model.decisive import decisive_tokens
 
-from lullm import AsyncLLMEngine, EngineConfig
+from lullm import LLM, AsyncLLMEngine, EngineConfig
 
 
 @pytest.fixture(scope="module")
@@ -29,3 +29,20 @@ def build(qwen3_folder):
     yield build_engine
     for engine in engines:
         asyncio.run(engine.shutdown(drain=False))
+
+
+@pytest.fixture
+def opener_of(qwen3_folder):
+    """From options to a function that builds an `LLM` with them, and others; all are shut down at the end."""
+    opened = []
+
+    def opener_with(**usual):
+        def open_engine(model=qwen3_folder, **options):
+            opened.append(LLM(str(model), **usual | options))
+            return opened[-1]
+
+        return open_engine
+
+    yield opener_with
+    for llm in opened:
+        llm.shutdown()

@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 
 from lullm import LLM, PoolingParams, SamplingParams, StructuredOutputsParams
 from lullm.engine.hibernation.folder import checksum_of
+from lullm.engine.hibernation.queue import layout
 from lullm.errors import (
     EngineAsleepError,
     HibernatedError,
@@ -138,16 +139,8 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def opener(qwen3_folder):
-    opened = []
-
-    def open_engine(model=qwen3_folder, **options):
-        opened.append(LLM(str(model), **OPTIONS | options))
-        return opened[-1]
-
-    yield open_engine
-    for llm in opened:
-        llm.shutdown()
+def opener(opener_of):
+    return opener_of(**OPTIONS)
 
 
 CASES = {
@@ -412,12 +405,27 @@ def test_another_tokenizer_is_refused(opener, written, folder, monkeypatch):
 def test_another_version_is_refused(opener, written, folder, monkeypatch):
     llm = opener()
     monkeypatch.setattr("lullm.__version__", "0.0.9")
-    with pytest.raises(HibernationError, match=r"written by lullm \S+ in format 1; this is lullm 0.0.9"):
+    with pytest.raises(HibernationError, match=r"written by lullm \S+ in format \d .*; this is lullm 0.0.9"):
         llm.resume(folder)
     monkeypatch.undo()
-    monkeypatch.setattr("lullm.engine.hibernation.folder.FORMAT", 2)
-    with pytest.raises(HibernationError, match="in format 1; .* reads format 2"):
+    monkeypatch.setattr("lullm.engine.hibernation.folder.FORMAT", 99)
+    with pytest.raises(HibernationError, match="in format .* reads format 99"):
         llm.resume(folder)
+    monkeypatch.undo()
+    # A version of development with the same number, whose requests have a field more.
+    monkeypatch.setattr("lullm.engine.hibernation.hibernation.layout", lambda: "another")
+    with pytest.raises(HibernationError, match="layout another.* resume it with the lullm that wrote it, or remove"):
+        llm.resume(folder)
+
+
+def test_the_layout_is_that_of_the_fields():
+    def kind(doc, *fields):
+        return msgspec.defstruct("Kind", fields, namespace={"__doc__": doc}, array_like=True)
+
+    same = layout(kind("Some.", ("a", int))), layout(kind("Other.", ("a", int)))
+    others = layout(kind("Some.", ("a", int), ("b", bool, False))), layout(kind("Some.", ("a", str)))
+    assert len({*same, *others}) == 3 and same[0] == same[1]
+    assert len(layout()) == 16
 
 
 def test_a_full_disk_changes_nothing(opener, folder, monkeypatch):

@@ -7,7 +7,7 @@ from kit.engine.async_client import collect, run, tokens, until
 from kit.engine.prompts import random_prompts
 from kit.folder.checkpoint import write_checkpoint
 
-from lullm import LLM, SamplingParams
+from lullm import SamplingParams
 from lullm.config.engine import EngineConfig
 from lullm.engine.process.client import ProcessClient
 from lullm.errors import EngineAsleepError, HibernationError, UnsupportedError
@@ -25,16 +25,8 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True)
 
 
 @pytest.fixture
-def opener(qwen3_folder):
-    opened = []
-
-    def open_engine(model=qwen3_folder, **options):
-        opened.append(LLM(str(model), **OPTIONS | options))
-        return opened[-1]
-
-    yield open_engine
-    for llm in opened:
-        llm.shutdown()
+def opener(opener_of):
+    return opener_of(**OPTIONS)
 
 
 def answers(llm, prompts=PROMPTS):

@@ -144,7 +144,7 @@ class Admin:
         if model is None and len(models) > 1:
             names = ", ".join(each.model_name for each in models)
             raise ApiError(400, f"say which model: send model, one of {names}", param="model", code="model_needed")
-        return self._context.of(model).engine
+        return self._context.to_change(model).engine
 
 
 def _state(engine: EngineClient) -> dict[str, Any]:

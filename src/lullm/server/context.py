@@ -212,13 +212,15 @@ class ServerContext:
                 logger.warning("%s: the unknown field %s is ignored (told once)", request.url.path, name)
         return body
 
-    def of(self, name: str | None) -> "ServerContext":
+    def of(self, name: str | None, any_name: bool | None = None) -> "ServerContext":
         """The context of the model of that name, or of the adapter's; of this one if it is left out.
+
+        `any_name`: of this one for other names, too; None: as the options say.
 
         Raises ApiError 404: there is none.
         """
         found = self if name is None else self.house.owner(name)
-        if found is None and not self.options.any_model_name:
+        if found is None and not (self.options.any_model_name if any_name is None else any_name):
             known = " and ".join(map(repr, self.house.names))
             raise ApiError(
                 404,
@@ -227,6 +229,13 @@ class ServerContext:
                 code="model_not_found",
             )
         return found or self
+
+    def to_change(self, name: str | None) -> "ServerContext":
+        """As `of`, for what puts a model to sleep or wakes it: of several models, the name is always that of one.
+
+        Raises ApiError 404: there is none.
+        """
+        return self.of(name, any_name=len(self.house.models) == 1 and self.options.any_model_name)
 
     def of_query(self, request: Request) -> "ServerContext":
         """The context of the model that `?model=` names. Raises ApiError as `of` does."""

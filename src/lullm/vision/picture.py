@@ -1,6 +1,8 @@
 """From bytes, arrays and Pillow's objects to RGB pictures. Pillow is loaded at the first picture."""
 
+import contextlib
 import io
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,13 +29,27 @@ def pillow() -> Any:
 
 def decoded(data: bytes) -> "Image":
     """The RGB picture of a file's bytes, turned as its EXIF says. Raises InvalidRequestError."""
-    images = pillow()
-    from PIL import ImageOps
+    with _opened(data) as image:
+        from PIL import ImageOps
 
+        return _rgb(ImageOps.exif_transpose(image))
+
+
+def encoded_size(data: bytes) -> tuple[int, int]:
+    """(width, height) that a file's first bytes say, before it is turned. Raises InvalidRequestError."""
+    with _opened(data) as image:
+        size: tuple[int, int] = image.size
+        return size
+
+
+@contextlib.contextmanager
+def _opened(data: bytes) -> Iterator[Any]:
+    """A file as one of Pillow's, of which the head is read. Errors of the block, too, become InvalidRequestErrors."""
+    images = pillow()
     try:
         with images.open(io.BytesIO(data), formats=_FORMATS) as image:
             _check_size(*image.size)
-            return _rgb(ImageOps.exif_transpose(image))
+            yield image
     except InvalidRequestError:
         raise
     except (images.DecompressionBombError, images.DecompressionBombWarning):
@@ -42,6 +58,16 @@ def decoded(data: bytes) -> "Image":
         raise InvalidRequestError(f"a picture is not {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}") from None
     except Exception as error:  # parsers of broken files raise SyntaxError, struct.error, EOFError, ...
         raise InvalidRequestError(f"a picture cannot be decoded: {error}") from None
+
+
+def size_of(given: Any) -> tuple[int, int]:
+    """(width, height) of what `as_picture` takes; (1, 1) of what it refuses."""
+    if isinstance(given, pillow().Image):
+        return max(given.width, 1), max(given.height, 1)
+    shape: tuple[Any, ...] = tuple(getattr(given, "shape", ()))
+    if len(shape) == 3 and shape[2] not in (1, 3, 4) and shape[0] in (1, 3, 4):
+        shape = shape[1:]
+    return (max(int(shape[1]), 1), max(int(shape[0]), 1)) if len(shape) in (2, 3) else (1, 1)
 
 
 def as_picture(given: Any) -> "Image":

@@ -38,7 +38,7 @@ def tiled(image: "Image", form: PictureForm) -> Tiled:
         case "stretch":
             return Tiled((_tile(_resized(image, form.edge, form.edge, form)),))
         case "split":
-            return _split(_resized(image, *_scaled_size(image, form.resize_edge), form), form)
+            return _split(_resized(image, *_scaled_size(image.width, image.height, form.resize_edge), form), form)
         case "grid":
             return _spread(image, form)
         case "area":
@@ -66,18 +66,20 @@ def _squared(image: "Image", form: PictureForm) -> "Image":
 
 def _cropped(image: "Image", form: PictureForm) -> "Image":
     """The middle, after the shorter edge has become `resize_edge`."""
-    width, height = image.size
-    short, long = min(width, height), max(width, height)
-    longer = int(form.resize_edge * long / short)
-    size = (form.resize_edge, longer) if width <= height else (longer, form.resize_edge)
+    size = cropped_size(image.width, image.height, form)
     image = _resized(image, *size, form)
     left, top = (size[0] - form.edge) // 2, (size[1] - form.edge) // 2
     return image.crop((left, top, left + form.edge, top + form.edge))
 
 
-def _scaled_size(image: "Image", longest: int) -> tuple[int, int]:
+def cropped_size(width: int, height: int, form: PictureForm) -> tuple[int, int]:
+    """(width, height) of what the middle is cut out of."""
+    longer = int(form.resize_edge * max(width, height) / min(width, height))
+    return (form.resize_edge, longer) if width <= height else (longer, form.resize_edge)
+
+
+def _scaled_size(width: int, height: int, longest: int) -> tuple[int, int]:
     """(width, height) with this longer edge; the shorter one is even."""
-    width, height = image.size
     ratio = width / height
     if width >= height:
         width, height = longest, int(longest / ratio)
@@ -94,11 +96,16 @@ def _scaled_size(image: "Image", longest: int) -> tuple[int, int]:
     return max(width, 1), max(height, 1)
 
 
-def _split(image: "Image", form: PictureForm) -> Tiled:
+def split_size(width: int, height: int, form: PictureForm) -> tuple[int, int]:
+    """(width, height) of all tiles of a picture's grid, for 'split'."""
+    return _grid_size(*_scaled_size(width, height, form.resize_edge), form)
+
+
+def _grid_size(width: int, height: int, form: PictureForm) -> tuple[int, int]:
+    """Both edges are the next multiples of the tiles'."""
     edge = form.edge
     if not form.splits:
-        return Tiled((_tile(_resized(image, edge, edge, form)),))
-    width, height = image.size
+        return edge, edge
     ratio = width / height
     if width >= height:
         width = math.ceil(width / edge) * edge
@@ -107,7 +114,11 @@ def _split(image: "Image", form: PictureForm) -> Tiled:
         height = math.ceil(height / edge) * edge
         width = math.ceil(int(height * ratio) / edge) * edge
     # A strip so thin that its short edge vanishes: one row of tiles (transformers raises an error there).
-    image = _resized(image, max(width, edge), max(height, edge), form)
+    return max(width, edge), max(height, edge)
+
+
+def _split(image: "Image", form: PictureForm) -> Tiled:
+    image = _resized(image, *_grid_size(*image.size, form), form)
     return _cut(image, image, form)
 
 

@@ -184,6 +184,18 @@ def test_sleep_of_each_model(http, alone):
     assert conflict.status_code == 409 and "'a' is not loaded" in conflict.text
 
 
+def test_a_mistyped_name_changes_no_model(start, qwen3_folder, llama_folder):
+    """Where every name is taken, requests with other names reach the first model; calls that change a model do not."""
+    fleet = make_fleet(spec("a", qwen3_folder), spec("b", llama_folder), has_sleep_calls=True)
+    with start(fleet, any_model_name=True).http() as http:
+        assert openai(http, "c")
+        before = states(http)
+        for path in ("/sleep", "/wake_up", "/pause", "/resume", "/reset_prefix_cache", "/models/unload"):
+            answer = http.post(path, json={"model": "c"})
+            assert answer.status_code == 404 and answer.json()["error"]["code"] == "model_not_found"
+            assert states(http) == before
+
+
 def test_snapshots_wake_nothing(http, fleet):
     ask(http, "/models/load", {"model": "b"})
     ask(http, "/sleep", {"model": "b"})

@@ -26,6 +26,8 @@ _BOUNDS = {
 }
 """Fields that make more tiles, or larger ones, and the keys that they are read from. Lower bounds, too: many pictures
 of one pixel are a small body."""
+_KEYS_OF_EDGE = ("max_image_size", "crop_size", "size")
+"""The first of them that is given is what `edge` was read from."""
 _OF_TILES = (*_BOUNDS, "resample", "pads")
 
 
@@ -62,7 +64,8 @@ def form_of_request(vision: VisionConfig, settings: Any) -> PictureForm:
     for each in fields(PictureForm):
         value, most = getattr(changed, each.name), getattr(own, each.name)
         if each.compare and each.name not in _OF_TILES and value != most:
-            raise InvalidRequestError(f"{_NAME}: a request cannot change {each.name}; {advice}", _NAME)
+            key = next((name for name in _KEYS_OF_EDGE if name in settings), "") if each.name == "edge" else each.name
+            raise InvalidRequestError(f"{_NAME}: a request cannot change {key or each.name}; {advice}", _NAME)
         if each.name in _BOUNDS and value > most:
             raise InvalidRequestError(
                 f"{_NAME}: {_BOUNDS[each.name]} {value} of a request is above the engine's {most}; {advice}", _NAME

@@ -25,8 +25,9 @@ from lullm.errors import HibernationError
 from lullm.types.hibernation.report import BlockFile, block_file_name
 from lullm.units import format_bytes, round_up
 
-FORMAT = 1
-"""Another number: older and newer versions of lullm cannot read it."""
+FORMAT = 2
+"""Another number: other versions of lullm cannot read it. To be raised when a file's bytes mean something else; what
+the queue's structs hold is found by itself (`queue.layout`)."""
 MANIFEST_FILE = "hibernation.json"
 QUEUE_FILE = "queue.msgpack"
 _OWN_FILE = re.compile(r"hibernation\.json|queue\.msgpack|kv-\d+\.bin")
@@ -37,12 +38,13 @@ _LARGEST_MANIFEST = 1 << 30
 class Manifest(msgspec.Struct, frozen=True):
     """The contents of the manifest.
 
-    `version`: of lullm. `identity`: what must be equal in the resuming engine (`identity`). `model`, `revision`: where
-    the weights came from, for people. `is_modified`: weights differed from that checkpoint.
+    `version`: of lullm. `layout`: of its queue (`queue.layout`). `identity`: what must be equal in the resuming engine
+    (`identity`). `model`, `revision`: where the weights came from, for people. `is_modified`: weights differed from that checkpoint.
     """
 
     format: int
     version: str
+    layout: str
     identity: dict[str, int | str]
     model: str
     revision: str | None
@@ -64,6 +66,7 @@ class _Sealed(msgspec.Struct, frozen=True):
 class _FormatOnly(msgspec.Struct, frozen=True):
     format: int
     version: str = "unknown"
+    layout: str = "unknown"
 
 
 def checksum_of(data: bytes) -> str:
@@ -115,17 +118,17 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     write_file(folder / MANIFEST_FILE, msgspec.json.encode(sealed))
 
 
-def read_folder(path: str | os.PathLike[str], version: str) -> tuple[Path, Manifest, bytes]:
+def read_folder(path: str | os.PathLike[str], version: str, layout: str) -> tuple[Path, Manifest, bytes]:
     """(the folder, its manifest, the queue's bytes); all files have the right sizes.
 
     Args:
-        version: of lullm here.
+        version: of lullm here; layout: of its queues.
 
     Raises:
         HibernationError: there is no hibernation, or one of another version, or a damaged one.
     """
     folder = _place(path)
-    manifest = _read_manifest(folder, version)
+    manifest = _read_manifest(folder, version, layout)
     queue = _read_whole(folder / QUEUE_FILE, manifest.queue_bytes)
     if len(queue) != manifest.queue_bytes or checksum_of(queue) != manifest.queue_checksum:
         raise HibernationError(
@@ -142,7 +145,7 @@ def read_folder(path: str | os.PathLike[str], version: str) -> tuple[Path, Manif
     return folder, manifest, queue
 
 
-def _read_manifest(folder: Path, version: str) -> Manifest:
+def _read_manifest(folder: Path, version: str, layout: str) -> Manifest:
     path = folder / MANIFEST_FILE
     data = _read_whole(path, _LARGEST_MANIFEST)
     try:
@@ -151,13 +154,15 @@ def _read_manifest(folder: Path, version: str) -> Manifest:
         if checksum_of(text) != sealed.checksum:
             raise ValueError("its checksum differs from the one when it was written")
         found = msgspec.json.decode(text, type=_FormatOnly)
-        if (found.format, found.version) == (FORMAT, version):
+        if (found.format, found.version, found.layout) == (FORMAT, version, layout):
             return msgspec.json.decode(text, type=Manifest)
     except (msgspec.MsgspecError, ValueError) as error:
         raise HibernationError(f"{path} is damaged: {error}") from None
+    # Versions of development have the same number.
     raise HibernationError(
-        f"{folder} was written by lullm {found.version} in format {found.format}; this is lullm {version}, which reads "
-        f"format {FORMAT} of its own version: resume it with lullm {found.version}"
+        f"{folder} was written by lullm {found.version} in format {found.format} (layout {found.layout}); this is "
+        f"lullm {version}, which reads format {FORMAT} (layout {layout}) of its own version only: resume it with the "
+        "lullm that wrote it, or remove the folder and send the requests again"
     )
 
 

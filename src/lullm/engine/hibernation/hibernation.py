@@ -30,6 +30,7 @@ from lullm.engine.hibernation.queue import (
     build_request,
     decode_queue,
     encode_queue,
+    layout,
     take_output,
     take_request,
 )
@@ -146,6 +147,7 @@ class Hibernation:
             manifest = Manifest(
                 FORMAT,
                 self.version,
+                layout(),
                 identity_of(self.config, self.model, checksums),
                 self.config.model,
                 self.config.revision,
@@ -172,7 +174,7 @@ class Hibernation:
         return report
 
     def _open(self, path: str) -> tuple[Path, Manifest, QueueImage]:
-        folder, manifest, data = read_folder(path, self.version)
+        folder, manifest, data = read_folder(path, self.version, layout())
         self._check_identity(folder, manifest)
         return folder, manifest, decode_queue(data)
 

@@ -4,9 +4,12 @@ Times are of this process's `time.monotonic()`. The reader shifts them, so that 
 """
 
 import dataclasses
+import functools
+import json
 from typing import Any
 
 import msgspec
+import xxhash
 
 from lullm.engine.hibernation.text_image import RequestTextImage
 from lullm.engine.process.message import WireOutput, WireRequest
@@ -61,6 +64,29 @@ class QueueImage(msgspec.Struct, frozen=True, array_like=True):
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(QueueImage)
+
+
+@functools.cache
+def layout(kind: type = QueueImage) -> str:
+    """A name for what a queue holds, or another kind: other fields, or other types of them, give another.
+
+    A field with a default that is new, or gone, would otherwise be read as if nothing had been there.
+    """
+    schema = json.dumps(_without_words(msgspec.json.schema(kind)), sort_keys=True)
+    return xxhash.xxh3_64_hexdigest(schema.encode())
+
+
+def _without_words(schema: Any) -> Any:
+    """Without docstrings."""
+    if isinstance(schema, list):
+        return [_without_words(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: _without_words(value)
+        for name, value in schema.items()
+        if name != "description" or not isinstance(value, str)
+    }
 
 
 def encode_queue(queue: QueueImage) -> bytes:

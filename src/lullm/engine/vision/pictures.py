@@ -4,6 +4,7 @@ Both halves are those of transformers' processors: the same tokens, and the same
 """
 
 import functools
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,15 @@ from typing import Any, TypeVar, cast
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.config.vision.setting import form_of_request
+from lullm.config.vision.vision import PictureForm
 from lullm.errors import InvalidRequestError
 from lullm.text.chat_template import PICTURE
 from lullm.text.template.failure import WouldBlock
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.request import Conversation, Input
 from lullm.types.vision.tile import TilePlace
-from lullm.vision.picture import as_picture, decoded
+from lullm.vision.bounds import check_pictures
+from lullm.vision.picture import as_picture, decoded, encoded_size, size_of
 from lullm.vision.source import picture_bytes
 from lullm.vision.tiling import Tiled, tiled
 
@@ -27,6 +30,8 @@ P = TypeVar("P", bound=Input)
 _PARTS = ("image_url", "input_image", "image_pil", "image")
 """Types of parts that hold a picture: OpenAI's, vLLM's, and that of transformers."""
 _NEWLINE = "\n"
+_MOST_AT_ONCE = 4
+"""Pictures that are decoded by as many callers: the largest ones take half a gigabyte each meanwhile."""
 
 
 class PictureInput:
@@ -37,6 +42,8 @@ class PictureInput:
         self._reason = model.no_vision
         self._tokenizer = tokenizer
         self._most = config.limit_mm_per_prompt
+        self._max_model_len = config.max_model_len
+        self._decoding = threading.BoundedSemaphore(_MOST_AT_ONCE)
         self._folder = None if config.allowed_local_media_path is None else Path(config.allowed_local_media_path)
         self._frame_ids = functools.lru_cache(maxsize=256)(self._encode_frame)
 
@@ -73,7 +80,9 @@ class PictureInput:
             raise InvalidRequestError(
                 "the chat template of this model has no place for pictures; give one that has (chat_template)"
             )
-        return prompt, [tiled(self._opened(one), form) for one in given]
+        # Some kilobytes hold pictures of gigabytes: sizes first.
+        check_pictures([self._size(one) for one in given], form, self._vision.rows_of, self._max_model_len)
+        return prompt, [self._tiled(one, form) for one in given]
 
     def place(self, token_ids: list[int], pictures: Sequence[Tiled]) -> tuple[list[int], tuple[TilePlace, ...]]:
         """The ids of a prompt with a token for each row of a picture, and the places of all tiles.
@@ -115,6 +124,13 @@ class PictureInput:
     def _shows_pictures(self, prompt: Conversation) -> bool:
         template = self._tokenizer.chat_template
         return prompt.template is not None or template is None or template.shows_pictures
+
+    def _size(self, given: Any) -> tuple[int, int]:
+        return encoded_size(picture_bytes(given, self._folder)) if isinstance(given, str) else size_of(given)
+
+    def _tiled(self, given: Any, form: PictureForm) -> Tiled:
+        with self._decoding:
+            return tiled(self._opened(given), form)
 
     def _opened(self, given: Any) -> Any:
         return decoded(picture_bytes(given, self._folder)) if isinstance(given, str) else as_picture(given)

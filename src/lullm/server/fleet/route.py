@@ -66,7 +66,7 @@ class FleetEndpoints:
 
     async def _member(self, request: Request) -> FleetMember:
         body = parse_body(ModelBody, await request.body())
-        return self._fleet.members[self._context.of(body.model).model_name]
+        return self._fleet.members[self._context.to_change(body.model).model_name]
 
     def _card(self, member: FleetMember) -> dict[str, Any]:
         return {

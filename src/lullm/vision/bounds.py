@@ -1,0 +1,85 @@
+"""What the pictures of a request would take, from their sizes alone, so that too much is refused before it is made."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import assert_never
+
+from lullm.config.vision.vision import PictureForm
+from lullm.errors import InvalidRequestError
+from lullm.vision.picture import MAX_PIXELS
+from lullm.vision.tiling import cropped_size, nearest_grid, split_size, whole_size
+
+MAX_TOTAL_PIXELS = 8 * MAX_PIXELS
+"""Of the pictures of one request, as they are sent. They are decoded one after the other, so this bounds time: some
+seconds. A body of a hundred kilobytes can hold thousands of millions."""
+
+
+def check_pictures(
+    sizes: Sequence[tuple[int, int]], form: PictureForm, rows_of: Callable[[int, int], int], most_rows: int
+) -> None:
+    """Check pictures of these (width, height), which may still be turned, before they are decoded.
+
+    Args:
+        rows_of: rows of the decoder for a tile of (height, width).
+        most_rows: of one prompt.
+
+    Raises:
+        InvalidRequestError: a step on the way to the tiles would be too large, or there would be too many rows.
+    """
+    num_pixels = sum(width * height for width, height in sizes)
+    if num_pixels > MAX_TOTAL_PIXELS:
+        raise InvalidRequestError(
+            f"the pictures have {num_pixels} pixels together, and a request may have {MAX_TOTAL_PIXELS}; send smaller "
+            "ones, or fewer"
+        )
+    num_rows = 0
+    for width, height in sizes:
+        shapes = [tile_shapes(*size, form) for size in {(width, height), (height, width)}]
+        num_rows += min(sum(number * rows_of(*shape) for shape, number in one) for one in shapes)
+    if num_rows > most_rows:
+        raise InvalidRequestError(
+            f"the prompt is too long: its pictures alone take {num_rows} tokens, and this model's maximum context "
+            f"length is {most_rows} tokens (max_model_len); send smaller pictures, or fewer",
+            code="context_length_exceeded",
+        )
+
+
+def tile_shapes(width: int, height: int, form: PictureForm) -> list[tuple[tuple[int, int], int]]:
+    """The (height, width) of tiles that `tiled` makes, each with the number of such tiles.
+
+    Raises InvalidRequestError: the picture is so long and thin that one on the way to the tiles would be too large.
+    """
+    if form.pads:
+        width = height = max(width, height)
+        _check_between(width, height)
+    square, edge = (form.edge, form.edge), form.edge
+    match form.fit:
+        case "crop":
+            _check_between(*cropped_size(width, height, form))
+            return [(square, 1)]
+        case "stretch":
+            return [(square, 1)]
+        case "split":
+            columns, rows = (length // edge for length in split_size(width, height, form))
+            return [(square, _with_whole(columns * rows))]
+        case "grid":
+            return [(square, _with_whole(math.prod(nearest_grid(width, height, form))))]
+        case "area":
+            new_width, new_height = whole_size(width, height, form)
+            return [((new_height, new_width), 1)]
+        case _:
+            assert_never(form.fit)
+
+
+def _with_whole(num_tiles: int) -> int:
+    """Of a grid, with the tile of the whole picture behind it if there are several."""
+    return num_tiles + (num_tiles > 1)
+
+
+def _check_between(width: int, height: int) -> None:
+    """Check a picture between the one that is sent and its tiles."""
+    if width * height > MAX_PIXELS:
+        raise InvalidRequestError(
+            "a picture is too long for its width: this model's pictures are made squares, or their short edge is made "
+            f"longer, and it would become {width} x {height} pixels; cut it"
+        )
