@@ -6,7 +6,7 @@ import io
 import anthropic
 import ollama
 import pytest
-from kit.vision.checkpoint import picture, write_idefics3
+from kit.vision.checkpoint import picture, write_idefics3, write_qwen_vl
 from PIL import Image
 
 from lullm import LLM, SamplingParams
@@ -28,9 +28,21 @@ def url(data=None):
     return f"data:image/png;base64,{png() if data is None else data}"
 
 
+SHAPES = {
+    # a picture takes a grid of tiles, or as many rows as it has pixels
+    "idefics3": (write_idefics3, {"do_image_splitting": False}),
+    "qwen": (write_qwen_vl, {"max_pixels": 1000}),
+}
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def shape(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_idefics3(tmp_path_factory.mktemp("model")).folder
+def folder(shape, tmp_path_factory):
+    return SHAPES[shape][0](tmp_path_factory.mktemp("model")).folder
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +116,8 @@ def test_what_servers_say_of_the_model(running):
         assert answer["count"] == len(answer["tokens"]) > 16
 
 
-def test_settings_of_a_request(running, folder):
-    settings = {"do_image_splitting": False}
+def test_settings_of_a_request(running, folder, shape):
+    settings = SHAPES[shape][1]
     with LLM(str(folder), **OPTIONS, mm_processor_kwargs=settings) as llm:
         params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS)
         [output] = llm.chat(chat(url()), params, use_tqdm=False)
@@ -115,7 +127,7 @@ def test_settings_of_a_request(running, folder):
         assert answer["choices"][0]["message"]["content"] == output.outputs[0].text
         assert answer["usage"]["prompt_tokens"] == len(output.prompt_token_ids)
         assert http.post("/tokenize", json=body).json()["tokens"] == output.prompt_token_ids
-        for wrong in ({"size": {"longest_edge": 2000}}, {"max_pixels": 3}, {"size": [[]]}, {"image_mean": 0}):
+        for wrong in ({"size": {"longest_edge": 10**9}}, {"max_pixels": -3}, {"size": [[]]}, {"image_mean": 0}):
             answer = http.post("/v1/chat/completions", json=body | {"mm_processor_kwargs": wrong})
             assert answer.status_code == 400 and answer.json()["error"]["param"] == "mm_processor_kwargs", wrong
 

@@ -188,7 +188,8 @@ def test_a_mistyped_name_changes_no_model(start, qwen3_folder, llama_folder):
     """Where every name is taken, requests with other names reach the first model; calls that change a model do not."""
     fleet = make_fleet(spec("a", qwen3_folder), spec("b", llama_folder), has_sleep_calls=True)
     with start(fleet, any_model_name=True).http() as http:
-        assert openai(http, "c")
+        body = {"model": "c", "messages": MESSAGES, "max_tokens": 1}
+        assert ask(http, "/v1/chat/completions", body)["model"] == "a"
         before = states(http)
         for path in ("/sleep", "/wake_up", "/pause", "/resume", "/reset_prefix_cache", "/models/unload"):
             answer = http.post(path, json={"model": "c"})

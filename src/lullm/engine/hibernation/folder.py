@@ -39,7 +39,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """The contents of the manifest.
 
     `version`: of lullm. `layout`: of its queue (`queue.layout`). `identity`: what must be equal in the resuming engine
-    (`identity`). `model`, `revision`: where the weights came from, for people. `is_modified`: weights differed from that checkpoint.
+    (`identity`). `model`, `revision`: where the weights came from, for people. `is_modified`: weights differed from
+    that checkpoint.
     """
 
     format: int
