@@ -14,8 +14,10 @@ _HOMES = {
     "BeamSearchParams": "lullm.llm.beam_search",
     "LLM": "lullm.llm.llm",
     "LoRARequest": "lullm.types.lora.request",
+    "PromptAdapterRequest": "lullm.types.lora.prompt_adapter",
     "SamplingParams": "lullm.types.sampling_params",
     "RequestOutputKind": "lullm.types.sampling_params",
+    "EmbedsPrompt": "lullm.types.request",
     "TextPrompt": "lullm.types.request",
     "TokensPrompt": "lullm.types.request",
     "PoolingParams": "lullm.types.pooling.params",
@@ -38,6 +40,7 @@ __all__ = [
     "ClassificationRequestOutput",
     "CompletionOutput",
     "EmbeddingRequestOutput",
+    "EmbedsPrompt",
     "EngineArgs",
     "EngineConfig",
     "LLM",
@@ -45,6 +48,7 @@ __all__ = [
     "LoRARequest",
     "PoolingParams",
     "PoolingRequestOutput",
+    "PromptAdapterRequest",
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
@@ -64,6 +68,7 @@ if TYPE_CHECKING:
     from lullm.llm.llm import LLM
     from lullm.models.registry import register_model
     from lullm.types.guided.params import StructuredOutputsParams
+    from lullm.types.lora.prompt_adapter import PromptAdapterRequest
     from lullm.types.lora.request import LoRARequest
     from lullm.types.outputs import CompletionOutput, RequestOutput
     from lullm.types.pooling.outputs import (
@@ -73,7 +78,7 @@ if TYPE_CHECKING:
         ScoringRequestOutput,
     )
     from lullm.types.pooling.params import PoolingParams
-    from lullm.types.request import TextPrompt, TokensPrompt
+    from lullm.types.request import EmbedsPrompt, TextPrompt, TokensPrompt
     from lullm.types.sampling_params import RequestOutputKind, SamplingParams
 
 

@@ -45,7 +45,7 @@ def test_patterns_and_stabilised_ranks(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"peft_type": "IA3"}, "peft_type is 'IA3'; lullm has LoRA adapters only"),
+        ({"peft_type": "IA3"}, "peft_type is 'IA3', and a LoRA adapter's is LORA"),
         ({"use_dora": True}, "use_dora is True: DoRA also scales.*merge the adapter"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save is .'lm_head'.: layers are trained whole"),
         ({"bias": "all"}, "bias is 'all': biases are trained"),

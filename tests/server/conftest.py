@@ -117,9 +117,15 @@ class ScriptedEngine:
             assert self._held.acquire(timeout=10), "no request came to its second token"
 
     async def prepare(
-        self, request_id: str, prompt: Any, params: SamplingParams, priority: int = 0, lora_request: Any = None
+        self,
+        request_id: str,
+        prompt: Any,
+        params: SamplingParams,
+        priority: int = 0,
+        lora_request: Any = None,
+        prompt_adapter_request: Any = None,
     ) -> GenerateRequest:
-        return self._input.process(request_id, prompt, params, priority, lora_request=lora_request)
+        return self._input.process(request_id, prompt, params, priority, True, lora_request, prompt_adapter_request)
 
     async def tokenize(self, prompt: Any, add_special_tokens: bool = True) -> list[int]:
         return self._input.tokenize(prompt, add_special_tokens)
@@ -424,9 +430,9 @@ class ReplyingEngine(ScriptedEngine):
         self._input = InputProcessor(self.config, self.model_config, self.tokenizer, end_ids)
 
     async def prepare(
-        self, request_id: str, prompt: Any, params: SamplingParams, priority: int = 0, lora_request: Any = None
+        self, request_id: str, prompt: Any, params: SamplingParams, *given: Any, **named: Any
     ) -> GenerateRequest:
-        request = await super().prepare(request_id, prompt, params, priority, lora_request)
+        request = await super().prepare(request_id, prompt, params, *given, **named)
         self.prompts.append(request.prompt)
         return request
 

@@ -17,7 +17,7 @@ FOR_ALL = "*"
 """The section whose keys are for all models."""
 _SERVERS = frozenset({"served_model_name", "enable_sleep_mode"})
 """Options of engines that are the server's here: a section is named as its model is, and all sleep for room anyway."""
-_OWN = ("aliases", "preload", "pinned", "evict_to", "lora_modules")
+_OWN = ("aliases", "preload", "pinned", "evict_to", "lora_modules", "prompt_adapters")
 
 
 def named_models(args: argparse.Namespace) -> list[str]:
@@ -99,7 +99,8 @@ def _section_parser() -> _SectionParser:
     absent = argparse.SUPPRESS
     parser.add_argument("--path", dest="model", default=absent)
     parser.add_argument("--aliases", nargs="+", default=absent)
-    parser.add_argument("--lora-modules", nargs="+", metavar=NAMED, default=absent)
+    for flag in ("--lora-modules", "--prompt-adapters"):
+        parser.add_argument(flag, nargs="+", metavar=NAMED, default=absent)
     for name in ("preload", "pinned"):
         parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=absent)
     parser.add_argument("--evict-to", choices=get_args(Eviction), default=absent)
@@ -111,5 +112,6 @@ def _spec(name: str, model: str, options: dict[str, Any], own: dict[str, Any]) -
         raise ConfigError(f"the model {name!r} has no folder or hub id; write NAME=MODEL")
     config = EngineConfig(**options | {"model": model, "served_model_name": name})
     aliases: Sequence[str] = own.pop("aliases", ())
-    modules = tuple(map(parse_module, own.pop("lora_modules", ())))
-    return ModelSpec(name=name, config=config, aliases=tuple(aliases), lora_modules=modules, **own)
+    for option in ("lora_modules", "prompt_adapters"):
+        own[option] = tuple(parse_module(text, option) for text in own.get(option, ()))
+    return ModelSpec(name=name, config=config, aliases=tuple(aliases), **own)

@@ -8,7 +8,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
-from lullm.cli.flag.engine import LORA_OPTIONS, SLEEP_OPTIONS, add_engine_flags, engine_config
+from lullm.cli.flag.engine import (
+    LORA_OPTIONS,
+    PROMPT_ADAPTER_OPTIONS,
+    SLEEP_OPTIONS,
+    add_engine_flags,
+    engine_config,
+)
 from lullm.cli.flag.model import add_model_argument, take_model
 from lullm.cli.flag.settings import add_config_flag
 from lullm.errors import ConfigError
@@ -16,7 +22,8 @@ from lullm.errors import ConfigError
 if TYPE_CHECKING:
     from lullm.config.engine import EngineConfig
 
-NOT_ENGINE = frozenset({"served_model_name", "worker_extension_cls", *SLEEP_OPTIONS, *LORA_OPTIONS})
+_ADAPTERS = LORA_OPTIONS | PROMPT_ADAPTER_OPTIONS
+NOT_ENGINE = frozenset({"served_model_name", "worker_extension_cls", *SLEEP_OPTIONS, *_ADAPTERS})
 SOME_FAILED = 1
 STDIO = "-"
 MAX_BODY_BYTES = 1 << 28  # the file is the user's own

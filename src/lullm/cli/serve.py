@@ -74,6 +74,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--enable-lora. Of several models, one is named by vLLM's JSON: "
         '\'{"name": NAME, "path": PATH, "base_model_name": MODEL}\'',
     )
+    groups["requests"].add_argument(
+        "--prompt-adapters",
+        nargs="+",
+        action="extend",
+        default=argparse.SUPPRESS,
+        metavar=NAMED,
+        help="prompt adapters (folders in PEFT's form) that requests call by these names in place of the model's; "
+        "needs --enable-prompt-adapter. Of several models, one is named as for --lora-modules",
+    )
     groups["monitoring"].add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="(default: %(default)s)"
     )

@@ -70,6 +70,8 @@ def _check_together(options: UserOptions) -> None:
         raise ConfigError("enable_expert_parallel deals the experts to workers: set tensor_parallel_size, too")
     if not options.enable_lora:
         _check_defaults(options, ("max_loras", "max_lora_rank", "max_cpu_loras"), "enable_lora=True")
+    if not options.enable_prompt_adapter:
+        _check_defaults(options, ("max_prompt_adapters", "max_prompt_adapter_token"), "enable_prompt_adapter=True")
     if options.num_kept_loras < options.max_loras:
         raise ConfigError(
             f"max_cpu_loras ({options.max_cpu_loras}) must be at least max_loras ({options.max_loras}): adapters in "
@@ -165,6 +167,9 @@ def check_for_model(options: UserOptions, model: ModelConfig) -> None:
             f"enable_lora is not there for {model.architecture}, whose layers are transformers'; merge the adapter "
             "into the checkpoint"
         )
+    for name in ("enable_prompt_embeds", "enable_prompt_adapter"):
+        if getattr(options, name) and (reader := _reader_of_ids(model)):
+            raise UnsupportedError(f"{name} is not there for {model.architecture}, whose {reader}; leave it out")
     of_cache = "keeps positions beside its keys"
     if model.encoder is not None:
         of_cache = "keeps keys of its tokens and of an encoder in one cache"
@@ -198,6 +203,15 @@ def _check_encoded(options: UserOptions, model: ModelConfig) -> None:
             f"without chunked prefill max_num_batched_tokens ({options.max_num_batched_tokens}) must be at least "
             f"{most}: the encoder's rows and the prompt are computed in one step; raise it"
         )
+
+
+def _reader_of_ids(model: ModelConfig) -> str:
+    """What needs the ids of tokens, so that no rows can stand in their place; empty: nothing."""
+    if model.foreign is not None:
+        return "layers are transformers'"
+    if model.encoder is not None:
+        return "prompts begin with words of its own"
+    return "" if model.family.layer_inputs is None else "layers each read the token ids"
 
 
 def _check_sleep_options(options: UserOptions) -> None:

@@ -166,6 +166,7 @@ class DecoderConfig:
         has_logit_bias: of families that may add a learned bias to the logits.
         mlp_bias: projections of the MLP have a bias.
         embedding_scale: factor on the rows of the embedding, rounded to the model's dtype.
+        scales_shown: also on rows in place of them, which other families take scaled.
         residual_scale: factor on what attention and MLP add to the residual stream.
         logit_scale: factor on the logits.
         has_parallel_mlp: MLP and attention read the same hidden states; of families that may have it so.
@@ -209,6 +210,7 @@ class DecoderConfig:
     has_logit_bias: bool = False
     mlp_bias: bool = False
     embedding_scale: float = 1.0
+    scales_shown: bool = False
     residual_scale: float = 1.0
     logit_scale: float = 1.0
     attention_soft_cap: float | None = None

@@ -86,6 +86,26 @@ class EngineOptions:
         0, "seed of the engine, from which requests without one draw theirs; None ('none') is random", "model", least=0
     )
 
+    enable_prompt_embeds: bool = option(
+        False, "take prompts as rows of embeddings (`prompt_embeds`), from callers and over HTTP", "prompts"
+    )
+    enable_prompt_adapter: bool = option(
+        False,
+        "put the rows of prompt adapters before prompts (`prompt_adapter_request`, or their names as models of the "
+        "server)",
+        "prompts",
+    )
+    max_prompt_adapters: int = option(
+        8,
+        "prompt adapters whose rows stay in memory; others are read from their folders when a request needs them",
+        "prompts",
+        least=1,
+        most=MAX_CPU_LORAS,
+    )
+    max_prompt_adapter_token: int = option(
+        0, "most rows of a prompt adapter; 0: as many as fit into max_model_len", "prompts", least=0, unit="tokens"
+    )
+
     enable_lora: bool = option(
         False, "compute requests with LoRA adapters (`lora_request`, or their names as models of the server)", "LoRA"
     )
@@ -274,6 +294,11 @@ class EngineOptions:
     def num_workers(self) -> int:
         """Workers that share one model."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether rows may stand in place of tokens that no picture has."""
+        return self.enable_prompt_embeds or self.enable_prompt_adapter
 
     @property
     def num_kept_loras(self) -> int:

@@ -10,6 +10,7 @@ take effect between steps.
 - `lora/`: the adapters of requests.
 - `pooling/`: checks requests for vectors, and makes their outputs.
 - `vision/`: pictures of requests. `encoder/`: sounds.
+- `rows/`: rows in place of tokens: prompts as embeddings, prompt adapters.
 - `hibernation/`: its conversations in a folder on disk, from which another process goes on.
 - `caller/`: runs on a caller's event loop: requests in, streams out, outputs that wait for a slow reader.
 - `thread/`: the engine's thread: its mailbox, the admission of requests, sleep after idle time.

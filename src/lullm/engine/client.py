@@ -18,9 +18,11 @@ from lullm.config.resolved import IdleConfig, ResolvedConfig
 from lullm.engine.caller.backlog import Reader
 from lullm.engine.caller.length import LONG_CHARS, num_chars, num_param_chars
 from lullm.engine.input import InputProcessor
+from lullm.engine.rows.adapters import PromptAdapters
 from lullm.text.template.failure import WouldBlock
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.hibernation.report import HibernationReport, ResumeReport
+from lullm.types.lora.prompt_adapter import PromptAdapterRequest
 from lullm.types.lora.request import LoRARequest
 from lullm.types.monitor.occupancy import Occupancy
 from lullm.types.monitor.stats import EngineStats
@@ -68,6 +70,11 @@ class EngineClient(VllmNames, ABC):
     def __init__(self, processor: InputProcessor):
         self._input = processor
 
+    @property
+    def prompt_adapters(self) -> PromptAdapters:
+        """The prompt adapters that requests may name; reading one blocks."""
+        return self._input.prompt_adapters
+
     @abstractmethod
     async def _call(self, verb: str, kind: type[T], **arguments: Any) -> T:
         """Call the engine's thread, after the requests that came before; see `ThreadedEngine.call`. Returns a `kind`.
@@ -82,6 +89,7 @@ class EngineClient(VllmNames, ABC):
         params: SamplingParams | PoolingParams,
         priority: int = 0,
         lora_request: LoRARequest | None = None,
+        prompt_adapter_request: PromptAdapterRequest | None = None,
     ) -> GenerateRequest:
         """Render, tokenize and check a request. Long ones are prepared in a thread, so that the event loop goes on.
 
@@ -90,10 +98,12 @@ class EngineClient(VllmNames, ABC):
             EngineDeadError: the engine takes no new requests.
         """
         self.check_running()
+        process, asked = self._input.process, (request_id, prompt, params, priority)
+        adapters = lora_request, prompt_adapter_request
         if num_chars(prompt) + num_param_chars(params) <= LONG_CHARS:
             with contextlib.suppress(WouldBlock):
-                return self._input.process(request_id, prompt, params, priority, False, lora_request)
-        return await asyncio.to_thread(self._input.process, request_id, prompt, params, priority, True, lora_request)
+                return process(*asked, False, *adapters)
+        return await asyncio.to_thread(process, *asked, True, *adapters)
 
     async def tokenize(self, prompt: Prompt | Conversation, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a prompt of any length. Raises InvalidRequestError, as `prepare` does."""
@@ -120,9 +130,11 @@ class EngineClient(VllmNames, ABC):
         priority: int = 0,
         keep_alive: float | None = None,
         lora_request: LoRARequest | None = None,
+        prompt_adapter_request: PromptAdapterRequest | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """`prepare` and `stream` in one; errors of either come at the first item."""
-        request = await self.prepare(request_id, prompt, sampling_params, priority, lora_request)
+        adapters = lora_request, prompt_adapter_request
+        request = await self.prepare(request_id, prompt, sampling_params, priority, *adapters)
         async with contextlib.aclosing(self.stream(request, keep_alive)) as outputs:
             async for output in outputs:
                 yield output

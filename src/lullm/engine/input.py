@@ -5,7 +5,6 @@ All faces use it. Nothing else renders a request's chat template, tokenizes it o
 
 import functools
 import random
-import re
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -14,9 +13,14 @@ from lullm.config.model import ModelConfig
 from lullm.config.option.option import has_utf8
 from lullm.config.resolved import ResolvedConfig
 from lullm.engine.caller.prompt_form import cache_salt, prompt_field, suffix_of, text_or_ids, truncated
+from lullm.engine.caller.tools import check_calls_alone, tools_error
 from lullm.engine.encoder.inputs import EncoderInput
 from lullm.engine.lora.adapters import as_lora, check_enabled
 from lullm.engine.pooling.rules import check_generates, resolved_pooling
+from lullm.engine.rows.adapters import PromptAdapters
+from lullm.engine.rows.embeds import FIELD as EMBEDS
+from lullm.engine.rows.embeds import EmbedsReader
+from lullm.engine.rows.values import placed
 from lullm.engine.vision.pictures import PictureInput
 from lullm.errors import InvalidRequestError, ModelLoadError
 from lullm.text.bad_words import bad_words_ids
@@ -26,21 +30,26 @@ from lullm.text.pair import PairReader
 from lullm.text.reply.replies import Replies
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.guided.params import Guide
+from lullm.types.lora.prompt_adapter import PromptAdapterRequest
 from lullm.types.lora.request import LoRARequest
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.reply.rules import ReplyRules
 from lullm.types.request import NO_TOKENS, Conversation, GenerateRequest, Input, Prompt, TextPair
 from lullm.types.sampling_params import OutputKind, SamplingParams
+from lullm.types.vision.given import GivenRows
 from lullm.types.vision.tile import TilePlace
 
-_GRAMMAR_PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
 Suppressed = tuple[tuple[int, ...], tuple[int, ...]]
 """Tokens that are forbidden anywhere, and as the first of an output (`GenerateRequest`)."""
 NOTHING_SUPPRESSED: Suppressed = ((), ())
 
 
 class InputProcessor:
-    """Renders, tokenizes and validates for one engine. Safe to call from several threads."""
+    """Renders, tokenizes and validates for one engine. Safe to call from several threads.
+
+    Attributes:
+        prompt_adapters: those whose rows may stand before prompts.
+    """
 
     def __init__(
         self,
@@ -55,6 +64,8 @@ class InputProcessor:
         self._pictures = PictureInput(config, model, tokenizer)
         self._encoder = None if model.encoder is None else EncoderInput(model.encoder)
         self._suppressed = suppressed
+        self._embeds = EmbedsReader(config, model)
+        self.prompt_adapters = PromptAdapters(config, model)
         self._pairs = PairReader(tokenizer, model.pooler.pair_form if model.pooler else None)
         self._max_model_len = config.max_model_len
         self._vocab_size = model.vocab_size
@@ -87,6 +98,7 @@ class InputProcessor:
         priority: int = 0,
         may_block: bool = True,
         lora_request: LoRARequest | None = None,
+        prompt_adapter_request: PromptAdapterRequest | None = None,
     ) -> GenerateRequest:
         """The validated request. Rendering a chat template may take seconds, in another process.
 
@@ -94,8 +106,8 @@ class InputProcessor:
             WouldBlock: the call would block, and `may_block` is False.
             InvalidRequestError: the prompt is empty, too long or not a prompt; the model has no chat template, or it
                 refuses the messages; a token id or a number is out of the model's range; a grammar is wrong;
-                best-of-several is to be streamed; the model does not generate, or not pool, as the request asks; or it
-                has an adapter and the engine takes none.
+                best-of-several is to be streamed; the model does not generate, or not pool, as the request asks; it
+                has an adapter and the engine takes none; or its rows are none of this model.
         """
         if not isinstance(request_id, str) or not request_id or not has_utf8(request_id):
             raise InvalidRequestError(
@@ -108,7 +120,10 @@ class InputProcessor:
         if lora_request is not None:
             as_lora(lora_request)
             check_enabled(self._config)
+        given = self.prompt_adapters.rows(prompt_adapter_request, may_block)
         if isinstance(params, PoolingParams):
+            if given:
+                raise InvalidRequestError("prompt adapters are for next tokens", "prompt_adapter_request")
             request = self._process_pooling(request_id, prompt, params, priority, may_block)
             return request if lora_request is None else replace(request, lora=lora_request)
         if not isinstance(params, SamplingParams):
@@ -119,8 +134,17 @@ class InputProcessor:
         own, encoded = (prompt, None) if self._encoder is None else self._heard(self._encoder, prompt, may_block)
         text, token_ids, tiles = self._encoded(own, add_special_tokens=True, may_block=may_block)
         if params.truncate_prompt_tokens is not None:
-            num_most = max(self._max_model_len - (params.max_tokens or 1), 1)
-            token_ids = truncated(token_ids, params.truncate_prompt_tokens, num_most, tiles)
+            num_most = self._max_model_len - sum(rows.num_rows for rows in given) - (params.max_tokens or 1)
+            token_ids = truncated(token_ids, params.truncate_prompt_tokens, max(num_most, 1), tiles)
+        if not token_ids:
+            given = ()  # rows alone are no prompt
+        token_ids, tiles = placed(given, token_ids, tiles)
+        if params.prompt_logprobs is not None and any(isinstance(place.tile, GivenRows) for place in tiles):
+            raise InvalidRequestError(
+                "prompt_logprobs are of token ids, and rows of prompt_embeds or of a prompt adapter have none; leave "
+                "them out",
+                "prompt_logprobs",
+            )
         self._check_prompt(prompt_field(prompt), token_ids, num_drawn=1)
         reply = self._replies.rules(prompt, text or "") if isinstance(prompt, Conversation) else None
         if params.thinking_token_budget is not None and (reply is None or reply.thinking is None):
@@ -143,6 +167,7 @@ class InputProcessor:
             cache_salt=cache_salt(prompt),
             reply=reply,
             lora=lora_request,
+            prompt_adapter=prompt_adapter_request,
             tiles=tiles,
             encoded=encoded,
             suppressed_ids=self._suppressed[0],
@@ -159,14 +184,14 @@ class InputProcessor:
         try:
             outer = self._replies.grammar(reply, self._eos_token_ids, has_form=form is not None)
             if outer is not None and reply.tools:
-                _check_calls_alone(params)
+                check_calls_alone(params)
             return self._guides.make(form, may_block, outer)
         except InvalidRequestError as error:
             if not reply.tools or error.param != "structured_outputs":
                 raise
             if form is not None:
                 self._guides.make(form, may_block)  # raises the errors of the caller's own grammar
-            raise InvalidRequestError(_tools_error(str(error)), "tools") from None
+            raise InvalidRequestError(tools_error(str(error)), "tools") from None
 
     def _end_ids(self, prompt: Input) -> tuple[int, ...]:
         if suffix_of(prompt) is None:
@@ -214,8 +239,10 @@ class InputProcessor:
     def _encoded(
         self, prompt: Input, add_special_tokens: bool, may_block: bool
     ) -> tuple[str | None, list[int], tuple[TilePlace, ...]]:
-        """The prompt's text if it has one, its token ids, and the tiles of its pictures."""
+        """The prompt's text if it has one, its token ids, and the tiles of its pictures, or its rows."""
         try:
+            if isinstance(prompt, dict) and prompt.get(EMBEDS) is not None:
+                return self._embeds.read(prompt, may_block)
             prompt, pictures = self._pictures.take(prompt, may_block)
             # The prompt of a decoder begins with words of its own, spelled out.
             adds = add_special_tokens and self._encoder is None
@@ -291,17 +318,3 @@ class InputProcessor:
                 raise InvalidRequestError(
                     f"{name} holds the token id {token_id}; the model has the ids 0 to {self._vocab_size - 1}", name
                 )
-
-
-def _check_calls_alone(params: SamplingParams) -> None:
-    """Raises InvalidRequestError: an option does not go with guided calls."""
-    for name in ("beam_width", "allowed_token_ids"):
-        if getattr(params, name) is not None:
-            raise InvalidRequestError(f"{name} does not go with calls that have a grammar", name)
-
-
-def _tools_error(message: str) -> str:
-    """The error of a grammar that was made from tools, without its lines, which the caller has never seen."""
-    first, _, _ = message.partition("\n")
-    reason = _GRAMMAR_PLACE.sub("", first.removeprefix("structured_outputs: "))
-    return f"tools: {reason}"

@@ -11,6 +11,7 @@ from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.lifecycle import Lifecycle
 from lullm.engine.lora.adapters import Adapters
 from lullm.engine.restarts import Restarts
+from lullm.engine.rows.calls import PromptAdapterCalls
 from lullm.engine.start.model import open_model
 from lullm.engine.step_loop import StepLoop
 from lullm.engine.stream_pace import StreamPace
@@ -22,6 +23,7 @@ from lullm.machine.memory_ahead import MemoryAhead
 from lullm.models.stages import with_stages
 from lullm.ops.state.chunks import with_chunks_of_use
 from lullm.sched.monitor import take_occupancy, take_stats
+from lullm.types.lora.prompt_adapter import PromptAdapterRequest
 from lullm.types.lora.request import LoRARequest
 from lullm.types.monitor.occupancy import Occupancy
 from lullm.types.monitor.stats import EngineStats
@@ -33,7 +35,7 @@ from lullm.types.sampling_params import SamplingParams
 logger = get_logger(__name__)
 
 
-class LLMEngine(EngineCalls, HibernationCalls):
+class LLMEngine(EngineCalls, HibernationCalls, PromptAdapterCalls):
     """Loads a model and serves requests, one `step` at a time. Not safe to share between threads.
 
     Args:
@@ -101,8 +103,9 @@ class LLMEngine(EngineCalls, HibernationCalls):
         params: SamplingParams | PoolingParams | None = None,
         priority: int = 0,
         lora_request: LoRARequest | None = None,
+        prompt_adapter_request: PromptAdapterRequest | None = None,
     ) -> None:
-        """Queue a request; `params` None: the model's defaults for generating. `lora_request`: its adapter.
+        """Queue a request; `params` None: the model's defaults for generating. The last two: its adapters.
 
         Raises:
             InvalidRequestError: the request can never be served.
@@ -115,6 +118,7 @@ class LLMEngine(EngineCalls, HibernationCalls):
                 self.default_params if params is None else params,
                 priority,
                 lora_request=lora_request,
+                prompt_adapter_request=prompt_adapter_request,
             )
         )
 

@@ -96,9 +96,13 @@ class Fleet:
 
     @property
     def config(self) -> ResolvedConfig:
-        """Of the first model; what concerns a server is the same in all. `enable_lora`: any takes adapters."""
+        """Of the first model; what concerns a server is the same in all. `enable_...`: any takes such adapters."""
         configs = [member.config for member in self.members.values()]
-        return dataclasses.replace(configs[0], enable_lora=any(each.enable_lora for each in configs))
+        return dataclasses.replace(
+            configs[0],
+            enable_lora=any(each.enable_lora for each in configs),
+            enable_prompt_adapter=any(each.enable_prompt_adapter for each in configs),
+        )
 
     def states(self) -> dict[str, ModelState]:
         """The state of each model."""

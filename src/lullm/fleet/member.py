@@ -19,6 +19,7 @@ from lullm.fleet.need import PlannedModel
 from lullm.fleet.options import ModelSpec
 from lullm.fleet.record import Cause, ModelRecord
 from lullm.fleet.status import ModelStatus, status_of
+from lullm.types.lora.prompt_adapter import PromptAdapterRequest
 from lullm.types.lora.request import LoRARequest
 from lullm.types.monitor.occupancy import Occupancy, PoolOccupancy
 from lullm.types.monitor.stats import EngineStats
@@ -117,7 +118,8 @@ class FleetMember(EngineClient):
         engine.observe_sleep(self._hear)
         if engine.config.max_model_len != self.config.max_model_len:  # its cache came out smaller than planned
             self.config = dataclasses.replace(self.config, max_model_len=engine.config.max_model_len)
-            self._input = self._opened.input_processor(self.config)
+            known, self._input = self.prompt_adapters, self._opened.input_processor(self.config)
+            self._input.prompt_adapters = known
 
     def detach(self) -> EngineClient | None:
         """The engine is to end. Returns it."""
@@ -142,8 +144,10 @@ class FleetMember(EngineClient):
         params: SamplingParams | PoolingParams,
         priority: int = 0,
         lora_request: LoRARequest | None = None,
+        prompt_adapter_request: PromptAdapterRequest | None = None,
     ) -> GenerateRequest:
-        return self._adapters.signed(await super().prepare(request_id, prompt, params, priority, lora_request))
+        adapters = lora_request, prompt_adapter_request
+        return self._adapters.signed(await super().prepare(request_id, prompt, params, priority, *adapters))
 
     async def stream(
         self, request: GenerateRequest, keep_alive: float | None = None

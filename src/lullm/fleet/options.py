@@ -28,7 +28,7 @@ class FleetOptions:
     models_config: str | None = option(
         None,
         "YAML file of models: a section for each with its flags, such as `model`, `aliases`, `preload`, `pinned`, "
-        "`sleep-after`, `lora-modules`, and a section '*' for all",
+        "`sleep-after`, `lora-modules`, `prompt-adapters`, and a section '*' for all",
         "fleet",
         value_name="FILE",
     )
@@ -82,7 +82,7 @@ class ModelSpec:
         preload: load it at the start, before its first request.
         pinned: once awake, it never makes room for others.
         evict_to: how it makes room.
-        lora_modules: its adapters, each a model of its own name.
+        lora_modules, prompt_adapters: its adapters, each a model of its own name.
 
     Raises:
         ConfigError: a name is empty, `evict_to` is unknown, or adapters are not for this model.
@@ -95,6 +95,7 @@ class ModelSpec:
     pinned: bool = False
     evict_to: Eviction = "1"
     lora_modules: tuple[LoraModule, ...] = ()
+    prompt_adapters: tuple[LoraModule, ...] = ()
 
     def __post_init__(self) -> None:
         if not all((self.name, *self.aliases)):
@@ -105,7 +106,9 @@ class ModelSpec:
             raise ConfigError(f"evict_to must be one of {', '.join(get_args(Eviction))}, not {self.evict_to!r}")
         if self.lora_modules and not self.config.enable_lora:
             raise ConfigError(f"the model {self.name!r} has lora_modules, which need enable_lora=True")
-        for module in self.lora_modules:
+        if self.prompt_adapters and not self.config.enable_prompt_adapter:
+            raise ConfigError(f"the model {self.name!r} has prompt_adapters, which need enable_prompt_adapter=True")
+        for module in (*self.lora_modules, *self.prompt_adapters):
             if module.base not in (None, *self.names):
                 raise ConfigError(
                     f"the adapter {module.name!r} of the model {self.name!r} says that it is for {module.base!r}; "
@@ -127,7 +130,7 @@ def check_names(specs: "list[ModelSpec] | tuple[ModelSpec, ...]") -> None:
     """Check that no two models or adapters have a name in common. Raises ConfigError."""
     owners: dict[str, str] = {}
     for spec in specs:
-        for name in (*spec.names, *(module.name for module in spec.lora_modules)):
+        for name in (*spec.names, *(module.name for module in (*spec.lora_modules, *spec.prompt_adapters))):
             if name in owners:
                 raise ConfigError(
                     f"two models are called {name!r}; name one of them: NAME=MODEL on the command line, or another "

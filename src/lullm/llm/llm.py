@@ -12,7 +12,17 @@ from lullm.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_searc
 from lullm.llm.hibernation import HibernationCalls
 from lullm.llm.offline import run_all
 from lullm.llm.pooling import PoolingCalls
-from lullm.llm.prompt import Loras, UseTqdm, as_prompts, conversations, lora_each, one_each, turn_options
+from lullm.llm.prompt import (
+    Loras,
+    PromptAdapters,
+    UseTqdm,
+    as_prompts,
+    conversations,
+    lora_each,
+    one_each,
+    prompt_adapter_each,
+    turn_options,
+)
 from lullm.llm.tally import Tally
 from lullm.metrics.reader import Metric
 from lullm.types.outputs import RequestOutput
@@ -61,22 +71,26 @@ class LLM(PoolingCalls, HibernationCalls):
         use_tqdm: UseTqdm = True,
         priority: int | Sequence[int] | None = None,
         lora_request: Loras = None,
+        prompt_adapter_request: PromptAdapters = None,
     ) -> list[RequestOutput]:
         """Complete the prompts; the outputs are in their order. Blocks until all are done.
 
         Args:
             prompts: one prompt or several: a list, a generator, a column of a data set. A prompt is a string, a list of
-                token ids, or a dict with `prompt` or `prompt_token_ids`, and `multi_modal_data` for pictures.
+                token ids, or a dict with `prompt` or `prompt_token_ids`, and `multi_modal_data` for pictures; or with
+                `prompt_embeds`, rows in place of tokens.
             sampling_params: one for all, or one for each prompt; None: the model's defaults.
             use_tqdm: show progress; or a function that makes the bar, with the arguments of `tqdm`.
             priority: one number for all prompts, or one for each; lower goes first (policy 'priority').
             lora_request: one adapter for all prompts, or one or None for each; see docs/lora.md.
+            prompt_adapter_request: likewise, whose rows stand before the prompt; see docs/prompt-embeddings.md.
 
         Raises:
             InvalidRequestError: a request can never be served; then none of them is started.
             EngineDeadError: the engine failed.
         """
-        return self._run(self._requests(as_prompts(prompts), sampling_params, priority, lora_request), use_tqdm)
+        given = sampling_params, priority, lora_request, prompt_adapter_request
+        return self._run(self._requests(as_prompts(prompts), *given), use_tqdm)
 
     @takes_vllms(VLLM_CALLS | VLLM_ENQUEUE)
     def enqueue(
@@ -85,9 +99,11 @@ class LLM(PoolingCalls, HibernationCalls):
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         priority: int | Sequence[int] | None = None,
         lora_request: Loras = None,
+        prompt_adapter_request: PromptAdapters = None,
     ) -> list[str]:
         """Queue prompts for the next `wait_for_completion`; returns their request ids. Raises as `generate` does."""
-        return self._enqueue(self._requests(as_prompts(prompts), sampling_params, priority, lora_request))
+        given = sampling_params, priority, lora_request, prompt_adapter_request
+        return self._enqueue(self._requests(as_prompts(prompts), *given))
 
     def _enqueue(self, requests: list[GenerateRequest]) -> list[str]:
         with self._turn:
@@ -116,21 +132,27 @@ class LLM(PoolingCalls, HibernationCalls):
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         priority: int | Sequence[int] | None = None,
         loras: Loras = None,
+        prompt_adapters: PromptAdapters = None,
     ) -> list[GenerateRequest]:
         given = self.get_default_sampling_params() if sampling_params is None else sampling_params
         params = one_each("sampling_params", given, SamplingParams, len(prompts))
         final = [one.replace(output_kind=OutputKind.FINAL_ONLY) for one in params]
         ranks = one_each("priority", 0 if priority is None else priority, int, len(prompts))
-        return self._processed(prompts, final, ranks, loras)
+        return self._processed(prompts, final, ranks, loras, prompt_adapters)
 
     def _processed(
-        self, prompts: Sequence[Input], params: Sequence[Any], priorities: Sequence[int], loras: Loras
+        self,
+        prompts: Sequence[Input],
+        params: Sequence[Any],
+        priorities: Sequence[int],
+        loras: Loras,
+        prompt_adapters: PromptAdapters = None,
     ) -> list[GenerateRequest]:
-        process = self.llm_engine.input_processor.process
-        each = zip(prompts, params, priorities, lora_each(loras, len(prompts)), strict=True)
+        process, num = self.llm_engine.input_processor.process, len(prompts)
+        adapters = lora_each(loras, num), prompt_adapter_each(prompt_adapters, num)
         return [
-            process(str(next(self._request_ids)), prompt, one, rank, lora_request=lora)
-            for prompt, one, rank, lora in each
+            process(str(next(self._request_ids)), prompt, one, rank, True, lora, prompt_adapter)
+            for prompt, one, rank, lora, prompt_adapter in zip(prompts, params, priorities, *adapters, strict=True)
         ]
 
     def _run(
@@ -170,6 +192,7 @@ class LLM(PoolingCalls, HibernationCalls):
         continue_final_message: bool = False,
         priority: int | Sequence[int] | None = None,
         lora_request: Loras = None,
+        prompt_adapter_request: PromptAdapters = None,
         mm_processor_kwargs: dict[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation, or each of a list of them, through the model's chat template.
@@ -182,7 +205,7 @@ class LLM(PoolingCalls, HibernationCalls):
             continue_final_message: the answer continues the last message. Otherwise the template opens a turn of the
                 assistant, unless `add_generation_prompt` is False.
             split_special_tokens: see `Conversation`; by default no text of the messages acts as a special token.
-            lora_request: as for `generate`.
+            lora_request, prompt_adapter_request: as for `generate`.
             mm_processor_kwargs: as in the dict of a prompt (`TextPrompt`).
 
         Raises as `generate` does; also InvalidRequestError when the model has no chat template.
@@ -191,7 +214,8 @@ class LLM(PoolingCalls, HibernationCalls):
         prompts = conversations(
             messages, chat_template_kwargs, tools, turn, split_special_tokens, chat_template, mm_processor_kwargs
         )
-        return self._run(self._requests(prompts, sampling_params, priority, lora_request), use_tqdm)
+        given = sampling_params, priority, lora_request, prompt_adapter_request
+        return self._run(self._requests(prompts, *given), use_tqdm)
 
     @takes_vllms(VLLM_CHATS | VLLM_ENQUEUE)
     def enqueue_chat(
@@ -200,6 +224,7 @@ class LLM(PoolingCalls, HibernationCalls):
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         lora_request: Loras = None,
+        prompt_adapter_request: PromptAdapters = None,
         priority: int | Sequence[int] | None = None,
         chat_template: str | None = None,
         add_generation_prompt: bool | None = None,
@@ -211,7 +236,8 @@ class LLM(PoolingCalls, HibernationCalls):
         """Queue conversations, as for `chat`, for the next `wait_for_completion`; returns their request ids."""
         turn = turn_options(add_generation_prompt, continue_final_message)
         prompts = conversations(messages, chat_template_kwargs, tools, turn, None, chat_template, mm_processor_kwargs)
-        return self._enqueue(self._requests(prompts, sampling_params, priority, lora_request))
+        given = sampling_params, priority, lora_request, prompt_adapter_request
+        return self._enqueue(self._requests(prompts, *given))
 
     @overload
     def beam_search(
@@ -221,6 +247,7 @@ class LLM(PoolingCalls, HibernationCalls):
         *,
         use_tqdm: UseTqdm = False,
         lora_request: Loras = None,
+        prompt_adapter_request: PromptAdapters = None,
     ) -> list[BeamSearchOutput]: ...
     @overload
     def beam_search(
@@ -236,6 +263,7 @@ class LLM(PoolingCalls, HibernationCalls):
         ignore_eos: bool = False,
         use_tqdm: UseTqdm = False,
         lora_request: Loras = None,
+        prompt_adapter_request: PromptAdapters = None,
     ) -> list[RequestOutput]: ...
     @takes_vllms(VLLM_CALLS)
     def beam_search(
@@ -248,6 +276,7 @@ class LLM(PoolingCalls, HibernationCalls):
         n: int | None = None,
         use_tqdm: UseTqdm = False,
         lora_request: Loras = None,
+        prompt_adapter_request: PromptAdapters = None,
         **options: Any,
     ) -> list[RequestOutput] | list[BeamSearchOutput]:
         """The best of `beam_width` hypotheses for each prompt, best first; see `SamplingParams`.
@@ -259,14 +288,15 @@ class LLM(PoolingCalls, HibernationCalls):
 
         The beams of a prompt share the KV blocks of their common prefix. Raises as `generate` does.
         """
+        given = None, lora_request, prompt_adapter_request
         if isinstance(params, BeamSearchParams):
             if options or (max_tokens, beam_width, n) != (16, None, None):
                 raise InvalidRequestError("BeamSearchParams say all of it; give nothing besides", "params")
-            outputs = self.generate(prompts, params.sampling_params, use_tqdm, lora_request=lora_request)
+            outputs = self.generate(prompts, params.sampling_params, use_tqdm, *given)
             return [beam_search_output(output, self.get_tokenizer().decode) for output in outputs]
         width = checked_width(beam_width if params is None else params)
         wanted = SamplingParams(n=width if n is None else n, beam_width=width, max_tokens=max_tokens, **options)
-        return self.generate(prompts, wanted, use_tqdm, lora_request=lora_request)
+        return self.generate(prompts, wanted, use_tqdm, *given)
 
     def get_world_size(self, include_dp: bool = True) -> int:
         """The number of workers: of all replicas (`include_dp`), or of one."""

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import UnionType
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from lullm.errors import InvalidRequestError
+from lullm.types.lora.prompt_adapter import PromptAdapterRequest
 from lullm.types.lora.request import LoRARequest
 from lullm.types.request import Conversation, Prompt
 from lullm.types.sampling_params import integers
@@ -14,6 +15,7 @@ UseTqdm = bool | Callable[..., Any]
 
 
 Loras = LoRARequest | Sequence[LoRARequest | None] | None
+PromptAdapters = PromptAdapterRequest | Sequence[PromptAdapterRequest | None] | None
 """The adapter of all prompts, or of each; None: none."""
 
 
@@ -22,6 +24,11 @@ def lora_each(loras: Any, num_prompts: int) -> list[LoRARequest | None]:
     if isinstance(loras, LoRARequest | None):
         return [loras] * num_prompts
     return one_each("lora_request", loras, LoRARequest | None, num_prompts)
+
+
+def prompt_adapter_each(adapters: Any, num_prompts: int) -> list[PromptAdapterRequest | None]:
+    """The prompt adapter of each prompt. Raises InvalidRequestError."""
+    return one_each("prompt_adapter_request", adapters, PromptAdapterRequest | None, num_prompts)
 
 
 def as_prompts(prompts: Any) -> Sequence[Prompt]:
@@ -48,7 +55,7 @@ def one_each(name: str, value: Any, kind: type | UnionType, num_prompts: int) ->
     if isinstance(value, kind):
         return [value] * num_prompts
     if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(item, kind) for item in value):
-        wanted = getattr(kind, "__name__", "LoRARequest")
+        wanted = getattr(kind, "__name__", None) or get_args(kind)[0].__name__  # of `X | None`
         raise InvalidRequestError(f"{name} must be {wanted} or a list of them", name)
     if len(value) != num_prompts:
         raise InvalidRequestError(f"{len(value)} {name} for {num_prompts} prompts", name)

@@ -228,6 +228,7 @@ class Decoder(nn.Module):
             self.embed_tokens = new_embedding(config, config.hidden_size, dtype)
         self.embed_norm = style.make_norm(config, dtype) if style.norms_embedding and stage.is_first else None
         self.embedding_scale = torch.tensor(family.embedding_scale, dtype=dtype, device="cpu").item()
+        self.scales_shown = family.scales_shown
         make_layer = style.make_layer or DecoderLayer
         places = layer_places(config).places[:: family.kinds_per_layer]
         groups = [0 if place is None else place.group for place in places]
@@ -269,12 +270,13 @@ class Decoder(nn.Module):
         if context.input_embeddings is not None:
             return context.input_embeddings.clone()  # layers write over their input
         hidden = self.embed_tokens(token_ids, context.ops)
+        for rows in context.shown if self.scales_shown else ():
+            rows.put(hidden)
         if self.embedding_scale != 1.0:
             context.ops.scale_(hidden, self.embedding_scale)
-        hidden = hidden if self.embed_norm is None else self.embed_norm(hidden, context.ops)
-        for rows in context.shown:
+        for rows in () if self.scales_shown else context.shown:
             rows.put(hidden)
-        return hidden
+        return hidden if self.embed_norm is None else self.embed_norm(hidden, context.ops)
 
 
 def summed(hidden: Tensor, residual: Tensor | None, ops: Ops) -> Tensor:  # [T, H] -> [T, H]
@@ -288,7 +290,7 @@ def summed(hidden: Tensor, residual: Tensor | None, ops: Ops) -> Tensor:  # [T, 
 class CausalLM(Model):
     """A decoder with its language-model head, a pooling head in its place, or both."""
 
-    has_stages = True
+    has_stages = reads_shown = True
     has_pooling_heads = True
 
     def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):

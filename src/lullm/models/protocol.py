@@ -24,6 +24,7 @@ class Model(nn.Module):
         rules: from a checkpoint's names to parameters.
 
     Attributes:
+        reads_shown: the model puts rows in place of embeddings (`StepContext.shown`).
         has_stages: the model has only the layers of `config.layers`; if False, it cannot be divided into stages.
         cuts: a worker's parts of parameters, if it shares matrices with others.
         has_pooling_heads: `pool` implements the heads of a `PoolerConfig`; if False, it returns hidden states only.
@@ -31,6 +32,7 @@ class Model(nn.Module):
         vision: what reads tiles of pictures (`models.vision.add_vision`); None: nothing, or another stage has it.
     """
 
+    reads_shown = False
     has_stages = False
     has_pooling_heads = False
 

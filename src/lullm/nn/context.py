@@ -13,7 +13,7 @@ from lullm.ops.table import Ops
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShownRows:
-    """Rows of a picture in place of the embeddings of the tokens from row `first` on.
+    """Rows of a picture, or given ones, in place of the embeddings of the tokens from row `first` on.
 
     `values`: `[1 + K, R, H]`. The first stand in that place; each of the others is added behind one of the first K
     layers.
@@ -46,7 +46,7 @@ class StepContext:
             layers; None: none.
         stream: `[T, H]`, on a pipeline stage after the first: the output of the stage before. Layers overwrite it.
         calibrates: whether this step sets the open scales of an fp8 cache (`KVScales.calibrate`).
-        shown: rows of pictures. Only models with `Model.vision` read them.
+        shown: rows of pictures and given ones. Only models with `Model.reads_shown` read them.
         planes: `[3, T]` int64, each below max_model_len, if tokens have several positions (`VisionConfig.axes`). Then
             `positions` are not read.
     """

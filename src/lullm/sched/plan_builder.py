@@ -21,7 +21,7 @@ from lullm.types.draw import Draw, draw_params
 from lullm.types.packed import PackedInts, pack, pack_one
 from lullm.types.sequence import Sequence, SequenceGroup
 from lullm.types.step import AdapterMove, BlockPair, Span, StepPlan
-from lullm.types.vision.tile import shift_at
+from lullm.types.vision.tile import shift_at, without_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,5 +226,6 @@ class PlanBuilder:
             self.reads_draws = self.reads_draws or params.reads_tokens or params.edits.min_tokens > 0
             if params.reads_tokens:
                 start = seq.num_encoder_slots if params.edits.reads_prompt else seq.prompt_len
-                token_ids = pack(seq.token_ids[start:])
+                read = seq.token_ids[start:]
+                token_ids = pack(without_given(read, seq.tiles) if seq.tiles and not start else read)
         return Draw(seq.seq_id, row, params, len(seq.token_ids) - seq.prompt_len, token_ids)

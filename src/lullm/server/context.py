@@ -27,11 +27,12 @@ from lullm.server.error import (
 )
 from lullm.server.fleet.metrics import FleetMetrics
 from lullm.server.gate.queue_bound import QueueBound
-from lullm.server.lora.served import ServedAdapters
+from lullm.server.lora.served import Adapter, ServedAdapters
 from lullm.server.metrics.registry import Metrics
 from lullm.server.options import ServerOptions
 from lullm.server.tracing import Tracing
 from lullm.server.wire import Body, parse_body
+from lullm.types.lora.request import LoRARequest
 
 logger = get_logger(__name__)
 
@@ -97,7 +98,7 @@ class House:
         """The context of the model that is called so, or of the adapter's; None: there is none."""
         return self.contexts.get(name) or next((each for each in self.models if name in each.adapters.names), None)
 
-    async def load_adapter(self, name: str, path: str, model: str | None) -> None:
+    async def load_adapter(self, name: str, path: str, model: str | None, kind: type[Adapter] = LoRARequest) -> None:
         """Load an adapter under a name. `model`: a name of what it is for; None: of the only one that takes adapters.
 
         Raises ApiError 400: the name is taken, the model is not clear, or it is no adapter for the model; 404: there is
@@ -108,7 +109,7 @@ class House:
             if self.owner(name) or self.owner(name.removesuffix(":latest")):
                 text = f"there is a model {name!r} already; take another name, or unload that first"
                 raise ApiError(400, text, param="lora_name")
-            await self._base(model).adapters.load(name, path)
+            await self._base(model, kind).adapters.load(name, path, kind)
 
     async def unload_adapter(self, name: str, model: str | None) -> None:
         """Forget an adapter; requests that have it go on. `model`: a name of what it is for; None: any.
@@ -127,7 +128,7 @@ class House:
         """Held while a name is loaded or unloaded. Others go on: reading a large adapter takes seconds."""
         return self._changing.setdefault(name, asyncio.Lock())
 
-    def _base(self, model: str | None) -> "ServerContext":
+    def _base(self, model: str | None, kind: type[Adapter] = LoRARequest) -> "ServerContext":
         """The context of the model that an adapter is for. Raises ApiError as `load_adapter` does."""
         if model is not None:
             found = self.contexts.get(model)
@@ -135,10 +136,11 @@ class House:
                 names = " and ".join(map(repr, self.contexts))
                 raise ApiError(404, f"there is no model {model!r} for it; there are {names}", param="model")
             return found
-        able = [each for each in self.models if each.engine.config.enable_lora]
+        option = "enable_lora" if kind is LoRARequest else "enable_prompt_adapter"
+        able = [each for each in self.models if getattr(each.engine.config, option)]
         if len(able) > 1:
             names = ", ".join(each.model_name for each in able)
-            text = f"say which model the adapter is for: send model (base_model_name in lora_modules), one of {names}"
+            text = f"say which model the adapter is for: send model (base_model_name in an option), one of {names}"
             raise ApiError(400, text, param="model", code="model_needed")
         return (able or self.models)[0]
 

@@ -152,7 +152,7 @@ class HttpServer:
 
     async def _load_adapters(self, house: House) -> None:
         try:
-            await load_modules(house, self._options.lora_modules)
+            await load_modules(house, self._options.lora_modules, self._options.prompt_adapters)
         except BaseException:
             await self._engine.shutdown(drain=False)
             raise

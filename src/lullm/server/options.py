@@ -114,6 +114,13 @@ class ServerOptions:
         "requests",
         flag="",
     )
+    prompt_adapters: tuple[str, ...] = option(
+        (),
+        "prompt adapters as NAME=PATH, which requests call by their names in place of the model's; needs "
+        "--enable-prompt-adapter",
+        "requests",
+        flag="",
+    )
     lora_updates: bool = option(
         False,
         "endpoints that load adapters from folders of this machine and unload them; needs --enable-lora, and the admin "
@@ -212,6 +219,8 @@ class ServerOptions:
             raise ConfigError("a model name must not be empty")
         for text in self.lora_modules:
             parse_module(text)
+        for text in self.prompt_adapters:
+            parse_module(text, "prompt_adapters")
         if self.otlp_traces_endpoint is not None and not re.match(r"https?://.", self.otlp_traces_endpoint):
             raise ConfigError(
                 "otlp_traces_endpoint must be a URL such as http://127.0.0.1:4318/v1/traces, "

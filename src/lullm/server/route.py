@@ -107,15 +107,15 @@ class SmallEndpoints:
 
     def _model_card(self, name: str) -> dict[str, Any]:
         context = self._context.of(name)
-        engine, lora = context.engine, context.adapters.of(name)
+        engine, adapter = context.engine, context.adapters.of(name)
         status = status_fields(engine.status) if isinstance(engine, FleetMember) else {}
         return {
             "id": name,
             "object": "model",
             "created": self._context.started_at,
             "owned_by": "lullm",
-            "root": engine.config.model if lora is None else lora.lora_path,
-            "parent": None if lora is None else context.model_name,
+            "root": engine.config.model if adapter is None else adapter.path,
+            "parent": None if adapter is None else context.model_name,
             "max_model_len": engine.config.max_model_len,
         } | status
 

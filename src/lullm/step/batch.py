@@ -20,10 +20,10 @@ class Batch:
 
     `drawn_rows` are the distinct rows with draws, and `draw_index` is the index into them of each draw (None: one draw
     per row, in order). `prompt_spans` are the spans that want prompt log-probabilities, with their first row.
-    `pooled_rows`: (sequence, rows of the batch) of the spans that are pooled. `tiles`: rows of pictures, with the first
-    row of their span. `planes`: positions in the place of `positions`, if the step shows pictures that have planes of
-    them. `adapters`: by token, the place of its adapter; None: the engine has none. `encoder_lens`: rows of an encoder
-    that the tokens of a span attend to; None: there is no encoder.
+    `pooled_rows`: (sequence, rows of the batch) of the spans that are pooled. `tiles`: rows of pictures, or given
+    ones, with the first row of their span. `planes`: positions in the place of `positions`, if the step shows pictures
+    that have planes of them. `adapters`: by token, the place of its adapter; None: the engine has none. `encoder_lens`:
+    rows of an encoder that the tokens of a span attend to; None: there is no encoder.
     """
 
     token_ids: np.ndarray  # [T] int64

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
 from lullm.types.guided.params import Guide
+from lullm.types.lora.prompt_adapter import PromptAdapterRequest
 from lullm.types.lora.request import LoRARequest
 from lullm.types.pooling.params import Pooling
 from lullm.types.reply.rules import CallRules, ReplyRules
@@ -41,7 +42,19 @@ class TokensPrompt(TypedDict):
     cache_salt: NotRequired[str | None]
 
 
-Prompt = str | Sequence[int] | TextPrompt | TokensPrompt
+class EmbedsPrompt(TypedDict):
+    """A prompt as rows `[T, H]` in place of the embeddings of T tokens, as `inputs_embeds` in transformers.
+
+    `prompt_embeds`: a tensor or an array of floating numbers; or a safetensors file of one tensor or a .npy file, as
+    bytes or in base64. `prompt`: the text that they stand for, which is only shown. `cache_salt`: as in `TextPrompt`.
+    """
+
+    prompt_embeds: Any
+    prompt: NotRequired[str | None]
+    cache_salt: NotRequired[str | None]
+
+
+Prompt = str | Sequence[int] | TextPrompt | TokensPrompt | EmbedsPrompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +100,10 @@ class GenerateRequest:
     `structured_outputs`. `pooling`: the prompt is pooled, and no tokens are drawn; then `params` are `NO_TOKENS`.
     `cache_salt`: only requests with the same salt share cached prefixes. `reply`: how the answer to a conversation is
     read; None: as text. `lora`: the adapter to compute with; `adapter`: the number that the engine gives it, 0: none;
-    `adapter_digest`: of its content; empty before the engine has it: of any. `tiles`: of the prompt's pictures, in
-    order. `encoded`: what an encoder reads; its rows stand before the prompt, and are no part of it. `suppressed_ids`,
-    `begin_suppressed_ids`: tokens that the model's files forbid, anywhere and as the first of an output.
+    `adapter_digest`: of its content; empty before the engine has it: of any. `prompt_adapter`: whose rows stand before
+    the prompt; only its caller reads it. `tiles`: of the prompt's pictures, and given rows, in order. `encoded`: what
+    an encoder reads; its rows stand before the prompt, and are no part of it. `suppressed_ids`, `begin_suppressed_ids`:
+    tokens that the model's files forbid, anywhere and as the first of an output.
     """
 
     request_id: str
@@ -108,6 +122,7 @@ class GenerateRequest:
     lora: LoRARequest | None = None
     adapter: int = 0
     adapter_digest: bytes = b""
+    prompt_adapter: PromptAdapterRequest | None = None
     tiles: tuple[TilePlace, ...] = ()
     encoded: TilePlace | None = None
     suppressed_ids: tuple[int, ...] = ()

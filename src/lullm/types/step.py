@@ -1,8 +1,8 @@
 """One step as plain data: the scheduler's `StepPlan` and the workers' `StepResult`.
 
-A plan is complete: a worker needs nothing of earlier plans to run it, except rows of pictures (`tiles`), so preemption,
-forks and a restarted worker need no messages of their own. A plan is plain data: it shares nothing with the scheduler's
-state, and `lullm.types.step_codec` turns it into bytes and back.
+A plan is complete: a worker needs nothing of earlier plans to run it, except rows of pictures and given ones (`tiles`),
+so preemption, forks and a restarted worker need no messages of their own. A plan is plain data: it shares nothing with
+the scheduler's state, and `lullm.types.step_codec` turns it into bytes and back.
 """
 
 from typing import Protocol, TypeVar
@@ -12,6 +12,7 @@ import msgspec
 from lullm.types.draw import Draw
 from lullm.types.packed import PackedInts, num_packed
 from lullm.types.pooling.rows import PackedFloats, RowRange
+from lullm.types.vision.given import GivenRows
 from lullm.types.vision.tile import Tile, TileRows
 
 T_co = TypeVar("T_co", covariant=True)
@@ -90,7 +91,7 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True):
     blocks_to_copy: list[BlockPair] = []
     adapters_to_place: list[AdapterMove] = []
     draft_spans: list[Span] = []
-    tiles: list[Tile] = []
+    tiles: list[Tile | GivenRows] = []
     tiles_to_drop: list[bytes] = []
 
     @property

@@ -79,7 +79,6 @@ VLLM_CALLS: dict[str, VllmArgument] = {
     **refused("give it to the engine, to `chat`, or in the dict of a prompt", mm_processor_kwargs=None),
     **refused("give prompts=[{'prompt_token_ids': ids}], or the lists of ids themselves", prompt_token_ids=None),
     **refused("give `structured_outputs` of the parameters", guided_options_request=None),
-    **refused("prompt adapters are not there", prompt_adapter_request=None),
     **refused("there is no KV connector, whose cache could be reset", reset_connector=False),
     **without_effect("contents are joined to text, which every template takes", "chat_template_content_format"),
     **without_effect("the beams of all prompts run in one batch", "concurrency_limit"),

@@ -7,7 +7,7 @@ from typing import Literal
 
 from lullm.arena.arena import Arena
 from lullm.config.gguf.file import is_gguf
-from lullm.errors import CacheSizeError
+from lullm.errors import CacheSizeError, ModelLoadError
 from lullm.log import get_logger
 from lullm.models.protocol import Model
 from lullm.models.registry import build_model
@@ -57,6 +57,11 @@ def load_model(setup: WorkerSetup, folder: Path, tag: Literal["weights", "draft"
     model = build_model(setup.model_config, setup.dtype, config.max_model_len)
     if has_files and is_foreign:
         check_num_weights(model, folder)
+    if config.takes_rows and not model.reads_shown and tag == "weights":
+        raise ModelLoadError(
+            f"{setup.model_config.architecture} reads no rows in place of tokens (Model.reads_shown); leave "
+            "enable_prompt_embeds and enable_prompt_adapter out"
+        )
     keeps = has_files and config.device == "cpu"
     encoding = setup.model_config.encoding
     num_as_stored = choose_storage(model, encoding, config.quantization, folder if keeps else None)

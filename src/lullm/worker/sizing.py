@@ -16,6 +16,7 @@ from lullm.step.runner import ModelRunner
 from lullm.types.draw import Draw, DrawParams
 from lullm.types.packed import PackedInts, pack
 from lullm.types.step import Span, StepPlan
+from lullm.types.vision.given import GivenRows
 from lullm.types.vision.tile import Tile
 from lullm.units import GIB, MIB, cdiv, format_bytes
 from lullm.worker.kv_pools import KVPools, loose_blocks
@@ -72,7 +73,7 @@ def kv_memory_bytes(setup: WorkerSetup, model: Model, bytes_to_come: int = 0) ->
 
 def _profile(setup: WorkerSetup, model: Model, query_len: int) -> int:
     """Peak memory, beside weights and KV cache, of a step with `max_num_seqs` spans of `query_len` tokens, and a tile
-    for the tower.
+    for the tower, and as many given rows as are kept.
 
     All spans overwrite each other in one block. This is harmless, since the tokens are dropped.
     """
@@ -86,9 +87,12 @@ def _profile(setup: WorkerSetup, model: Model, query_len: int) -> int:
         draws = () if pools else (Draw(number, query_len - 1, params),)
         spans.append(Span(number, 0, tokens, blocks, draws, pooled_rows=(query_len - 1, query_len) if pools else None))
     vision = setup.model_config.vision
-    tiles = [] if vision is None else [_largest_tile(vision, config.max_model_len)]
+    tiles: list[Tile | GivenRows] = [] if vision is None else [_largest_tile(vision, config.max_model_len)]
     if (encoder := setup.model_config.encoder) is not None:
         tiles, spans = [largest_input(encoder)], behind_encoder(setup, spans)
+    if config.takes_rows:
+        num_bytes = config.max_num_batched_tokens * setup.model_config.hidden_size * setup.dtype.itemsize
+        tiles.append(GivenRows.of(config.max_num_batched_tokens, config.dtype, bytes(num_bytes)))
     return setup.device.peak_bytes(lambda: runner.launch(StepPlan(spans, tiles=tiles)).result())
 
 

@@ -14,15 +14,18 @@ SLEEP_OPTIONS = frozenset(each.name for each in options_of(EngineConfig) if each
 """Options for commands whose engine can sleep."""
 LORA_OPTIONS = frozenset(each.name for each in options_of(EngineConfig) if each.group == "LoRA")
 """Options for commands whose requests may name adapters."""
+PROMPT_ADAPTER_OPTIONS = frozenset(each.name for each in options_of(EngineConfig) if "prompt_adapter" in each.name)
+"""Options for commands whose requests may name prompt adapters."""
 CLIENT_OPTIONS = (
     SLEEP_OPTIONS
     | LORA_OPTIONS
+    | PROMPT_ADAPTER_OPTIONS
     | {
         *("served_model_name", "worker_extension_cls", "scheduling_policy"),
-        *("max_logprobs", "logprobs_mode", "tool_call_parser"),
+        *("max_logprobs", "logprobs_mode", "tool_call_parser", "enable_prompt_embeds"),
     }
 )
-"""Options that commands with their own requests do not need: they name no model, call no workers, have no rank or
+"""Options that commands with their own requests do not need: they name no model, call no workers, have no rank, rows or
 tools, and use no log-probabilities.
 """
 REPLY_OPTIONS = frozenset(each.name for each in options_of(EngineConfig) if each.group == "replies")

@@ -21,6 +21,7 @@ def read_granite(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: i
     return replace(
         read_dense(data, kinds, head_dim),
         embedding_scale=positive_float(data, "embedding_multiplier", 1.0),
+        scales_shown=True,
         residual_scale=positive_float(data, "residual_multiplier", 1.0),
         attention_scale=positive_float(data, "attention_multiplier", 1.0),
         logit_scale=1 / positive_float(data, "logits_scaling", 1.0),

@@ -103,7 +103,8 @@ class AdapterConfig:
     def _from_dict(cls, data: dict[str, Any]) -> "AdapterConfig":
         kind = data.get("peft_type")
         if kind != "LORA":
-            raise ModelLoadError(f"peft_type is {shown(kind)}; lullm has LoRA adapters only")
+            hint = "; give it as a prompt_adapter_request" * (kind in ("PROMPT_TUNING", "P_TUNING"))
+            raise ModelLoadError(f"peft_type is {shown(kind)}, and a LoRA adapter's is LORA{hint}")
         for key, meaning in _REFUSED.items():
             if data.get(key):
                 raise ModelLoadError(f"{key} is {shown(data[key])}: {meaning}, which lullm lacks; {_MERGE}")

@@ -16,10 +16,10 @@ class LoraModule:
     base: str | None = None
 
 
-def parse_module(text: str) -> LoraModule:
+def parse_module(text: str, option: str = "lora_modules") -> LoraModule:
     """`'sql=/adapters/sql'` or `'{"name": "sql", "path": "/adapters/sql", "base_model_name": "tiny"}'`.
 
-    Raises ConfigError.
+    `option`: which named it, for errors. Raises ConfigError.
     """
     name, _, path = text.partition("=")
     base: Any = None
@@ -27,13 +27,13 @@ def parse_module(text: str) -> LoraModule:
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"lora_modules: {text:.200} is not JSON: {error}") from None
+            raise ConfigError(f"{option}: {text:.200} is not JSON: {error}") from None
         if not isinstance(data, dict):
-            raise ConfigError(f"lora_modules takes NAME=PATH, not {text:.200}")
+            raise ConfigError(f"{option} takes NAME=PATH, not {text:.200}")
         unknown = sorted(data.keys() - {"name", "path", "base_model_name"})
         if unknown:
-            raise ConfigError(f"lora_modules: an adapter has name, path and base_model_name, not {', '.join(unknown)}")
+            raise ConfigError(f"{option}: an adapter has name, path and base_model_name, not {', '.join(unknown)}")
         name, path, base = data.get("name", ""), data.get("path", ""), data.get("base_model_name")
     if not (isinstance(name, str) and isinstance(path, str) and isinstance(base, str | None) and name and path):
-        raise ConfigError(f"lora_modules takes NAME=PATH, not {text!r}")
+        raise ConfigError(f"{option} takes NAME=PATH, not {text!r}")
     return LoraModule(name, path, base)

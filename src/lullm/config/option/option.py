@@ -15,7 +15,7 @@ from lullm.units import format_bytes
 T = TypeVar("T")
 Group = Literal[
     "listening", "access", "requests", "monitoring", "fleet",
-    "model", "LoRA", "device", "KV cache", "scheduling", "log-probabilities", "replies", "sleep", "idle",
+    "model", "prompts", "LoRA", "device", "KV cache", "scheduling", "log-probabilities", "replies", "sleep", "idle",
 ]  # fmt: skip
 """Options of one group are together in the help, in this order of groups."""
 

@@ -70,7 +70,6 @@ VLLM_OPTIONS: dict[str, VllmArgument] = {
     **refused("bring methods along by `worker_extension_cls`, or a `distributed_executor_backend`", worker_cls="auto"),
     **refused("the scheduler cannot be replaced", scheduler_cls=None),
     **refused("bias logits by `logit_bias`, `allowed_token_ids` or `bad_words`", logits_processors=None),
-    **refused("prompts are text or token ids", enable_prompt_embeds=False),
     **refused("use LLM.start_profile(folder)", profiler_config=None),
     **refused(
         "`distributed_executor_backend` 'ray' or 'external_launcher' has workers on several machines",

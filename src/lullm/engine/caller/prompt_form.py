@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from lullm.engine.rows.embeds import FIELD as EMBEDS
 from lullm.errors import InvalidRequestError
 from lullm.types.request import Conversation, Input, Prompt, TextPair
 from lullm.types.sampling_params import integers
@@ -9,12 +10,14 @@ from lullm.types.vision.tile import TilePlace
 
 _PROMPT_KEYS = (
     *("prompt", "prompt_token_ids", "split_special_tokens", "cache_salt", "suffix"),
-    *("multi_modal_data", "mm_processor_kwargs"),
+    *("multi_modal_data", "mm_processor_kwargs", EMBEDS),
 )
 
 
 def prompt_field(prompt: Input) -> str:
     """The field of a request that holds the prompt."""
+    if isinstance(prompt, dict) and prompt.get(EMBEDS) is not None:
+        return EMBEDS
     return {Conversation: "messages", TextPair: "document"}.get(type(prompt), "prompt")
 
 
@@ -44,7 +47,9 @@ def text_or_ids(prompt: Prompt) -> tuple[str | None, list[int] | None, bool | No
 def truncated(ids: list[int], num_kept: int, num_most: int, tiles: Sequence[TilePlace]) -> list[int]:
     """The last `num_kept` tokens, or `num_most` if that is -1. Raises InvalidRequestError: they may cut a picture."""
     if tiles:
-        raise InvalidRequestError("a prompt with pictures cannot be truncated", "truncate_prompt_tokens")
+        raise InvalidRequestError(
+            "a prompt with pictures or prompt_embeds cannot be truncated", "truncate_prompt_tokens"
+        )
     return ids[-(num_most if num_kept < 0 else num_kept) :]
 
 

@@ -19,8 +19,10 @@ from lullm.config.engine import EngineConfig
 from lullm.engine.assembly import check_threadless
 from lullm.engine.replica.calling_thread import CallingThread
 from lullm.engine.replica.client import ReplicaClient
+from lullm.engine.rows.calls import PromptAdapterCalls
 from lullm.errors import EngineDeadError, InvalidRequestError
 from lullm.machine.owner import check_owner
+from lullm.types.lora.prompt_adapter import PromptAdapterRequest
 from lullm.types.lora.request import LoRARequest
 from lullm.types.monitor.stats import EngineStats
 from lullm.types.pooling.outputs import EngineOutput
@@ -53,7 +55,7 @@ def _blocking(
     return wait
 
 
-class ReplicaEngine:
+class ReplicaEngine(PromptAdapterCalls):
     """Starts `config.data_parallel_size` engines in the constructor, which blocks until all are ready.
 
     Not safe to share between threads. A fork of the process has a copy, which ends no process.
@@ -87,11 +89,13 @@ class ReplicaEngine:
         params: SamplingParams | PoolingParams | None = None,
         priority: int = 0,
         lora_request: LoRARequest | None = None,
+        prompt_adapter_request: PromptAdapterRequest | None = None,
     ) -> None:
         """See `LLMEngine`, also for the methods below."""
         given = self.default_params if params is None else params
         process = self.input_processor.process
-        self.add_processed(process(request_id, prompt, given, priority, lora_request=lora_request))
+        adapters = lora_request, prompt_adapter_request
+        self.add_processed(process(request_id, prompt, given, priority, True, *adapters))
 
     def add_processed(self, request: GenerateRequest) -> None:
         self._client.check_free()

@@ -1,11 +1,12 @@
 """TileLedger: the tiles whose rows the workers keep, so that each is sent and computed once while it is needed."""
 
 from lullm.types.sequence import Sequence
+from lullm.types.vision.given import GivenRows
 from lullm.types.vision.tile import Tile, TileRows, shown_tiles
 
 
 class TileLedger:
-    """What the workers keep of pictures.
+    """What the workers keep of pictures, and of rows that callers give.
 
     A sequence whose tile was dropped meanwhile (a preempted one, or one in the middle of a tile) has it sent again.
     """
@@ -14,7 +15,7 @@ class TileLedger:
         self._kept: dict[bytes, int] = {}  # digest -> rows; the one that was used last is the last
         self._num_kept = 0  # rows
         self._shown: set[bytes] = set()  # by the plan that is being made
-        self._sent: list[Tile] = []  # with it
+        self._sent: list[Tile | GivenRows] = []  # with it
         self._forgotten: list[bytes] = []
 
     def show(self, seq: Sequence, start: int, end: int) -> tuple[TileRows, ...]:
@@ -31,7 +32,7 @@ class TileLedger:
             found.append(TileRows(digest, first - start, first - place.start, last - first, place.num_columns))
         return tuple(found)
 
-    def take(self, capacity: int) -> tuple[list[Tile], list[bytes]]:
+    def take(self, capacity: int) -> tuple[list[Tile | GivenRows], list[bytes]]:
         """(tiles to send, digests to drop) with the plan that has just been made; it has spans, so it will run.
 
         Args:

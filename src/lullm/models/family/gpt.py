@@ -106,6 +106,8 @@ class GPT(nn.Module):
         x = self.embed_tokens(token_ids, ops) if embeddings is None else embeddings.clone()  # layers write over it
         if self.embedding_scale != 1.0 and embeddings is None:
             ops.scale_(x, self.embedding_scale)
+        for rows in context.shown:
+            rows.put(x)
         if self.project_in is not None:
             x = self.project_in(x, ops)
         ops.add_(x, self.embed_positions(context.positions, ops))
@@ -115,7 +117,7 @@ class GPT(nn.Module):
 class GPTCausalLM(Model):
     """A GPT with its head."""
 
-    has_stages = True
+    has_stages = reads_shown = True
 
     def __init__(self, config: ModelConfig, style: "GPTStyle", dtype: torch.dtype, max_model_len: int):
         super().__init__(config, style.rules)

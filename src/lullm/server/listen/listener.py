@@ -85,6 +85,8 @@ class Listener:
         for is_given, flag in ((options.lora_modules, "--lora-modules"), (options.lora_updates, "--lora-updates")):
             if is_given and not config.enable_lora:
                 raise ConfigError(f"{flag} needs --enable-lora")
+        if options.prompt_adapters and not config.enable_prompt_adapter:
+            raise ConfigError("--prompt-adapters needs --enable-prompt-adapter")
         if not config.enable_sleep_mode and not options.lora_updates:
             for given, what in ((options.admin_keys, "an admin key"), (self._admin, "an admin port")):
                 if given:

@@ -13,6 +13,7 @@ from lullm.server.openai.schema import CompletionBody
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from lullm.types.request import GenerateRequest
+from lullm.types.vision.tile import without_given
 
 PromptRows = Sequence[PositionLogprobs | None]
 
@@ -40,7 +41,7 @@ class CompletionForm:
     ) -> "CompletionForm":
         """The form of an answer to `body`, whose prompts are `requests`."""
         echoes = [
-            await engine.detokenize(request.prompt_token_ids)
+            await engine.detokenize(without_given(request.prompt_token_ids, request.tiles))
             if request.prompt is None or body.truncate_prompt_tokens is not None
             else request.prompt
             for request in (requests if body.echo else [])
@@ -96,7 +97,7 @@ class CompletionForm:
             offset = 0
             if self.echoes:
                 text = self.echoes[number] + text
-                token_ids = request.prompt_token_ids + token_ids
+                token_ids = without_given(request.prompt_token_ids, request.tiles) + token_ids
                 rows = itertools.chain(prompt_rows or (), rows)
         logprobs = None
         if self.body.logprobs is not None and token_ids:

@@ -18,6 +18,7 @@ from lullm.errors import InvalidRequestError
 from lullm.server.context import ServerContext, off_loop
 from lullm.server.error import ApiError
 from lullm.server.gate.request_log import begun, log_prompts
+from lullm.server.lora.served import Adapter
 from lullm.server.openai.event_stream import EventStream
 from lullm.server.openai.generation import Generation, prepare_all, public_id
 from lullm.server.openai.reply import Reply
@@ -31,7 +32,6 @@ from lullm.server.openai.validation import (
     sampling_params,
 )
 from lullm.server.sse import until_disconnect
-from lullm.types.lora.request import LoRARequest
 from lullm.types.outputs import RequestOutput
 
 Body = TypeVar("Body", bound=DialectBody)
@@ -87,8 +87,8 @@ class Endpoint(Generic[Body]):
         context = self.of(self.context, body.model)
         with fields_named(body):
             asked = await off_loop(request, lambda: body.translated(context.engine))
-            lora = context.adapters.of(body.model)
-            generation = await _prepared(context, request, asked, self.id_prefix, lora)
+            adapter = context.adapters.of(body.model)
+            generation = await _prepared(context, request, asked, self.id_prefix, adapter)
         generation.record = begun(request, generation.id, generation.logged_usage)
         form = await self.open_form(generation, body)
         timeout_s = self.context.options.request_timeout_s
@@ -129,7 +129,7 @@ async def _prepared(
     request: Request,
     asked: CompletionBody | ChatBody,
     id_prefix: str,
-    lora: LoRARequest | None,
+    adapter: Adapter | None,
 ) -> Generation:
     """The engine's requests for a body, checked. Raises ApiError, InvalidRequestError."""
     context.queue.check()
@@ -140,7 +140,7 @@ async def _prepared(
         priority, keep_alive = check_priority(asked, engine), keep_alive_s(asked)
         check_num_sequences(len(prompts), params, engine.config.max_num_seqs)
         check_token_lists(len(prompts), params, engine.config.max_num_seqs)
-        requests = await prepare_all(engine, answer_id, prompts, params, priority, lora)
+        requests = await prepare_all(engine, answer_id, prompts, params, priority, adapter)
     except InvalidRequestError as error:
         message = _renamed(str(error), error.param, asked)
         raise InvalidRequestError(message, asked.field_of(error.param), error.code) from None

@@ -15,8 +15,10 @@ from lullm.engine.client import EngineClient
 from lullm.server.context import ServerContext
 from lullm.server.gate.gate import request_id
 from lullm.server.gate.request_log import RequestRecord
+from lullm.server.lora.served import Adapter
 from lullm.server.openai.schema import ChatBody, CompletionBody
 from lullm.server.tracing import Operation, RequestSpans
+from lullm.types.lora.prompt_adapter import PromptAdapterRequest
 from lullm.types.lora.request import LoRARequest
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.outputs import EngineOutput
@@ -220,22 +222,25 @@ async def prepare_all(
     prompts: Sequence[Input],
     params: SamplingParams | PoolingParams,
     priority: int,
-    lora: LoRARequest | None = None,
+    adapter: Adapter | None = None,
 ) -> list[GenerateRequest]:
     """The engine's requests of one HTTP request. Raises InvalidRequestError, EngineDeadError."""
     requests: list[GenerateRequest] = []
+    lora = adapter if isinstance(adapter, LoRARequest) else None
+    prompt_adapter = adapter if isinstance(adapter, PromptAdapterRequest) else None
     for prompt in prompts:
         if requests:  # thousands of short prompts take seconds, so other requests run in between
             await asyncio.sleep(0)
         # Two clients may send the same X-Request-Id at the same time; the engine's ids must still be unique.
-        requests.append(await engine.prepare(f"{answer_id}-{next(_serial)}", prompt, params, priority, lora))
+        unique_id = f"{answer_id}-{next(_serial)}"
+        requests.append(await engine.prepare(unique_id, prompt, params, priority, lora, prompt_adapter))
     return requests
 
 
 def answered_name(context: ServerContext, requests: Sequence[GenerateRequest]) -> str:
     """The name of the requests' adapter, or of the model."""
-    lora = requests[0].lora if requests else None
-    return context.model_name if lora is None else lora.lora_name
+    adapter = requests[0].prompt_adapter or requests[0].lora if requests else None
+    return context.model_name if adapter is None else adapter.name
 
 
 def public_id(prefix: str, headers: Headers, own_id: str | None = None) -> str:

@@ -15,6 +15,9 @@ from lullm.server.wire import Strings, TokenIds, WireModel
 from lullm.types.request import Conversation, Prompt, TextPrompt
 
 MAX_PROMPTS = 4096
+_PROMPT_RULE = (
+    "must be a string, a list of strings, a list of token ids or a list of lists of token ids, and no list empty"
+)
 
 
 def _check_prompt(value: Any) -> Any:
@@ -27,9 +30,7 @@ def _check_prompt(value: Any) -> Any:
         if len(value) > MAX_PROMPTS:
             raise ValueError(f"at most {MAX_PROMPTS} prompts may stand in one request, got {len(value)}")
         return value
-    raise ValueError(
-        "must be a string, a list of strings, a list of token ids or a list of lists of token ids, and no list empty"
-    )
+    raise ValueError(_PROMPT_RULE)
 
 
 Prompts = Annotated[Any, AfterValidator(_check_prompt)]
@@ -156,11 +157,23 @@ class GenerationBody(StructuredBody, QueuedBody, DialectBody):
 class CompletionBody(GenerationBody):
     """POST /v1/completions."""
 
-    prompt: Prompts
+    prompt: Prompts | None = None
+    # vLLM's: files of rows in base64, answered before `prompt`
+    prompt_embeds: str | Strings | None = None
     suffix: str | None = None
     best_of: int | None = None
     echo: bool | None = None
     logprobs: NumLogprobs = None
+
+    @model_validator(mode="after")
+    def _check_content(self) -> "CompletionBody":
+        if self.prompt is None and not self.prompt_embeds:
+            raise ApiError(400, f"prompt {_PROMPT_RULE}; or send prompt_embeds", param="prompt")
+        if self.prompt_embeds and self.echo:
+            raise ApiError(400, "echo repeats a prompt's text, and prompt_embeds have none", param="echo")
+        if isinstance(self.prompt_embeds, list) and len(self.prompt_embeds) > MAX_PROMPTS:
+            raise ApiError(400, f"at most {MAX_PROMPTS} prompts may stand in one request", param="prompt_embeds")
+        return self
 
     def translated(self, engine: EngineClient) -> "CompletionBody":
         return self
@@ -177,8 +190,12 @@ class CompletionBody(GenerationBody):
 
     def prompts(self) -> list[Prompt]:
         """The prompts; a body may hold one or several."""
+        given = [self.prompt_embeds] if isinstance(self.prompt_embeds, str) else self.prompt_embeds or []
+        rows: list[Prompt] = [{"prompt_embeds": file, "cache_salt": self.cache_salt} for file in given]
+        if self.prompt is None:
+            return [_with_suffix(prompt, self.suffix) for prompt in rows] if self.suffix else rows
         prompts = several_prompts(self.prompt, self.split_special_tokens, self.cache_salt)
-        return [_with_suffix(prompt, self.suffix) for prompt in prompts] if self.suffix else prompts
+        return rows + ([_with_suffix(prompt, self.suffix) for prompt in prompts] if self.suffix else prompts)
 
 
 def _with_suffix(prompt: Prompt, suffix: str) -> Prompt:

@@ -1,7 +1,8 @@
-"""TileRowStore: the rows that the tower has computed of tiles, kept for the spans that show them."""
+"""TileRowStore: the rows that the tower has computed of tiles, and given ones, kept for the spans that show them."""
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from lullm.device.device import Device
@@ -9,6 +10,7 @@ from lullm.models.protocol import Model
 from lullm.nn.context import ShownRows
 from lullm.ops.table import Ops
 from lullm.types.step import StepPlan
+from lullm.types.vision.given import GivenRows
 from lullm.types.vision.tile import TileRows
 
 
@@ -22,20 +24,25 @@ class TileRowStore:
     def __init__(self, device: Device, model: Model, ops: Ops):
         self._device = device.torch_device
         self._tower, self._ops = model.tile_reader, ops
+        is_first, blocks = model.config.stage.is_first, model.config.family.shared_blocks
+        self._reads = model.tile_reader is not None or is_first or blocks is not None  # Zamba2's, on every stage
         self._rows: dict[bytes, Tensor] = {}
 
     def update(self, plan: StepPlan) -> None:
         """Drop and compute what the plan says. Within the step's work, before its spans."""
-        if self._tower is None:  # of another stage, if the model has one
+        if not self._reads:
             return
         for digest in plan.tiles_to_drop:
             self._rows.pop(digest, None)
         for tile in plan.tiles:
-            self._rows[tile.digest] = self._tower(tile, self._device, self._ops)
+            if isinstance(tile, GivenRows):
+                self._rows[tile.digest] = _given(tile).to(self._device)
+            elif self._tower is not None:
+                self._rows[tile.digest] = self._tower(tile, self._device, self._ops)
 
     def shown(self, tiles: Sequence[tuple[int, TileRows]]) -> list[ShownRows]:
         """The rows of a batch (`Batch.tiles`)."""
-        if self._tower is None:
+        if not self._reads:
             return []
         return [
             ShownRows(first_row + tile.row, self._rows[tile.digest][:, tile.first : tile.first + tile.num_rows])
@@ -49,3 +56,9 @@ class TileRowStore:
     def forget(self) -> None:
         """Release the memory of all rows; no step runs."""
         self._rows.clear()
+
+
+def _given(rows: GivenRows) -> Tensor:  # -> [1, R, H]
+    # a copy, since the memory of bytes cannot be written
+    values = torch.frombuffer(bytearray(rows.values), dtype=getattr(torch, rows.dtype))
+    return values.view(1, rows.num_rows, -1)

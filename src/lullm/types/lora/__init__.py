@@ -1,1 +1,1 @@
-"""Adapters (LoRA) as plain data: what a caller asks for."""
+"""Adapters (LoRA, and prompt adapters) as plain data: what a caller asks for."""

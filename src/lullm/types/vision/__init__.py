@@ -1,1 +1,5 @@
-"""Pictures in prompts, cut into tiles, as plain data."""
+"""Pictures in prompts, cut into tiles, as plain data.
+
+- `tile`: what a tower reads, and the places of rows in a prompt.
+- `given`: rows that a caller gives.
+"""

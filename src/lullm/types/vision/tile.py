@@ -14,8 +14,10 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from lullm.types.vision.given import GivenRows
 
-class Tile(msgspec.Struct, frozen=True, array_like=True, gc=False):
+
+class Tile(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """A rectangle of a picture. `digest`: its name, a hash of shape and pixels. `pixels`: RGB, `[height, width, 3]`.
 
     An encoder's tile holds numbers of 4 bytes, `[height, width]`: float32 features of a sound, a row per mel band
@@ -38,12 +40,12 @@ class Tile(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TilePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A tile in place of the prompt's tokens `start` .. `start` + `num_rows` - 1.
+    """A tile, or given rows, in place of the prompt's tokens `start` .. `start` + `num_rows` - 1.
 
     `num_columns`: rows in a line of the picture, if they have planes of positions; 0: positions run on as in a text.
     """
 
-    tile: Tile
+    tile: Tile | GivenRows
     start: int
     num_rows: int
     num_columns: int = 0
@@ -54,7 +56,7 @@ class TilePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TileRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Rows of a tile in a span: `num_rows` of them from `first` on, in place of the span's rows from `row` on.
+    """Rows of a tile, or given ones, in a span: `num_rows` of them from `first` on, in place of its rows from `row` on.
 
     `num_columns`: see `TilePlace`.
     """
@@ -72,6 +74,17 @@ def shown_tiles(places: Sequence[TilePlace], start: int, end: int) -> Iterator[T
     while number < len(places) and places[number].start < end:
         yield places[number]
         number += 1
+
+
+def without_given(token_ids: Sequence[int], places: Sequence[TilePlace]) -> list[int]:
+    """The ids of a sequence, without those in place of given rows."""
+    kept: list[int] = []
+    start = 0
+    for place in places:
+        if isinstance(place.tile, GivenRows):
+            kept += token_ids[start : place.start]
+            start = place.end
+    return kept + list(token_ids[start:])
 
 
 def shift_behind(num_rows: int, num_columns: int) -> int:

@@ -56,6 +56,7 @@ def _read_afmoe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: in
         ropes=ropes_where([isinstance(kind, SlidingWindow) for kind in kinds], config),
         output_gate=OutputGate(is_apart=True),
         embedding_scale=positive_int(data, "hidden_size") ** 0.5 if boolean(data, "mup_enabled", False) else 1.0,
+        scales_shown=True,
         experts=replace(
             experts,
             scoring="sigmoid",

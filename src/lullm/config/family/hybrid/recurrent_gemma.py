@@ -66,6 +66,7 @@ def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> 
         mlp_bias=True,
         output_bias=True,
         embedding_scale=_rounded(positive_int(data, "hidden_size") ** 0.5),
+        scales_shown=True,
         final_soft_cap=optional_positive_float(data, "logits_soft_cap"),
         recurrent=_unit(data),
     )
