@@ -31,8 +31,10 @@ GROUPS = {
         "CompletionOutput",
         "RequestOutputKind",
         "LoRARequest",
+        "PromptAdapterRequest",
         "TextPrompt",
         "TokensPrompt",
+        "EmbedsPrompt",
     ),
     "Options": ("EngineConfig", "EngineArgs", "AsyncEngineArgs"),
     "Vectors and scores": (

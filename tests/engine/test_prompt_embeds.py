@@ -307,3 +307,10 @@ def test_models_that_need_ids(tmp_path):
 def test_the_text_of_rows_is_shown(llm, embedded):
     [output] = llm.generate(embedded[0] | {"prompt": "what they say", "cache_salt": "mine"}, GREEDY, use_tqdm=False)
     assert output.prompt == "what they say"
+
+
+def test_vectors_of_rows(qwen3_folder, embedded):
+    with LLM(str(qwen3_folder), **OPTIONS | {"max_num_batched_tokens": 16, "max_num_seqs": 4}, convert="embed") as llm:
+        found, truth = (llm.embed(prompts, use_tqdm=False) for prompts in (embedded, PROMPTS))
+        for one, other in zip(found, truth, strict=True):
+            assert one.outputs.embedding == pytest.approx(other.outputs.embedding, abs=1e-6)

@@ -10,6 +10,7 @@ from lullm.types.draw import Draw, DrawParams, LogitEdits, ThinkingBudget
 from lullm.types.packed import num_packed, pack, pack_one, unpack
 from lullm.types.step import NO_TOKEN, PENDING_TOKEN, DrawnToken, PooledSum, Span, StepPlan, StepResult
 from lullm.types.step_codec import decode_plan, decode_result, encode_plan, encode_result
+from lullm.types.vision.given import GivenRows
 from lullm.types.vision.tile import Tile, TileRows
 
 EDITS = LogitEdits(
@@ -41,7 +42,11 @@ def test_a_plan():
         [(7, 8)],
         [(0, 3)],
         [Span(9, 29, pack([4]), (pack([0]),), draws[:1])],
-        [Tile.of(2, 2, bytes(range(12))), Tile.of(1, 4, bytes(range(12)))],
+        [
+            Tile.of(2, 2, bytes(range(12))),
+            GivenRows.of(2, "float16", bytes(range(12))),
+            Tile.of(1, 4, bytes(range(12))),
+        ],
         [b"c" * 16],
     )
     received = decode_plan(encode_plan(plan))
