@@ -90,17 +90,20 @@ class PromptAdapters:
         if given is None:
             return ()
         request = self._checked(given)
-        with self._lock:
+        if not self._lock.acquire(blocking=may_block):  # another thread may read a folder
+            raise WouldBlock
+        try:
             known = self._find(request)
             if known is not None and known.rows:
                 self._known[request.adapter_id] = self._known.pop(request.adapter_id)
                 return known.rows
             if not may_block:
                 raise WouldBlock
-            try:
-                return self._read(request)
-            except ModelLoadError as error:
-                raise InvalidRequestError(str(error), FIELD) from None
+            return self._read(request)
+        except ModelLoadError as error:
+            raise InvalidRequestError(str(error), FIELD) from None
+        finally:
+            self._lock.release()
 
     def _check_enabled(self) -> None:
         if not self._config.enable_prompt_adapter:
