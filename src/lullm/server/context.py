@@ -32,6 +32,7 @@ from lullm.server.metrics.registry import Metrics
 from lullm.server.options import ServerOptions
 from lullm.server.tracing import Tracing
 from lullm.server.wire import Body, parse_body
+from lullm.types.lora.prompt_adapter import PromptAdapterRequest
 from lullm.types.lora.request import LoRARequest
 
 logger = get_logger(__name__)
@@ -136,11 +137,13 @@ class House:
                 names = " and ".join(map(repr, self.contexts))
                 raise ApiError(404, f"there is no model {model!r} for it; there are {names}", param="model")
             return found
-        option = "enable_lora" if kind is LoRARequest else "enable_prompt_adapter"
-        able = [each for each in self.models if getattr(each.engine.config, option)]
+        option, enabling = "lora_modules", "enable_lora"
+        if kind is PromptAdapterRequest:
+            option, enabling = "prompt_adapters", "enable_prompt_adapter"
+        able = [each for each in self.models if getattr(each.engine.config, enabling)]
         if len(able) > 1:
             names = ", ".join(each.model_name for each in able)
-            text = f"say which model the adapter is for: send model (base_model_name in an option), one of {names}"
+            text = f"say which model the adapter is for: send model (base_model_name in {option}), one of {names}"
             raise ApiError(400, text, param="model", code="model_needed")
         return (able or self.models)[0]
 
