@@ -168,7 +168,8 @@ class CompletionBody(GenerationBody):
     @model_validator(mode="after")
     def _check_content(self) -> "CompletionBody":
         if self.prompt is None and not self.prompt_embeds:
-            raise ApiError(400, f"prompt {_PROMPT_RULE}; or send prompt_embeds", param="prompt")
+            rule = _PROMPT_RULE if "prompt" in self.model_fields_set else "is required"
+            raise ApiError(400, f"prompt {rule}; or send prompt_embeds", param="prompt")
         if self.prompt_embeds and self.echo:
             raise ApiError(400, "echo repeats a prompt's text, and prompt_embeds have none", param="echo")
         if isinstance(self.prompt_embeds, list) and len(self.prompt_embeds) > MAX_PROMPTS:
