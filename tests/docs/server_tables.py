@@ -14,6 +14,7 @@ from lullm.config.option.option import options_of
 from lullm.fleet.options import FleetOptions
 from lullm.server import admin, route
 from lullm.server.anthropic import route as anthropic
+from lullm.server.audio import route as audio
 from lullm.server.context import ServerContext
 from lullm.server.fleet import route as fleet
 from lullm.server.llama_cpp import route as llama_cpp
@@ -43,7 +44,7 @@ def _routes() -> list[APIRoute]:
     from server.conftest import ScriptedEngine
 
     context = ServerContext(ScriptedEngine(enable_sleep_mode=True), ServerOptions())
-    parts = (openai, responses, anthropic, ollama, llama_cpp, pooling, route, admin, page, fleet)
+    parts = (openai, responses, anthropic, ollama, llama_cpp, pooling, audio, route, admin, page, fleet)
     routers = [part.router(context) for part in parts]
     routes = [each for router in [*routers, reference.router(routers)] for each in router.routes]
     return [each for each in routes if isinstance(each, APIRoute)]

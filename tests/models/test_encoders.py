@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 from kit.audio.checkpoint import WHISPER, sound, write_whisper
+from kit.model.bart import write_bart
 from kit.model.golden import assert_close, load_model
-from transformers import WhisperConfig
+from transformers import BartConfig, WhisperConfig
 
 from lullm.audio.features import log_mel
 from lullm.config.family.keys import COMMON_FIXED, COMMON_IGNORES, COMMON_READS
@@ -16,9 +17,10 @@ from lullm.config.model import ModelConfig
 from lullm.errors import FamilyLimitError, ModelLoadError
 from lullm.models.registry import builder_of
 from lullm.ops.selection import TORCH_CPU_OPS
+from lullm.types.packed import pack
 from lullm.types.vision.tile import Tile
 
-CLASSES = {"WhisperForConditionalGeneration": WhisperConfig}
+CLASSES = {"BartForConditionalGeneration": BartConfig, "WhisperForConditionalGeneration": WhisperConfig}
 
 
 def test_rows_are_those_of_transformers(tmp_path):
@@ -33,6 +35,15 @@ def test_rows_are_those_of_transformers(tmp_path):
         [expected] = whisper.model.model.encoder(given).last_hidden_state
     assert np.abs((rows - expected).numpy()).max() < 2e-5
     assert_close(rows, expected)
+
+
+def test_rows_of_texts_are_those_of_transformers(tmp_path):
+    bart = write_bart(tmp_path)
+    model, ids = load_model(tmp_path, max_model_len=64), [0, 5, 9, 301, 2]
+    with torch.inference_mode():
+        [rows] = model.tile_reader(Tile.of(1, len(ids), pack(ids)), torch.device("cpu"), TORCH_CPU_OPS)
+        [expected] = bart.model.model.encoder(torch.tensor([ids])).last_hidden_state
+    assert np.abs((rows - expected).numpy()).max() < 2e-5
 
 
 def test_every_architecture_is_built():

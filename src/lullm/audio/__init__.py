@@ -1,1 +1,3 @@
-"""Sounds: samples at another rate (`resampling`), and the `features` that an encoder reads of them."""
+"""Sounds: from a file's bytes to samples (`source`, `wave`), at another rate (`resampling`), to the `features` that an
+encoder reads. `windows`: a long sound in pieces.
+"""

@@ -187,6 +187,8 @@ def _check_encoded(options: UserOptions, model: ModelConfig) -> None:
         "tensor_parallel_size": options.tensor_parallel_size > 1,
         "pipeline_parallel_size": options.pipeline_parallel_size > 1 or options.pipeline_layers is not None,
         "enable_lora": options.enable_lora,
+        "enable_prompt_embeds": options.enable_prompt_embeds,
+        "enable_prompt_adapter": options.enable_prompt_adapter,
         "speculative_config": options.speculative_config is not None,
         "runner": options.runner == "pooling",
         "convert": options.convert != "auto",

@@ -4,6 +4,7 @@ vLLM and OpenAI then draw from the whole distribution, as their clients expect. 
 do commands for a person at a terminal: small models write noise from tokens far below the best.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,29 @@ LLAMA_CPP = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 _VLLM = {name: getattr(SamplingParams(), name) for name in _PARAMS.values() if name != "max_tokens"}
 
 
+@dataclass(frozen=True, slots=True)
+class OutputRules:
+    """What a generation_config.json says of the outputs of a model with an encoder, as transformers reads it.
+
+    Args:
+        suppressed_ids, begin_suppressed_ids: tokens that are forbidden, anywhere and as the first of an output.
+        start_ids, forced_ids: with which the decoder begins, if a request names nothing.
+    """
+
+    suppressed_ids: tuple[int, ...] = ()
+    begin_suppressed_ids: tuple[int, ...] = ()
+    start_ids: tuple[int, ...] = ()
+    forced_ids: tuple[int, ...] = ()
+
+    def starts(self, stated: tuple[int, ...]) -> tuple[int, ...]:
+        """The tokens with which a decoder begins. `stated`: by config.json, the start and maybe a forced one."""
+        return (self.start_ids or stated[:1]) + (self.forced_ids or stated[1:])
+
+
 class GenerationDefaults:
     """The defaults: `params` for requests that set nothing, `eos_token_ids` besides the config's own.
 
-    `suppressed_ids`, `begin_suppressed_ids`: tokens that the file forbids, anywhere and as the first of an output, as
-    transformers reads `suppress_tokens` and `begin_suppress_tokens`. Only models with an encoder heed them.
+    `rules`: of models with an encoder.
 
     `stated` names those of `params` that the model or an option has set; `generation_config="vllm"` sets all that draw.
     `"do_sample": false`, written out, means greedy.
@@ -44,13 +63,12 @@ class GenerationDefaults:
         self,
         stated: dict[str, Any],
         eos_token_ids: tuple[int, ...] = (),
-        suppressed_ids: tuple[int, ...] = (),
-        begin_suppressed_ids: tuple[int, ...] = (),
+        rules: "OutputRules | None" = None,
     ):
         self.params = SamplingParams(**stated)
         self.stated = frozenset(stated)
         self.eos_token_ids = eos_token_ids
-        self.suppressed_ids, self.begin_suppressed_ids = suppressed_ids, begin_suppressed_ids
+        self.rules = rules or OutputRules()
 
     @classmethod
     def from_folder(cls, folder: Path, source: str = "auto", override: str | None = None) -> "GenerationDefaults":
@@ -74,10 +92,9 @@ class GenerationDefaults:
         if source != "auto":
             data = {} if source == "vllm" else _object_of_folder(path)
         stated = _VLLM if source == "vllm" else _stated(data, path)
-        suppressed, begin = (
-            token_id_list(data.get(name), f"{path}: {name}") for name in ("suppress_tokens", "begin_suppress_tokens")
-        )
-        return cls(stated | parse_override(override), eos_token_ids, suppressed, begin)
+        names = "suppress_tokens", "begin_suppress_tokens", "decoder_start_token_id", "forced_bos_token_id"
+        rules = OutputRules(*(token_id_list(data.get(name), f"{path}: {name}") for name in names))
+        return cls(stated | parse_override(override), eos_token_ids, rules)
 
 
 def left_open(defaults: dict[str, Any], stated: frozenset[str]) -> dict[str, Any]:

@@ -9,12 +9,14 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from lullm.config.generation import OutputRules
 from lullm.config.model import ModelConfig
 from lullm.config.option.option import has_utf8
 from lullm.config.resolved import ResolvedConfig
 from lullm.engine.caller.prompt_form import cache_salt, prompt_field, suffix_of, text_or_ids, truncated
 from lullm.engine.caller.tools import check_calls_alone, tools_error
-from lullm.engine.encoder.inputs import EncoderInput
+from lullm.engine.encoder.sounds import SoundInput
+from lullm.engine.encoder.texts import TextInput
 from lullm.engine.lora.adapters import as_lora, check_enabled
 from lullm.engine.pooling.rules import check_generates, resolved_pooling
 from lullm.engine.rows.adapters import PromptAdapters
@@ -39,10 +41,6 @@ from lullm.types.sampling_params import OutputKind, SamplingParams
 from lullm.types.vision.given import GivenRows
 from lullm.types.vision.tile import TilePlace
 
-Suppressed = tuple[tuple[int, ...], tuple[int, ...]]
-"""Tokens that are forbidden anywhere, and as the first of an output (`GenerateRequest`)."""
-NOTHING_SUPPRESSED: Suppressed = ((), ())
-
 
 class InputProcessor:
     """Renders, tokenizes and validates for one engine. Safe to call from several threads.
@@ -57,13 +55,17 @@ class InputProcessor:
         model: ModelConfig,
         tokenizer: Tokenizer,
         eos_token_ids: tuple[int, ...],
-        suppressed: Suppressed = NOTHING_SUPPRESSED,
+        rules: OutputRules = OutputRules(),  # noqa: B008  # frozen
     ) -> None:
         self._config = config
         self._model = model
         self._pictures = PictureInput(config, model, tokenizer)
-        self._encoder = None if model.encoder is None else EncoderInput(model.encoder)
-        self._suppressed = suppressed
+        self._encoder: SoundInput | TextInput | None = None
+        if model.encoder is not None and model.encoder.reads == "audio":
+            self._encoder = SoundInput(model.encoder)
+        elif model.encoder is not None:
+            self._encoder = TextInput(model.encoder, rules.starts(model.encoder.start_ids), model.vocab_size)
+        self._rules = rules
         self._embeds = EmbedsReader(config, model)
         self.prompt_adapters = PromptAdapters(config, model)
         self._pairs = PairReader(tokenizer, model.pooler.pair_form if model.pooler else None)
@@ -131,8 +133,9 @@ class InputProcessor:
         check_generates(self._model)
         params = params.clone()  # the caller may change its object later, or since it was checked
         self._check_params(params)
-        own, encoded = (prompt, None) if self._encoder is None else self._heard(self._encoder, prompt, may_block)
-        text, token_ids, tiles = self._encoded(own, add_special_tokens=True, may_block=may_block)
+        own, encoded = (prompt, None) if self._encoder is None else self._read(self._encoder, prompt, may_block)
+        # The prompt of a decoder begins with words of its own, spelled out.
+        text, token_ids, tiles = self._encoded(own, add_special_tokens=encoded is None, may_block=may_block)
         if params.truncate_prompt_tokens is not None:
             num_most = self._max_model_len - sum(rows.num_rows for rows in given) - (params.max_tokens or 1)
             token_ids = truncated(token_ids, params.truncate_prompt_tokens, max(num_most, 1), tiles)
@@ -170,8 +173,8 @@ class InputProcessor:
             prompt_adapter=prompt_adapter_request,
             tiles=tiles,
             encoded=encoded,
-            suppressed_ids=self._suppressed[0],
-            begin_suppressed_ids=self._suppressed[1],
+            suppressed_ids=self._rules.suppressed_ids,
+            begin_suppressed_ids=self._rules.begin_suppressed_ids,
         )
 
     def _guide(self, params: SamplingParams, reply: ReplyRules | None, may_block: bool) -> Guide | None:
@@ -222,17 +225,20 @@ class InputProcessor:
             WouldBlock: see `process`.
         """
         own: Input = prompt if self._encoder is None else self._encoder.split(prompt)[0]
-        return self._encoded(own, add_special_tokens, may_block)[1]
+        adds = add_special_tokens and not isinstance(self._encoder, SoundInput)
+        return self._encoded(own, adds, may_block)[1]
 
     def detokenize(self, token_ids: list[int]) -> str:
         """The text of `token_ids`, special tokens included. Raises InvalidRequestError: an id is not in the model."""
         self._check_ids("tokens", token_ids)
         return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
-    def _heard(self, encoder: EncoderInput, prompt: Input, may_block: bool) -> tuple[Input, TilePlace]:
+    def _read(self, encoder: SoundInput | TextInput, prompt: Input, may_block: bool) -> tuple[Input, TilePlace]:
         """The decoder's prompt, and what the encoder reads."""
         try:
-            return encoder.take(prompt, may_block)
+            if isinstance(encoder, SoundInput):
+                return encoder.take(prompt, may_block)
+            return encoder.take(prompt, may_block, lambda given: self._text_and_ids(given, True, may_block)[1])
         except InvalidRequestError as error:
             raise InvalidRequestError(str(error), error.param or prompt_field(prompt), error.code) from None
 
@@ -244,9 +250,7 @@ class InputProcessor:
             if isinstance(prompt, dict) and prompt.get(EMBEDS) is not None:
                 return self._embeds.read(prompt, may_block)
             prompt, pictures = self._pictures.take(prompt, may_block)
-            # The prompt of a decoder begins with words of its own, spelled out.
-            adds = add_special_tokens and self._encoder is None
-            text, token_ids = self._text_and_ids(prompt, adds, may_block)
+            text, token_ids = self._text_and_ids(prompt, add_special_tokens, may_block)
             return text, *self._pictures.place(token_ids, pictures)
         except InvalidRequestError as error:
             raise InvalidRequestError(str(error), error.param or prompt_field(prompt), error.code) from None

@@ -4,6 +4,6 @@
 `rules`: from a checkpoint's names to parameters, as most families begin. `work` counts the least bytes and operations
 of a step, and `stages` divides the layers by them.
 
-- `vision/`: what reads pictures, beside a decoder. `encoder/`: what reads sounds.
+- `vision/`: what reads pictures, beside a decoder. `encoder/`: what reads sounds or texts.
 - `family/`: a file per family. `fallback/`: models of `transformers` over the paged cache.
 """

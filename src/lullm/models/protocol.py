@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
@@ -10,8 +11,12 @@ from lullm.errors import ModelLoadError
 from lullm.nn.context import StepContext
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.table import Ops
+from lullm.types.vision.tile import Tile
 from lullm.weights.rows.cut import Cut
 from lullm.weights.rule import WeightRules, on_stage
+
+TileReader = Callable[[Tile, torch.device, Ops], Tensor]
+"""(tile, device, ops) -> its rows `[1 + K, R, H]`, see `ShownRows`."""
 
 
 class Model(nn.Module):
@@ -53,8 +58,8 @@ class Model(nn.Module):
         self.vision: nn.Module | None = None
 
     @property
-    def tile_reader(self) -> nn.Module | None:
-        """What reads tiles: called with (tile, device, ops), it gives their rows `[1 + K, R, H]`."""
+    def tile_reader(self) -> TileReader | None:
+        """What reads tiles; None: nothing."""
         return self.vision
 
     def write_encoder(self, rows: Tensor, slots: Tensor, caches: Sequence[LayerCache], ops: Ops) -> None:

@@ -11,6 +11,7 @@ OpenTelemetry.
 - `anthropic/`, `ollama/`, `llama_cpp/`, `openai/responses/`: translate bodies into OpenAI's form, and answers back.
 - `lora/`: adapters of the model, under names of their own.
 - `pooling/`: embeddings, scores, reranking.
+- `audio/`: sounds to text.
 - `batch/`: a file of requests, called in process.
 - `prefix_cache/`: cached prefixes from one server to the next.
 - `metrics/`: the contents of `/metrics`.

@@ -11,6 +11,7 @@ from lullm.fleet.fleet import Fleet
 from lullm.server import admin, route
 from lullm.server.anthropic import route as anthropic
 from lullm.server.application import Application
+from lullm.server.audio import route as audio
 from lullm.server.context import open_contexts
 from lullm.server.error import install_error_handlers
 from lullm.server.fleet import route as fleet
@@ -35,7 +36,7 @@ def build_app(served: EngineClient | Fleet, options: ServerOptions, admin_port: 
         admin_port: the only port on which the sleep endpoints answer; None: any.
     """
     context = open_contexts(served, options, admin_port)
-    parts = [openai, responses, anthropic, ollama, llama_cpp, pooling, route]
+    parts = [openai, responses, anthropic, ollama, llama_cpp, pooling, audio, route]
     parts += [page] * options.page + [admin] * served.config.enable_sleep_mode + [lora] * options.lora_updates
     parts += [fleet] * (context.house.fleet is not None)
     routers = [part.router(context) for part in parts]

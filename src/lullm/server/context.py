@@ -5,7 +5,7 @@ import contextlib
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from fastapi import Request
@@ -31,7 +31,7 @@ from lullm.server.lora.served import Adapter, ServedAdapters
 from lullm.server.metrics.registry import Metrics
 from lullm.server.options import ServerOptions
 from lullm.server.tracing import Tracing
-from lullm.server.wire import Body, parse_body
+from lullm.server.wire import Body, parse_body, parse_json
 from lullm.types.lora.prompt_adapter import PromptAdapterRequest
 from lullm.types.lora.request import LoRARequest
 
@@ -200,15 +200,20 @@ class ServerContext:
         config, limit = self.engine.config, self.options.max_request_logprobs
         return limit or max(_MAX_LOGPROBS, (config.max_logprobs + 1) * config.max_model_len)
 
-    async def read(self, kind: type[Body], request: Request) -> Body:
+    async def read(
+        self, kind: type[Body], request: Request, fields_of: Callable[[bytes], dict[str, Any]] = parse_json
+    ) -> Body:
         """The body of `request`. Unknown fields are refused, or named in the log and the answer's header.
+
+        Args:
+            fields_of: the fields of the body's bytes; raises ApiError.
 
         Raises:
             ApiError: the body is not a valid one of `kind`.
         """
         ignored: list[str] | None = None if self.options.unknown_fields == "refuse" else []
         raw = await request.body()
-        body = await off_loop(request, lambda: parse_body(kind, raw, ignored))
+        body = await off_loop(request, lambda: parse_body(kind, fields_of(raw), ignored))
         for path in ignored or ():
             name = quote(path, safe="[]._-")[:_MAX_NAME_CHARS]  # any field name fits in a header and a log line
             request.scope[IGNORED].append(name)

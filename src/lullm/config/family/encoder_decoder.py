@@ -5,7 +5,7 @@ from typing import Any
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import UNUSED_WINDOW, activation
 from lullm.config.family.family import Family
-from lullm.config.field import MOST_HEADS, MOST_INTERMEDIATE, MOST_LAYERS, boolean, positive_int
+from lullm.config.field import MOST_HEADS, MOST_INTERMEDIATE, MOST_LAYERS, boolean, positive_int, token_id_list
 from lullm.config.layer.encoder import EncoderConfig
 from lullm.config.rope import MOST_POSITIONS
 from lullm.errors import ModelLoadError
@@ -15,6 +15,7 @@ _EPS = 1e-5
 """Of all norms; their files lack it."""
 _MOST_MELS = 1 << 10
 BART_UNUSED_POSITIONS = 2
+_BART_START = 2
 
 
 def _read_whisper(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
@@ -43,7 +44,14 @@ def _encoder(data: dict[str, Any], reads: Any, max_rows: int, num_mels: int = 0)
         num_mels=num_mels,
         norms_first=reads == "audio",
         num_unused_positions=0 if reads == "audio" else BART_UNUSED_POSITIONS,
+        start_ids=() if reads == "audio" else _start_ids(data),
     )
+
+
+def _start_ids(data: dict[str, Any]) -> tuple[int, ...]:
+    """As transformers' generate begins: a start, and maybe a token that must come first."""
+    start = token_id_list(data.get("decoder_start_token_id", _BART_START), "config.json: decoder_start_token_id")
+    return start + token_id_list(data.get("forced_bos_token_id"), "config.json: forced_bos_token_id")
 
 
 def _decoder(

@@ -1,7 +1,7 @@
 """The families by the architectures of a `config.json`: lullm's own, and those that other packages bring."""
 
 from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
-from lullm.config.family.encoder_decoder import WHISPER
+from lullm.config.family.encoder_decoder import BART, WHISPER
 from lullm.config.family.experts.gpt_oss import GPT_OSS
 from lullm.config.family.experts.laguna import LAGUNA
 from lullm.config.family.experts.llama4 import LLAMA4
@@ -186,6 +186,7 @@ FAMILIES = {name: family for name, (family, _) in _ROWS.items()}
 STYLES = {name: style for name, (_, style) in _ROWS.items()}
 
 _ENCODED_ROWS: dict[str, tuple[Family, str]] = {
+    "BartForConditionalGeneration": (BART, "encoded.bart:bart_style"),
     "WhisperForConditionalGeneration": (WHISPER, "encoded.whisper:whisper_style"),
 }
 """The same of decoders beside encoders, which no text alone runs."""

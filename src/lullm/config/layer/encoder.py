@@ -17,6 +17,7 @@ class EncoderConfig:
         num_mels: bands of a sound's features.
         norms_first: norms stand before attention and MLP, and one behind the last layer; else behind the sums.
         num_unused_positions: rows of the tables of positions, in front, that no token has.
+        start_ids: tokens with which the decoder begins, if a request names none.
     """
 
     reads: Literal["audio", "text"]
@@ -29,6 +30,7 @@ class EncoderConfig:
     num_mels: int = 0
     norms_first: bool = True
     num_unused_positions: int = 0
+    start_ids: tuple[int, ...] = ()
 
     @property
     def num_frames(self) -> int:

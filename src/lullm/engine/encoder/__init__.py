@@ -1,1 +1,1 @@
-"""What an encoder reads of requests: found in prompts, checked, made a tile."""
+"""What an encoder reads of requests, found in prompts, checked, made a tile: `sounds`, or `texts`."""

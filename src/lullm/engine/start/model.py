@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from lullm.config.engine import EngineConfig
-from lullm.config.generation import GenerationDefaults
+from lullm.config.generation import GenerationDefaults, OutputRules
 from lullm.config.gguf.file import is_gguf
 from lullm.config.json_file import option_object
 from lullm.config.model import ModelConfig
 from lullm.config.pooling.use import with_use
 from lullm.config.resolved import ResolvedConfig
 from lullm.config.vision.setting import with_settings
-from lullm.engine.input import NOTHING_SUPPRESSED, InputProcessor, Suppressed
+from lullm.engine.input import InputProcessor
 from lullm.engine.start.draft import check_tokens, with_draft
 from lullm.errors import ConfigError
 from lullm.models.fallback.choice import read_model_config
@@ -34,7 +34,7 @@ class OpenedModel:
         default_params: from its generation_config.json.
         stated_params: the names of those that it, or an option, sets.
         eos_token_ids: from all files.
-        suppressed: tokens that generation_config.json forbids to a model with an encoder.
+        rules: of generation_config.json for outputs, if the model has an encoder.
     """
 
     folder: Path
@@ -44,11 +44,11 @@ class OpenedModel:
     default_params: SamplingParams
     stated_params: frozenset[str]
     eos_token_ids: tuple[int, ...]
-    suppressed: Suppressed = NOTHING_SUPPRESSED
+    rules: OutputRules = OutputRules()
 
     def input_processor(self, config: ResolvedConfig) -> InputProcessor:
         """The input processor of an engine that runs with `config`."""
-        return InputProcessor(config, self.model_config, self.tokenizer, self.eos_token_ids, self.suppressed)
+        return InputProcessor(config, self.model_config, self.tokenizer, self.eos_token_ids, self.rules)
 
 
 def open_model(config: EngineConfig) -> OpenedModel:
@@ -78,10 +78,8 @@ def open_model(config: EngineConfig) -> OpenedModel:
     if tokenizer.eos_token_id is not None:
         eos_token_ids += (tokenizer.eos_token_id,)
     ends = tuple(dict.fromkeys(eos_token_ids))
-    suppressed = NOTHING_SUPPRESSED
-    if model.encoder is not None:
-        suppressed = defaults.suppressed_ids, defaults.begin_suppressed_ids
-    return OpenedModel(folder, resolved, model, tokenizer, defaults.params, defaults.stated, ends, suppressed)
+    rules = OutputRules() if model.encoder is None else defaults.rules
+    return OpenedModel(folder, resolved, model, tokenizer, defaults.params, defaults.stated, ends, rules)
 
 
 def _with_settings(model: ModelConfig, settings: dict[str, Any]) -> ModelConfig:

@@ -1,1 +1,1 @@
-"""What reads a request's input beside a decoder: `layers` over its rows. `sound`: of what is heard."""
+"""What reads a request's input beside a decoder: `layers` over its rows. `sound`: of what is heard; `text`."""

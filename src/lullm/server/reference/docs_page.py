@@ -30,7 +30,8 @@ def _operation(path: str, method: str, operation: dict[str, Any], schemas: dict[
     head = f"<code>{method.upper()} {escape(path)}</code>"
     if "requestBody" not in operation:
         return f"<p>{head}</p>"
-    name = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    [content] = operation["requestBody"]["content"].values()
+    name = content["schema"]["$ref"].rpartition("/")[2]
     schema = schemas[name]
     required = set(schema.get("required", ()))
     rows = "".join(

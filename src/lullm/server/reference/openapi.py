@@ -93,5 +93,6 @@ def _operation(route: Route, method: str, body: dict[str, Any] | None) -> dict[s
         schema = {"type": "string"}
         operation["parameters"] = [{"name": n, "in": "path", "required": True, "schema": schema} for n in names]
     if body is not None:
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
+        kind = getattr(route.endpoint, "media_type", "application/json")
+        operation["requestBody"] = {"required": True, "content": {kind: {"schema": body}}}
     return operation

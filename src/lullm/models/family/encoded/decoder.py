@@ -15,16 +15,20 @@ from lullm.config.layer.encoder import EncoderConfig
 from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
 from lullm.models.decoder import new_embedding, new_head
-from lullm.models.protocol import Model
+from lullm.models.encoder.sound import SoundEncoder
+from lullm.models.encoder.text import TextEncoder
+from lullm.models.protocol import Model, TileReader
 from lullm.nn.attention import Attention, AttentionStyle
 from lullm.nn.context import StepContext
-from lullm.nn.embedding import Embedding
+from lullm.nn.embedding import Embedding, LogitBias
 from lullm.nn.linear import FusedLinear, Linear
 from lullm.nn.mlp import MLP
 from lullm.nn.norm import LayerNorm
 from lullm.nn.rotary import Rotary
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.table import Ops
+from lullm.types.packed import unpack
+from lullm.types.vision.tile import Tile
 from lullm.weights.rule import Fusion, WeightRules, renames
 
 _OWN, _CROSS = 0, 1
@@ -129,11 +133,17 @@ class EncodedLM(Model):
         self.encoder = style.make_encoder(encoder, config.hidden_size, dtype)
         self.model = EncodedDecoder(config, encoder, dtype, max_model_len)
         self.lm_head = new_head(config, config.hidden_size, dtype)
+        self.logit_bias = LogitBias(config.vocab_size) if style.has_logit_bias else None
 
     @property
-    def tile_reader(self) -> nn.Module:
+    def tile_reader(self) -> TileReader:
         """See `Model.tile_reader`."""
-        return self.encoder
+        return self.encoder if isinstance(self.encoder, SoundEncoder) else self._read_text
+
+    def _read_text(self, tile: Tile, device: torch.device, ops: Ops) -> Tensor:  # [1, R, H]
+        token_ids = torch.tensor(unpack(tile.pixels), device=device)
+        rows: Tensor = self.encoder(self.model.embed(token_ids, ops), ops)
+        return rows[None]
 
     def write_encoder(self, rows: Tensor, slots: Tensor, caches: Sequence[LayerCache], ops: Ops) -> None:
         """See `Model.write_encoder`."""
@@ -149,15 +159,23 @@ class EncodedLM(Model):
     def compute_logits(self, hidden: Tensor, ops: Ops) -> Tensor:
         """See `Model.compute_logits`."""
         logits: Tensor = self.lm_head(hidden, self.model.embed_tokens, ops)
+        if self.logit_bias is not None:
+            self.logit_bias(logits, ops)
         return logits
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedStyle:
-    """The differences of a family. `make_encoder`: (config, hidden size, dtype) -> the encoder, which reads tiles."""
+    """The differences of a family.
+
+    Args:
+        make_encoder: (config, hidden size, dtype) -> the encoder.
+        has_logit_bias: a learned bias is added to the logits.
+    """
 
     rules: WeightRules
-    make_encoder: Callable[[EncoderConfig, int, torch.dtype], nn.Module]
+    make_encoder: Callable[[EncoderConfig, int, torch.dtype], SoundEncoder | TextEncoder]
+    has_logit_bias: bool = False
 
     def build(self, config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> EncodedLM:
         """See `registry.Style`."""
@@ -173,10 +191,9 @@ def encoded_rules(config: ModelConfig, *first: tuple[str, str]) -> WeightRules:
             (r"^(model\.)?encoder\.", "encoder."),
             (r"^(model\.)?decoder\.", "model."),
             (r"^model\.(layer_norm)\.", "model.norm."),
-            (r"(?<=^model\.)layernorm_embedding\.", "embed_norm."),
+            (r"^(model|encoder)\.layernorm_embedding\.", r"\1.embed_norm."),
             (r"(?<=^model\.layers)(\.\d+\.(?:self|encoder)_attn\.)out_proj\.", r"\1o_proj."),
             (r"(?<=^model\.layers)(\.\d+\.)(?=fc[12]\.)", r"\1mlp."),
-            (r"(\.encoder_attn\.)k_proj\.", r"\1k_proj."),
         ),
         fusions=(
             Fusion(("q_proj", "k_proj", "v_proj"), "qkv_proj"),

@@ -1,4 +1,4 @@
-"""EncoderInput: takes a sound out of a caller's prompt, and makes what the encoder reads of it."""
+"""SoundInput: takes a sound out of a caller's prompt, and makes what the encoder reads of it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ _PAIR = ("encoder_prompt", "decoder_prompt")
 _FORM = "a prompt is {'prompt': text, 'multi_modal_data': {'audio': (samples, sampling rate)}}"
 
 
-class EncoderInput:
+class SoundInput:
     """What the encoder of one model reads. Safe to call from several threads."""
 
     def __init__(self, encoder: EncoderConfig):
