@@ -261,6 +261,8 @@ def test_forms_of_prompts(whisper, expected):
         {"kv_cache_dtype": "fp8"},
         {"enable_chunked_prefill": False, "max_num_batched_tokens": 100, "max_num_seqs": 8},
         {"max_model_len": 65},
+        {"limit_mm_per_prompt": {"audio": 0}},
+        {"language_model_only": True},
     ],
     ids=str,
 )

@@ -10,9 +10,11 @@ from kit.audio.checkpoint import SPECIAL, sound, write_whisper
 from kit.audio.file import wav
 
 from lullm import LLM, SamplingParams
+from lullm.audio.windows import windows
 from lullm.config.engine import EngineConfig
 from lullm.engine.async_llm_engine import AsyncLLMEngine
 from lullm.server.audio.multipart import form_parts
+from lullm.server.audio.text_stream import TextStream
 from lullm.server.error import ApiError
 
 OPTIONS = {"dtype": "float32", "max_model_len": 48, "block_size": 8, "kv_cache_memory_bytes": 8 << 20}
@@ -82,12 +84,26 @@ def test_a_language_that_is_not_named_is_heard(running, text_of, whisper):
 
 
 def test_a_long_sound_is_heard_in_pieces(running, text_of):
-    from lullm.audio.windows import windows
-
     pieces = windows(LONG, 16_000, 1.0)
     assert len(pieces) == 3
     answer = post(running, files={"file": file_of(LONG)}, language="en")
     assert answer.json() == {"text": text_of(pieces), "usage": {"type": "duration", "seconds": 3.0}}
+
+
+def test_a_stream_tells_pieces_in_their_order(running, text_of):
+    with running.openai() as client:
+        for heard, pieces in ((SHORT, [SHORT]), (LONG, windows(LONG, 16_000, 1.0))):
+            events = list(
+                client.audio.transcriptions.create(model="ears", file=file_of(heard), language="en", stream=True)
+            )
+            assert {each.type for each in events[:-1]} == {"transcript.text.delta"} and len(events) > 5
+            expected = text_of(pieces)
+            assert events[-1].type == "transcript.text.done" and events[-1].text == expected
+            assert "".join(each.delta for each in events[:-1]).strip() == expected
+
+
+def test_a_failure_within_a_stream():
+    assert b'"code":"engine_failed"' in TextStream(1).failure(ApiError(500, "gone", code="engine_failed"))
 
 
 def test_fields_of_a_draw(running, text_of):
@@ -108,7 +124,6 @@ def test_stereo_of_another_rate(running):
         ({"response_format": "srt"}, "response_format", "timestamps"),
         ({"response_format": "verbose_json"}, "response_format", "timestamps"),
         ({"response_format": "xml"}, "response_format", "Input should be"),
-        ({"stream": "true"}, "stream", "not supported"),
         ({"language": "zz"}, "language", "not one of de, en"),
         ({"temperature": "warm"}, "temperature", "number"),
         ({"temperature": "-1"}, "temperature", "temperature"),

@@ -4,7 +4,7 @@ from lullm.config.generation import parse_override
 from lullm.config.json_file import option_object
 from lullm.config.model import ModelConfig
 from lullm.config.option.option import options_of
-from lullm.config.option.pictures import parse_max_pictures
+from lullm.config.option.pictures import is_turned_off, parse_max_pictures
 from lullm.config.option.speculation import parse_speculation
 from lullm.config.parallel.cut import check_stages
 from lullm.config.parallel.share import share_of
@@ -199,6 +199,13 @@ def _check_encoded(options: UserOptions, model: ModelConfig) -> None:
                 f"{name}={getattr(options, name)!r} is not there for {model.architecture}, whose decoder reads an "
                 "encoder; leave it out (data_parallel_size runs several engines)"
             )
+    assert model.encoder is not None, "the caller's question"
+    is_deaf = options.language_model_only or is_turned_off(options.limit_mm_per_prompt, "audio")
+    if is_deaf and model.encoder.reads == "audio":
+        raise ConfigError(
+            f"{model.architecture} writes down what it hears, which limit_mm_per_prompt or language_model_only turns "
+            "off; leave them out"
+        )
     most = (options.max_model_len or model.max_position_embeddings) + model.num_encoder_slots(options.block_size)
     if not options.enable_chunked_prefill and options.max_num_batched_tokens < most:
         raise ConfigError(

@@ -23,3 +23,9 @@ def parse_max_pictures(text: str | None) -> int:
         data[name] = count
     most: int = data.get("image", MOST_PICTURES)
     return most
+
+
+def is_turned_off(text: str | None, kind: str) -> bool:
+    """Whether prompts may have none of a kind."""
+    value = option_object("limit_mm_per_prompt", text).get(kind)
+    return (value.get("count") if isinstance(value, dict) else value) == 0
