@@ -3,9 +3,10 @@
 import pytest
 
 from lullm.errors import UnsupportedError
-from lullm.kv.cache_group import CacheGroup, LayerPlace, cache_layout, num_state_blocks
+from lullm.kv.cache_group import CacheGroup, CacheLayout, LayerPlace, cache_layout, num_state_blocks
 from lullm.types.layer_kind import (
     EncoderAttention,
+    EncoderOnlyAttention,
     FullAttention,
     KVHeads,
     LayerKind,
@@ -179,3 +180,9 @@ def test_a_chunk_is_given_back_as_a_whole():
     assert CacheGroup(SlidingWindow(20, is_chunked=True), (0,)).num_blocks_behind(45, 8) == 5, "20 to 39, and 40 on"
     kinds = [FULL, SlidingWindow(512, is_chunked=True), WINDOW]
     assert [group.is_chunked for group in cache_layout(kinds).groups] == [False, True, False]
+
+
+def test_an_encoder_has_no_groups():
+    layout = cache_layout([EncoderOnlyAttention(), EncoderOnlyAttention(7)], slot_bytes=0)
+    assert layout == CacheLayout((), 0, (None, None))
+    assert layout.num_blocks_for_len(1000, 16) == 0 and layout.whole_group is None

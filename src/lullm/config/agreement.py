@@ -152,6 +152,8 @@ def check_for_model(options: UserOptions, model: ModelConfig) -> None:
     if model.encoder is not None:
         _check_encoded(options, model)
     share_of(model, Axis(0, options.tensor_parallel_size), options.enable_expert_parallel)
+    if model.family.encoder_only is not None:
+        _check_for_encoder(options, model)
     wishes = {
         "quantization": options.quantization is not None and model.foreign is not None,
         "kv_cache_dtype": any(name in options.kv_cache_dtype for name in model.refused_caches),
@@ -220,7 +222,32 @@ def _reader_of_ids(model: ModelConfig) -> str:
         return "layers are transformers'"
     if model.encoder is not None:
         return "prompts begin with words of its own"
+    if model.family.encoder_only is not None:
+        return "texts stand between its own special tokens"
     return "" if model.family.layer_inputs is None else "layers each read the token ids"
+
+
+def _check_for_encoder(options: UserOptions, model: ModelConfig) -> None:
+    """Raises ConfigError: an option is for a KV cache or for next tokens."""
+    names = (
+        "kv_cache_dtype",
+        "calculate_kv_scales",
+        "num_gpu_blocks_override",
+        "speculative_config",
+        "batch_invariant",
+    )
+    defaults = {each.name: each.default for each in options_of(UserOptions)}
+    for name in names:
+        if (value := getattr(options, name)) != defaults[name]:
+            raise ConfigError(
+                f"{name}={value!r} is not there for {model.architecture}, an encoder, which has no KV cache and gives "
+                "no next tokens; leave it out"
+            )
+    if options.pipeline_parallel_size > 1:
+        raise UnsupportedError(
+            f"pipeline_parallel_size={options.pipeline_parallel_size} is not supported for {model.architecture}, an "
+            "encoder; use data_parallel_size or tensor_parallel_size"
+        )
 
 
 def _check_sleep_options(options: UserOptions) -> None:

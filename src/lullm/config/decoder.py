@@ -1,6 +1,7 @@
 """DecoderConfig: the family part of a `config.json`, for the families that share one decoder (`models.decoder`)."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from lullm.config.layer.encoder import EncoderConfig
 from lullm.config.layer.experts import ExpertsConfig
@@ -136,6 +137,29 @@ class NormedStream:
 
 
 @dataclass(frozen=True, slots=True)
+class EncoderOnlyConfig:
+    """A model whose tokens see their whole text, before and behind them.
+
+    Args:
+        num_positions: rows of a learned table of positions; 0: there is none. first_position: that of the first token.
+        num_segments: rows of a learned table for the texts of a pair; 0: there is none.
+        tells_pairs: tokens of the second text have its row 1; if False, all have row 0.
+        label_kind: the rows that are pooled for a head of labels.
+        label_activation: of the layer between them and the labels. has_label_bias: that layer has a bias.
+        has_label_norm: a norm comes behind it.
+    """
+
+    num_positions: int = 0
+    first_position: int = 0
+    num_segments: int = 0
+    tells_pairs: bool = False
+    label_kind: Literal["last", "cls", "mean"] = "cls"
+    label_activation: Literal["tanh", "gelu"] = "tanh"
+    has_label_bias: bool = True
+    has_label_norm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class DecoderConfig:
     """The config of the shared decoder beside the common part of `ModelConfig`.
 
@@ -182,6 +206,7 @@ class DecoderConfig:
         normed_stream: of a family whose norms begin the residual stream anew.
         shared_blocks: of a family whose attention and MLPs are the same in several layers.
         encoder: whose rows every layer attends to, too, by heads of the layer's own; None: there is none.
+        encoder_only: of families whose tokens see those behind them, too.
         attention_soft_cap, final_soft_cap: `cap * tanh(x / cap)` of scores, and of logits; None: as they are.
     """
 
@@ -228,6 +253,7 @@ class DecoderConfig:
     normed_stream: NormedStream | None = None
     shared_blocks: SharedBlocksConfig | None = None
     encoder: EncoderConfig | None = None
+    encoder_only: EncoderOnlyConfig | None = None
 
     @property
     def widest_row(self) -> int:

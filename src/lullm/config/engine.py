@@ -99,7 +99,8 @@ class EngineConfig(UserOptions):
                 f"max_model_len ({max_model_len}) is above the model's {model.longest_len} positions; lower it or "
                 "leave it out"
             )
-        if not self.enable_chunked_prefill and self.max_num_batched_tokens < max_model_len:
+        encodes = model.family.encoder_only is not None
+        if not self.enable_chunked_prefill and not encodes and self.max_num_batched_tokens < max_model_len:
             raise ConfigError(
                 f"without chunked prefill max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least "
                 f"max_model_len ({max_model_len}): a prompt is computed in one step; lower max_model_len or raise it"
@@ -114,6 +115,11 @@ class EngineConfig(UserOptions):
         return ResolvedConfig(
             **{field.name: getattr(self, field.name) for field in dataclasses.fields(EngineOptions)}
             | {"quantization": self.quantization or (None if on_gpu else model.quantization)}
+            | {  # An encoder computes a prompt in one step, and keeps nothing that a later one could use.
+                "max_num_batched_tokens": max(self.max_num_batched_tokens, max_model_len * encodes),
+                "enable_chunked_prefill": self.enable_chunked_prefill and not encodes,
+                "enable_prefix_caching": self.enable_prefix_caching and not encodes,
+            }
             | {
                 name: (given := getattr(self, name)) and str(given_path(given))
                 for name in ("sleep_dir", "allowed_local_media_path")

@@ -40,7 +40,14 @@ from lullm.config.vision.reading import read_vision
 from lullm.config.vision.vision import VisionConfig
 from lullm.errors import ConfigError, ModelLoadError
 from lullm.log import get_logger
-from lullm.types.layer_kind import FullAttention, KVHeads, LayerKind, SlidingWindow, attended_kind
+from lullm.types.layer_kind import (
+    EncoderOnlyAttention,
+    FullAttention,
+    KVHeads,
+    LayerKind,
+    SlidingWindow,
+    attended_kind,
+)
 from lullm.types.parallel.placement import Axis
 from lullm.types.parallel.stage import PipelineStage
 from lullm.units import round_up
@@ -158,8 +165,9 @@ class ModelConfig:
 
     @property
     def has_attention(self) -> bool:
-        """Whether some layer has heads, with keys and values of tokens; otherwise layers keep states or nothing."""
-        return any(isinstance(kind, FullAttention | SlidingWindow) for kind in self.layer_kinds)
+        """Whether some layer has heads, with keys and values of tokens; otherwise all have states or nothing."""
+        kinds = FullAttention | SlidingWindow | EncoderOnlyAttention
+        return any(isinstance(kind, kinds) for kind in self.layer_kinds)
 
     def kv_heads(self, layer: int) -> KVHeads:
         """The heads that a layer reads."""

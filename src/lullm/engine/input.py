@@ -18,6 +18,7 @@ from lullm.engine.caller.tools import check_calls_alone, tools_error
 from lullm.engine.encoder.sounds import SoundInput
 from lullm.engine.encoder.texts import TextInput
 from lullm.engine.lora.adapters import as_lora, check_enabled
+from lullm.engine.pooling.encoder_only import EncoderOnlyInput
 from lullm.engine.pooling.rules import check_generates, resolved_pooling
 from lullm.engine.rows.adapters import PromptAdapters
 from lullm.engine.rows.embeds import FIELD as EMBEDS
@@ -69,6 +70,7 @@ class InputProcessor:
         self._embeds = EmbedsReader(config, model)
         self.prompt_adapters = PromptAdapters(config, model)
         self._pairs = PairReader(tokenizer, model.pooler.pair_form if model.pooler else None)
+        self._of_encoder = EncoderOnlyInput(tokenizer, config.max_model_len) if model.family.encoder_only else None
         self._max_model_len = config.max_model_len
         self._vocab_size = model.vocab_size
         self._max_logprobs = model.vocab_size if config.max_logprobs == -1 else config.max_logprobs
@@ -205,15 +207,21 @@ class InputProcessor:
         self, request_id: str, prompt: Input, params: PoolingParams, priority: int, may_block: bool
     ) -> GenerateRequest:
         pooling = resolved_pooling(self._model, params)
-        text, token_ids, tiles = self._encoded(prompt, add_special_tokens=True, may_block=may_block)
-        if params.truncate_prompt_tokens is not None:
-            token_ids = truncated(token_ids, params.truncate_prompt_tokens, self._max_model_len, tiles)
+        of_encoder, num_kept, second = self._of_encoder, params.truncate_prompt_tokens, None
+        tiles: tuple[TilePlace, ...] = ()
+        text: str | None
+        if of_encoder is not None and isinstance(prompt, TextPair):
+            text, token_ids, second = of_encoder.pair(prompt, num_kept)
+        else:
+            text, token_ids, tiles = self._encoded(prompt, add_special_tokens=True, may_block=may_block)
+            if num_kept is not None:
+                cut = truncated if of_encoder is None else of_encoder.truncated
+                token_ids = cut(token_ids, num_kept, self._max_model_len, tiles)
         self._check_prompt(prompt_field(prompt), token_ids, num_drawn=0)
         now = time.monotonic()
         salt = cache_salt(prompt)
-        return GenerateRequest(
-            request_id, text, token_ids, NO_TOKENS, 0, now, priority, pooling=pooling, cache_salt=salt, tiles=tiles
-        )
+        request = GenerateRequest(request_id, text, token_ids, NO_TOKENS, 0, now, priority, pooling=pooling)
+        return replace(request, cache_salt=salt, tiles=tiles, second_text=second)
 
     def tokenize(
         self, prompt: Prompt | Conversation, add_special_tokens: bool = True, may_block: bool = True

@@ -115,7 +115,7 @@ def plan_model(config: EngineConfig, opened: OpenedModel, budget_bytes: int, has
         **idle | {"auto_wake": False},
         max_model_len=longest,
         kv_cache_memory_bytes=None,
-        num_gpu_blocks_override=num_blocks,
+        num_gpu_blocks_override=num_blocks or None,
     )
     reader = _adapter_reader(resolved, built) if resolved.enable_lora else None
     return PlannedModel(dataclasses.replace(opened, config=resolved), engine_config, need, reader)
@@ -127,6 +127,8 @@ def _num_blocks(config: EngineConfig, resolved: ResolvedConfig, opened: OpenedMo
     if config.num_gpu_blocks_override is not None:
         return config.num_gpu_blocks_override
     size = block_bytes(*sizes) + draft_block_bytes(resolved)
+    if size == 0:  # an encoder keeps nothing
+        return 0
     if config.kv_cache_memory_bytes is not None:
         return max(config.kv_cache_memory_bytes // size, 1)
     # As an engine by itself: twice the need of all sequences leaves as much again for cached prefixes.

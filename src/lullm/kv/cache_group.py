@@ -17,6 +17,8 @@ A recurrent state has no tokens to fill slots with. It is cut into pieces of the
 its last, a sequence holds enough blocks of the same pool for the states of all its recurrent layers. So states and keys
 share one budget, and blocks with a state are copied, swapped, cached and saved like any other. In a model with only
 recurrent layers, a slot is as large as the state of a layer, so that a sequence holds one block.
+
+An encoder, whose layers keep nothing, has no groups: its sequences hold no blocks, and both pools have none.
 """
 
 from collections.abc import Sequence as Seq
@@ -24,6 +26,7 @@ from dataclasses import dataclass, replace
 
 from lullm.errors import UnsupportedError
 from lullm.types.layer_kind import (
+    EncoderOnlyAttention,
     FullAttention,
     LayerKind,
     Nothing,
@@ -158,13 +161,15 @@ def cache_layout(
     for layer, kind in enumerate(kinds):
         if isinstance(kind, FullAttention | SlidingWindow | RecurrentState):
             layers_of.setdefault(kind, []).append(layer)
-        elif not isinstance(kind, Nothing | SharedAttention):
+        elif not isinstance(kind, Nothing | SharedAttention | EncoderOnlyAttention):
             raise UnsupportedError(
                 f"layer {layer} keeps {type(kind).__name__}; the KV cache supports FullAttention, SlidingWindow and "
                 "RecurrentState only; choose a model whose layers attend to their own sequence"
             )
     states = {kind: layers_of.pop(kind) for kind in list(layers_of) if isinstance(kind, RecurrentState)}
     if not layers_of and not states:
+        if any(isinstance(kind, EncoderOnlyAttention) for kind in kinds):
+            return CacheLayout((), 0, (None,) * len(kinds))
         raise UnsupportedError("no layer keeps anything between steps; choose a model that reads more than one token")
     shares = shares_of(list(layers_of))
     most = _num_slots([cdiv(len(layers), shares[kind]) for kind, layers in layers_of.items()])

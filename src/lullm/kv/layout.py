@@ -46,7 +46,10 @@ def side_len(model: ModelConfig, block_size: int, dtype: str) -> int:
     """
     rows = _rows_of_kinds(model)
     if not rows:
-        size = max(kind.num_elements for kind in model.layer_kinds if isinstance(kind, RecurrentState))
+        sizes = [kind.num_elements for kind in model.layer_kinds if isinstance(kind, RecurrentState)]
+        if not sizes:
+            return 0
+        size = max(sizes)
         row_bytes = cdiv(size * STATE_ITEM_BYTES, model.num_cache_sides * block_size)
         return cdiv(round_up(row_bytes, STATE_ITEM_BYTES), DTYPE_BYTES[dtype])
     extra = SCALE_BYTES if dtype == "int8" else 0
@@ -97,16 +100,20 @@ def max_len_within(model: ModelConfig, block_size: int, dtype: str, num_blocks: 
 def num_host_blocks_within(config: ResolvedConfig, model: ModelConfig, num_blocks: int) -> int:
     """Number of host blocks in `swap_space`, at most as many as the device pool has."""
     size = block_bytes(model, config.block_size, config.kv_dtype) + draft_block_bytes(config)
-    return min(int(config.swap_space * GIB) // size, num_blocks)
+    return min(int(config.swap_space * GIB) // size, num_blocks) if num_blocks else 0
 
 
 def num_blocks_within(config: ResolvedConfig, model: ModelConfig, available_bytes: int) -> int:
     """Number of KV blocks of a resolved config on a device with `available_bytes` left after the weights.
 
+    An encoder has none.
+
     Raises:
         CacheSizeError: one sequence of `max_model_len` tokens does not fit, and the user chose that length; or one
             block does not fit.
     """
+    if model.family.encoder_only is not None:
+        return 0
     if config.num_gpu_blocks_override is not None:
         return config.num_gpu_blocks_override
     size = block_bytes(model, config.block_size, config.kv_dtype) + draft_block_bytes(config)

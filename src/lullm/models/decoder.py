@@ -16,14 +16,14 @@ from lullm.kv.cache_group import LayerPlace
 from lullm.kv.layout import layer_places
 from lullm.models.protocol import Model
 from lullm.nn.alibi import AlibiAttention
-from lullm.nn.attention import Attention, AttentionStyle, QueryAttention, stretch_factors
+from lullm.nn.attention import Attention, AttentionStyle, EncoderOnlySelfAttention, QueryAttention, stretch_factors
 from lullm.nn.context import StepContext
 from lullm.nn.embedding import ALONE, Embedding, LabelHead, LMHead, LogitBias, num_share_rows
 from lullm.nn.mlp import MLP, GatedMLP
 from lullm.nn.norm import Norm, RMSNorm
 from lullm.nn.rotary import Rotary
 from lullm.ops.table import Ops
-from lullm.types.layer_kind import RecurrentState, SharedAttention
+from lullm.types.layer_kind import EncoderOnlyAttention, RecurrentState, SharedAttention
 from lullm.weights.rows.cut import Cut
 from lullm.weights.rule import WeightRules
 
@@ -190,6 +190,8 @@ def new_attention(spec: LayerSpec) -> Attention | QueryAttention | AlibiAttentio
     )
     if family.alibi_slopes:
         return AlibiAttention(spec.config, attention_style, spec.number, spec.group, spec.dtype)
+    if isinstance(spec.config.layer_kinds[spec.number], EncoderOnlyAttention):
+        return EncoderOnlySelfAttention(spec.config, attention_style, spec.number, spec.group, spec.dtype)
     shares = isinstance(spec.config.layer_kinds[spec.number], SharedAttention)
     return (QueryAttention if shares else Attention)(spec.config, attention_style, spec.number, spec.group, spec.dtype)
 

@@ -33,6 +33,8 @@ class Model(nn.Module):
         has_stages: the model has only the layers of `config.layers`; if False, it cannot be divided into stages.
         cuts: a worker's parts of parameters, if it shares matrices with others.
         has_pooling_heads: `pool` implements the heads of a `PoolerConfig`; if False, it returns hidden states only.
+        pools_means: where the mean of a text's rows is wanted, `pool` computes its numbers from that mean, and one step
+            computes all rows of a text; if False, the mean of its numbers is wanted.
         update_weights: see `WeightStore.update`; None: there is no memory for weights yet.
         vision: what reads tiles of pictures (`models.vision.add_vision`); None: nothing, or another stage has it.
     """
@@ -40,6 +42,7 @@ class Model(nn.Module):
     reads_shown = False
     has_stages = False
     has_pooling_heads = False
+    pools_means = False
 
     def __init__(self, config: ModelConfig, rules: WeightRules):
         super().__init__()

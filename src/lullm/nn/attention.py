@@ -9,12 +9,14 @@ from torch import Tensor, nn
 
 from lullm.config.decoder import OutputGate, QueryStretch
 from lullm.config.model import ModelConfig
+from lullm.errors import ModelLoadError
 from lullm.nn.context import StepContext
 from lullm.nn.kv_scale import KVScales
 from lullm.nn.linear import FusedLinear, Linear, meta_parameter
 from lullm.nn.norm import RMSNorm, norm_rows_
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.table import Ops
+from lullm.types.layer_kind import EncoderOnlyAttention
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,40 @@ class QueryAttention(nn.Module):
         norm = HeadNorm(self.q_norm.weight, self.q_norm.weight, self.q_norm.eps)
         ops.rotate_(q, norm, context.positions, cos_sin_cache)
         out = ops.attention(q, cache, attention, self.style.scale, self.style.soft_cap)
+        return self.o_proj(out.flatten(1), ops)
+
+
+class EncoderOnlySelfAttention(Attention):
+    """Project, (norm), rotate, attend within each span of the step, project back.
+
+    Args:
+        group: none is read.
+    """
+
+    def __init__(self, config: ModelConfig, style: AttentionStyle, layer: int, group: int, dtype: torch.dtype):
+        super().__init__(config, style, layer, group, dtype)
+        kind = config.layer_kinds[layer]
+        assert isinstance(kind, EncoderOnlyAttention)
+        self.reach = kind.reach
+        self.turns = config.family.ropes[layer] is not None
+        has_more = style.soft_cap is not None or style.has_sinks or style.output_gate is not None
+        has_more = has_more or style.row_norm_eps is not None or style.has_value_norm or style.norms_behind_rope
+        if has_more or style.query_factors is not None or not style.has_norm_weights or style.values_are_keys:
+            raise ModelLoadError(f"{config.architecture} has attention that is implemented for next tokens only")
+
+    def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+        """See `Attention.forward`."""
+        ops = context.ops
+        qkv = self.project(x, ops).unflatten(-1, (-1, self.head_dim))  # [T, Hq + 2 * Hkv, D]
+        num_kv, num_heads = self.num_kv_heads, qkv.shape[1] - 2 * self.num_kv_heads
+        q, k, v = qkv.split((num_heads, num_kv, num_kv), dim=1)
+        if self.q_norm is not None and self.k_norm is not None:
+            for heads, norm in ((q, self.q_norm), (k, self.k_norm)):
+                of_head = HeadNorm(norm.weight, norm.weight, norm.eps)
+                ops.rotate_(heads, of_head, context.positions, cos_sin_cache)
+        elif self.turns:
+            ops.rotate_(qkv[:, : num_heads + num_kv], None, context.positions, cos_sin_cache)
+        out = ops.mutual_attention(q, k, v, context.query_lens, self.style.scale, self.reach)
         return self.o_proj(out.flatten(1), ops)
 
 

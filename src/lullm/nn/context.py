@@ -49,6 +49,8 @@ class StepContext:
         shown: rows of pictures and given ones. Only models with `Model.reads_shown` read them.
         planes: `[3, T]` int64, each below max_model_len, if tokens have several positions (`VisionConfig.axes`). Then
             `positions` are not read.
+        query_lens: of the step's spans, in order. Only encoders read them, and the next.
+        segments: `[T]` int64, which text of a pair a token is in; None: all in the first.
     """
 
     positions: Tensor
@@ -61,6 +63,8 @@ class StepContext:
     calibrates: bool = False
     shown: Sequence[ShownRows] = ()
     planes: Tensor | None = None
+    query_lens: Sequence[int] = ()
+    segments: Tensor | None = None
 
     def of_rows(self) -> "StepContext":
         """The same where tokens find their rows in tables that are made for this step, if there are planes."""

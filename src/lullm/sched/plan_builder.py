@@ -197,6 +197,7 @@ class PlanBuilder:
             self._block_space.tiles.show(seq, start, end) if seq.tiles else (),
             shift_at(seq.tiles, start) if seq.tiles else 0,
             seq.num_encoder_rows,
+            group.request.second_text,
         )
 
     def _prompt_targets(self, group: SequenceGroup, seq: Sequence, start: int, end: int) -> PackedInts:

@@ -24,6 +24,7 @@ class Batch:
     ones, with the first row of their span. `planes`: positions in the place of `positions`, if the step shows pictures
     that have planes of them. `adapters`: by token, the place of its adapter; None: the engine has none. `encoder_lens`:
     rows of an encoder that the tokens of a span attend to; None: there is no encoder.
+    `segments`: by token, 1 in the second text of a pair; None: no text is.
     """
 
     token_ids: np.ndarray  # [T] int64
@@ -41,6 +42,7 @@ class Batch:
     planes: np.ndarray | None = None  # [3, T] int64
     adapters: np.ndarray | None = None  # [T] int64
     encoder_lens: np.ndarray | None = None  # [S] int64
+    segments: np.ndarray | None = None  # [T] int64
 
     @property
     def wanted_rows(self) -> list[int]:
@@ -74,7 +76,7 @@ class BatchBuilder:
     def __init__(self, limits: StepLimits):
         self._block_size = limits.block_size
         self._table_width = limits.table_width
-        self._has_adapters = limits.has_adapters
+        self._has_adapters, self._tells_pairs = limits.has_adapters, limits.tells_pairs
         self._token_groups = [group for group in range(len(limits.windows)) if group not in limits.state_groups]
         self._has_encoder = limits.max_encoder_rows > 0
         if self._has_encoder:
@@ -158,6 +160,7 @@ class BatchBuilder:
             tiles=tiles,
             planes=plane_positions(positions, of_planes) if of_planes else None,
             encoder_lens=np.array([span.num_encoder_rows for span in plan.spans]) if self._has_encoder else None,
+            segments=_segments(plan, query_lens) if self._tells_pairs else None,
         )
 
     def _place(self, query_lens: list[int], context_lens: np.ndarray, num_tokens: int) -> None:
@@ -176,6 +179,16 @@ class BatchBuilder:
         for group in self._token_groups:
             table, slots = self._table_of_group[group], self._slot_mapping[group]
             slots[:num_tokens] = table[span_of_token, block] * self._block_size + offset
+
+
+def _segments(plan: StepPlan, query_lens: list[int]) -> np.ndarray | None:
+    if all(span.second_text is None for span in plan.spans):
+        return None
+    pairs = zip(plan.spans, query_lens, strict=True)
+    firsts = [length if span.second_text is None else span.second_text for span, length in pairs]
+    seconds = [length - first for first, length in zip(firsts, query_lens, strict=True)]
+    lens = np.array([firsts, seconds]).T.ravel()
+    return np.repeat(np.tile(np.array([0, 1], np.int64), len(query_lens)), lens)
 
 
 def _adapters(plan: StepPlan, query_lens: list[int]) -> np.ndarray:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from torch import Tensor
 
 from lullm.device.device import Device
@@ -52,6 +53,7 @@ class StepInput:
     draw_index: Tensor  # [N] int64, see `Batch`; empty: one draw per row
     draws: DrawTable  # of N draws
     planes: Tensor | None = None  # [3, T] int64, see `Batch`
+    segments: Tensor | None = None  # [T] int64, see `Batch`
 
 
 class InputBuilder:
@@ -73,6 +75,8 @@ class InputBuilder:
     ):
         self._ops = ops
         self._adapter_rows = adapter_rows
+        # Attention without a cache computes spans of one length together, if they stand side by side.
+        self._has_no_cache = not limits.windows
         # A batch is valid until its builder makes the next one.
         self._builders = [BatchBuilder(limits) for _ in range(limits.max_in_flight)]
         self._feedback: TokenFeedback | None = None
@@ -82,6 +86,8 @@ class InputBuilder:
 
     def prepare(self, plan: StepPlan) -> PreparedInput:
         """Read the plan, on the host. At most `max_in_flight` prepared inputs are in use at a time."""
+        if self._has_no_cache:
+            plan = msgspec.structs.replace(plan, spans=sorted(plan.spans, key=lambda span: span.num_tokens))
         self._builders.append(self._builders.pop(0))
         batch = self._builders[-1].build(plan)
         sources = keys = None
@@ -138,6 +144,7 @@ class InputBuilder:
             parts.draw_index,
             _draws(parts),
             parts.planes if parts.planes.shape[1] else None,
+            parts.segments if len(parts.segments) else None,
         )
 
 

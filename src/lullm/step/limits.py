@@ -24,6 +24,7 @@ class StepLimits:
         has_adapters: spans may have adapters.
         has_planes: rows of pictures have planes of positions.
         max_encoder_rows: of an encoder, in group `encoder.split.CROSS_GROUP`; 0: there is none.
+        tells_pairs: a token knows which text of a pair it is in.
     """
 
     max_num_seqs: int
@@ -39,6 +40,7 @@ class StepLimits:
     has_adapters: bool = False
     has_planes: bool = False
     max_encoder_rows: int = 0
+    tells_pairs: bool = False
 
     @property
     def state_groups(self) -> tuple[int, ...]:

@@ -37,7 +37,11 @@ def pool_rows(model: Model, ops: Ops, hidden: Tensor, wanted: Sequence[tuple[int
     The head computes only these rows.
     """
     lens = [end - first for _, (first, end) in wanted]
-    values = model.pool(hidden, ops)  # [N, K]
+    if model.pools_means and len(hidden) > len(wanted):  # so many times the head's result for their mean is their sum
+        hidden = torch.stack([part.float().mean(0) for part in hidden.split(lens)]).to(hidden.dtype)
+        values = model.pool(hidden, ops) * torch.tensor(lens, device=hidden.device)[:, None]
+    else:
+        values = model.pool(hidden, ops)  # [N, K]
     if len(values) > len(wanted):
         values = torch.stack([part.sum(0) for part in values.split(lens)])
     owners = [(seq_id, num_rows) for (seq_id, _), num_rows in zip(wanted, lens, strict=True)]

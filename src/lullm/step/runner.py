@@ -113,7 +113,7 @@ class ModelRunner:
         self._block_size = limits.block_size
         self._moves = BlockMoves(device, ops, pools, limits.state_groups)
         self._first_touch: FirstTouch | None = None  # a device's memory is there from the start
-        if not device.is_accelerator:
+        if not device.is_accelerator and pools.device:
             sides = [side for cache in pools.device for side in cache.tensors]
             self._first_touch = FirstTouch(sides, limits.block_size, limits.num_shares or (1,) * len(limits.windows))
         self._decode_sizes = decode_sizes(device, limits.max_num_seqs)
@@ -203,7 +203,7 @@ class ModelRunner:
     def _draw_ragged(self, prepared: PreparedInput, calibrates: bool, guides: StepGuides) -> _Outcome:
         """Run the model over spans of any lengths, and draw."""
         batch, step = prepared.batch, self._inputs.placed(prepared)
-        hidden = self._forward(step, calibrates, self._tiles.shown(batch.tiles))
+        hidden = self._forward(step, calibrates, self._tiles.shown(batch.tiles), batch.query_lens)
         prompt_logprobs = {span.seq_id: self._prompt_logprobs(hidden[row:], span) for row, span in batch.prompt_spans}
         wanted, num_drawn = hidden[step.wanted_rows], len(batch.drawn_rows)
         pooled = None
@@ -255,7 +255,13 @@ class ModelRunner:
         """The function that is recorded on a stage that is not the last."""
         return StreamOutput(self._forward(self._inputs.placed_decodes(size), calibrates))
 
-    def _forward(self, step: StepInput, calibrates: bool, shown: Sequence[ShownRows] = ()) -> Tensor:
+    def _forward(
+        self,
+        step: StepInput,
+        calibrates: bool,
+        shown: Sequence[ShownRows] = (),
+        query_lens: Sequence[int] = (),
+    ) -> Tensor:
         """The hidden states [T, H]."""
         stream = self._relay.stream(len(step.token_ids))
         context = StepContext(
@@ -267,6 +273,8 @@ class ModelRunner:
             calibrates=calibrates,
             shown=shown,
             planes=step.planes,
+            query_lens=query_lens,
+            segments=step.segments,
         )
         return self._model(step.token_ids, context)
 

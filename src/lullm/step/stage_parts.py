@@ -37,6 +37,7 @@ class StageShape:
         num_sources: `num_tokens` in an engine whose tokens may be pending, otherwise 0.
         num_groups: KV cache groups of the model.
         num_adapted: `num_tokens` in an engine with adapters, otherwise 0.
+        num_segmented: `num_tokens` in a step with pairs whose texts are told apart, otherwise 0.
         num_planed: `num_tokens` in a step that shows pictures with planes of positions, otherwise 0.
         num_encoded: `num_spans` in an engine with an encoder, otherwise 0.
         is_decode: one token and one draw per span, the batch padded to `num_spans`.
@@ -54,6 +55,7 @@ class StageShape:
     num_adapted: int = 0
     num_planed: int = 0
     num_encoded: int = 0
+    num_segmented: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class StageParts(Generic[Array]):
     sources: Array  # [F] int64, see `TokenFeedback`
     adapters: Array  # [A] int64, see `Batch`
     planes: Array  # [3, P] int64, see `Batch`
+    segments: Array  # [E] int64, see `Batch`
     wanted_rows: Array  # [R] int64, see `Batch`
     draw_index: Array  # [X] int64
     top_p: Array  # [N] float64
@@ -124,6 +127,7 @@ def _sections(shape: StageShape, index_dtype: torch.dtype) -> dict[str, tuple[tu
         "sources": ((shape.num_sources,), torch.int64),
         "adapters": ((shape.num_adapted,), torch.int64),
         "planes": ((3, shape.num_planed), torch.int64),
+        "segments": ((shape.num_segmented,), torch.int64),
         "wanted_rows": ((shape.num_rows,), torch.int64),
         "draw_index": ((shape.num_indexed,), torch.int64),
         "top_p": ((draws,), torch.float64),

@@ -80,7 +80,8 @@ class Staging:
         num_draws = max(num_seqs, num_tokens)
         largest = (num_tokens, num_seqs, max_width, num_draws, num_draws, num_draws, num_tokens, self._num_groups)
         shape = StageShape(*largest, num_adapted=self._num_adapted(num_tokens), num_encoded=self._num_encoded(num_seqs))
-        num_bytes = stage_bytes(replace(shape, num_planed=num_tokens * limits.has_planes), self._index_dtype)
+        shape = replace(shape, num_planed=num_tokens * limits.has_planes, num_segmented=num_tokens * limits.tells_pairs)
+        num_bytes = stage_bytes(shape, self._index_dtype)
         self._host = [device.staging((num_bytes,), torch.uint8) for _ in range(limits.max_in_flight)]
         self._host_stages = [StageBuffer.of_array(buffer.numpy(), self._index_dtype) for buffer in self._host]
         self._turn = 0
@@ -179,6 +180,7 @@ class Staging:
             num_adapted=self._num_adapted(batch.num_tokens),
             num_planed=0 if batch.planes is None else batch.num_tokens,
             num_encoded=self._num_encoded(batch.num_spans),
+            num_segmented=0 if batch.segments is None else batch.num_tokens,
         )
 
     def _decode_shape(self, size: int, width: int) -> StageShape:
@@ -277,6 +279,8 @@ def _write(arrays: StageParts[np.ndarray], batch: Batch, is_kept: bool) -> None:
         _copy(arrays.adapters, batch.adapters, padding=-1)
     if batch.planes is not None:
         arrays.planes[:] = batch.planes
+    if batch.segments is not None:
+        arrays.segments[:] = batch.segments
     if len(arrays.wanted_rows):
         arrays.wanted_rows[:] = batch.wanted_rows
     if batch.draw_index is not None:

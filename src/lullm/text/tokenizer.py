@@ -219,6 +219,23 @@ class Tokenizer:
         start = next((n for n in range(len(whole)) if whole[n : n + len(bare)] == bare), len(whole))
         return whole[:start], whole[start + len(bare) :]
 
+    @functools.cached_property
+    def around_pair(self) -> tuple[list[int], list[int], list[int]]:
+        """The special tokens that the vocabulary's rules put before, between and behind two texts."""
+        bare = self.encode(_SOME_TEXT, add_special_tokens=False)
+        [encoding] = self.backend.encode_batch_fast([(_SOME_TEXT, _SOME_TEXT)], add_special_tokens=True)
+        whole, size = encoding.ids, len(bare)
+        starts = [n for n in range(len(whole) - size + 1) if whole[n : n + size] == bare]
+        if len(starts) < 2:  # rules that change the texts, too
+            return [], [], []
+        first, second = starts[0], starts[-1]
+        return whole[:first], whole[first + size : second], whole[second + size :]
+
+    @property
+    def around(self) -> tuple[list[int], list[int]]:
+        """The special tokens that `encode` puts before and behind a text."""
+        return self._around
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of `ids`; ids without a token add nothing.
 

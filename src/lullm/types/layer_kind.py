@@ -51,6 +51,16 @@ class SlidingWindow:
 
 
 @dataclass(frozen=True, slots=True)
+class EncoderOnlyAttention:
+    """No memory: a token sees its whole text, before and behind it, which one step computes.
+
+    `reach`: it sees so many tokens to both sides; None: all.
+    """
+
+    reach: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EncoderAttention:
     """Keys and values of an encoder's output: written once per sequence, then only read."""
 
@@ -79,7 +89,9 @@ class SharedAttention:
     layer: int
 
 
-LayerKind = FullAttention | SlidingWindow | EncoderAttention | RecurrentState | Nothing | SharedAttention
+LayerKind = (
+    FullAttention | SlidingWindow | EncoderOnlyAttention | EncoderAttention | RecurrentState | Nothing | SharedAttention
+)
 
 
 def first_seen(position: int, window: int | None, is_chunked: bool) -> int:

@@ -104,6 +104,7 @@ class GenerateRequest:
     the prompt; only its caller reads it. `tiles`: of the prompt's pictures, and given rows, in order. `encoded`: what
     an encoder reads; its rows stand before the prompt, and are no part of it. `suppressed_ids`, `begin_suppressed_ids`:
     tokens that the model's files forbid, anywhere and as the first of an output.
+    `second_text`: the place of the second text's first token in a pair, for models that tell the texts apart.
     """
 
     request_id: str
@@ -127,6 +128,7 @@ class GenerateRequest:
     encoded: TilePlace | None = None
     suppressed_ids: tuple[int, ...] = ()
     begin_suppressed_ids: tuple[int, ...] = ()
+    second_text: int | None = None
 
 
 def tiles_of(request: GenerateRequest) -> tuple[TilePlace, ...]:

@@ -49,6 +49,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `shift`: what the rotation adds to the positions of tokens, up to the end of the first tile (`lullm.types.vision`).
     `num_encoder_rows`: rows of an encoder that stand in the sequence's first blocks (`Sequence.num_encoder_slots`), and
     to which its tokens attend, too; `tiles` are then what the encoder reads.
+    `second_text`: the row where the second text of a pair begins, for models that tell them apart.
     """
 
     seq_id: int
@@ -63,6 +64,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tiles: tuple[TileRows, ...] = ()
     shift: int = 0
     num_encoder_rows: int = 0
+    second_text: int | None = None
 
     @property
     def num_tokens(self) -> int:

@@ -17,7 +17,7 @@ from lullm.types.layer_kind import RecurrentState
 from lullm.weights.reading.source import open_source
 from lullm.weights.rule import TOWER
 
-_LAYER = re.compile(r"(?:(?:^|\.)(?:layers|h)|^(?:transformer\.)?blocks)\.(\d{1,9})\.")
+_LAYER = re.compile(r"(?:(?:^|\.)(?:layers|h|encoder\.layer)|^(?:transformer\.)?blocks)\.(\d{1,9})\.")
 
 
 def check_headers(config: ModelConfig, folder: Path) -> None:
@@ -93,6 +93,10 @@ def _stated_sizes(config: ModelConfig, layer: int) -> _Sizes:
         "gate_up_proj": (("2 x intermediate_size", 2 * inner[1]), hidden),
         "down_proj": (hidden, inner),
     }
+    if (encoder := family.encoder_only) is not None:
+        stated["word_embeddings"] = (vocab, hidden)
+        stated["position_embeddings"] = (("max_position_embeddings", encoder.num_positions), hidden)
+        stated |= {"query": (queries, hidden), "key": (keys, hidden), "value": (keys, hidden)}
     if (inputs := family.layer_inputs) is not None:
         width = ("num_hidden_layers x hidden_size_per_layer_input", config.num_hidden_layers * inputs.size)
         stated["embed_tokens_per_layer"] = (("vocab_size_per_layer_input", inputs.vocab_size), width)

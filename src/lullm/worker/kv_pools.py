@@ -69,7 +69,7 @@ def map_pools(setup: WorkerSetup, num_blocks: int, num_host_blocks: int, draft: 
             return arena
 
         new_arena, room = setup.device.new_arena, sum(_pool_bytes(each, num_blocks) for each in setups)
-        arena = keep(new_arena("kv_cache", room))
+        arena = keep(new_arena("kv_cache", max(room, ALIGNMENT)))  # an encoder's holds nothing
         device = [_map_blocks(each, arena, num_blocks) for each in setups]
         host: list[list[LayerCache]] = [[] for _ in setups]
         if num_host_blocks:

@@ -90,7 +90,7 @@ class WorkerSetup:
         layout = cache_layout_of(model_config, config.block_size, config.kv_dtype)
         of_layers = [
             kv_caches[0] if place is None else _share_of(kv_caches, layout, place, model_config.kv_heads(layer))
-            for layer, place in enumerate(layout.places)
+            for layer, place in enumerate(layout.places if kv_caches else ())
         ]
         encoder = model_config.encoder
         if encoder is not None:  # its rows are a group of their own in a step (`step.encoder.split`)
@@ -108,6 +108,7 @@ class WorkerSetup:
             max_in_flight=config.max_in_flight,
             feeds_back=config.feeds_back,
             has_adapters=adapters is not None,
+            tells_pairs=model_config.family.encoder_only is not None and model_config.family.encoder_only.tells_pairs,
             has_planes=model_config.vision is not None and bool(model_config.vision.axes),
             max_encoder_rows=0 if encoder is None else encoder.max_rows,
         )

@@ -151,6 +151,8 @@ def _facts(model: Path) -> dict[str, Any]:
 def _heads(config: ModelConfig) -> str:
     if not config.has_attention:
         return "none: its layers keep states"
+    if config.family.encoder_only is not None:
+        return f"{config.num_attention_heads} of {config.head_dim}, which see the whole text"
     return f"{config.num_attention_heads} of {config.head_dim}, {config.num_key_value_heads} for keys and values"
 
 

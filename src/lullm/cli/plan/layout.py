@@ -12,7 +12,7 @@ from lullm.config.parallel.share import share_of
 from lullm.errors import CacheSizeError, ConfigError
 from lullm.types.parallel.placement import Axis
 from lullm.types.parallel.stage import PipelineStage
-from lullm.units import GIB, cdiv
+from lullm.units import GIB, cdiv, format_bytes
 
 GPU_BYTES = GIB
 """Rough memory of a GPU's driver, a step's activations and recorded graphs."""
@@ -125,6 +125,11 @@ class Planner:
 
     def plan(self, layout: Layout, devices: Devices, length: int, concurrency: int) -> LayoutPlan:
         """Plan one layout. `length`: tokens of a sequence. Raises ConfigError: the model cannot be divided so."""
+        if self._model.config.family.encoder_only is not None:
+            raise ConfigError(
+                f"{self._model.config.architecture} is an encoder, which keeps nothing between steps: it needs its "
+                f"weights ({format_bytes(self._parts(1, 1)[0].weights_bytes)}) and no KV cache; nothing is to plan"
+            )
         self._beside.check_layout(layout.tensor, layout.pipeline)
         stages = self._parts(layout.tensor, layout.pipeline)
         pipe = _Pipe(stages, layout.tensor, devices, self._model.config)

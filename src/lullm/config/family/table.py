@@ -2,6 +2,8 @@
 
 from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
 from lullm.config.family.encoder_decoder import BART, WHISPER
+from lullm.config.family.encoder_only.bert import BERT, GTE, NOMIC_BERT, ROBERTA
+from lullm.config.family.encoder_only.modernbert import MODERNBERT
 from lullm.config.family.experts.gpt_oss import GPT_OSS
 from lullm.config.family.experts.laguna import LAGUNA
 from lullm.config.family.experts.llama4 import LLAMA4
@@ -191,7 +193,18 @@ _ENCODED_ROWS: dict[str, tuple[Family, str]] = {
 }
 """The same of decoders beside encoders, which no text alone runs."""
 ENCODED_FAMILIES = {name: family for name, (family, _) in _ENCODED_ROWS.items()}
-ALL_STYLES = STYLES | {name: style for name, (_, style) in _ENCODED_ROWS.items()}
+
+_ENCODER_ONLY_ROWS: dict[str, tuple[Family, str]] = {
+    "BertModel": (BERT, "encoder_only.bert:bert_style"),
+    "GteModel": (GTE, "encoder_only.bert:gte_style"),
+    "ModernBertModel": (MODERNBERT, "encoder_only.modernbert:modernbert_style"),
+    "NomicBertModel": (NOMIC_BERT, "encoder_only.bert:nomic_bert_style"),
+    "RobertaModel": (ROBERTA, "encoder_only.bert:bert_style"),
+    "XLMRobertaModel": (ROBERTA, "encoder_only.bert:bert_style"),
+}
+"""The same of encoders, which give no next tokens."""
+ENCODER_ONLY_FAMILIES = {name: family for name, (family, _) in _ENCODER_ONLY_ROWS.items()}
+ALL_STYLES = STYLES | {name: style for name, (_, style) in (_ENCODED_ROWS | _ENCODER_ONLY_ROWS).items()}
 
 OUTSIDE: dict[str, Family] = {}
 """Families of models outside the tree; see `models.registry.register_model`."""
@@ -231,4 +244,5 @@ def family_of(architecture: str) -> Family:
             f"the architecture {architecture!r} is not supported; known are: {known}; "
             "others run by the code of transformers, if it has them: install lullm[transformers], model_impl='auto'"
         )
-    return FAMILIES.get(architecture) or ENCODED_FAMILIES.get(architecture) or OUTSIDE[architecture]
+    own = FAMILIES | ENCODED_FAMILIES | ENCODER_ONLY_FAMILIES
+    return own.get(architecture) or OUTSIDE[architecture]

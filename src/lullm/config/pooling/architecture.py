@@ -8,6 +8,9 @@ _FAMILIES = frozenset(
 """Those whose `...ForSequenceClassification` transformers has, over the shared decoder."""
 
 
+ENCODERS = frozenset({"Bert", "Gte", "ModernBert", "NomicBert", "Roberta", "XLMRoberta"})
+"""Families that give no next tokens. What their heads of training fill in (`...ForMaskedLM`) is not loaded."""
+
 _OLDER_NAMES = {"MPTForCausalLM": "MptForCausalLM", "PhiMoEForCausalLM": "PhimoeForCausalLM"}
 """Names in checkpoints that are older than transformers' class."""
 
@@ -21,7 +24,11 @@ class Architecture(NamedTuple):
 
 
 def split_architecture(name: str) -> Architecture:
-    """The parts after the layers of an architecture in `config.json`."""
+    """The parts after the layers of an architecture in `config.json`. An encoder's `base` is its `...Model`."""
+    for suffix in ("ForSequenceClassification", "ForMaskedLM", "Model"):
+        family = name.removesuffix(suffix)
+        if family != name and family in ENCODERS:
+            return Architecture(f"{family}Model", False, suffix == "ForSequenceClassification")
     for suffix, has_labels in (("ForSequenceClassification", True), ("Model", False)):
         family = name.removesuffix(suffix)
         if family != name and family in _FAMILIES:

@@ -22,9 +22,9 @@ class TokenScore:
     false_token_id: int | None = None
 
 
-PairForm = Literal["joined", "template", "qwen3_reranker"]
+PairForm = Literal["joined", "template", "qwen3_reranker", "pair"]
 """How a cross-encoder reads a pair: one text after the other, the model's chat template (roles 'query' and 'document'),
-or the text that Qwen3-Reranker was trained with.
+the text that Qwen3-Reranker was trained with, or the special tokens that the tokenizer puts around pairs (encoders).
 """
 
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from lullm.config.field import optional_object, positive_int, shown
 from lullm.config.json_file import overridden, read_object
 from lullm.config.model import ModelConfig
+from lullm.config.pooling.encoder_only import of_encoder
 from lullm.config.pooling.pooler import Classifier, PairForm, PoolerConfig, TokenScore
 from lullm.config.pooling.sentence_transformers import read_activation, read_modules
 from lullm.errors import ConfigError, ModelLoadError
@@ -75,6 +76,8 @@ def with_use(
         pooler = stated or (PoolerConfig("embed") if runner == "pooling" or not model.generates else None)
     if pooler is None:
         return model
+    if model.family.encoder_only is not None:
+        pooler = of_encoder(pooler, model.family.encoder_only, is_stated=pooler is stated)
     if pooler.task == "embed":
         pooler = dataclasses.replace(pooler, dimensions=_read_dimensions(data, model.hidden_size))
     elif pooler.can_score and pooler.pair_form is None:

@@ -50,6 +50,7 @@ class WireRequest(Message):
     encoded: TilePlace | None = None
     suppressed_ids: tuple[int, ...] = ()
     begin_suppressed_ids: tuple[int, ...] = ()
+    second_text: int | None = None
 
 
 class WireRows(Message):

@@ -40,6 +40,7 @@ def encode_request(request: GenerateRequest) -> WireRequest:
         encoded=request.encoded,
         suppressed_ids=request.suppressed_ids,
         begin_suppressed_ids=request.begin_suppressed_ids,
+        second_text=request.second_text,
     )
 
 
@@ -68,6 +69,7 @@ def decode_request(wire: WireRequest) -> GenerateRequest:
         encoded=wire.encoded,
         suppressed_ids=wire.suppressed_ids,
         begin_suppressed_ids=wire.begin_suppressed_ids,
+        second_text=wire.second_text,
     )
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lullm.errors import ModelLoadError
 from lullm.nn.alibi import AlibiAttention
-from lullm.nn.attention import Attention, QueryAttention
+from lullm.nn.attention import Attention, EncoderOnlySelfAttention, QueryAttention
 from lullm.nn.linear import FusedLinear, Linear
 from lullm.nn.mlp import MLP, CutGatedMLP, GatedMLP, XieluMLP
 from lullm.weights.rows.cut import Cut, CutRows
@@ -16,7 +16,7 @@ from lullm.weights.rows.place import PlainRows, Rows
 from lullm.weights.rule import WeightRules
 from lullm.weights.target import Loadable, ruled
 
-_OWNERS = (Attention, AlibiAttention, QueryAttention, GatedMLP, CutGatedMLP, MLP, XieluMLP)
+_OWNERS = (Attention, AlibiAttention, EncoderOnlySelfAttention, QueryAttention, GatedMLP, CutGatedMLP, MLP, XieluMLP)
 """Their matrices multiply a row for each token of the step. Classes made from these may do otherwise."""
 
 

@@ -1,0 +1,150 @@
+"""BERT and RoBERTa: learned positions, norms behind the sums; NomicBERT and GTE: the same with ropes and gates."""
+
+from dataclasses import replace
+
+from lullm.config.decoder import DecoderConfig, EncoderOnlyConfig
+from lullm.config.family.dense import activation
+from lullm.config.family.family import Data, Family
+from lullm.config.family.gpt import GPT2_IGNORES
+from lullm.config.family.layer_kinds import num_layers
+from lullm.config.family.layer_norm.families import Kinds
+from lullm.config.field import MOST_INTERMEDIATE, boolean, integer, positive_float, positive_int
+from lullm.config.rope import MOST_POSITIONS, ROPE_KEYS, read_flat_rope
+from lullm.errors import ModelLoadError
+from lullm.types.layer_kind import EncoderOnlyAttention, LayerKind
+
+_MOST_SEGMENTS = 1 << 16
+
+
+def every_token(data: Data) -> tuple[LayerKind, ...]:
+    """Layers without windows."""
+    return (EncoderOnlyAttention(),) * num_layers(data)
+
+
+def check_encoder(data: Data) -> None:
+    """Raises ModelLoadError: the file describes a decoder."""
+    if boolean(data, "is_decoder", False):
+        raise ModelLoadError("config.json: is_decoder is true, and this architecture is implemented as an encoder only")
+
+
+def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+    check_encoder(data)
+    return DecoderConfig(
+        intermediate_size=positive_int(data, "intermediate_size", most=MOST_INTERMEDIATE),
+        rms_norm_eps=positive_float(data, "layer_norm_eps", 1e-12),
+        ropes=(None,) * len(kinds),
+        attention_scale=head_dim**-0.5,
+        activation=activation(data, "hidden_act"),
+        attention_bias=True,
+        mlp_bias=True,
+        norms_first=False,
+    )
+
+
+def _num_segments(data: Data) -> int:
+    """0 if the file says so, without a table."""
+    return 0 if data.get("type_vocab_size") == 0 else positive_int(data, "type_vocab_size", 2, _MOST_SEGMENTS)
+
+
+def _read_bert(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+    num_positions, num_segments = positive_int(data, "max_position_embeddings"), _num_segments(data)
+    encoder = EncoderOnlyConfig(num_positions, 0, num_segments, tells_pairs=num_segments > 1)
+    return replace(_read(data, kinds, head_dim), encoder_only=encoder)
+
+
+def _first_position(data: Data) -> int:
+    """Rows up to the padding's have no token."""
+    return integer(data, "pad_token_id", 1) + 1
+
+
+def _without_unused(data: Data) -> Data:
+    """Positions of tokens, in place of rows of the table. Raises ModelLoadError."""
+    rows = positive_int(data, "max_position_embeddings", most=MOST_POSITIONS)
+    first = _first_position(data)
+    if not 0 <= first < rows:
+        raise ModelLoadError(f"config.json: of {rows} positions the first is {first}, after pad_token_id")
+    return {**data, "max_position_embeddings": rows - first}
+
+
+def _read_roberta(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+    first = _first_position(data)
+    num_rows = positive_int(data, "max_position_embeddings") + first
+    return replace(_read(data, kinds, head_dim), encoder_only=EncoderOnlyConfig(num_rows, first, _num_segments(data)))
+
+
+def _within_training(data: Data) -> Data:
+    """The first checkpoints name positions that only another rope reaches."""
+    positions = positive_int(data, "max_position_embeddings", most=MOST_POSITIONS)
+    return {**data, "max_position_embeddings": min(positions, positive_int(data, "max_trained_positions", positions))}
+
+
+def _read_rotating(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+    """A table of one segment adds the same to all tokens."""
+    num_segments = _num_segments(data)
+    return replace(
+        _read(data, kinds, head_dim),
+        ropes=(read_flat_rope(data),) * len(kinds),
+        encoder_only=EncoderOnlyConfig(0, 0, num_segments, tells_pairs=num_segments > 1),
+    )
+
+
+_READS = frozenset({"intermediate_size", "hidden_act", "layer_norm_eps", "type_vocab_size", "is_decoder"})
+_IGNORES = frozenset({"classifier_dropout", "rms_norm_eps", "sliding_window", "max_window_layers", "directionality"})
+_POOLER = frozenset(
+    {"pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"}
+)
+"""Of files of Google's, for a pooler that no code has."""
+_DEFAULTS = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "intermediate_size": 3072, "type_vocab_size": 2}
+
+BERT = Family(
+    _read_bert,
+    defaults={**_DEFAULTS, "max_position_embeddings": 512},
+    reads=_READS,
+    fixed={"position_embedding_type": "absolute"},
+    ignores=_IGNORES | _POOLER,
+    layer_kinds=every_token,
+)
+ROBERTA = Family(
+    _read_roberta,
+    defaults={**_DEFAULTS, "max_position_embeddings": 512, "pad_token_id": 1},
+    reads=_READS | {"pad_token_id"},
+    fixed={"position_embedding_type": "absolute"},
+    ignores=_IGNORES | {"output_past"},
+    layer_kinds=every_token,
+    derive=_without_unused,
+)
+NOMIC_BERT = Family(
+    _read_rotating,
+    # the older names are those of the code that came with the first checkpoints
+    aliases={
+        "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+        "n_positions": "max_position_embeddings", "n_inner": "intermediate_size", "rotary_emb_base": "rope_theta",
+        "layer_norm_epsilon": "layer_norm_eps",
+    },
+    defaults={**_DEFAULTS, "hidden_act": "silu", "max_position_embeddings": 2048, "rope_theta": 1000.0},
+    reads=_READS | ROPE_KEYS | {"max_trained_positions"},
+    fixed={
+        "activation_function": "swiglu", "prenorm": False, "qkv_proj_bias": False, "mlp_fc1_bias": False,
+        "mlp_fc2_bias": False, "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False,
+        "rotary_scaling_factor": None, "rotary_emb_scale_base": None, "causal": False, "use_rms_norm": False,
+        "parallel_block": False, "parallel_block_tied_norm": False, "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+    },
+    ignores=_IGNORES | GPT2_IGNORES
+    - {"head_dim", "hidden_act", "intermediate_size"}
+    | {
+        "dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln", "last_layer_subset", "pad_vocab_size_multiple",
+        "use_flash_attn", "use_xentropy", "mlp_checkpoint_lvl", "_name_or_path",
+    },
+    derive=_within_training,
+    layer_kinds=every_token,
+    always={"attention_bias": False, "mlp_bias": False},
+)  # fmt: skip
+GTE = Family(
+    _read_rotating,
+    defaults={**_DEFAULTS, "max_position_embeddings": 8192, "rope_theta": 160000.0, "type_vocab_size": 1},
+    reads=_READS | ROPE_KEYS,
+    ignores=_IGNORES,
+    layer_kinds=every_token,
+    always={"attention_bias": True, "mlp_bias": False},
+)

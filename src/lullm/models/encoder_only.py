@@ -1,0 +1,109 @@
+"""Encoders: models whose tokens see their whole text. They give hidden states, labels or scores, and no next tokens.
+
+They are built of the decoder's parts (`models.decoder`); attention keeps nothing between steps
+(`nn.attention`).
+"""
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lullm.config.model import ModelConfig
+from lullm.config.pooling.pooler import Classifier
+from lullm.errors import ModelLoadError
+from lullm.models.decoder import CausalLM, Decoder, DecoderLayer, DecoderStyle
+from lullm.nn.context import StepContext
+from lullm.nn.embedding import Embedding, LabelHead
+from lullm.nn.linear import PlainLinear, meta_parameter
+from lullm.ops.table import Ops
+
+
+class EncoderLayer(DecoderLayer):
+    """One layer with its norms behind the sums."""
+
+    def forward(
+        self, hidden: Tensor, residual: Tensor | None, cos_sin_cache: Tensor, context: StepContext
+    ) -> tuple[Tensor, None]:
+        """`[T, H]` -> the same; there is no other stream."""
+        ops = context.ops
+        mixed = self.mix(hidden, cos_sin_cache, context)
+        hidden, _ = self.input_layernorm.add(mixed, hidden, ops)
+        hidden, _ = self.post_attention_layernorm.add(self.feed(hidden, ops), hidden, ops)
+        return hidden, None
+
+
+class Encoder(Decoder):
+    """From token ids to hidden states, without a last norm.
+
+    The norm behind the embedding comes after learned positions, and after what tells the texts of a pair apart.
+    """
+
+    def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
+        super().__init__(config, style, dtype, max_model_len)
+        del self.norm
+        encoder = config.family.encoder_only
+        assert encoder is not None, "of a family of encoders"
+        if encoder.num_positions and max_model_len > config.max_position_embeddings:
+            raise ModelLoadError(
+                f"{config.architecture} has learned {config.max_position_embeddings} positions; max_model_len "
+                f"({max_model_len}) must not be more"
+            )
+        size = config.hidden_size
+        self.embed_positions = Embedding(encoder.num_positions, size, dtype) if encoder.num_positions else None
+        self.embed_segments = Embedding(encoder.num_segments, size, dtype) if encoder.num_segments else None
+        self.tells_pairs = encoder.tells_pairs
+
+    def run(self, hidden: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+        """Run all layers."""
+        return self.run_layers(hidden, context)[0]
+
+    def embed(self, token_ids: Tensor, context: StepContext) -> Tensor:
+        """See `Decoder.embed`."""
+        ops = context.ops
+        hidden: Tensor = self.embed_tokens(token_ids, ops)
+        if self.embed_positions is not None:
+            ops.add_(hidden, self.embed_positions(context.positions, ops))
+        if self.embed_segments is not None:
+            segments = context.segments if self.tells_pairs else None
+            ops.add_(hidden, self.embed_segments(torch.zeros_like(token_ids) if segments is None else segments, ops))
+        assert self.embed_norm is not None, "encoders have one"
+        return self.embed_norm(hidden, ops)
+
+
+class LabelLayers(nn.Module):
+    """From the pooled hidden state to a number per label: a layer, maybe a norm, and the labels' matrix and bias."""
+
+    def __init__(self, config: ModelConfig, num_labels: int, style: DecoderStyle, dtype: torch.dtype):
+        super().__init__()
+        encoder, size = config.family.encoder_only, config.hidden_size
+        assert encoder is not None, "of a family of encoders"
+        self.activation = encoder.label_activation
+        self.dense = PlainLinear(size, size, encoder.has_label_bias, dtype)
+        self.norm = style.make_norm(config, dtype) if encoder.has_label_norm else None
+        self.labels = LabelHead(num_labels, size, dtype)
+        self.bias = meta_parameter((num_labels,), dtype)
+
+    def forward(self, pooled: Tensor, ops: Ops) -> Tensor:  # [N, H] -> [N, L] float32
+        inner = self.dense(pooled, ops)
+        inner = inner.tanh() if self.activation == "tanh" else functional.gelu(inner)
+        labels: Tensor = self.labels(inner if self.norm is None else self.norm(inner, ops))
+        return labels + self.bias.float()
+
+
+class EncoderModel(CausalLM):
+    """An encoder, with layers for labels if its folder has some."""
+
+    def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
+        super().__init__(config, style, dtype, max_model_len)
+        head = None if config.pooler is None else config.pooler.head
+        self.head: LabelLayers | None = None
+        if isinstance(head, Classifier):
+            del self.score  # the causal models' head, without a layer in front
+            self.pools_means = True
+            self.head = LabelLayers(config, head.num_labels, style, dtype)
+
+    def pool(self, hidden: Tensor, ops: Ops) -> Tensor:
+        """See `Model.pool`."""
+        return hidden.float() if self.head is None else cast(Tensor, self.head(hidden, ops))

@@ -1,0 +1,1 @@
+"""Families whose tokens see those behind them, too: for embeddings, scores and classes."""

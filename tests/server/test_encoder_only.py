@@ -1,0 +1,52 @@
+"""A server of encoders: embeddings and scores on every endpoint for them, and no text."""
+
+import httpx
+import pytest
+import torch
+from kit.folder.encoder_only import write_encoder
+
+from lullm import AsyncLLMEngine, EngineConfig
+
+
+@pytest.fixture(scope="module")
+def servers(start_for_module, tmp_path_factory):
+    """(of a cross-encoder, of embeddings)."""
+    running = []
+    for name, head in (("scorer", "ForSequenceClassification"), ("embedding", "Model")):
+        folder = tmp_path_factory.mktemp(name)
+        write_encoder(folder, f"Bert{head}", num_labels=1)
+        config = EngineConfig(model=str(folder), served_model_name="tiny", dtype="float32")
+        running.append(start_for_module(AsyncLLMEngine(config)))
+    return running
+
+
+def post(server, path, **body):
+    with server.http() as http:
+        answer: httpx.Response = http.post(path, json={"model": "tiny"} | body)
+    return answer.status_code, answer.json()
+
+
+def test_scores(servers):
+    scorer, _ = servers
+    documents = ["the lazy dog", "quick", "jumps over"]
+    status, answer = post(scorer, "/score", text_1="hello", text_2=documents)
+    scores = [item["score"] for item in answer["data"]]
+    assert status == 200 and len(set(scores)) == 3
+    _, ranked = post(scorer, "/rerank", query="hello", documents=documents)
+    assert {item["index"]: item["relevance_score"] for item in ranked["results"]} == pytest.approx(
+        dict(enumerate(scores)), abs=1e-6
+    )
+    assert post(scorer, "/v1/embeddings", input="hello")[0] == 400
+
+
+def test_embeddings(servers):
+    _, embedding = servers
+    status, answer = post(embedding, "/v1/embeddings", input=["hello", "the quick fox"], truncate_prompt_tokens=-1)
+    vectors = torch.tensor([item["embedding"] for item in answer["data"]])
+    assert status == 200 and torch.allclose(vectors.norm(dim=1), torch.ones(2), atol=1e-5)
+    _, ollama = post(embedding, "/api/embed", input=["hello"])
+    assert torch.allclose(torch.tensor(ollama["embeddings"][0]), vectors[0], atol=1e-6)
+    status, answer = post(embedding, "/v1/completions", prompt="hello")
+    assert status == 400 and answer["error"]["code"] == "no_generation"
+    with embedding.http() as http:
+        assert http.get("/metrics").status_code == 200
