@@ -14,10 +14,10 @@ def by_token(layout: DeviceLayout, query_lens: Sequence[int]) -> DeviceLayout:
     Args:
         query_lens: tokens of each span.
     """
-    lens = torch.tensor(query_lens, device=layout.block_tables.device)
-    span_of_token = torch.repeat_interleave(lens)
-    num_tokens = len(span_of_token)
-    starts = torch.arange(num_tokens + 1, dtype=layout.query_starts.dtype, device=lens.device)
+    device = layout.block_tables.device
+    # On the host, since only it knows the number of tokens without waiting for the device.
+    span_of_token = torch.repeat_interleave(torch.tensor(query_lens)).to(device, non_blocking=True)
+    starts = torch.arange(len(span_of_token) + 1, dtype=layout.query_starts.dtype, device=device)
     return replace(
         layout,
         query_starts=starts,
