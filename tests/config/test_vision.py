@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lullm.config.model import ModelConfig
-from lullm.config.vision.vision import MLPConnector, ShuffleConnector
+from lullm.config.vision.vision import MLPConnector, PoolConnector, ShuffleConnector
 
 TEXT = {
     "model_type": "llama", "vocab_size": 32064, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
@@ -127,6 +127,27 @@ MOE = {
 }  # fmt: skip
 
 
+GEMMA3 = {
+    "architectures": ["Gemma3ForConditionalGeneration"], "boi_token_index": 31991, "eoi_token_index": 31992,
+    "eos_token_id": [1, 106], "image_token_index": 31990, "mm_tokens_per_image": 256, "model_type": "gemma3",
+    "text_config": {
+        "hidden_size": 64, "intermediate_size": 96, "model_type": "gemma3_text", "num_hidden_layers": 2,
+        "sliding_window": 1024, "vocab_size": 32064,
+    },
+    "vision_config": {
+        "hidden_size": 1152, "image_size": 896, "intermediate_size": 4304, "model_type": "siglip_vision_model",
+        "num_attention_heads": 16, "num_hidden_layers": 27, "patch_size": 14, "vision_use_head": False,
+    },
+}  # fmt: skip
+GEMMA3_PICTURES = {
+    "do_convert_rgb": None, "do_normalize": True, "do_pan_and_scan": None, "do_rescale": True, "do_resize": True,
+    "image_mean": [0.5, 0.5, 0.5], "image_processor_type": "Gemma3ImageProcessor", "image_seq_length": 256,
+    "image_std": [0.5, 0.5, 0.5], "pan_and_scan_max_num_crops": None, "pan_and_scan_min_crop_size": None,
+    "pan_and_scan_min_ratio_to_activate": None, "processor_class": "Gemma3Processor", "resample": 2,
+    "rescale_factor": 0.00392156862745098, "size": {"height": 896, "width": 896},
+}  # fmt: skip
+
+
 def tower(config, **keys):
     return config | {"vision_config": config["vision_config"] | keys}
 
@@ -198,6 +219,17 @@ def test_qwen3(tmp_path, caplog):
     assert "ignored" not in caplog.text
 
 
+def test_gemma3(tmp_path, caplog):
+    vision = read(tmp_path, GEMMA3, GEMMA3_PICTURES).vision
+    assert vision.rows_of(896, 896) == 256 and vision.connector == PoolConnector(4, 1e-6) and vision.is_mutual
+    assert (vision.image_token_id, vision.placeholder_id, vision.end_token_id) == (31990, 31991, 31992)
+    assert (vision.picture.fit, vision.picture.edge, vision.picture.splits) == ("scan", 896, False)
+    assert (vision.picture.min_crop, vision.picture.max_tiles, vision.picture.min_ratio) == (256, 4, 1.2)
+    # Its processor asks for no crops, whatever the file says.
+    assert read(tmp_path, GEMMA3, GEMMA3_PICTURES | {"do_pan_and_scan": True}).vision == vision
+    assert "ignored" not in caplog.text
+
+
 def rope(**parameters):
     scaling = QWEN3["text_config"]["rope_scaling"] | parameters
     return QWEN3 | {"text_config": QWEN3["text_config"] | {"rope_scaling": scaling}}
@@ -258,8 +290,14 @@ def test_older_and_newer_files(tmp_path):
         (
             LLAVA | {"architectures": ["LlavaOnevisionForConditionalGeneration"]},
             LLAVA_PICTURES,
-            "InternVL, Qwen2-VL, Qwen2.5-VL and Qwen3-VL so far, not with LlavaOnevision",
+            "Qwen3-VL and Gemma 3 so far, not with LlavaOnevision",
         ),
+        (GEMMA3, SMOL_PICTURES, "not Gemma 3's"),
+        (GEMMA3 | {"mm_tokens_per_image": 200}, GEMMA3_PICTURES, "mm_tokens_per_image 200"),
+        (GEMMA3 | {"mm_tokens_per_image": 225}, GEMMA3_PICTURES, "64 x 64 patches"),
+        (GEMMA3 | {"eoi_token_index": 32064}, GEMMA3_PICTURES, "image token 32064"),
+        (GEMMA3, GEMMA3_PICTURES | {"size": {"height": 448, "width": 448}}, "896 pixels, its image processor has 448"),
+        (tower(GEMMA3, model_type="clip_vision_model"), GEMMA3_PICTURES, "clip_vision_model"),
         (QWEN, SMOL_PICTURES, "not Qwen2-VL's"),
         (QWEN, QWEN_PICTURES | {"merge_size": 3}, "merge_size 3"),
         (QWEN, QWEN_PICTURES | {"temporal_patch_size": 1}, "temporal_patch_size 1"),

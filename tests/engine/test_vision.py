@@ -5,7 +5,7 @@ import re
 
 import pytest
 from kit.engine.parts import block_space_of, engine_of, executor_of, runner_of
-from kit.vision.checkpoint import picture, write_idefics3, write_internvl, write_llava, write_qwen_vl
+from kit.vision.checkpoint import picture, write_gemma3, write_idefics3, write_internvl, write_llava, write_qwen_vl
 from kit.worker.threads import use_threads
 from safetensors.torch import load_file
 
@@ -30,6 +30,7 @@ WRITERS = {
     "internvl": write_internvl,
     "qwen2.5": write_qwen_vl,
     "qwen3": lambda folder: write_qwen_vl(folder, "Qwen3VL"),
+    "gemma3": write_gemma3,
 }
 
 
@@ -105,8 +106,9 @@ def test_preemption(checkpoint, prompts, expected):
     """Blocks for the prompts and few tokens behind: some are swapped out, or computed again, pictures and all."""
     for mode in ("recompute", "swap"):
         lengths = [len(ids) for ids, *_ in expected]
+        spare = 18 if checkpoint.word == "<start_of_image>" else 12  # layers with windows have blocks of their own
         options = {
-            "num_gpu_blocks_override": sum(lengths) // 2 + 12, "block_size": 2, "max_model_len": max(lengths) + 16,
+            "num_gpu_blocks_override": sum(lengths) // 2 + spare, "block_size": 2, "max_model_len": max(lengths) + 16,
             "max_num_batched_tokens": 24, "max_num_seqs": 8,
         }  # fmt: skip
         with LLM(str(checkpoint.folder), **OPTIONS | options, preemption_mode=mode) as llm:
@@ -149,8 +151,37 @@ def test_sleep_in_the_middle_of_pictures(checkpoint, prompts, expected, call):
         check([ended[key] for key in sorted(ended)], expected)
 
 
+@pytest.mark.parametrize("window", [5, 12])
+def test_a_cached_prefix_that_ends_within_a_picture(tmp_path, window):
+    """Its last rows are computed alone, and see those before them; also where a window hides the first ones."""
+    checkpoint = write_gemma3(tmp_path, {"sliding_window": window})
+    shown, num_within = [PICTURES[0], PICTURES[1]], 0
+    for block_size in (2, 8):
+        with LLM(
+            str(tmp_path), **OPTIONS | {"block_size": block_size}, max_num_batched_tokens=12, max_num_seqs=3
+        ) as llm:
+            for text in ("a<image>b<image> c d", "a<image>b<image>", "a<image>bc<image> jumps", "a<image> c<image>."):
+                asked = {"prompt": spelled(text, checkpoint), "multi_modal_data": {"image": shown}}
+                [output] = llm.generate(asked, GREEDY, use_tqdm=False)
+                check([output], [checkpoint.continued(asked["prompt"], shown, NUM_TOKENS)])
+                within = output.prompt_token_ids[output.num_cached_tokens - 1 :][:2]
+                num_within += output.num_cached_tokens > 0 and within == [3, 3]
+    assert num_within
+
+
+def test_a_step_without_room_for_a_picture_whose_rows_see_each_other(tmp_path):
+    checkpoint = write_gemma3(tmp_path)
+    asked = {"prompt": checkpoint.word, "multi_modal_data": {"image": PICTURES[0]}}
+    with LLM(str(tmp_path), **OPTIONS, max_num_batched_tokens=12, max_num_seqs=5) as llm:
+        with pytest.raises(InvalidRequestError, match="all 9 of them, and it has room for 8 .* of at least 13$"):
+            llm.generate(asked, use_tqdm=False)
+        with pytest.raises(InvalidRequestError, match="has <image>, which stands for rows .* put <start_of_image> in"):
+            llm.generate("<image>", use_tqdm=False)
+        llm.generate("hello", GREEDY, use_tqdm=False)
+
+
 def test_prefixes_are_shared_by_pictures_not_by_their_tokens(checkpoint):
-    text, greedy = TEXTS[1][0], SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
+    text, greedy = spelled(TEXTS[1][0], checkpoint), SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
 
     def ask(number):
         [output] = llm.generate(
@@ -202,7 +233,8 @@ def test_workers_keep_few_rows(checkpoint):
         rng = random.Random(0)
         for seed in range(12):
             shown = picture(rng.randint(20, 80), rng.randint(20, 80), seed + 10)
-            llm.generate({"prompt": "<image> a", "multi_modal_data": {"image": shown}}, GREEDY, use_tqdm=False)
+            asked = {"prompt": f"{checkpoint.word} a", "multi_modal_data": {"image": shown}}
+            llm.generate(asked, GREEDY, use_tqdm=False)
         ledger, rows = block_space_of(llm).tiles, runner_of(llm)._tiles._rows
         assert set(rows) == set(ledger._kept) == set(sent) - set(dropped) and dropped
         assert sum(row.shape[1] for row in rows.values()) == ledger._num_kept <= 64 + 25

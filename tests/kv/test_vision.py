@@ -5,7 +5,7 @@ import random
 from lullm.kv.hashing import BlockHashes
 from lullm.kv.vision.ledger import TileLedger
 from lullm.types.sequence import Sequence
-from lullm.types.vision.tile import Tile, TilePlace, shown_tiles
+from lullm.types.vision.tile import Tile, TilePlace, num_at_once, num_with_whole_tiles, shown_tiles
 
 TILES = [Tile.of(1, 1, bytes([n, 0, 0])) for n in range(12)]
 
@@ -89,3 +89,17 @@ def test_random_workloads():
             assert sum(rows.values()) <= max(20, 6 * len(in_plan))
         seqs = [entry for entry in seqs if entry[1] < len(entry[0])]
     assert num_sent > 100
+
+
+def test_steps_hold_whole_pictures_whose_rows_see_each_other():
+    places = [TilePlace(TILES[0], 2, 3, is_mutual=True), TilePlace(TILES[1], 5, 4, is_mutual=True)]
+    places.append(TilePlace(TILES[2], 12, 5))
+    owner = [None, None, 0, 0, 0, 1, 1, 1, 1, *[None] * 11]
+    for start in range(18):
+        for num_tokens in range(1, 20 - start):
+            end = start + num_tokens
+            while end > start and owner[end - 1] is not None and owner[end] == owner[end - 1]:
+                end -= 1
+            assert num_with_whole_tiles(places, start, num_tokens) == end - start
+        least = next(n for n in range(1, 9) if num_with_whole_tiles(places, start, n) == n)
+        assert num_at_once(places, start) == least

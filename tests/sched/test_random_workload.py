@@ -130,6 +130,24 @@ def test_prompts_that_are_pooled_beside_generation(num_blocks, num_host_blocks, 
     assert workload.sim.scheduler.stats.pooled == sum(group.pooled.is_complete for group in pooled) > 100
 
 
+@pytest.mark.parametrize(
+    ("num_blocks", "num_host_blocks", "max_num_batched_tokens", "mode", "options"),
+    [
+        (16, 0, 13, "recompute", {}),
+        (20, 6, 16, "swap", {"policy": "priority"}),
+        (20, 64, 48, "auto", {"enable_chunked_prefill": False}),
+        (9, 64, 16, "auto", {"windows": (3,), "max_in_flight": 3}),
+        (10, 4, 16, "swap", {"windows": (8,), "enable_prefix_caching": False}),
+        (30, 8, 13, "auto", {"windows": (6, None), "max_in_flight": 3, "most_drafts": 4}),
+    ],
+)
+def test_pictures_whose_rows_see_each_other(num_blocks, num_host_blocks, max_num_batched_tokens, mode, options):
+    """No step ends within one (`Simulation._check`), and all requests end."""
+    options = {"policy": "fcfs", "enable_prefix_caching": True, **options}
+    pools = {"num_blocks": num_blocks, "num_host_blocks": num_host_blocks, "mode": mode}
+    run_workload(max_num_batched_tokens=max_num_batched_tokens, picture_rows=6, **pools, **options)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["swap", "auto"])
 def test_a_hundred_thousand_rounds(mode):
@@ -190,6 +208,7 @@ def run_workload(
     mode,
     num_rounds=1_500,
     pooling_share=0.0,
+    picture_rows=0,
     **options,
 ):
     preemption = PreemptionPolicy(mode, block_bytes=100, speeds=Speeds(600.0, 10.0))
@@ -205,11 +224,12 @@ def run_workload(
         preemption=preemption,
         **options,
     )
-    workload = Workload(sim, random.Random(num_blocks), pooling_share)
+    workload = Workload(sim, random.Random(num_blocks), pooling_share, picture_rows)
     workload.run(num_rounds)
     # The longest prompt and three forks, in every group.
     largest = sum(largest_of(window) for window in sim.windows)
-    assert bool(workload.num_refused) == (largest > num_blocks)
+    if not picture_rows:
+        assert bool(workload.num_refused) == (largest > num_blocks)
     assert workload.num_aborted and len(workload.accepted) > 250
     if mode != "recompute":
         taken = {action for action, _ in preemption.counts}

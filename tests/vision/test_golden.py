@@ -11,6 +11,7 @@ from kit.vision.checkpoint import (
     SIGLIP,
     picture,
     sizes,
+    write_gemma3,
     write_idefics3,
     write_internvl,
     write_llava,
@@ -99,6 +100,10 @@ CASES = {
         mrope_section=[3, 3, 2],
     ),
     "qwen3, experts": lambda folder: write_qwen_vl(folder, "Qwen3VLMoe"),
+    "gemma3": lambda folder: write_gemma3(folder),
+    "gemma3, another tower": lambda folder: write_gemma3(
+        folder, settings={"do_pan_and_scan": True}, hidden_act="gelu", patch_size=8, layer_norm_eps=1e-3
+    ),
     "qwen3, not deep": lambda folder: write_qwen_vl(
         folder, "Qwen3VL", {"deepstack_visual_indexes": [], "num_position_embeddings": 1}
     ),
@@ -162,11 +167,16 @@ def test_tokens_and_pixels(checkpoint):
         assert [position for position, token_id in enumerate(ids) if token_id == 3] == shown
 
 
+SCANS = {
+    "do_pan_and_scan": True, "pan_and_scan_min_crop_size": 20, "pan_and_scan_max_num_crops": 3,
+    "pan_and_scan_min_ratio_to_activate": 1.4,
+}  # fmt: skip
 FEWER = {"min_pixels": 128, "max_pixels": 64 * 9}
 RAISED = {
     "qwen2.5": {"size": {"shortest_edge": 64 * 20, "longest_edge": 64 * 39}},
     "internvl": {"max_dynamic_patch": 4, "min_dynamic_patch": 2},
     "qwen2.5, small windows": FEWER,
+    "gemma3": SCANS,
 }
 """Their lower bounds are above those of the file, so they are for the engine only."""
 SETTINGS = [
@@ -189,6 +199,7 @@ SETTINGS = [
     ("smolvlm", {"size": {"longest_edge": 30}, "resample": 3}, None),
     ("llava, squares", {"do_pad": False, "resample": 0}, None),
     ("llava, siglip", {"resample": 2}, None),
+    ("gemma3", SCANS, None),
 ]
 
 
@@ -241,6 +252,8 @@ REFUSED = [
     ("idefics3", {"do_image_splitting": "no"}, "do_image_splitting must be true or false"),
     ("llava", {"crop_size": {"height": 24, "width": 24}}, "30 pixels, its image processor has 24"),
     ("llava", {"do_pad": True}, "nothing is known about do_pad"),
+    ("gemma3", {"pan_and_scan_min_ratio_to_activate": 0.5}, "pan_and_scan_min_ratio_to_activate 0.5"),
+    ("gemma3", {"pan_and_scan_max_num_crops": 17}, "pan_and_scan_max_num_crops 17"),
 ]
 
 
@@ -258,10 +271,14 @@ def test_settings_that_are_refused(tmp_path):
         ("internvl", {"max_patches": 7}),
         ("internvl", {"min_patches": 2}),
         ("idefics3", {"size": {"longest_edge": 76}}),
+        ("gemma3", {"do_pan_and_scan": True}),
+        ("gemma3", {"pan_and_scan_min_crop_size": 9}),
     ]
     for name, settings in more:
         Own(folders[name], settings)
-        with pytest.raises(InvalidRequestError, match="of a request is above the engine's .* start the engine with"):
+        with pytest.raises(
+            InvalidRequestError, match="of a request is (above|below) the engine's .* start the engine with"
+        ):
             Own(folders[name]).read(words[name], [picture(9, 9)], settings)
     with pytest.raises(InvalidRequestError, match="must be a dict, not list"):
         Own(folders["qwen3"]).read(words["qwen3"], [picture(9, 9)], [1])
@@ -296,7 +313,8 @@ def test_the_rows_of_the_tower(checkpoint, ops):
     load_weights(model, checkpoint.folder, ops)
     pack_weights(model, ops)
     given = [picture(61, 40), picture(20, 80, seed=1)]
-    inputs = checkpoint.inputs("<image> and <image>", given)
+    text = f"{checkpoint.word} and {checkpoint.word}"
+    inputs = checkpoint.inputs(text, given)
     with torch.inference_mode():
         names = ("pixel_values", "pixel_attention_mask", "image_grid_thw")
         known = {key: inputs[key] for key in names if key in inputs}
@@ -304,7 +322,7 @@ def test_the_rows_of_the_tower(checkpoint, ops):
         expected, deep = output.pooler_output, getattr(output, "deepstack_features", [])
         expected = expected.flatten(0, 1) if isinstance(expected, torch.Tensor) else torch.cat(expected)
         expected = torch.stack([expected, *map(torch.cat, deep)])
-        _, places = own.read("<image> and <image>", given)
+        _, places = own.read(text, given)
         rows = torch.cat([model.vision(place.tile, torch.device("cpu"), ops) for place in places], 1)
     assert expected.std() > 0.1
     torch.testing.assert_close(rows, expected, atol=2e-5, rtol=1e-4)

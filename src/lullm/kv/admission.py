@@ -60,12 +60,13 @@ class BlockAdmission:
         Sequences of one group share the full blocks of their prompt. Sequences still to be forked copy the partly
         filled block at their first token, so they take one block each. With a window a sequence takes enough blocks to
         go on token by token; larger chunks use free blocks beyond that. This holds in each cache group. Every sequence
-        has its own recurrent state.
+        has its own recurrent state. Rows of a picture that see each other are computed at once.
         """
         leader, *others = group.unfinished
         shared = self._num_shared(leader)
         counts = [cdiv(len(leader), self._block_size)] + [cdiv(len(seq), self._block_size) - shared for seq in others]
-        held = sum(cache.num_held_blocks(count, self._block_size) for cache in self._groups for count in counts)
+        most = max((place.num_rows for place in leader.tiles if place.is_mutual), default=1)
+        held = sum(cache.num_held_blocks(count, self._block_size, most) for cache in self._groups for count in counts)
         return held + group.num_unborn * self._most_touched(1)
 
     def can_allocate(self, group: SequenceGroup) -> AllocStatus:

@@ -91,12 +91,12 @@ class CacheGroup:
         # Tokens after the next one see no earlier tokens than it does.
         return first_seen(num_computed_tokens, self.window, self.is_chunked) // block_size
 
-    def num_held_blocks(self, num_blocks: int, block_size: int) -> int:
-        """The most of its first `num_blocks` blocks that a sequence holds at a time while it grows token by token."""
+    def num_held_blocks(self, num_blocks: int, block_size: int, num_tokens: int = 1) -> int:
+        """The most of its first `num_blocks` blocks that a sequence holds at a time while it grows by `num_tokens`."""
         if not self.keeps_tokens:
             return self.num_state_blocks
         window = self.window
-        return num_blocks if window is None else min(num_blocks, cdiv(window - 1, block_size) + 1)
+        return num_blocks if window is None else min(num_blocks, cdiv(window + num_tokens - 2, block_size) + 1)
 
     def num_admitted_tokens(self, seq: Sequence) -> int:
         """Tokens that get slots when a sequence is admitted: all; with a window only those that are cached."""

@@ -130,7 +130,10 @@ class Attention(nn.Module):
         q = write(cache, attention.slot_mapping)
         if self.query_factors is not None:
             ops.multiply_(q.view(len(q), -1), ops.embedding(context.positions, self.query_factors), None)
-        out = ops.attention(q, cache, attention, self.style.scale, self.style.soft_cap, self.sinks)  # [T, Hq, D]
+        style = self.style.scale, self.style.soft_cap, self.sinks
+        out = ops.attention(q, cache, attention, *style)  # [T, Hq, D]
+        for rows in context.mutual[self.group] if context.mutual else ():
+            rows.attend(out, q, cache, ops, *style)
         out = out.flatten(1)
         if self.style.output_gate is not None:
             ops.multiply_(out, gate, self.style.output_gate.gating)

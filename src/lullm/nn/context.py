@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,27 @@ class ShownRows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class MutualRows:
+    """Rows of a picture that see each other, in one KV cache group.
+
+    Args:
+        rows: of the step.
+        attention: prepared for them alone, each as a span of one token that ends where the picture does.
+        is_by_slot: its blocks are slots (`LayerCache.by_slot`).
+    """
+
+    rows: slice
+    attention: PreparedAttention
+    is_by_slot: bool
+
+    def attend(self, out: Tensor, q: Tensor, cache: LayerCache, ops: Ops, *style: Any) -> None:
+        """Write their results into `out [T, Hq, D]`. `style`: the last arguments of `Ops.attention`."""
+        out[self.rows] = ops.attention(
+            q[self.rows], cache.by_slot() if self.is_by_slot else cache, self.attention, *style
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class StepContext:
     """One step of T tokens, for one model.
 
@@ -51,6 +73,7 @@ class StepContext:
             `positions` are not read.
         query_lens: of the step's spans, in order. Only encoders read them, and the next.
         segments: `[T]` int64, which text of a pair a token is in; None: all in the first.
+        mutual: by KV cache group, the rows that also see rows behind them; empty: none do.
     """
 
     positions: Tensor
@@ -65,6 +88,7 @@ class StepContext:
     planes: Tensor | None = None
     query_lens: Sequence[int] = ()
     segments: Tensor | None = None
+    mutual: Sequence[Sequence[MutualRows]] = ()
 
     def of_rows(self) -> "StepContext":
         """The same where tokens find their rows in tables that are made for this step, if there are planes."""

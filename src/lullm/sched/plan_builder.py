@@ -21,7 +21,7 @@ from lullm.types.draw import Draw, draw_params
 from lullm.types.packed import PackedInts, pack, pack_one
 from lullm.types.sequence import Sequence, SequenceGroup
 from lullm.types.step import AdapterMove, BlockPair, Span, StepPlan
-from lullm.types.vision.tile import shift_at, without_given
+from lullm.types.vision.tile import num_with_whole_tiles, shift_at, without_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +116,10 @@ class PlanBuilder:
                 continue
             if space.has_states:
                 num_tokens = space.num_until_snapshot(group, seq, num_tokens)
+            if seq.tiles:
+                num_tokens = num_with_whole_tiles(seq.tiles, seq.num_computed_tokens, num_tokens)
+                if not num_tokens:  # the rest of a picture waits for a step with room for all of it
+                    continue
             self.spans.append(self._span(group, seq, num_tokens))
             if self._drafts is not None:
                 self._add_drafts(self._drafts, group, seq, reserved + len(seqs) - 1 - index)

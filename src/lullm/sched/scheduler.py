@@ -213,8 +213,8 @@ class Scheduler:
             self._admit(builder, only=self.swapped)
 
     def _make_room(self, group: SequenceGroup, seqs: list[Sequence], builder: PlanBuilder) -> Room:
-        """Make room for the next token of each of the group's sequences, preempting groups from the end."""
-        while not self.block_space.can_append_slots(seqs):
+        """Make room for the next tokens of each of the group's sequences, preempting groups from the end."""
+        while not self.block_space.can_append_slots(seqs, max(seq.num_at_once for seq in seqs)):
             if self._lookahead.is_ahead:
                 return Room.BLOCKED
             victim = self.running[-1]

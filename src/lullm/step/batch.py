@@ -1,5 +1,6 @@
 """From a plan to numbers: all spans of a step become one ragged batch, in arrays that are reused."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,18 @@ from lullm.types.vision.tile import TileRows
 
 
 @dataclass(frozen=True, slots=True)
+class MutualPlace:
+    """Rows `first` .. `first` + `num_rows` - 1 of a batch, of span number `span`, that see each other: all tokens of
+    their sequence before the position `end`.
+    """
+
+    span: int
+    first: int
+    num_rows: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """One step's input on the host, T tokens of S spans, for a model with G KV cache groups.
 
@@ -25,6 +38,7 @@ class Batch:
     that have planes of them. `adapters`: by token, the place of its adapter; None: the engine has none. `encoder_lens`:
     rows of an encoder that the tokens of a span attend to; None: there is no encoder.
     `segments`: by token, 1 in the second text of a pair; None: no text is.
+    `mutual`: rows of pictures that see rows behind them.
     """
 
     token_ids: np.ndarray  # [T] int64
@@ -43,6 +57,7 @@ class Batch:
     adapters: np.ndarray | None = None  # [T] int64
     encoder_lens: np.ndarray | None = None  # [S] int64
     segments: np.ndarray | None = None  # [T] int64
+    mutual: Sequence[MutualPlace] = ()
 
     @property
     def wanted_rows(self) -> list[int]:
@@ -105,6 +120,7 @@ class BatchBuilder:
         tiles: list[tuple[int, TileRows]] = []
         of_planes: list[tuple[int, int, TileRows]] = []
         shifts: list[int] = []
+        mutual: list[MutualPlace] = []
         first_row = 0
         for place, span in enumerate(plan.spans):
             if span.prompt_targets:
@@ -116,6 +132,7 @@ class BatchBuilder:
             if span.tiles:
                 tiles += [(first_row, rows) for rows in span.tiles]
                 of_planes += [(first_row, first_row + num_tokens, rows) for rows in span.tiles if rows.num_columns]
+                mutual += _mutual(place, first_row, span)
             shifts.append(span.shift)
             end = span.start + num_tokens
             query_lens.append(num_tokens)
@@ -161,6 +178,7 @@ class BatchBuilder:
             planes=plane_positions(positions, of_planes) if of_planes else None,
             encoder_lens=np.array([span.num_encoder_rows for span in plan.spans]) if self._has_encoder else None,
             segments=_segments(plan, query_lens) if self._tells_pairs else None,
+            mutual=mutual,
         )
 
     def _place(self, query_lens: list[int], context_lens: np.ndarray, num_tokens: int) -> None:
@@ -189,6 +207,15 @@ def _segments(plan: StepPlan, query_lens: list[int]) -> np.ndarray | None:
     seconds = [length - first for first, length in zip(firsts, query_lens, strict=True)]
     lens = np.array([firsts, seconds]).T.ravel()
     return np.repeat(np.tile(np.array([0, 1], np.int64), len(query_lens)), lens)
+
+
+def _mutual(number: int, first_row: int, span: Span) -> list[MutualPlace]:
+    """Of a span's rows that see each other. The last row of a picture sees none behind it."""
+    return [
+        MutualPlace(number, first_row + rows.row, rows.num_rows, span.start + rows.row + rows.num_rows)
+        for rows in span.tiles
+        if rows.is_mutual and rows.num_rows > 1
+    ]
 
 
 def _adapters(plan: StepPlan, query_lens: list[int]) -> np.ndarray:

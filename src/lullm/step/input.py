@@ -6,13 +6,14 @@ of earlier steps are filled in (`TokenFeedback`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 from torch import Tensor
 
 from lullm.device.device import Device
+from lullm.nn.context import MutualRows
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.state.layout import StateLayout
 from lullm.ops.table import Ops
@@ -22,6 +23,7 @@ from lullm.step.feedback import TokenFeedback
 from lullm.step.limits import StepLimits
 from lullm.step.stage_parts import StageParts
 from lullm.step.staging import Stage, StagedStep, Staging
+from lullm.step.vision.mutual import mutual_rows
 from lullm.types.step import StepPlan
 
 
@@ -54,6 +56,7 @@ class StepInput:
     draws: DrawTable  # of N draws
     planes: Tensor | None = None  # [3, T] int64, see `Batch`
     segments: Tensor | None = None  # [T] int64, see `Batch`
+    mutual: Sequence[Sequence[MutualRows]] = ()  # by KV cache group; empty: no rows see rows behind them
 
 
 class InputBuilder:
@@ -112,7 +115,9 @@ class InputBuilder:
 
     def placed(self, prepared: PreparedInput) -> StepInput:
         """The input that was placed last."""
-        return self._input(self._staging.step(prepared.stage, prepared.batch))
+        staged = self._staging.step(prepared.stage, prepared.batch)
+        step, shown = self._input(staged), prepared.batch.mutual
+        return replace(step, mutual=mutual_rows(staged.layouts, shown, self._ops)) if shown else step
 
     def placed_decodes(self, size: int) -> StepInput:
         """The batch of decodes that was placed last, padded to `size`: the same memory every time."""

@@ -275,6 +275,7 @@ class ModelRunner:
             planes=step.planes,
             query_lens=query_lens,
             segments=step.segments,
+            mutual=step.mutual,
         )
         return self._model(step.token_ids, context)
 

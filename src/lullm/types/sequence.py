@@ -13,7 +13,7 @@ from lullm.types.outputs import LogprobRows, RequestMetrics
 from lullm.types.pooling.rows import PooledRows
 from lullm.types.request import GenerateRequest
 from lullm.types.step import NO_PLACE, PENDING_TOKEN
-from lullm.types.vision.tile import TilePlace
+from lullm.types.vision.tile import TilePlace, num_at_once
 
 
 class SequenceStatus(enum.Enum):
@@ -98,6 +98,11 @@ class Sequence:
     def num_uncomputed_tokens(self) -> int:
         """Tokens that the counter has to catch up with."""
         return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def num_at_once(self) -> int:
+        """The fewest of its next tokens that a step may compute."""
+        return num_at_once(self.tiles, self.num_computed_tokens) if self.tiles else 1
 
     @property
     def is_finished(self) -> bool:

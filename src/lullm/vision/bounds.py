@@ -7,7 +7,7 @@ from typing import assert_never
 from lullm.config.vision.vision import PictureForm
 from lullm.errors import InvalidRequestError
 from lullm.vision.picture import MAX_PIXELS
-from lullm.vision.tiling import cropped_size, nearest_grid, split_size, whole_size
+from lullm.vision.tiling import cropped_size, nearest_grid, scanned_boxes, split_size, whole_size
 
 MAX_TOTAL_PIXELS = 8 * MAX_PIXELS
 """Of the pictures of one request, as they are sent. They are decoded one after the other, so this bounds time: some
@@ -59,6 +59,8 @@ def tile_shapes(width: int, height: int, form: PictureForm) -> list[tuple[tuple[
             return [(square, 1)]
         case "stretch":
             return [(square, 1)]
+        case "scan":
+            return [(square, len(scanned_boxes(width, height, form)))]
         case "split":
             columns, rows = (length // edge for length in split_size(width, height, form))
             return [(square, _with_whole(columns * rows))]

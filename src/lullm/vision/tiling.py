@@ -21,7 +21,10 @@ _LARGEST_RATIO = 200
 
 @dataclass(frozen=True, slots=True)
 class Tiled:
-    """A picture's tiles: `num_rows` x `num_columns` of a grid, row by row, then one of the whole. 0 x 0: only that."""
+    """A picture's tiles: `num_rows` x `num_columns` of a grid, row by row, then one of the whole. 0 x 0: only that.
+
+    With 'scan' the one of the whole is the first.
+    """
 
     tiles: tuple[Tile, ...]
     num_rows: int = 0
@@ -35,6 +38,8 @@ def tiled(image: "Image", form: PictureForm) -> Tiled:
     match form.fit:
         case "crop":
             return Tiled((_tile(_cropped(image, form)),))
+        case "scan":
+            return _scanned(image, form)
         case "stretch":
             return Tiled((_tile(_resized(image, form.edge, form.edge, form)),))
         case "split":
@@ -94,6 +99,28 @@ def _scaled_size(width: int, height: int, longest: int) -> tuple[int, int]:
     elif height > width and height > _LARGEST_EDGE:
         width, height = int(_LARGEST_EDGE * ratio), _LARGEST_EDGE
     return max(width, 1), max(height, 1)
+
+
+def _scanned(image: "Image", form: PictureForm) -> Tiled:
+    """The whole, then its parts from left to right or from top to bottom, if it is long: Gemma 3's pan and scan."""
+    boxes = scanned_boxes(*image.size, form)
+    tiles = tuple(_tile(_resized(image.crop(box), form.edge, form.edge, form)) for box in boxes)
+    return Tiled(tiles, 1, len(boxes) - 1) if len(boxes) > 1 else Tiled(tiles)
+
+
+def scanned_boxes(width: int, height: int, form: PictureForm) -> list[tuple[int, int, int, int]]:
+    """(left, top, right, bottom) of the whole, then of its parts, for 'scan'."""
+    long, short, num_parts = max(width, height), min(width, height), 0
+    if form.splits and long / short >= form.min_ratio:
+        num_parts = min(form.max_tiles, max(2, min(long // form.min_crop, math.floor(long / short + 0.5))))
+        length = math.ceil(long / num_parts)
+        if min(length, short) < form.min_crop:
+            num_parts = 0
+    boxes = [(0, 0, width, height)]
+    for start in range(0, long, length) if num_parts else ():
+        end = min(start + length, long)
+        boxes.append((start, 0, end, height) if width >= height else (0, start, width, end))
+    return boxes
 
 
 def split_size(width: int, height: int, form: PictureForm) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from lullm.types.request import NO_TOKENS, GenerateRequest
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import PENDING_TOKEN, DrawnToken, PooledSum, Span, StepPlan, StepResult
 from lullm.types.step_codec import decode_plan, decode_result, encode_plan, encode_result
+from lullm.types.vision.tile import TilePlace
 from lullm.worker.draft.paired_steps import PairedSteps
 
 Content = tuple[int, ...] | None
@@ -285,7 +286,15 @@ class Simulation:
         self.num_pending = 0
         self.preempted: Counter[str] = Counter()  # how often, by request
 
-    def add(self, request_id: str, prompt: list[int], priority: int = 0, end: int | None = None, **params: object):
+    def add(
+        self,
+        request_id: str,
+        prompt: list[int],
+        priority: int = 0,
+        end: int | None = None,
+        tiles: tuple[TilePlace, ...] = (),
+        **params: object,
+    ):
         return self.scheduler.add(
             GenerateRequest(
                 request_id=request_id,
@@ -296,6 +305,7 @@ class Simulation:
                 arrival_time=self.now,
                 priority=priority,
                 end_token_ids=() if end is None else (end,),
+                tiles=tiles,
             )
         )
 
@@ -382,6 +392,11 @@ class Simulation:
         assert len({span.seq_id for span in plan.spans}) == len(list(groupby(plan.spans, lambda span: span.seq_id)))
         for span, behind in pairwise(plan.spans):
             assert span.seq_id != behind.seq_id or (behind.start, behind.num_tokens) == (span.end, 1), "a draft"
+        for span in plan.spans:
+            _, seq = self.scheduler.roster.member(span.seq_id)
+            assert not any(place.is_mutual and place.start < span.end < place.end for place in seq.tiles), (
+                "in a picture"
+            )
         block_size = self.block_space.block_size
         written = []
         for span in plan.spans:

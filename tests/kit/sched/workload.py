@@ -9,6 +9,9 @@ from kit.sched.simulation import Simulation
 from lullm.errors import InvalidRequestError
 from lullm.sched.scheduler import SequenceUpdate
 from lullm.types.sequence import SequenceGroup
+from lullm.types.vision.tile import Tile, TilePlace
+
+TILE = Tile.of(1, 1, b"rgb")
 
 
 @dataclass
@@ -18,6 +21,7 @@ class Workload:
     sim: Simulation
     rng: random.Random
     pooling_share: float = 0.0  # of the requests
+    picture_rows: int = 0  # of pictures in prompts, whose rows see each other; 0: there are none
     accepted: list[SequenceGroup] = field(default_factory=list)
     num_refused: int = 0
     num_aborted: int = 0
@@ -56,6 +60,7 @@ class Workload:
             group = self.sim.add(
                 request_id,
                 prompt,
+                tiles=self._tiles(len(prompt)),
                 priority=rng.randrange(3),
                 end=1 if rng.random() < 0.2 else None,
                 max_tokens=rng.choice([1, 2, 9, 30]),
@@ -67,6 +72,15 @@ class Workload:
             return False
         self.accepted.append(group)
         return True
+
+    def _tiles(self, prompt_len: int) -> tuple[TilePlace, ...]:
+        """Some pictures in a prompt, side by side or not. The last token is no row of one."""
+        places: list[TilePlace] = []
+        start = self.rng.randrange(4) if self.picture_rows else prompt_len
+        while start + self.picture_rows < prompt_len:
+            places.append(TilePlace(TILE, start, self.picture_rows, is_mutual=True))
+            start += self.picture_rows + self.rng.randrange(5)
+        return tuple(places)
 
     def _abort(self, request_id: str) -> None:
         group = self.sim.scheduler.abort(request_id)

@@ -71,6 +71,17 @@ QWEN_TEMPLATE = (
     "<|vision_start|><image><|vision_end|>{% elif 'text' in part %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+GEMMA_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] | trim }}{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}{{ '<start_of_image>' }}{% elif part['type'] == 'text' %}{{ part['text'] | trim }}"
+    "{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>model\n' }}{% endif %}"
+)
+GEMMA3_TEXT = {
+    "model_type": "gemma3_text", "num_hidden_layers": 3, "sliding_window": 12, "query_pre_attn_scalar": 16,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}  # fmt: skip
 IDEFICS3_TEMPLATE = (
     "<|im_start|>{% for message in messages %}{{message['role'] | capitalize}}"
     "{% if message['content'][0]['type'] == 'image' %}{{':'}}{% else %}{{': '}}{% endif %}"
@@ -102,13 +113,14 @@ class Checkpoint:
         inputs = self.inputs(text, pictures)
         ids = inputs.pop("input_ids")
         inputs.pop("attention_mask")
-        kinds = inputs.pop("mm_token_type_ids", None)  # 0: of texts
+        name = next((name for name in ("mm_token_type_ids", "token_type_ids") if name in inputs), "")
+        kinds = inputs.pop(name, None)  # 0: of texts
         prompt, tokens, logprobs = ids[0].tolist(), [], []
         with torch.inference_mode():
             for _ in range(num_tokens):
                 if kinds is not None:
                     kinds = torch.nn.functional.pad(kinds, (0, ids.shape[1] - kinds.shape[1]))
-                    inputs["mm_token_type_ids"] = kinds
+                    inputs[name] = kinds
                 row = self.model(input_ids=ids, **inputs).logits[0, -1].log_softmax(-1)
                 tokens.append(int(row.argmax()))
                 logprobs.append(float(row[tokens[-1]]))
@@ -237,6 +249,34 @@ def write_qwen_vl(
             pass
 
     return Checkpoint(folder, model, PicturesOnly(processor, tokenizer), "<|vision_start|><image><|vision_end|>")
+
+
+def write_gemma3(folder: Path, language: Any = None, settings: Any = None, **tower: Any) -> Checkpoint:
+    """Gemma 3's kind: 9 tokens for a tile of 24 pixels (6 x 6 patches, the means of 2 x 2), which see each other.
+
+    Args:
+        language: keys beside those of `GEMMA3_TEXT`. settings: of the image processor. tower: keys beside `SIGLIP`'s.
+    """
+    import transformers
+    from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+
+    words = {"image_token": "<image>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"}
+    folder.mkdir(exist_ok=True)
+    tokenizer = _write_tokenizer(folder, GEMMA_TEMPLATE, [*words.values()][1:], words)
+    options: dict[str, Any] = {"mm_tokens_per_image": 9}
+    for name, word in words.items():
+        number = tokenizer.convert_tokens_to_ids(word)
+        setattr(tokenizer, name, word)
+        setattr(tokenizer, f"{name}_id", number)
+        options[f"{name}_{'id' if name == 'image_token' else 'index'}"] = number
+    classes = transformers.Gemma3Config, transformers.Gemma3ForConditionalGeneration
+    reads = SIGLIP | {"image_size": 24, "patch_size": 4} | tower
+    model = _random_model(folder, *classes, reads, options, GEMMA3_TEXT | (language or {}))
+    edge = {"height": reads["image_size"], "width": reads["image_size"]}
+    processor = Gemma3ImageProcessorPil(size=edge, **(settings or {}))
+    processor.save_pretrained(folder)
+    whole = transformers.Gemma3Processor(processor, tokenizer, image_seq_length=9)
+    return Checkpoint(folder, model, whole, "<start_of_image>")
 
 
 def _random_model(

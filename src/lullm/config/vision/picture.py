@@ -34,6 +34,11 @@ _AREA = _ALL_ON | {
     "resample": _BICUBIC, "image_mean": _CLIP_MEAN, "image_std": _CLIP_STD, **PATCHES,
     "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
 }  # fmt: skip
+_SCANNING = _ALL_ON | {
+    "resample": _BILINEAR, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"height": 224, "width": 224},
+    "do_pan_and_scan": False, "pan_and_scan_min_crop_size": 256, "pan_and_scan_max_num_crops": 4,
+    "pan_and_scan_min_ratio_to_activate": 1.2,
+}  # fmt: skip
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "CLIP": _CROPPING,
     "Llava": _CROPPING,
@@ -46,6 +51,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "SmolVLM": _SPLITTING,
     "GotOcr2": _SPREADING,
     "Qwen2VL": _AREA,
+    "Gemma3": _SCANNING,
 }  # fmt: skip
 """By the class of the image processor: the values of missing keys, as in transformers."""
 FIXED = ("do_resize", "do_rescale", "do_normalize", "do_center_crop", *PATCHES)
@@ -118,6 +124,17 @@ def _read(stated: dict[str, Any], kind: str) -> PictureForm:
         if least > most:
             raise ModelLoadError(f"min_pixels {least} of its image processor is above max_pixels {most}")
         return replace(_form(data, edge, "area", edge), min_pixels=least, max_pixels=most)
+    if kind == "Gemma3":
+        edge, most = _square(data, "size"), _MOST_TILES_PER_SIDE
+        ratio = data["pan_and_scan_min_ratio_to_activate"]
+        if not isinstance(ratio, float | int) or isinstance(ratio, bool) or not 1 <= ratio <= _MOST_VALUE:
+            raise ModelLoadError(f"pan_and_scan_min_ratio_to_activate {shown(ratio)} of its image processor is below 1")
+        return replace(
+            _form(data, edge, "scan", edge, data["do_pan_and_scan"] is True),
+            max_tiles=_count(data, "pan_and_scan_max_num_crops", most),
+            min_crop=_count(data, "pan_and_scan_min_crop_size", MOST_EDGE),
+            min_ratio=float(ratio),
+        )
     if data.get("do_center_crop"):
         edge, short = _square(data, "crop_size"), _edge(data, "size", "shortest_edge")
         if short < edge:

@@ -1,5 +1,6 @@
 """Reads how a model sees pictures, or why it does not: then its text model is loaded alone."""
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -17,7 +18,13 @@ from lullm.config.field import (
 )
 from lullm.config.vision.picture import FILES, PATCHES, processor_data, read_picture
 from lullm.config.vision.tower import read_tower
-from lullm.config.vision.vision import MLPConnector, ShuffleConnector, VisionActivation, VisionConfig
+from lullm.config.vision.vision import (
+    MLPConnector,
+    PoolConnector,
+    ShuffleConnector,
+    VisionActivation,
+    VisionConfig,
+)
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
 
@@ -28,9 +35,14 @@ _IDEFICS3 = ("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneratio
 _INTERNVL = "InternVLForConditionalGeneration"
 _QWEN2_VL, _QWEN2_5_VL = "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"
 _QWEN3_VL, _QWEN3_VL_MOE = "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"
+_GEMMA3 = "Gemma3ForConditionalGeneration"
 _TEXTS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """The text models below them: others may scale rows, or let them see each other both ways."""
-_OTHER_TEXTS = {_QWEN3_VL_MOE: ("Qwen3MoeForCausalLM",), _INTERNVL: (*_TEXTS, "Qwen3MoeForCausalLM")}
+_OTHER_TEXTS = {
+    _QWEN3_VL_MOE: ("Qwen3MoeForCausalLM",),
+    _INTERNVL: (*_TEXTS, "Qwen3MoeForCausalLM"),
+    _GEMMA3: ("Gemma3ForCausalLM",),
+}
 _TOWERS = ("clip_vision_model", "siglip_vision_model")
 _IDEFICS3_TOWERS = ("idefics3_vision", "idefics3", "smolvlm_vision")
 _INTERNVL_TOWERS = ("internvl_vision",)
@@ -60,8 +72,8 @@ def read_vision(
     try:
         if architecture not in _READ:
             raise ModelLoadError(
-                "lullm sees pictures with LLaVA 1.5, Idefics3, SmolVLM, InternVL, Qwen2-VL, Qwen2.5-VL and Qwen3-VL so "
-                f"far, not with {architecture}"
+                "lullm sees pictures with LLaVA 1.5, Idefics3, SmolVLM, InternVL, Qwen2-VL, Qwen2.5-VL, Qwen3-VL and "
+                f"Gemma 3 so far, not with {architecture}"
             )
         if text_architecture not in _OTHER_TEXTS.get(architecture, _TEXTS):
             raise ModelLoadError(f"its text model is {text_architecture}")
@@ -157,11 +169,39 @@ def _axes(text: dict[str, Any], takes_turns: bool) -> tuple[int, ...]:
     return tuple(number % 3 for number, size in enumerate(sections) for _ in range(size))
 
 
+def _read_gemma3(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
+    tower = read_tower(optional_object(data, "vision_config"), ("siglip_vision_model",), None, drops_first=False)
+    num_rows = positive_int(data, "mm_tokens_per_image", 256)
+    num_sides = math.isqrt(num_rows)
+    if num_sides**2 != num_rows or tower.num_sides % num_sides:
+        raise ModelLoadError(
+            f"mm_tokens_per_image {num_rows} are no groups of the {tower.num_sides} x {tower.num_sides} patches"
+        )
+    # Its processor passes the file's values of these keys over.
+    picture = read_picture({key: value for key, value in processor.items() if "pan_and_scan" not in key})
+    if picture.fit != "scan":
+        raise ModelLoadError("its image processor is not Gemma 3's")
+    ids = (("image_token", 262144), ("boi_token", 255999), ("eoi_token", 256000))
+    image_id, place_id, end_id = (integer(data, f"{name}_id", integer(data, f"{name}_index", own)) for name, own in ids)
+    connector = PoolConnector(tower.num_sides // num_sides, tower.layer_norm_eps)
+    return VisionConfig(
+        tower,
+        connector,
+        picture,
+        image_id,
+        "words",
+        place_token_id=place_id,
+        end_token_id=end_id,
+        is_mutual=True,
+    )
+
+
 _READ: Mapping[str, Callable[[dict[str, Any], dict[str, Any]], VisionConfig]] = {
     _LLAVA: _read_llava,
     **dict.fromkeys(_IDEFICS3, _read_idefics3),
     _INTERNVL: _read_internvl,
     **dict.fromkeys(_QWEN_TOWERS, _read_qwen_vl),
+    _GEMMA3: _read_gemma3,
 }
 """The architectures whose pictures are read."""
 
@@ -195,8 +235,9 @@ def check_tiles(vision: VisionConfig) -> None:
 
 
 def _check(vision: VisionConfig, vocab_size: int, head_dim: int) -> None:
-    if not 0 <= vision.image_token_id < min(vocab_size, LARGEST_ID):
-        raise ModelLoadError(f"its image token {vision.image_token_id} is not in its vocabulary of {vocab_size}")
+    for token_id in (vision.image_token_id, vision.placeholder_id, vision.end_token_id):
+        if token_id is not None and not 0 <= token_id < min(vocab_size, LARGEST_ID):
+            raise ModelLoadError(f"its image token {token_id} is not in its vocabulary of {vocab_size}")
     if vision.rows_of(vision.picture.edge, vision.picture.edge) < 1:
         raise ModelLoadError("a tile has no rows")
     if vision.picture.fit == "area" and vision.tower.positions in ("each", "nearest"):

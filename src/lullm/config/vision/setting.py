@@ -28,7 +28,10 @@ _BOUNDS = {
 of one pixel are a small body."""
 _KEYS_OF_EDGE = ("max_image_size", "crop_size", "size")
 """The first of them that is given is what `edge` was read from."""
-_OF_TILES = (*_BOUNDS, "resample", "pads")
+_BOUNDS_OF_SCAN = {"splits": "do_pan_and_scan", "max_tiles": "pan_and_scan_max_num_crops"}
+_LEAST = {"min_crop": "pan_and_scan_min_crop_size", "min_ratio": "pan_and_scan_min_ratio_to_activate"}
+"""Fields that make fewer tiles."""
+_OF_TILES = (*_BOUNDS, *_LEAST, "resample", "pads")
 
 
 def with_settings(vision: VisionConfig, settings: Mapping[str, Any]) -> VisionConfig:
@@ -66,9 +69,13 @@ def form_of_request(vision: VisionConfig, settings: Any) -> PictureForm:
         if each.compare and each.name not in _OF_TILES and value != most:
             key = next((name for name in _KEYS_OF_EDGE if name in settings), "") if each.name == "edge" else each.name
             raise InvalidRequestError(f"{_NAME}: a request cannot change {key or each.name}; {advice}", _NAME)
-        if each.name in _BOUNDS and value > most:
+        names = _BOUNDS | (_BOUNDS_OF_SCAN if own.fit == "scan" else {}) | _LEAST
+        is_low = each.name in _LEAST
+        if each.name in names and (value < most if is_low else value > most):
             raise InvalidRequestError(
-                f"{_NAME}: {_BOUNDS[each.name]} {value} of a request is above the engine's {most}; {advice}", _NAME
+                f"{_NAME}: {names[each.name]} {value} of a request is {'below' if is_low else 'above'} the engine's "
+                f"{most}; {advice}",
+                _NAME,
             )
     return changed
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 VisionActivation = Literal["quick_gelu", "gelu", "gelu_pytorch_tanh", "relu", "silu"]
-Fit = Literal["crop", "stretch", "split", "grid", "area"]
+Fit = Literal["crop", "stretch", "split", "grid", "area", "scan"]
 Positions = Literal["each", "nearest", "interpolated", "none"]
 TowerNorm = Literal["layer_norm", "rms_norm"]
-Frame = Literal["none", "ends", "places"]
+Frame = Literal["none", "ends", "places", "words"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,19 @@ class ShuffleConnector:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolConnector:
+    """The mean of `scale_factor` x `scale_factor` neighbours, a norm, and one linear layer (Gemma 3,
+    https://arxiv.org/abs/2503.19786).
+    """
+
+    scale_factor: int
+    norm_eps: float
+
+
+Connector = MLPConnector | ShuffleConnector | PoolConnector
+
+
+@dataclass(frozen=True, slots=True)
 class PictureForm:
     """From a picture to the pixels of its tiles.
 
@@ -116,8 +129,10 @@ class PictureForm:
             picture becomes a grid of tiles, with a small copy of the whole behind them; one of a single tile has no
             copy; 'grid': it is stretched to a grid of tiles, `min_tiles` to `max_tiles` of them in the shape that is
             nearest to its own, with the same copy; 'area': it becomes one tile of nearly its own shape, of `min_pixels`
-            to `max_pixels`.
-        splits: with 'split': False: a picture is resized in the same two steps, but to one tile.
+            to `max_pixels`; 'scan': one tile, and if it is at least `min_ratio` times as long as it is wide, its parts
+            side by side follow, at most `max_tiles`, each at least `min_crop` pixels wide and high.
+        splits: with 'split': False: a picture is resized in the same two steps, but to one tile; with 'scan': False: it
+            has no parts.
         pads: pictures first become squares, with borders of the mean color.
         resample: Pillow's number of the filter.
         rescale_factor, image_mean, image_std: a value v of a channel becomes (v * factor - mean) / std.
@@ -137,6 +152,8 @@ class PictureForm:
     max_tiles: int = 1
     min_pixels: int = 0
     max_pixels: int = 0
+    min_crop: int = 0
+    min_ratio: float = 0.0
     stated: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def largest(self, most_pixels: int) -> tuple[int, int]:
@@ -154,18 +171,30 @@ class VisionConfig:
     Args:
         image_token_id: the id in a prompt in place of each row of a picture, and of a whole one before it is expanded.
         frame: the words around a picture: 'none'; 'ends': before its first tile and behind its last one (InternVL);
-            'places': around all tiles, and they tell the places (Idefics3).
+            'places': around all tiles, and they tell the places (Idefics3); 'words': around each tile, words between
+            them, and newlines that become one token with those of the text beside them (Gemma 3).
         axes: rows of pictures have planes of positions (M-RoPE, https://arxiv.org/abs/2409.12191), and each pair of a
             head rotates by one of them: 0 where the picture begins, 1 plus the line, 2 plus the column; empty:
             positions run on through a picture.
+        place_token_id: the id in a prompt in place of a whole picture, if it is not `image_token_id`. end_token_id: the
+            one behind the rows of a tile, whose first one is `place_token_id`; both of frame 'words'.
+        is_mutual: the decoder's rows of a tile see each other, whatever their order.
     """
 
     tower: TowerConfig
-    connector: MLPConnector | ShuffleConnector
+    connector: Connector
     picture: PictureForm
     image_token_id: int
     frame: Frame
     axes: tuple[int, ...] = ()
+    place_token_id: int | None = None
+    end_token_id: int | None = None
+    is_mutual: bool = False
+
+    @property
+    def placeholder_id(self) -> int:
+        """The id in a prompt in place of a whole picture."""
+        return self.image_token_id if self.place_token_id is None else self.place_token_id
 
     def rows_of(self, height: int, width: int) -> int:
         """Rows of the decoder for a tile of so many pixels."""

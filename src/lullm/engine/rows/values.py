@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from safetensors import SafetensorError, deserialize
 
@@ -131,7 +132,7 @@ def placed(
     for rows in given:
         places.append(TilePlace(rows, start, rows.num_rows))
         start += rows.num_rows
-    behind = (TilePlace(each.tile, each.start + start, each.num_rows, each.num_columns) for each in tiles)
+    behind = (msgspec.structs.replace(each, start=each.start + start) for each in tiles)
     return [GIVEN_TOKEN_ID] * start + token_ids, (*places, *behind)
 
 

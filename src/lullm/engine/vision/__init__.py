@@ -1,1 +1,1 @@
-"""Pictures of requests: found in prompts, made tiles, given their places among the tokens."""
+"""Pictures of requests: found in prompts, made tiles, given their places among tokens, and their `frame` of words."""

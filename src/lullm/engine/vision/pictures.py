@@ -3,7 +3,6 @@
 Both halves are those of transformers' processors: the same tokens, and the same pixels as with Pillow.
 """
 
-import functools
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,12 +13,13 @@ from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.config.vision.setting import form_of_request
 from lullm.config.vision.vision import PictureForm
+from lullm.engine.vision.frame import PictureFrame
 from lullm.errors import InvalidRequestError
 from lullm.text.chat_template import PICTURE
 from lullm.text.template.failure import WouldBlock
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.request import Conversation, Input
-from lullm.types.vision.tile import TilePlace
+from lullm.types.vision.tile import Tile, TilePlace
 from lullm.vision.bounds import check_pictures
 from lullm.vision.picture import as_picture, decoded, encoded_size, size_of
 from lullm.vision.source import picture_bytes
@@ -29,7 +29,6 @@ P = TypeVar("P", bound=Input)
 
 _PARTS = ("image_url", "input_image", "image_pil", "image")
 """Types of parts that hold a picture: OpenAI's, vLLM's, and that of transformers."""
-_NEWLINE = "\n"
 _MOST_AT_ONCE = 4
 """Pictures that are decoded by as many callers: the largest ones take half a gigabyte each meanwhile."""
 
@@ -45,7 +44,9 @@ class PictureInput:
         self._max_model_len = config.max_model_len
         self._decoding = threading.BoundedSemaphore(_MOST_AT_ONCE)
         self._folder = None if config.allowed_local_media_path is None else Path(config.allowed_local_media_path)
-        self._frame_ids = functools.lru_cache(maxsize=256)(self._encode_frame)
+        self._frame = None if model.vision is None else PictureFrame(model.vision, tokenizer)
+        self._num_others = config.max_num_seqs - 1
+        self._most_at_once = config.max_num_batched_tokens - self._num_others
 
     def take(self, prompt: P, may_block: bool) -> tuple[P, list[Tiled]]:
         """The prompt with places instead of pictures, and their tiles, in order. Decoding takes milliseconds each.
@@ -87,39 +88,53 @@ class PictureInput:
     def place(self, token_ids: list[int], pictures: Sequence[Tiled]) -> tuple[list[int], tuple[TilePlace, ...]]:
         """The ids of a prompt with a token for each row of a picture, and the places of all tiles.
 
-        Raises InvalidRequestError: the prompt has more or fewer places than there are pictures.
+        Raises InvalidRequestError: the prompt has more or fewer places than there are pictures; or a step has no room
+            for one.
         """
-        if self._vision is None:
+        if self._vision is None or self._frame is None:
             return token_ids, ()
-        image_id = self._vision.image_token_id
-        num_places = token_ids.count(image_id)
+        image_id, place_id = self._vision.image_token_id, self._vision.placeholder_id
+        word, num_places = self._frame.word(place_id), token_ids.count(place_id)
         if num_places != len(pictures):
             raise InvalidRequestError(
-                f"the prompt has {num_places} places for pictures ({self._image_token}), and {len(pictures)} pictures "
-                "come with it"
+                f"the prompt has {num_places} places for pictures ({word}), and {len(pictures)} pictures come with it"
+            )
+        if image_id != place_id and image_id in token_ids:
+            raise InvalidRequestError(
+                f"the prompt has {self._frame.word(image_id)}, which stands for rows of pictures; put {word} in the "
+                "place of a picture"
             )
         if not pictures:
             return token_ids, ()
-        expanded: list[int] = []
+        parts = split_at(token_ids, place_id)
+        framed = [self._frame.of(picture) for picture in pictures]
+        befores, afters = [*(one.before for one in framed), ""], ["", *(one.after for one in framed)]
+        expanded = self._frame.joined("", parts[0], befores[0])
         places: list[TilePlace] = []
-        waiting = iter(pictures)
-        for token_id in token_ids:
-            if token_id != image_id:
-                expanded.append(token_id)
-                continue
-            picture = next(waiting)
+        for number, picture in enumerate(pictures):
             start = len(expanded)
-            expanded += self._ids_of(picture)
+            expanded += framed[number].token_ids
             tiles = iter(picture.tiles)
             while start < len(expanded):
                 if expanded[start] == image_id:
-                    tile = next(tiles)
-                    num_rows = self._vision.rows_of(tile.height, tile.width)
-                    places.append(TilePlace(tile, start, num_rows, self._vision.columns_of(tile.width)))
-                    start += num_rows
+                    places.append(self._placed(next(tiles), start))
+                    start += places[-1].num_rows
                 else:
                     start += 1
+            expanded += self._frame.joined(afters[number + 1], parts[number + 1], befores[number + 1])
         return expanded, tuple(places)
+
+    def _placed(self, tile: Tile, start: int) -> TilePlace:
+        """Raises InvalidRequestError: a step must compute all of it, and has no room for it."""
+        assert self._vision is not None
+        num_rows, is_mutual = self._vision.rows_of(tile.height, tile.width), self._vision.is_mutual
+        if is_mutual and num_rows > self._most_at_once:
+            raise InvalidRequestError(
+                f"rows of a picture see each other, so a step must compute all {num_rows} of them, and it has room for "
+                f"{max(self._most_at_once, 0)} beside the next tokens of other requests; start the engine with "
+                f"max_num_batched_tokens of at least {num_rows + self._num_others}"
+            )
+        return TilePlace(tile, start, num_rows, self._vision.columns_of(tile.width), is_mutual)
 
     def _shows_pictures(self, prompt: Conversation) -> bool:
         template = self._tokenizer.chat_template
@@ -135,49 +150,16 @@ class PictureInput:
     def _opened(self, given: Any) -> Any:
         return decoded(picture_bytes(given, self._folder)) if isinstance(given, str) else as_picture(given)
 
-    @property
-    def _image_token(self) -> str:
-        assert self._vision is not None
-        return self._tokenizer.backend.id_to_token(self._vision.image_token_id) or "<image>"
 
-    def _ids_of(self, picture: Tiled) -> list[int]:
-        """The ids in place of one picture."""
-        assert self._vision is not None
-        if self._vision.frame == "none":
-            num_rows = sum(self._vision.rows_of(tile.height, tile.width) for tile in picture.tiles)
-            return [self._vision.image_token_id] * num_rows
-        return self._frame_ids(picture.num_rows, picture.num_columns)
-
-    def _encode_frame(self, num_rows: int, num_columns: int) -> list[int]:
-        """The ids of a grid of square tiles, and the tile of the whole behind it, with the words around them.
-
-        The words may be tokens or text. They stand between special tokens, so they are encoded alike anywhere.
-        """
-        assert self._vision is not None
-        edge = self._vision.picture.edge
-        rows_per_tile = self._vision.rows_of(edge, edge)
-        rows = self._image_token * rows_per_tile
-        named, num_tiles = self._tokenizer.special_tokens, num_rows * num_columns + 1
-        if self._vision.frame == "places":
-            text = _with_places(rows, num_rows, num_columns, named)
+def split_at(token_ids: Sequence[int], mark: int) -> list[list[int]]:
+    """The parts between the ids that are `mark`."""
+    parts: list[list[int]] = [[]]
+    for token_id in token_ids:
+        if token_id == mark:
+            parts.append([])
         else:
-            text = rows * num_tiles
-            text = named.get("start_image_token", "<img>") + text + named.get("end_image_token", "</img>")
-        token_ids = self._tokenizer.encode(text, add_special_tokens=False)
-        if token_ids.count(self._vision.image_token_id) != num_tiles * rows_per_tile:
-            raise InvalidRequestError(f"the tokenizer of this model has no token {self._image_token} for pictures")
-        return token_ids
-
-
-def _with_places(rows: str, num_rows: int, num_columns: int, named: Mapping[str, str]) -> str:
-    """Idefics3's words, which tell the place of each tile. `rows`: of a tile."""
-    frame = named.get("fake_image_token", "<fake_token_around_image>")
-    whole = named.get("global_image_token", "<global-img>")
-    lines = [
-        "".join(f"{frame}<row_{row + 1}_col_{column + 1}>{rows}" for column in range(num_columns)) + _NEWLINE
-        for row in range(num_rows)
-    ]
-    return "".join(lines) + _NEWLINE * bool(lines) + f"{frame}{whole}{rows}{frame}"
+            parts[-1].append(token_id)
+    return parts
 
 
 def _has_pictures(message: Any) -> bool:

@@ -29,7 +29,8 @@ class TileLedger:
             self._kept[digest] = place.num_rows
             self._shown.add(digest)
             first, last = max(start, place.start), min(end, place.end)
-            found.append(TileRows(digest, first - start, first - place.start, last - first, place.num_columns))
+            rows = first - start, first - place.start, last - first
+            found.append(TileRows(digest, *rows, place.num_columns, place.is_mutual))
         return tuple(found)
 
     def take(self, capacity: int) -> tuple[list[Tile | GivenRows], list[bytes]]:

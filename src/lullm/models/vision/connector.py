@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from lullm.config.vision.vision import MLPConnector, ShuffleConnector, TowerConfig
+from lullm.config.vision.vision import Connector, MLPConnector, PoolConnector, ShuffleConnector, TowerConfig
 from lullm.models.vision.parts import activate, dense
-from lullm.nn.norm import LayerNorm
+from lullm.nn.linear import meta_parameter
+from lullm.nn.norm import LayerNorm, RMSNorm
 from lullm.ops.table import Ops
 
 
@@ -44,7 +45,32 @@ class Shuffle(nn.Module):
         return out
 
 
+class Pool(nn.Module):
+    """See `PoolConnector`."""
+
+    def __init__(self, config: PoolConnector, tower: TowerConfig, hidden_size: int, dtype: torch.dtype):
+        super().__init__()
+        self.factor = config.scale_factor
+        self.norm = RMSNorm(tower.hidden_size, config.norm_eps, dtype)
+        self.projection = meta_parameter((tower.hidden_size, hidden_size), dtype)  # as checkpoints hold it
+
+    def forward(self, x: Tensor, num_columns: int, ops: Ops) -> Tensor:  # [P, D] -> [P / factor^2, H]
+        grid = x.view(-1, self.factor, num_columns // self.factor, self.factor, x.shape[1])
+        means = grid.float().mean((1, 3)).to(x.dtype).flatten(0, 1)
+        out: Tensor = self.norm(means, ops) @ self.projection
+        return out
+
+
 def neighbours(x: Tensor, num_columns: int, factor: int) -> Tensor:  # [P, D] -> [P / factor^2, factor^2 D]
     """The rows of `factor` x `factor` neighbours in a picture, side by side (https://arxiv.org/abs/1609.05158)."""
     grid = x.view(-1, factor, num_columns // factor, factor, x.shape[1])  # line of groups, line in it, column of them
     return grid.transpose(1, 2).reshape(len(x) // factor**2, -1)
+
+
+def connector_of(config: Connector, tower: TowerConfig, hidden_size: int, dtype: torch.dtype) -> nn.Module:
+    """The connector of a config."""
+    if isinstance(config, MLPConnector):
+        return MLP(config, tower, hidden_size, dtype)
+    if isinstance(config, PoolConnector):
+        return Pool(config, tower, hidden_size, dtype)
+    return Shuffle(config, tower, hidden_size, dtype)

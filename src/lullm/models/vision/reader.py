@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from lullm.config.vision.vision import MLPConnector, VisionConfig
 from lullm.errors import ModelLoadError
 from lullm.models.protocol import Model
-from lullm.models.vision.connector import MLP, Shuffle
+from lullm.models.vision.connector import MLP, connector_of
 from lullm.models.vision.rules import with_vision
 from lullm.models.vision.tower import Tower
 from lullm.ops.table import Ops
@@ -25,11 +25,7 @@ class VisionReader(nn.Module):
         self.dtype = dtype
         self.tower = Tower(config.tower, config.picture.edge, dtype)
         connector = config.connector
-        self.connector = (
-            MLP(connector, config.tower, hidden_size, dtype)
-            if isinstance(connector, MLPConnector)
-            else Shuffle(connector, config.tower, hidden_size, dtype)
-        )
+        self.connector = connector_of(connector, config.tower, hidden_size, dtype)
         self.deep = nn.ModuleList()
         if isinstance(connector, MLPConnector):
             normed = replace(connector, has_norm=True, norm_eps=config.tower.layer_norm_eps)

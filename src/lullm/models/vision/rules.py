@@ -37,6 +37,9 @@ VISION_RENAMES = renames(
     (r"^vision\.tower\.merger\.(ln_q|norm)\.", "vision.tower.post_layernorm."),
     (r"^vision\.tower\.merger\.mlp\.0\.", "vision.connector.linear_1."),
     (r"^vision\.tower\.merger\.mlp\.2\.", "vision.connector.linear_2."),
+    # as Gemma 3 spells them
+    (r"^(model\.)?multi_modal_projector\.mm_input_projection_weight$", "vision.connector.projection"),
+    (r"^(model\.)?multi_modal_projector\.mm_soft_emb_norm\.", "vision.connector.norm."),
     (r"^(model\.)?multi_modal_projector\.", "vision.connector."),
     (r"^(model\.)?connector\.modality_projection\.", "vision.connector."),
 )

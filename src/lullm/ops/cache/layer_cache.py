@@ -37,6 +37,11 @@ class LayerCache:
         sides = [_share(side, number, num_shares, num_heads) for side in self.tensors]
         return LayerCache(sides[0], sides[-1])
 
+    def by_slot(self) -> "LayerCache":
+        """The same in blocks of one token each, whose ids are slots."""
+        sides = [side.view(-1, 1, *side.shape[2:]) for side in self.tensors]
+        return LayerCache(sides[0], sides[-1], self.key_scales, self.value_scales)
+
     @property
     def num_blocks(self) -> int:
         return self.key.shape[0]

@@ -6,6 +6,9 @@ its shape gives.
 Tokens have the positions 0, 1, 2, ... of a text. In a model with planes of positions (`VisionConfig.axes`) the rows of
 a picture have three each: the one where it begins, to which the second adds their line in it, the third their column.
 The text behind goes on after the largest of them, so its positions are less than its places in the prompt, by a shift.
+
+In some models the rows of a tile see each other, whatever their order (`VisionConfig.is_mutual`). Their keys must all
+be there before one of them looks, so a step has all rows of a tile that are not computed yet, or none.
 """
 
 import hashlib
@@ -43,12 +46,14 @@ class TilePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A tile, or given rows, in place of the prompt's tokens `start` .. `start` + `num_rows` - 1.
 
     `num_columns`: rows in a line of the picture, if they have planes of positions; 0: positions run on as in a text.
+    `is_mutual`: the rows see each other.
     """
 
     tile: Tile | GivenRows
     start: int
     num_rows: int
     num_columns: int = 0
+    is_mutual: bool = False
 
     @property
     def end(self) -> int:
@@ -58,7 +63,7 @@ class TilePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class TileRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Rows of a tile, or given ones, in a span: `num_rows` of them from `first` on, in place of its rows from `row` on.
 
-    `num_columns`: see `TilePlace`.
+    `num_columns`, `is_mutual`: see `TilePlace`.
     """
 
     digest: bytes
@@ -66,6 +71,7 @@ class TileRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
     first: int
     num_rows: int
     num_columns: int = 0
+    is_mutual: bool = False
 
 
 def shown_tiles(places: Sequence[TilePlace], start: int, end: int) -> Iterator[TilePlace]:
@@ -85,6 +91,20 @@ def without_given(token_ids: Sequence[int], places: Sequence[TilePlace]) -> list
             kept += token_ids[start : place.start]
             start = place.end
     return kept + list(token_ids[start:])
+
+
+def num_with_whole_tiles(places: Sequence[TilePlace], start: int, num_tokens: int) -> int:
+    """The most of the next `num_tokens` tokens, from `start` on, that do not end within rows that see each other."""
+    end = start + num_tokens
+    for place in shown_tiles(places, end - 1, end):
+        if place.is_mutual and end < place.end:
+            return max(place.start - start, 0)
+    return num_tokens
+
+
+def num_at_once(places: Sequence[TilePlace], start: int) -> int:
+    """The fewest tokens from `start` on that a step may compute."""
+    return max((place.end - start for place in shown_tiles(places, start, start + 1) if place.is_mutual), default=1)
 
 
 def shift_behind(num_rows: int, num_columns: int) -> int:

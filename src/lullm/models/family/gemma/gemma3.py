@@ -16,7 +16,7 @@ from lullm.models.rules import rules_of
 from lullm.nn.context import StepContext
 from lullm.weights.rule import Offset, Rename
 
-PLUS_ONE = Offset(re.compile(r"norm\.weight$"), 1.0)
+PLUS_ONE = Offset(re.compile(r"^(?!vision\.tower\.).*norm\.weight$"), 1.0)
 """A checkpoint holds w where the norms multiply by 1 + w.
 
 The 1 is added while weights are read, so that the norms of all families, and their fast versions, are the same
