@@ -1,6 +1,7 @@
 """Every kind of request, call and disturbance at once: each answer has the bits of the request alone.
 
-Requests with n, beams, forms, stop strings, penalties and log-probabilities, some of them left, aborted or cancelled;
+Requests with n, beams, forms, stop strings, penalties and log-probabilities, of texts and of rows, some of them left,
+aborted or cancelled;
 beside them sleeps of all levels, partial wake-ups, the same weights anew, reloading, resets, questions.
 """
 
@@ -28,7 +29,10 @@ EXTRAS = (
     {"stop": ["the", "."]}, {"top_k": 10, "top_p": 0.8}, {"bad_words": ["a", "the"]}, {"logit_bias": {5: 3.0}},
     {"structured_outputs": StructuredOutputsParams(regex="[a-h ]{3,30}")}, {"detokenize": False}, {"best_of": 2},
 )  # fmt: skip
-ALONE = {"model": "demo", "max_model_len": 256, "threads": 1, "num_gpu_blocks_override": 256, "block_size": 8}
+ALONE = {
+    "model": "demo", "max_model_len": 256, "threads": 1, "num_gpu_blocks_override": 256, "block_size": 8,
+    "enable_prompt_embeds": True,
+}  # fmt: skip
 CASES = [
     {"num_gpu_blocks_override": 40, "swap_space": 0.001, "scheduling_policy": "priority", "sleep_after": "30ms:1"},
     {"num_gpu_blocks_override": 70, "max_num_batched_tokens": 64, "max_num_seqs": 8, "auto_wake": True},
@@ -39,6 +43,7 @@ CASES = [
 def some_requests(source):
     """By number: a prompt and its parameters."""
     found = []
+    table = load_file(DEMO_FOLDER / "model.safetensors")["model.embed_tokens.weight"]
     for _ in range(30):
         prompt = PREFIX * source.choice((0, 1, 2)) + " ".join(source.choices(WORDS, k=source.randrange(1, 30)))
         fields = {"temperature": source.choice((0.0, 0.0, 0.8, 1.5)), "max_tokens": source.choice((1, 4, 20, 60))}
@@ -47,6 +52,9 @@ def some_requests(source):
             fields |= extra
         if source.random() < 0.1:
             fields = {"beam_width": 3, "n": 2, "max_tokens": source.choice((2, 10))}
+        if source.random() < 0.25 and "prompt_logprobs" not in fields:
+            num = source.choice((0, 24)), source.randrange(1, 60)  # a common start, and rows of its own
+            prompt = {"prompt_embeds": table[[*range(50, 50 + num[0]), *source.choices(range(3, 300), k=num[1])]]}
         kind = OutputKind.FINAL_ONLY if fields.keys() & {"best_of", "beam_width"} else source.choice(list(OutputKind))
         with contextlib.suppress(InvalidRequestError):  # best_of below n, stop strings without a text
             found.append((prompt, SamplingParams(**fields, output_kind=kind)))

@@ -5,7 +5,6 @@ wrote it when it is read.
 """
 
 import io
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -105,14 +104,12 @@ def checked(values: np.ndarray, hidden_size: int, dtype: str, max_rows: int) -> 
             f"the prompt is too long: {len(values)} rows > {max_rows} (max_model_len)", code="context_length_exceeded"
         )
     with np.errstate(over="ignore", invalid="ignore"):
-        if dtype == "float16":
-            found = values.astype("<f2")
-        else:
-            found = np.ascontiguousarray(values, "<f4")
-            if dtype == "bfloat16":
-                found = _narrowed(found)
-    read = _widened(found) if dtype == "bfloat16" else found
-    if not math.isfinite(float(np.abs(read).max())):
+        found = values.astype("<f2") if dtype == "float16" else np.ascontiguousarray(values, "<f4")
+    is_finite = bool(np.isfinite(found).all())
+    if dtype == "bfloat16":
+        found = _narrowed(found)
+        is_finite = is_finite and bool((found & 0x7FFF).max() < 0x7F80)
+    if not is_finite:
         raise RowsError(f"rows must be finite in the model's type ({dtype}): there are NaN, inf or too large numbers")
     return found
 
@@ -142,7 +139,11 @@ def _widened(bits: np.ndarray) -> np.ndarray:
 
 
 def _narrowed(values: np.ndarray) -> np.ndarray:
-    """The bits of float32 rounded to bfloat16, to the nearest, ties to even. NaN stays NaN."""
+    """The bits of float32 rounded to bfloat16, to the nearest, ties to even. There is no NaN."""
     bits = values.view("<u4")
-    rounded = ((bits + (0x7FFF + (bits >> 16 & 1))) >> 16).astype("<u2")
-    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
+    rounded = bits >> 16
+    rounded &= 1
+    rounded += 0x7FFF
+    rounded += bits
+    rounded >>= 16
+    return rounded.astype("<u2")
