@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 import torch
+from kit.audio.checkpoint import write_whisper
 from kit.engine.parts import block_space_of, executor_of, runner_of
 from kit.engine.prompts import random_prompts
 from kit.engine.same_tokens import tokens_of
@@ -302,6 +303,9 @@ def test_models_that_need_ids(tmp_path):
     write_tokenizer(tmp_path)
     with pytest.raises(UnsupportedError, match="enable_prompt_embeds is not there for Gemma4"):
         LLM(str(tmp_path), **OPTIONS)
+    write_whisper(tmp_path / "whisper")
+    with pytest.raises(UnsupportedError, match="enable_prompt_adapter is not there for Whisper"):
+        LLM(str(tmp_path / "whisper"), enable_prompt_adapter=True)
 
 
 def test_the_text_of_rows_is_shown(llm, embedded):
