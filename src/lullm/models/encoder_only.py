@@ -95,6 +95,8 @@ class LabelLayers(nn.Module):
 class EncoderModel(CausalLM):
     """An encoder, with layers for labels if its folder has some."""
 
+    reads_shown = False
+
     def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
         super().__init__(config, style, dtype, max_model_len)
         head = None if config.pooler is None else config.pooler.head
