@@ -287,3 +287,13 @@ def test_preemption_in_a_window_changes_nothing(window, enable_prefix_caching, m
     *tight, some = outputs(6 if window == 1 else 10)
     assert tight == roomy
     assert none == 0 and some > 0
+
+
+def test_a_lost_step_that_forks_does_not_repeat_the_prompt():
+    """Its forks compute the prompt again, too; the log-probabilities of the prompt still come once."""
+    sim = Simulation()
+    group = sim.add("a", [0, 1, 1], max_tokens=2, n=4, prompt_logprobs=0)
+    assert len(sim.scheduler.plan().spans) == 1 and len(group.seqs) == 4
+    sim.scheduler.evict_all()
+    sim.run()
+    assert [row[0][0] for row in group.prompt_logprobs] == [1, 1]

@@ -206,7 +206,9 @@ class PlanBuilder:
 
     def _prompt_targets(self, group: SequenceGroup, seq: Sequence, start: int, end: int) -> PackedInts:
         """The prompt's tokens after the positions `start`..`end` - 1, if their log-probabilities are still wanted."""
-        is_wanted = len(group.prompt_logprobs) < len(group.request.prompt_token_ids) - 1
+        # Forks compute the prompt, too, if the step that drew for them was lost with its results.
+        is_wanted = seq is group.unfinished[0]
+        is_wanted = is_wanted and len(group.prompt_logprobs) < len(group.request.prompt_token_ids) - 1
         start = max(start, seq.num_encoder_slots)
         return pack(seq.token_ids[start + 1 : min(end + 1, seq.prompt_len)]) if is_wanted else b""
 
