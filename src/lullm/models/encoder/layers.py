@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lullm.config.layer.encoder import EncoderConfig
 from lullm.models.vision.parts import dense
@@ -20,9 +19,9 @@ class EncoderAttention(nn.Module):
 
     def forward(self, x: Tensor, ops: Ops) -> Tensor:  # [R, H] -> [R, H]
         projected: list[Tensor] = [project(x, ops) for project in (self.q_proj, self.k_proj, self.v_proj)]
-        heads = [rows.unflatten(-1, (self.num_heads, -1)).transpose(0, 1)[None] for rows in projected]
-        mixed = functional.scaled_dot_product_attention(*heads)[0]
-        out: Tensor = self.out_proj(mixed.transpose(0, 1).flatten(1), ops)
+        query, key, value = (rows.unflatten(-1, (self.num_heads, -1)) for rows in projected)
+        mixed = ops.mutual_attention(query, key, value, [len(x)], query.shape[-1] ** -0.5)
+        out: Tensor = self.out_proj(mixed.flatten(1), ops)
         return out
 
 
