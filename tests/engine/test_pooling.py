@@ -273,7 +273,10 @@ def test_a_model_for_next_tokens_refuses(qwen3_folder):
         ({"normalize": "yes"}, "true or false", "normalize"),
         ({"normalize": True, "use_activation": False}, "contradict", "normalize"),
         ({"task": "classify"}, "asks? for", "task"),
-        ({"task": "token_embed"}, "one of embed, classify", "task"),
+        ({"task": "token_embed"}, "the call for 'embed'", "task"),
+        ({"task": "plugin"}, "one of embed, classify, score, token_embed, token_classify", "task"),
+        ({"step_tag_id": 5}, "is for the task 'token_classify'", "step_tag_id"),
+        ({"step_tag_id": -2}, "at least -1", "step_tag_id"),
     ],
 )
 def test_parameters_out_of_range(embedder, params, message, param):

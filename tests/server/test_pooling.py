@@ -268,6 +268,33 @@ def test_metrics(servers):
     assert [after - before for before, after in zip(*found, strict=True)] == [3.0, 3.0, 3.0]
 
 
+def test_rows_of_tokens(servers, folders, monkeypatch):
+    """A row per token as floats, and packed with its shape; of two prompts; within the bound of an answer."""
+    from lullm.server.pooling import rows
+
+    with LLM(str(folders["both"]), **OPTIONS, convert="embed") as llm:
+        expected = [o.outputs.data.tolist() for o in llm.encode(TEXTS, pooling_task="token_embed", use_tqdm=False)]
+    monkeypatch.setattr(rows, "_PIECE_ROWS", 2)
+    raw = post(servers["both"], "/pooling", model="tiny", input=TEXTS, task="token_embed").json()
+    assert raw["id"].startswith("pool-") and raw["object"] == "list" and raw["usage"]["prompt_tokens"] > 3
+    assert [(item["index"], item["object"]) for item in raw["data"]] == [(n, "pooling") for n in range(3)]
+    for item, each in zip(raw["data"], expected, strict=True):
+        assert [row == pytest.approx(other, abs=1e-6) for row, other in zip(item["data"], each, strict=True)]
+    [item] = post(
+        servers["both"], "/pooling", input=TEXTS[0], task="token_embed", encoding_format="base64", dimensions=8
+    ).json()["data"]
+    assert item["shape"] == [len(expected[0]), 8]
+    assert len(base64.b64decode(item["data"])) == 4 * 8 * len(expected[0])
+    [item] = post(servers["both"], "/pooling", input=TEXTS[0]).json()["data"]
+    assert math.hypot(*item["data"]) == pytest.approx(1.0) and len(item["data"]) == 64
+    monkeypatch.setattr(rows, "MAX_NUMBERS", 100)
+    refused = post(servers["both"], "/pooling", input=TEXTS, task="token_embed")
+    assert refusal(refused)[:2] == ("input", "too_many_numbers")
+    assert refusal(post(servers["both"], "/pooling", input="a", task="token_classify"))[:2] == ("task", "no_pooling")
+    assert refusal(post(servers["both"], "/pooling", input="a", task="plugin"))[:2] == ("task", "invalid_value")
+    assert refusal(post(servers["both"], "/pooling", input="a", step_tag_id=5))[0] == "step_tag_id"
+
+
 def test_a_sleeping_server(servers):
     server = servers["both"]
     with server.http() as http:

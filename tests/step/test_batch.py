@@ -6,6 +6,7 @@ from kit.sched.plans import new_draw, new_span
 
 from lullm.step.batch import BatchBuilder
 from lullm.step.limits import StepLimits
+from lullm.step.pooling import PooledSpan
 from lullm.types.draw import Draw, DrawParams
 from lullm.types.packed import pack, unpack
 from lullm.types.step import Span, StepPlan
@@ -66,11 +67,11 @@ def test_rows_that_are_pooled():
     spans = [
         Span(1, 0, pack([5, 6, 7]), (pack([0]),), pooled_rows=(1, 3)),
         Span(2, 4, pack([8]), (pack([1, 2]),), (Draw(2, 0, params),)),
-        Span(3, 0, pack([9]), (pack([3]),), pooled_rows=(0, 1)),
+        Span(3, 0, pack([9]), (pack([3]),), pooled_rows=(0, 1), sums_pooled=False),
     ]
     batch = builder.build(StepPlan(spans))
     assert batch.drawn_rows == [3] and batch.wanted_rows == [3, 1, 2, 4]
-    assert batch.pooled_rows == [(1, (1, 3)), (3, (4, 5))] and not batch.is_decode
+    assert batch.pooled_spans == [PooledSpan(1, (1, 3), True), PooledSpan(3, (4, 5), False)] and not batch.is_decode
     single = builder.build(StepPlan(spans[1:]))
     assert not single.is_decode and single.wanted_rows == [0, 1]
     assert builder.build(StepPlan(spans[1:2])).is_decode

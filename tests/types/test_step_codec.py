@@ -8,7 +8,7 @@ import pytest
 
 from lullm.types.draw import Draw, DrawParams, LogitEdits, ThinkingBudget
 from lullm.types.packed import num_packed, pack, pack_one, unpack
-from lullm.types.step import NO_TOKEN, PENDING_TOKEN, DrawnToken, PooledSum, Span, StepPlan, StepResult
+from lullm.types.step import NO_TOKEN, PENDING_TOKEN, DrawnToken, PooledPart, Span, StepPlan, StepResult
 from lullm.types.step_codec import decode_plan, decode_result, encode_plan, encode_result
 from lullm.types.vision.given import GivenRows
 from lullm.types.vision.tile import Tile, TileRows
@@ -33,7 +33,7 @@ def test_a_plan():
         [
             Span(9, 30, pack([4, PENDING_TOKEN]), (pack([0, -1, 2**31 - 1]), pack([])), draws),
             Span(2, 0, pack([151_935]), (pack([3]),), (), pack([6]), 5),
-            Span(4, 8, pack([1, 2]), (pack([5]),), pooled_rows=(0, 2)),
+            Span(4, 8, pack([1, 2]), (pack([5]),), pooled_rows=(0, 2), sums_pooled=False),
             Span(5, 8, pack([1, 2]), (pack([5]),), tiles=(TileRows(b"a" * 16, 0, 7, 1), TileRows(b"b" * 16, 1, 0, 1))),
             Span(6, 8, pack([1]), (pack([5]),), tiles=(TileRows(b"a" * 16, 0, 7, 1, 4),), shift=-12),
         ],
@@ -61,7 +61,7 @@ def test_a_result():
         {9: [((1, -0.5, 1),), ()]},
         0.25,
         1e-9,
-        [PooledSum(3, 2, struct.pack("2f", -math.inf, 0.5))],
+        [PooledPart(3, 2, struct.pack("2f", -math.inf, 0.5))],
     )
     received = decode_result(encode_result(result))
     assert received == result and repr(received) == repr(result)

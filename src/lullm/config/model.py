@@ -33,7 +33,7 @@ from lullm.config.gguf.architecture import config_data
 from lullm.config.gguf.file import is_gguf, read_gguf
 from lullm.config.json_file import overridden, read_object
 from lullm.config.layer.encoder import EncoderConfig
-from lullm.config.pooling.architecture import split_architecture
+from lullm.config.pooling.architecture import Labels, read_labels, split_architecture
 from lullm.config.pooling.pooler import PoolerConfig, TokenScore
 from lullm.config.rope import MOST_POSITIONS
 from lullm.config.vision.reading import read_vision
@@ -83,7 +83,7 @@ class ModelConfig:
         layer_kinds: the kinds of the layers by their state between steps, `family.kinds_per_layer` entries per layer.
         family: the part for the family's own file.
         generates: the model computes next tokens. If False, it has no head for them, or the user does not want them.
-        num_labels: of a checkpoint with a matrix of labels in place of that head.
+        labels: of a checkpoint with labels in place of that head.
         pooler: its results for whole sequences (`pooling.use`); None: none.
         encoding: the quantization of the checkpoint's matrices; None: none, or the family's own.
         own_encoding: `quant_method`, if it is the family's own.
@@ -108,7 +108,7 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
     generates: bool = True
-    num_labels: int | None = None
+    labels: Labels | None = None
     pooler: PoolerConfig | None = None
     encoding: CheckpointEncoding | None = None
     own_encoding: str | None = None
@@ -266,7 +266,7 @@ class ModelConfig:
     def from_dict(cls, data: dict[str, Any]) -> "ModelConfig":
         """From the parsed `config.json`. Raises ModelLoadError as `from_folder` does."""
         data = text_part(data, _named_architecture(data))
-        architecture, has_lm_head, has_labels = split_architecture(data["architectures"][0])
+        architecture, has_lm_head, labels = split_architecture(data["architectures"][0])
         if "text_config" in data and "num_hidden_layers" not in data:
             raise ModelLoadError(
                 f"config.json: {architecture} reads more than text, which is not supported yet; choose a checkpoint of "
@@ -295,7 +295,7 @@ class ModelConfig:
             eos_token_ids=token_id_list(data.get("eos_token_id"), "config.json: eos_token_id"),
             bos_token_id=_bos_token_id(data),
             generates=has_lm_head,
-            num_labels=_num_labels(data) if has_labels else None,
+            labels=None if labels is None else read_labels(data, labels),
             encoding=encoding,
             own_encoding=own_encoding,
             unknown_keys=unknown_keys,
@@ -329,15 +329,6 @@ def _read_dtype(data: dict[str, Any], default: ModelDType) -> ModelDType:
     if dtype not in _DTYPES:
         raise ModelLoadError(f"config.json: dtype {shown(dtype)} is not one of {', '.join(_DTYPES)}")
     return cast(ModelDType, dtype)
-
-
-_MOST_LABELS = 1 << 16
-
-
-def _num_labels(data: dict[str, Any]) -> int:
-    """The number of labels, as transformers counts them: 2 if the file has none."""
-    names = data.get("id2label")
-    return positive_int(data, "num_labels", len(names) if isinstance(names, dict) and names else 2, _MOST_LABELS)
 
 
 def _bos_token_id(data: dict[str, Any]) -> int | None:

@@ -19,7 +19,7 @@ from lullm.engine.encoder.sounds import SoundInput
 from lullm.engine.encoder.texts import TextInput
 from lullm.engine.lora.adapters import as_lora, check_enabled
 from lullm.engine.pooling.encoder_only import EncoderOnlyInput
-from lullm.engine.pooling.rules import check_generates, resolved_pooling
+from lullm.engine.pooling.rules import check_generates, check_rows, resolved_pooling
 from lullm.engine.rows.adapters import PromptAdapters
 from lullm.engine.rows.embeds import FIELD as EMBEDS
 from lullm.engine.rows.embeds import EmbedsReader
@@ -218,6 +218,7 @@ class InputProcessor:
                 cut = truncated if of_encoder is None else of_encoder.truncated
                 token_ids = cut(token_ids, num_kept, self._max_model_len, tiles)
         self._check_prompt(prompt_field(prompt), token_ids, num_drawn=0)
+        check_rows(self._model, pooling, token_ids)
         now = time.monotonic()
         salt = cache_salt(prompt)
         request = GenerateRequest(request_id, text, token_ids, NO_TOKENS, 0, now, priority, pooling=pooling)

@@ -1,6 +1,7 @@
 """PoolingCalls: the calls of `LLM` for vectors and scores."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lullm.config.pooling.pooler import reads_pairs
@@ -16,7 +17,7 @@ from lullm.types.pooling.outputs import (
     PoolingRequestOutput,
     ScoringRequestOutput,
 )
-from lullm.types.pooling.params import PoolingParams, PoolingTask
+from lullm.types.pooling.params import AskedTask, PoolingParams
 from lullm.types.pooling.score import Scoring
 from lullm.types.request import Input, Prompt
 from lullm.types.vllm_argument import VLLM_CALLS, VLLM_SCORE, takes_vllms
@@ -45,9 +46,12 @@ class PoolingCalls:
         *,
         use_tqdm: UseTqdm = True,
         lora_request: Loras = None,
-        pooling_task: PoolingTask | None = None,
+        pooling_task: AskedTask | None = None,
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
         """Pool each prompt as the model does; the outputs are in their order. Blocks until all are done.
+
+        `outputs.data` is a list of floats; of the tasks 'token_embed' and 'token_classify' a float32 tensor `[T, K]`,
+        one row per token of the prompt.
 
         Args:
             prompts: as for `generate`.
@@ -56,7 +60,8 @@ class PoolingCalls:
             pooling_task: the task that is expected; None: the model's.
 
         Raises:
-            InvalidRequestError: the model pools nothing, or does another task; or as `generate` does.
+            InvalidRequestError: the model pools nothing, or does another task; a request's rows take more than 512 MiB;
+                or as `generate` does.
         """
         return self._encode(as_prompts(prompts), pooling_params, use_tqdm, pooling_task, lora_request)
 
@@ -85,6 +90,30 @@ class PoolingCalls:
         """The probability of each label, for each prompt. Raises as `encode` does."""
         outputs = self._encode(as_prompts(prompts), pooling_params, use_tqdm, "classify", lora_request)
         return [output.of(ClassificationOutput(output.outputs.data)) for output in outputs]
+
+    @takes_vllms(VLLM_CALLS)
+    def reward(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        /,
+        *,
+        truncate_prompt_tokens: int | None = None,
+        use_tqdm: UseTqdm = True,
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        lora_request: Loras = None,
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        """The rewards of each token, or of each step of a solution: `encode` with the task 'token_classify'.
+
+        Args:
+            truncate_prompt_tokens: as in `PoolingParams`, for all prompts.
+
+        Raises as `encode` does.
+        """
+        listed = as_prompts(prompts)
+        params = one_each("pooling_params", pooling_params or PoolingParams(), PoolingParams, len(listed))
+        if truncate_prompt_tokens is not None:
+            params = [replace(one, truncate_prompt_tokens=truncate_prompt_tokens) for one in params]
+        return self._encode(listed, params, use_tqdm, "token_classify", lora_request)
 
     @takes_vllms(VLLM_CALLS | VLLM_SCORE)
     def score(
@@ -115,7 +144,7 @@ class PoolingCalls:
         prompts: Sequence[Input],
         pooling_params: PoolingParams | Sequence[PoolingParams] | None,
         use_tqdm: UseTqdm,
-        task: PoolingTask | None = None,
+        task: AskedTask | None = None,
         loras: Loras = None,
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
         params = one_each("pooling_params", pooling_params or PoolingParams(), PoolingParams, len(prompts))
@@ -123,4 +152,11 @@ class PoolingCalls:
         failed = next((output for output in outputs if output.finish_reason == "abort"), None)
         if failed is not None and failed.stop_reason is not None:
             raise LullmError(f"prompt {outputs.index(failed)} was aborted: {failed.stop_reason}")
-        return outputs
+        return [output if isinstance(output.outputs.data, list) else _with_tensor(output) for output in outputs]
+
+
+def _with_tensor(output: PoolingRequestOutput[PoolingOutput]) -> PoolingRequestOutput[PoolingOutput]:
+    """With vLLM's tensor of rows, over the memory of the array."""
+    import torch  # the engine has loaded it
+
+    return output.of(PoolingOutput(torch.from_numpy(output.outputs.data)))

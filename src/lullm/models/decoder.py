@@ -18,7 +18,7 @@ from lullm.models.protocol import Model
 from lullm.nn.alibi import AlibiAttention
 from lullm.nn.attention import Attention, AttentionStyle, EncoderOnlySelfAttention, QueryAttention, stretch_factors
 from lullm.nn.context import StepContext
-from lullm.nn.embedding import ALONE, Embedding, LabelHead, LMHead, LogitBias, num_share_rows
+from lullm.nn.embedding import ALONE, Embedding, LMHead, LogitBias, label_head, num_share_rows
 from lullm.nn.mlp import MLP, GatedMLP
 from lullm.nn.norm import Norm, RMSNorm
 from lullm.nn.rotary import Rotary
@@ -306,7 +306,7 @@ class CausalLM(Model):
         self.logit_bias = LogitBias(config.vocab_size) if style.has_logit_bias and config.has_lm_head else None
         head = None if config.pooler is None else config.pooler.head
         if isinstance(head, Classifier):
-            self.score = LabelHead(head.num_labels, config.hidden_size, dtype)
+            self.score = label_head(head, config.hidden_size, dtype)
 
     def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
         """See `Model.forward`."""
@@ -332,7 +332,7 @@ class CausalLM(Model):
                 logits = self._scaled(logits, ops)
                 return logits if false_token_id is None else logits[:, :1] - logits[:, 1:]
             case Classifier():
-                scores: Tensor = self.score(hidden)
+                scores: Tensor = self.score(hidden, ops)
                 return scores
         return hidden.float()
 

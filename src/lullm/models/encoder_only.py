@@ -88,7 +88,7 @@ class LabelLayers(nn.Module):
     def forward(self, pooled: Tensor, ops: Ops) -> Tensor:  # [N, H] -> [N, L] float32
         inner = self.dense(pooled, ops)
         inner = inner.tanh() if self.activation == "tanh" else functional.gelu(inner)
-        labels: Tensor = self.labels(inner if self.norm is None else self.norm(inner, ops))
+        labels: Tensor = self.labels(inner if self.norm is None else self.norm(inner, ops), ops)
         return labels + self.bias.float()
 
 

@@ -8,7 +8,8 @@ gathered.
 import torch
 from torch import Tensor, nn
 
-from lullm.nn.linear import Matrix, meta_parameter
+from lullm.config.pooling.pooler import Classifier
+from lullm.nn.linear import Matrix, PlainLinear, meta_parameter
 from lullm.ops.quantized.weight import PANEL_ROWS, Layout
 from lullm.ops.table import Ops
 from lullm.types.parallel.placement import Axis
@@ -92,18 +93,52 @@ class LogitBias(nn.Module):
 class LabelHead(nn.Module):
     """Hidden states to a number per label; weight `[L, H]`. Few rows: neither packed nor quantized."""
 
-    def __init__(self, num_labels: int, hidden_size: int, dtype: torch.dtype):
+    def __init__(self, num_labels: int, hidden_size: int, dtype: torch.dtype, has_bias: bool = False):
         super().__init__()
         self.weight = meta_parameter((num_labels, hidden_size), dtype)
+        self.bias = meta_parameter((num_labels,), dtype) if has_bias else None
 
-    def forward(self, hidden: Tensor) -> Tensor:  # [N, H] -> [N, L] float32
-        return _products(hidden, self.weight)
+    def forward(self, hidden: Tensor, ops: Ops) -> Tensor:  # [N, H] -> [N, L] float32
+        products = _products(hidden, self.weight)
+        return products if self.bias is None else products + self.bias.float()
+
+
+class RewardHead(nn.ModuleDict):
+    """Hidden states through a layer and ReLU to a number per label; the layers have their names in checkpoints.
+
+    No worker shares them, and `quantization` leaves them as they are.
+    """
+
+    def __init__(self, num_labels: int, hidden_size: int, dtype: torch.dtype):
+        inner = PlainLinear(hidden_size, hidden_size, True, dtype)
+        super().__init__({"0": inner, "2": LabelHead(num_labels, hidden_size, dtype, has_bias=True)})
+
+    def forward(self, hidden: Tensor, ops: Ops) -> Tensor:  # [N, H] -> [N, L] float32
+        scores: Tensor = self["2"](ops.activate(self["0"](hidden, ops), "relu"), ops)
+        return scores
+
+
+def label_head(head: Classifier, hidden_size: int, dtype: torch.dtype) -> LabelHead | RewardHead:
+    """The part in place of a head for next tokens."""
+    if head.has_hidden_layer:
+        return RewardHead(head.num_labels, hidden_size, dtype)
+    return LabelHead(head.num_labels, hidden_size, dtype, head.has_bias)
+
+
+_EQUAL_ROWS = 64
 
 
 def _products(hidden: Tensor, rows: Tensor) -> Tensor:  # [N, H], [K, H] -> [N, K] float32
-    """One product at a time, so that a row's bits do not depend on the others. For few rows on both sides."""
+    """Each row of hidden states is multiplied so that its bits do not depend on the others. For few `rows`.
+
+    A CPU takes 3 us for one row at a time. A GPU takes as long to start any product, so it takes 64 rows, always.
+    """
     matrix = rows.float()
-    return torch.stack([matrix @ row for row in hidden.float()])
+    if hidden.device.type == "cpu":
+        return torch.stack([matrix @ row for part in hidden.split(256) for row in part.float()])
+    num_rows, filling = len(hidden), -len(hidden) % _EQUAL_ROWS
+    parts = torch.nn.functional.pad(hidden, (0, 0, 0, filling)).split(_EQUAL_ROWS)
+    return torch.cat([part.float() @ matrix.T for part in parts])[:num_rows]
 
 
 def _rows(matrix: Matrix, token_ids: Tensor, ops: Ops) -> Tensor:

@@ -98,7 +98,7 @@ class Intake:
         return updates
 
     def _take_pooled(self, result: StepResult, updates: list[SequenceUpdate]) -> None:
-        """Add up pooled sums. A sequence ends with its last sum."""
+        """Add up pooled rows, or keep them. A sequence ends with its last ones."""
         for pooled in result.pooled:
             member = self._roster.find_member(pooled.seq_id)
             if member is None or member[1].status.is_finished or (rows := member[0].pooled) is None:

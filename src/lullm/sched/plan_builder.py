@@ -202,6 +202,7 @@ class PlanBuilder:
             shift_at(seq.tiles, start) if seq.tiles else 0,
             seq.num_encoder_rows,
             group.request.second_text,
+            pooled is None or pooled.are_summed,
         )
 
     def _prompt_targets(self, group: SequenceGroup, seq: Sequence, start: int, end: int) -> PackedInts:

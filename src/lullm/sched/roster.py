@@ -7,7 +7,7 @@ from lullm.kv.block_space import BlockSpaceManager
 from lullm.sched.beam import BeamSearch
 from lullm.sched.queue import Order
 from lullm.types.outputs import KV_CACHE_FULL, RequestMetrics
-from lullm.types.pooling.rows import PooledRows
+from lullm.types.pooling.token_rows import pooled_of
 from lullm.types.request import GenerateRequest, num_encoder_slots, tiles_of
 from lullm.types.sequence import Sequence, SequenceGroup, SequenceStatus
 from lullm.types.step import DrawnToken
@@ -68,8 +68,7 @@ class Roster:
             raise InvalidRequestError(f"request id {request.request_id!r} is already in use", "request_id")
         prompt_len = len(request.prompt_token_ids)
         group = SequenceGroup(request, [], RequestMetrics(request.arrival_time))
-        if request.pooling is not None:
-            group.pooled = PooledRows(request.pooling.kind, prompt_len)
+        group.pooled = pooled_of(request)
         leader = self._make(group, [0] * self._num_encoder_slots(request) + request.prompt_token_ids)
         required = self._block_space.num_required_blocks(group)
         if required > self._block_space.num_blocks:

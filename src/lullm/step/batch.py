@@ -7,10 +7,10 @@ import numpy as np
 
 from lullm.step.encoder.split import CROSS_GROUP
 from lullm.step.limits import StepLimits
+from lullm.step.pooling import PooledSpan
 from lullm.step.vision.planes import plane_positions
 from lullm.types.draw import Draw
 from lullm.types.packed import PackedInts, num_packed
-from lullm.types.pooling.rows import RowRange
 from lullm.types.step import Span, StepPlan
 from lullm.types.vision.tile import TileRows
 
@@ -33,7 +33,7 @@ class Batch:
 
     `drawn_rows` are the distinct rows with draws, and `draw_index` is the index into them of each draw (None: one draw
     per row, in order). `prompt_spans` are the spans that want prompt log-probabilities, with their first row.
-    `pooled_rows`: (sequence, rows of the batch) of the spans that are pooled. `tiles`: rows of pictures, or given
+    `tiles`: rows of pictures, or given
     ones, with the first row of their span. `planes`: positions in the place of `positions`, if the step shows pictures
     that have planes of them. `adapters`: by token, the place of its adapter; None: the engine has none. `encoder_lens`:
     rows of an encoder that the tokens of a span attend to; None: there is no encoder.
@@ -51,7 +51,7 @@ class Batch:
     draws: list[Draw]
     draw_index: list[int] | None
     prompt_spans: list[tuple[int, Span]]
-    pooled_rows: list[tuple[int, RowRange]]
+    pooled_spans: list[PooledSpan]
     tiles: list[tuple[int, TileRows]]
     planes: np.ndarray | None = None  # [3, T] int64
     adapters: np.ndarray | None = None  # [T] int64
@@ -62,9 +62,9 @@ class Batch:
     @property
     def wanted_rows(self) -> list[int]:
         """The rows whose hidden states are read after the model: `drawn_rows`, then those that are pooled."""
-        if not self.pooled_rows:
+        if not self.pooled_spans:
             return self.drawn_rows
-        return self.drawn_rows + [row for _, (first, end) in self.pooled_rows for row in range(first, end)]
+        return self.drawn_rows + [row for span in self.pooled_spans for row in range(*span.rows)]
 
     @property
     def num_tokens(self) -> int:
@@ -79,7 +79,7 @@ class Batch:
         """One token and one draw per span, and nothing else."""
         num_spans = len(self.query_lens)
         has_one_each = len(self.token_ids) == num_spans and len(self.draws) == num_spans
-        return has_one_each and self.draw_index is None and not (self.prompt_spans or self.pooled_rows or self.tiles)
+        return has_one_each and self.draw_index is None and not (self.prompt_spans or self.pooled_spans or self.tiles)
 
 
 class BatchBuilder:
@@ -116,7 +116,7 @@ class BatchBuilder:
         draws: list[Draw] = []
         draw_index: list[int] = []
         prompt_spans: list[tuple[int, Span]] = []
-        pooled_rows: list[tuple[int, RowRange]] = []
+        pooled_spans: list[PooledSpan] = []
         tiles: list[tuple[int, TileRows]] = []
         of_planes: list[tuple[int, int, TileRows]] = []
         shifts: list[int] = []
@@ -127,7 +127,8 @@ class BatchBuilder:
                 prompt_spans.append((first_row, span))
             if span.pooled_rows is not None:
                 first, end = span.pooled_rows
-                pooled_rows.append((span.seq_id, (first_row + first, first_row + end)))
+                rows = first_row + first, first_row + end
+                pooled_spans.append(PooledSpan(span.seq_id, rows, span.sums_pooled))
             num_tokens = num_packed(span.token_ids)
             if span.tiles:
                 tiles += [(first_row, rows) for rows in span.tiles]
@@ -172,7 +173,7 @@ class BatchBuilder:
             draws,
             draw_index=None if len(draws) == len(drawn_rows) else draw_index,
             prompt_spans=prompt_spans,
-            pooled_rows=pooled_rows,
+            pooled_spans=pooled_spans,
             adapters=_adapters(plan, query_lens) if self._has_adapters else None,
             tiles=tiles,
             planes=plane_positions(positions, of_planes) if of_planes else None,

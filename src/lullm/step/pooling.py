@@ -1,7 +1,8 @@
-"""Pooling: the sums of the rows that callers want, for many sequences of a step at once."""
+"""Pooling: the rows that callers want, or their sums, for many sequences of a step at once."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,40 +10,58 @@ from torch import Tensor
 from lullm.models.protocol import Model
 from lullm.ops.table import Ops
 from lullm.types.pooling.rows import RowRange
-from lullm.types.step import PooledSum
+from lullm.types.step import PooledPart
+
+
+class PooledSpan(NamedTuple):
+    """A span that is pooled. `rows`: of the batch. `is_summed`: only their sum is wanted."""
+
+    seq_id: int
+    rows: RowRange
+    is_summed: bool
+
+    @property
+    def num_rows(self) -> int:
+        return self.rows[1] - self.rows[0]
+
+    @property
+    def num_parts(self) -> int:
+        """Rows that go to the caller."""
+        return 1 if self.is_summed else self.num_rows
 
 
 @dataclass(frozen=True, slots=True)
 class PooledStep:
-    """The sums of one step, on the device until `on_host`. `owners`: (sequence, number of rows) of each sum."""
+    """The results of one step, span after span, on the device until `on_host`."""
 
-    owners: Sequence[tuple[int, int]]
-    sums: Tensor  # [S, K] float32
+    spans: Sequence[PooledSpan]
+    values: Tensor  # [sum of `num_parts`, K] float32
 
     def on_host(self, to_host: Callable[[Tensor], Tensor]) -> "PooledStep":
-        return PooledStep(self.owners, to_host(self.sums))
+        return replace(self, values=to_host(self.values))
 
-    def taken(self) -> list[PooledSum]:
-        """The sums as plain data. Blocks until they are on the host."""
-        rows = self.sums.numpy()
-        return [
-            PooledSum(seq_id, num_rows, row.tobytes())
-            for (seq_id, num_rows), row in zip(self.owners, rows, strict=True)
-        ]
+    def taken(self) -> list[PooledPart]:
+        """The results as plain data. Blocks until they are on the host."""
+        values, parts, first = self.values.numpy(), list[PooledPart](), 0
+        for span in self.spans:
+            end = first + span.num_parts
+            parts.append(PooledPart(span.seq_id, span.num_rows, values[first:end].tobytes()))
+            first = end
+        return parts
 
 
-def pool_rows(model: Model, ops: Ops, hidden: Tensor, wanted: Sequence[tuple[int, RowRange]]) -> PooledStep:
-    """The sum of `Model.pool` over each range of rows. `hidden [N, H]`: only those rows, range after range.
+def pool_rows(model: Model, ops: Ops, hidden: Tensor, spans: Sequence[PooledSpan]) -> PooledStep:
+    """`Model.pool` of the rows of each span, summed where only that is wanted.
 
-    The head computes only these rows.
+    `hidden [N, H]`: only those rows, span after span. The head computes only these rows.
     """
-    lens = [end - first for _, (first, end) in wanted]
-    if model.pools_means and len(hidden) > len(wanted):  # so many times the head's result for their mean is their sum
+    lens = [span.num_rows for span in spans]
+    if model.pools_means and all(span.is_summed for span in spans) and len(hidden) > len(spans):
+        # so many times the head's result for their mean is their sum
         hidden = torch.stack([part.float().mean(0) for part in hidden.split(lens)]).to(hidden.dtype)
-        values = model.pool(hidden, ops) * torch.tensor(lens, device=hidden.device)[:, None]
-    else:
-        values = model.pool(hidden, ops)  # [N, K]
-    if len(values) > len(wanted):
-        values = torch.stack([part.sum(0) for part in values.split(lens)])
-    owners = [(seq_id, num_rows) for (seq_id, _), num_rows in zip(wanted, lens, strict=True)]
-    return PooledStep(owners, values.contiguous())
+        return PooledStep(spans, model.pool(hidden, ops) * torch.tensor(lens, device=hidden.device)[:, None])
+    values = model.pool(hidden, ops)  # [N, K]
+    if any(span.num_parts < span.num_rows for span in spans):
+        each = zip(spans, values.split(lens), strict=True)
+        values = torch.cat([part.sum(0, keepdim=True) if span.is_summed else part for span, part in each])
+    return PooledStep(spans, values.contiguous())

@@ -207,8 +207,8 @@ class ModelRunner:
         prompt_logprobs = {span.seq_id: self._prompt_logprobs(hidden[row:], span) for row, span in batch.prompt_spans}
         wanted, num_drawn = hidden[step.wanted_rows], len(batch.drawn_rows)
         pooled = None
-        if batch.pooled_rows:
-            pooled = pool_rows(self._model, self._ops, wanted[num_drawn:], batch.pooled_rows)
+        if batch.pooled_spans:
+            pooled = pool_rows(self._model, self._ops, wanted[num_drawn:], batch.pooled_spans)
         if not batch.draws:
             return _Outcome(None, prompt_logprobs, pooled)
         logits = self._model.compute_logits(wanted[:num_drawn], self._ops)  # [R, V]

@@ -6,14 +6,16 @@ and recompute after preemption are all this counter catching up with the tokens.
 
 import enum
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from lullm.types.draw import DrawParams
 from lullm.types.outputs import LogprobRows, RequestMetrics
-from lullm.types.pooling.rows import PooledRows
 from lullm.types.request import GenerateRequest
 from lullm.types.step import NO_PLACE, PENDING_TOKEN
 from lullm.types.vision.tile import TilePlace, num_at_once
+
+if TYPE_CHECKING:
+    from lullm.types.pooling.token_rows import Pooled  # numpy
 
 
 class SequenceStatus(enum.Enum):
@@ -155,7 +157,7 @@ class SequenceGroup:
     # One entry per prompt token after the first, in the order of their computation; complete before the first draw.
     prompt_logprobs: LogprobRows = field(default_factory=LogprobRows)
     # The pooled rows of a request that draws no tokens; the group ends once they are complete.
-    pooled: PooledRows | None = None
+    pooled: "Pooled | None" = None
     # The answer of a beam search, best first, once it is done. The live beams are `seqs`.
     hypotheses: list[Hypothesis] = field(default_factory=list)
     # The sequences that have not ended, the leader first. Asked at every step, so it is kept, and replaced on a change.

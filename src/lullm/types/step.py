@@ -43,10 +43,11 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `draws` is empty while the sequence has more tokens to compute. It has several entries, all of one row, when
     sequences are about to be forked. A guess is a span of its own behind those of its sequence, of one token, which may
     be GUESSED_TOKEN. `prompt_targets`: for
-    `prompt_logprobs`, the next token of each of the first rows; empty otherwise. `pooled_rows`: rows to sum for the
-    caller. Their hidden states are summed, or the results of the model's head for them. `adapter_place`: the place of
-    the adapter that all tokens are computed with; NO_PLACE: none. `tiles`: rows of pictures in place of tokens.
-    `shift`: what the rotation adds to the positions of tokens, up to the end of the first tile (`lullm.types.vision`).
+    `prompt_logprobs`, the next token of each of the first rows; empty otherwise. `pooled_rows`: rows to pool for the
+    caller: their hidden states, or the results of the model's head for them. `sums_pooled`: only their sum is wanted.
+    `adapter_place`: the place of the adapter that all tokens are computed with; NO_PLACE: none. `tiles`: rows of
+    pictures in place of tokens. `shift`: what the rotation adds to the positions of tokens, up to the end of the first
+    tile (`lullm.types.vision`).
     `num_encoder_rows`: rows of an encoder that stand in the sequence's first blocks (`Sequence.num_encoder_slots`), and
     to which its tokens attend, too; `tiles` are then what the encoder reads.
     `second_text`: the row where the second text of a pair begins, for models that tell them apart.
@@ -65,6 +66,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     shift: int = 0
     num_encoder_rows: int = 0
     second_text: int | None = None
+    sums_pooled: bool = True
 
     @property
     def num_tokens(self) -> int:
@@ -126,8 +128,8 @@ class DrawnToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
     logprobs: TokenLogprobs = ()
 
 
-class PooledSum(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The sum of `Model.pool` over the pooled rows of one span. `num_rows`: their number."""
+class PooledPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """`Model.pool` of the pooled rows of one span: their sum, or one row after the other. `num_rows`: their number."""
 
     seq_id: int
     num_rows: int
@@ -137,7 +139,7 @@ class PooledSum(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class StepResult(msgspec.Struct, frozen=True, array_like=True):
     """The draws of all spans in plan order; for each span with `prompt_targets`, by seq_id, one entry per target.
 
-    `pooled`: one sum for each span with `pooled_rows`. `swap_s` and `compute_s`: seconds of the block
+    `pooled`: one part for each span with `pooled_rows`. `swap_s` and `compute_s`: seconds of the block
     moves between the pools, and of all the rest. `guesses`: the tokens of the GUESSED_TOKENs, in plan order; `draft_s`:
     seconds that the draft model took.
     """
@@ -146,7 +148,7 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True):
     prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
     swap_s: float = 0.0
     compute_s: float = 0.0
-    pooled: list[PooledSum] = []
+    pooled: list[PooledPart] = []
     guesses: PackedInts = b""
     draft_s: float = 0.0
 

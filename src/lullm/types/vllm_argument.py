@@ -139,7 +139,6 @@ VLLM_NAMES: dict[str, str] = {
     "get_metrics": "`stats()` has the engine's numbers, `LLM.get_metrics` those of vLLM's names",
     "is_paused": "`is_sleeping()` is true then, too, and `sleep_state` says which",
     "release_kv_cache_memory": "it is `sleep(tags=['kv_cache'])`",
-    "reward": "it is `encode(prompts)`",
     "add_request": "`generate` streams the outputs of a request",
     "get_tokenizer": "it is `tokenizer`",
     "apply_model": "it is a function of the model: `collective_rpc(lambda worker: f(worker.loaded.model))`",

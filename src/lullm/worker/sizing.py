@@ -81,11 +81,12 @@ def _profile(setup: WorkerSetup, model: Model, query_len: int) -> int:
     runner = setup.new_model_runner(model, loose_blocks(setup, 1), [])
     query_len = min(query_len, config.max_model_len)
     tokens, blocks = pack([0] * query_len), _tables(setup, [0] * cdiv(query_len, config.block_size))
-    params, pools = DrawParams(temperature=1.0, top_p=0.9), not setup.model_config.generates
+    params, model_config = DrawParams(temperature=1.0, top_p=0.9), setup.model_config
+    pooled_rows = None if model_config.pooler is None else (0, query_len)
     spans = []
     for number in range(min(config.max_num_seqs, config.max_num_batched_tokens // query_len)):
-        draws = () if pools else (Draw(number, query_len - 1, params),)
-        spans.append(Span(number, 0, tokens, blocks, draws, pooled_rows=(query_len - 1, query_len) if pools else None))
+        draws = (Draw(number, query_len - 1, params),) if model_config.generates else ()
+        spans.append(Span(number, 0, tokens, blocks, draws, pooled_rows=pooled_rows, sums_pooled=False))
     vision = setup.model_config.vision
     tiles: list[Tile | GivenRows] = [] if vision is None else [_largest_tile(vision, config.max_model_len)]
     if (encoder := setup.model_config.encoder) is not None:

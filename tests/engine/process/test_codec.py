@@ -14,6 +14,7 @@ from lullm.types.monitor.stats import EngineStats
 from lullm.types.outputs import CompletionOutput, LogprobList, LogprobRows, RequestMetrics, RequestOutput
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
 from lullm.types.pooling.params import Pooling
+from lullm.types.pooling.token_rows import table_of
 from lullm.types.reply.form import ReplyForm
 from lullm.types.reply.rules import ReplyRules, ThinkingTokens, Tool
 from lullm.types.request import NO_TOKENS, GenerateRequest
@@ -127,6 +128,10 @@ def test_vectors():
     assert came_back(vector, request) == vector
     aborted = PoolingRequestOutput("v", PoolingOutput([]), [1, 2], finish_reason="abort", stop_reason="NaN")
     assert came_back(aborted, request) == aborted
+    for rows in (table_of((3, bytearray(range(24)))), table_of((3, bytearray()))):
+        several = PoolingRequestOutput("v", PoolingOutput(rows), [1, 2])
+        assert came_back(several, request) == several
+        assert came_back(several, request).outputs.data.flags.writeable, "torch shares its memory"
 
 
 def test_a_status():

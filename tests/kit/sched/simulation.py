@@ -24,7 +24,7 @@ from lullm.types.packed import unpack
 from lullm.types.pooling.params import Pooling, PoolingKind
 from lullm.types.request import NO_TOKENS, GenerateRequest
 from lullm.types.sampling_params import SamplingParams
-from lullm.types.step import PENDING_TOKEN, DrawnToken, PooledSum, Span, StepPlan, StepResult
+from lullm.types.step import PENDING_TOKEN, DrawnToken, PooledPart, Span, StepPlan, StepResult
 from lullm.types.step_codec import decode_plan, decode_result, encode_plan, encode_result
 from lullm.types.vision.tile import TilePlace
 from lullm.worker.draft.paired_steps import PairedSteps
@@ -98,12 +98,14 @@ class PagedMemory:
         pooled = [self._pool(span, tokens) for (span, _, tokens) in spans if span.pooled_rows]
         return StepResult(drawn, prompt_logprobs, pooled=pooled)
 
-    def _pool(self, span: Span, tokens: list[int]) -> PooledSum:
-        """The sum of (1, position, token) over the rows."""
+    def _pool(self, span: Span, tokens: list[int]) -> PooledPart:
+        """(1, position, token) of the rows, or their sum."""
         first, end = (span.start + row for row in span.pooled_rows)
         assert span.start <= first < end <= span.end and not span.draws
-        sums = end - first, sum(range(first, end)), sum(tokens[first:end])
-        return PooledSum(span.seq_id, end - first, struct.pack("3f", *sums))
+        rows = [(1.0, position, tokens[position]) for position in range(first, end)]
+        if span.sums_pooled:
+            rows = [tuple(map(sum, zip(*rows, strict=True)))]
+        return PooledPart(span.seq_id, end - first, b"".join(struct.pack("3f", *row) for row in rows))
 
     def _move_on(self, span: Span, group: int, blocks: list[int], state: State, history: list[int]) -> None:
         """Take the span's tokens into a state."""

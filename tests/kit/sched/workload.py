@@ -8,6 +8,9 @@ from kit.sched.simulation import Simulation
 
 from lullm.errors import InvalidRequestError
 from lullm.sched.scheduler import SequenceUpdate
+from lullm.types.pooling.rows import PooledRows
+from lullm.types.pooling.token_rows import Pooled
+from lullm.types.request import GenerateRequest
 from lullm.types.sequence import SequenceGroup
 from lullm.types.vision.tile import Tile, TilePlace
 
@@ -55,6 +58,7 @@ class Workload:
         try:
             if self.pooling_share and rng.random() < self.pooling_share:
                 kind = rng.choice(["last", "cls", "mean"])
+                kind = "all" if kind == "mean" and len(self.accepted) % 2 else kind
                 self.accepted.append(self.sim.add_pooling(request_id, prompt[:40], kind, rng.randrange(3)))
                 return True
             group = self.sim.add(
@@ -107,10 +111,19 @@ class Workload:
             for seq in group.seqs:
                 assert self.ends[seq.seq_id] == 1, "every sequence ends exactly once"
             if group.pooled is not None and reason == "stop":
-                assert group.pooled.mean() == _mean_row(group.request.prompt_token_ids, group.pooled.kind)
+                _check_pooled(group.pooled, group.request)
             if group.request.params.prompt_logprobs is not None and reason in ("stop", "length"):
                 targets = [row[0][0] for row in group.prompt_logprobs]
                 assert targets == group.request.prompt_token_ids[1:] or group.seqs[0].output_len == 0
+
+
+def _check_pooled(pooled: Pooled, request: GenerateRequest) -> None:
+    """Of (1, position, token), as the simulated worker gives the rows."""
+    if isinstance(pooled, PooledRows):
+        assert pooled.mean() == _mean_row(request.prompt_token_ids, pooled.kind)
+        return
+    rows = [[1.0, float(position), float(token)] for position, token in enumerate(request.prompt_token_ids)]
+    assert request.pooling is not None and pooled.data(request.pooling).tolist() == rows
 
 
 def _mean_row(prompt: list[int], kind: str) -> list[float]:

@@ -1,11 +1,15 @@
 """Architectures of checkpoints without a head for next tokens: with a matrix of labels, or with nothing at all."""
 
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from lullm.config.field import positive_int
 
 _FAMILIES = frozenset(
     {"Gemma2", "Llama", "Mistral", "Mixtral", "Phi3", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe", "SmolLM3"}
 )
-"""Those whose `...ForSequenceClassification` transformers has, over the shared decoder."""
+"""Those whose `...ForSequenceClassification` and `...ForTokenClassification` transformers has, over the shared
+decoder.
+"""
 
 
 ENCODERS = frozenset({"Bert", "Gte", "ModernBert", "NomicBert", "Roberta", "XLMRoberta"})
@@ -15,12 +19,36 @@ _OLDER_NAMES = {"MPTForCausalLM": "MptForCausalLM", "PhiMoEForCausalLM": "Phimoe
 """Names in checkpoints that are older than transformers' class."""
 
 
+LabelForm = Literal["sequence", "token", "reward", "process_reward"]
+"""What stands in place of the head for next tokens: labels of a text, labels of each token, a score of a text, or the
+probabilities of a solution's steps.
+"""
+
+_SUFFIXES: dict[str, LabelForm | None] = {
+    "ForSequenceClassification": "sequence",
+    "ForTokenClassification": "token",
+    "Model": None,
+}
+_REWARD_MODELS: dict[str, LabelForm] = {
+    "Qwen2ForRewardModel": "reward",
+    "Qwen2ForProcessRewardModel": "process_reward",
+}
+"""Of Qwen2.5-Math (https://arxiv.org/abs/2409.12122, https://arxiv.org/abs/2501.07301)."""
+
+
+class Labels(NamedTuple):
+    """The outputs in place of next tokens. `num`: of them."""
+
+    form: LabelForm
+    num: int
+
+
 class Architecture(NamedTuple):
     """`base`: the same architecture with a head for next tokens; its family reads and builds the rest."""
 
     base: str
     has_lm_head: bool = True
-    has_labels: bool = False
+    labels: LabelForm | None = None
 
 
 def split_architecture(name: str) -> Architecture:
@@ -28,9 +56,27 @@ def split_architecture(name: str) -> Architecture:
     for suffix in ("ForSequenceClassification", "ForMaskedLM", "Model"):
         family = name.removesuffix(suffix)
         if family != name and family in ENCODERS:
-            return Architecture(f"{family}Model", False, suffix == "ForSequenceClassification")
-    for suffix, has_labels in (("ForSequenceClassification", True), ("Model", False)):
+            return Architecture(f"{family}Model", False, "sequence" if suffix == "ForSequenceClassification" else None)
+    if (form := _REWARD_MODELS.get(name)) is not None:
+        return Architecture("Qwen2ForCausalLM", False, form)
+    for suffix, labels in _SUFFIXES.items():
         family = name.removesuffix(suffix)
         if family != name and family in _FAMILIES:
-            return Architecture(f"{family}ForCausalLM", False, has_labels)
+            return Architecture(f"{family}ForCausalLM", False, labels)
     return Architecture(_OLDER_NAMES.get(name, name))
+
+
+_MOST_LABELS = 1 << 16
+
+
+def read_labels(data: dict[str, Any], form: LabelForm) -> Labels:
+    """The labels of a parsed `config.json`, as transformers counts them: 2 if the file has none.
+
+    A reward model has a number of its own, whatever the file says. Raises ModelLoadError: it is no number.
+    """
+    if form in ("reward", "process_reward"):
+        return Labels(form, 1 if form == "reward" else 2)
+    names = data.get("id2label")
+    return Labels(
+        form, positive_int(data, "num_labels", len(names) if isinstance(names, dict) and names else 2, _MOST_LABELS)
+    )

@@ -4,6 +4,8 @@ the folder                                  it gives
 modules.json with Pooling                   embeddings
 modules.json with LogitScore                scores of pairs, and next tokens
 architecture ...ForSequenceClassification   classes; with one label also scores of pairs
+architecture ...ForTokenClassification      classes of each token
+architecture ...For(Process)RewardModel     a score, or probabilities of the steps of a solution
 anything else                               next tokens
 """
 
@@ -16,6 +18,7 @@ from typing import Any, Literal
 from lullm.config.field import optional_object, positive_int, shown
 from lullm.config.json_file import overridden, read_object
 from lullm.config.model import ModelConfig
+from lullm.config.pooling.architecture import Labels
 from lullm.config.pooling.encoder_only import of_encoder
 from lullm.config.pooling.pooler import Classifier, PairForm, PoolerConfig, TokenScore
 from lullm.config.pooling.sentence_transformers import read_activation, read_modules
@@ -24,6 +27,9 @@ from lullm.types.pooling.params import PoolingActivation
 
 Runner = Literal["auto", "generate", "pooling"]
 Convert = Literal["auto", "embed", "rerank"]
+
+STEP_TAG = "<extra_0>"
+"""The token after each step of a solution, in the vocabulary of Qwen2.5-Math-PRM."""
 
 _PROBLEMS: dict[str | None, PoolingActivation] = {
     "regression": "none",
@@ -62,16 +68,14 @@ def with_use(
     data = overridden(data, overrides)
     stated = read_modules(folder) if folder.is_dir() else None  # else it is a GGUF file
     form: PairForm = "template" if has_pair_template else "joined"
-    if convert == "embed" and model.num_labels is not None:
+    if convert == "embed" and model.labels is not None:
         raise ConfigError("convert='embed' is for models of next tokens; this one has labels, see LLM.classify, score")
     if convert == "rerank":
         pooler: PoolerConfig | None = _reranker(model, token_id, form)
     elif convert == "embed":
         pooler = stated if stated is not None and stated.task == "embed" else PoolerConfig("embed")
-    elif model.num_labels is not None:
-        pooler = PoolerConfig(
-            "classify", "last", _label_activation(model.num_labels, data), Classifier(model.num_labels)
-        )
+    elif model.labels is not None:
+        pooler = _of_labels(model.labels, data, token_id)
     else:
         pooler = stated or (PoolerConfig("embed") if runner == "pooling" or not model.generates else None)
     if pooler is None:
@@ -88,6 +92,18 @@ def with_use(
     return dataclasses.replace(
         model, pooler=pooler, generates=model.generates and runner != "pooling" and not only_embeds
     )
+
+
+def _of_labels(labels: Labels, data: dict[str, Any], token_id: Callable[[str], int | None]) -> PoolerConfig:
+    if labels.form == "process_reward":
+        head = Classifier(labels.num, has_bias=True, has_hidden_layer=True)
+        return PoolerConfig("token_classify", "all", "softmax", head, step_tag_id=token_id(STEP_TAG))
+    if labels.form == "reward":
+        return PoolerConfig("classify", "last", "none", Classifier(labels.num, has_bias=True, has_hidden_layer=True))
+    activation = _label_activation(labels.num, data)
+    if labels.form == "token":
+        return PoolerConfig("token_classify", "all", activation, Classifier(labels.num, has_bias=True))
+    return PoolerConfig("classify", "last", activation, Classifier(labels.num))
 
 
 def _reranker(model: ModelConfig, token_id: Callable[[str], int | None], form: PairForm) -> PoolerConfig:

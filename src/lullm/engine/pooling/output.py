@@ -3,7 +3,6 @@
 from lullm.sched.intake import SequenceUpdate
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
 from lullm.types.pooling.params import Pooling
-from lullm.types.pooling.rows import finished
 from lullm.types.sequence import SequenceGroup, SequenceStatus
 
 
@@ -30,7 +29,7 @@ class RequestVector:
         is_whole = seq.status is SequenceStatus.FINISHED_STOPPED
         return PoolingRequestOutput(
             group.request_id,
-            PoolingOutput(finished(rows.mean(), self._pooling) if is_whole else []),
+            PoolingOutput(rows.data(self._pooling) if is_whole else []),
             group.request.prompt_token_ids,
             group.num_cached_tokens or 0,
             finish_reason="stop" if is_whole else "abort",

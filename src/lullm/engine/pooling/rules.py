@@ -1,9 +1,19 @@
 """PoolingRules: checks a request's pooling against the model, and fills in the model's defaults."""
 
+from collections.abc import Sequence
+
 from lullm.config.model import ModelConfig
 from lullm.config.pooling.pooler import PoolerConfig
 from lullm.errors import InvalidRequestError
-from lullm.types.pooling.params import Pooling, PoolingActivation, PoolingParams
+from lullm.types.pooling.params import (
+    EVERY_TOKEN,
+    AskedTask,
+    Pooling,
+    PoolingActivation,
+    PoolingParams,
+    PoolingTask,
+)
+from lullm.units import MIB, format_bytes
 
 NO_POOLING = "no_pooling"
 """Code of the error that the model does not pool, or not as asked."""
@@ -30,16 +40,69 @@ def resolved_pooling(model: ModelConfig, params: PoolingParams) -> Pooling:
             "(--convert embed) gives it embeddings from its last token, convert='rerank' scores by 'yes' and 'no'",
             code=NO_POOLING,
         )
-    if params.task is not None and params.task != pooler.task:
-        _refuse_task(params, pooler)
+    task = pooler.task if params.task is None else _answered(params.task, pooler)
+    by_token = task.startswith("token_")
+    if task == "token_classify" and model.family.encoder_only is not None:
+        raise InvalidRequestError(
+            "this encoder's labels are of whole texts, not of tokens: use classify", "task", NO_POOLING
+        )
     return Pooling(
-        pooler.task, pooler.kind, _activation(params, pooler), _dimensions(params, pooler, model.hidden_size)
+        task,
+        "all" if by_token else pooler.kind,
+        _activation(params, pooler),
+        _dimensions(params, pooler, model.hidden_size),
+        _step_tag_id(params, pooler, task),
     )
 
 
-def _refuse_task(params: PoolingParams, pooler: PoolerConfig) -> None:
-    given = "embeddings, and from them scores of pairs" if pooler.task == "embed" else "scores and classes"
-    raise InvalidRequestError(f"this model gives {given}, not what task {params.task!r} asks for", "task", NO_POOLING)
+MOST_ROW_BYTES = 512 * MIB
+"""Of one request's rows: 32,768 tokens of 4096 numbers. They wait in host memory until the last one is there."""
+
+
+def check_rows(model: ModelConfig, pooling: Pooling, token_ids: Sequence[int]) -> None:
+    """Check that a request's rows may be held. Raises InvalidRequestError."""
+    assert model.pooler is not None, "the request was resolved"
+    num_rows, num_columns = model.pooler.answer_shape(pooling, token_ids, model.hidden_size)
+    if pooling.kind == "all" and 4 * num_rows * num_columns > MOST_ROW_BYTES:
+        raise InvalidRequestError(
+            f"{num_rows} rows of {num_columns} numbers take {format_bytes(4 * num_rows * num_columns)}, and one "
+            f"request may hold {format_bytes(MOST_ROW_BYTES)}; send fewer tokens (truncate_prompt_tokens), ask for "
+            "fewer dimensions, or for one vector of the prompt (task 'embed')",
+            "prompt",
+            "too_many_numbers",
+        )
+
+
+def _answered(asked: AskedTask, pooler: PoolerConfig) -> PoolingTask:
+    """The model's task for the one that is asked for. Raises InvalidRequestError: it has none."""
+    task: PoolingTask = "classify" if asked == "score" and pooler.can_score else asked  # type: ignore[assignment]
+    if task in pooler.tasks:
+        return task
+    if asked == "score" and pooler.task == "embed":
+        raise InvalidRequestError(
+            "a score is of a pair of texts, which this model embeds one by one: use LLM.score, or POST /score",
+            "task",
+            NO_POOLING,
+        )
+    given = {
+        "embed": "embeddings, and from them scores of pairs",
+        "classify": "scores and classes",
+        "token_classify": "labels of tokens",
+    }[pooler.task]
+    raise InvalidRequestError(
+        f"this model gives {given}, not what task {asked!r} asks for; its tasks are {', '.join(pooler.tasks)}",
+        "task",
+        NO_POOLING,
+    )
+
+
+def _step_tag_id(params: PoolingParams, pooler: PoolerConfig, task: PoolingTask) -> int | None:
+    if task != "token_classify":
+        if params.step_tag_id is not None:
+            raise InvalidRequestError("step_tag_id is for the task 'token_classify'", "step_tag_id")
+        return None
+    tag = pooler.step_tag_id if params.step_tag_id is None else params.step_tag_id
+    return None if tag == EVERY_TOKEN else tag
 
 
 def _activation(params: PoolingParams, pooler: PoolerConfig) -> PoolingActivation:

@@ -73,7 +73,7 @@ class WireCompletion(Message):
 
 
 class WireOutput(Message):
-    """A `RequestOutput` without the facts of its request, or a `PoolingRequestOutput` (`vector`).
+    """A `RequestOutput` without the facts of its request, or a `PoolingRequestOutput` (`vector`, or `table`).
 
     `times`: the fields of `RequestMetrics`, in their order.
     """
@@ -85,6 +85,7 @@ class WireOutput(Message):
     num_cached_tokens: int = 0
     prompt_logprobs: WireRows | None = None
     vector: list[float] | None = None
+    table: tuple[int, bytearray] | None = None  # `TokenTable`; that module loads numpy
     finish_reason: str | None = None
     stop_reason: int | str | None = None
 

@@ -13,6 +13,7 @@ from lullm.types.outputs import (
     RequestOutput,
 )
 from lullm.types.pooling.outputs import EngineOutput, PoolingOutput, PoolingRequestOutput
+from lullm.types.pooling.token_rows import packed_table, table_of
 from lullm.types.request import GenerateRequest
 
 TextOf = Callable[[int], str]
@@ -21,13 +22,15 @@ TextOf = Callable[[int], str]
 def encode_output(serial: int, output: EngineOutput) -> WireOutput:
     """Encode an output. On the engine's thread, before the next step changes objects that the output refers to."""
     if isinstance(output, PoolingRequestOutput):
+        data = output.outputs.data
         return WireOutput(
             serial,
             [],
             output.finished,
             _encode_times(output.metrics),
             output.num_cached_tokens,
-            vector=output.outputs.data,
+            vector=data if isinstance(data, list) else None,
+            table=None if isinstance(data, list) else packed_table(data),
             finish_reason=output.finish_reason,
             stop_reason=output.stop_reason,
         )
@@ -56,10 +59,10 @@ def encode_output(serial: int, output: EngineOutput) -> WireOutput:
 def decode_output(wire: WireOutput, request: GenerateRequest, text_of: TextOf) -> EngineOutput:
     """`text_of`: the text of a token, for log-probabilities."""
     metrics = None if wire.times is None else RequestMetrics(*wire.times)  # type: ignore[arg-type]  # the first is there
-    if wire.vector is not None:
+    if wire.vector is not None or wire.table is not None:
         return PoolingRequestOutput(
             request.request_id,
-            PoolingOutput(wire.vector),
+            PoolingOutput(wire.vector if wire.table is None else table_of(wire.table)),
             request.prompt_token_ids,
             wire.num_cached_tokens,
             wire.finished,

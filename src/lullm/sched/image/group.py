@@ -15,6 +15,7 @@ from lullm.sched.beam import BeamSearch
 from lullm.types.draw import draw_params
 from lullm.types.outputs import LogprobRows, RequestMetrics
 from lullm.types.pooling.rows import PooledRows
+from lullm.types.pooling.token_rows import Pooled, pooled_of
 from lullm.types.request import GenerateRequest, num_encoder_slots, tiles_of
 from lullm.types.sequence import Hypothesis, Sequence, SequenceGroup, SequenceStatus
 
@@ -43,15 +44,25 @@ class BeamImage(msgspec.Struct, frozen=True, array_like=True):
     can_improve: bool
 
 
+class PooledImage(msgspec.Struct, frozen=True, array_like=True):
+    """Pooled rows: `num_rows` so far, and their sum; or those that are kept, of `width` columns (`TokenRows`)."""
+
+    num_rows: int
+    values: list[float] = []
+    width: int = 0
+    rows: bytearray = bytearray()
+    is_finite: bool = True
+
+
 class GroupImage(msgspec.Struct, frozen=True, array_like=True):
-    """A group. `times`: the fields of its `RequestMetrics`. `pooled`: the number of pooled rows and their sum."""
+    """A group. `times`: the fields of its `RequestMetrics`. `pooled`: its rows, if it pools."""
 
     place: Place
     seqs: list[SequenceImage]
     times: tuple[float, float | None, float | None, float | None, float | None]
     num_cached_tokens: int | None
     prompt_logprobs: RowArrays
-    pooled: tuple[int, list[float]] | None = None
+    pooled: PooledImage | None = None
     beam: BeamImage | None = None
 
     @property
@@ -90,9 +101,8 @@ def times_of(metrics: RequestMetrics) -> tuple[float, float | None, float | None
 def new_group_image(request: GenerateRequest) -> GroupImage:
     """Of a request that no scheduler has seen yet."""
     seq = SequenceImage(0, [], SequenceStatus.WAITING.name, 0, False, [])
-    pooled = None if request.pooling is None else (0, list[float]())
     times = (request.arrival_time, None, None, None, None)
-    return GroupImage("waiting", [seq], times, None, LogprobRows().to_bytes(), pooled)
+    return GroupImage("waiting", [seq], times, None, LogprobRows().to_bytes())
 
 
 def build_group(
@@ -106,14 +116,8 @@ def build_group(
     Raises:
         HibernationError: the image is not that of a group of this request.
     """
-    prompt_len = len(request.prompt_token_ids)
     group = SequenceGroup(request, [], RequestMetrics(*(t if t is None else t + shift_s for t in image.times)))  # type: ignore[arg-type]  # the first is there
-    if request.pooling is not None:
-        group.pooled = PooledRows(request.pooling.kind, prompt_len)
-        group.pooled.num_rows, group.pooled.values = (
-            (image.pooled or (0, []))[0],
-            array("d", (image.pooled or (0, []))[1]),
-        )
+    group.pooled = _build_pooled(request, image.pooled)
     search = None
     if request.params.beam_width is not None:
         search = BeamSearch.of(request, max_model_len)
@@ -135,6 +139,29 @@ def build_group(
     except ValueError as error:
         raise HibernationError(f"request {request.request_id!r} has no readable log-probabilities: {error}") from None
     return group, search
+
+
+def take_pooled(pooled: Pooled | None) -> PooledImage | None:
+    """The image of a request's pooled rows."""
+    if pooled is None:
+        return None
+    if isinstance(pooled, PooledRows):
+        return PooledImage(pooled.num_rows, list(pooled.values))
+    return PooledImage(pooled.num_rows, width=pooled.width, rows=pooled.rows, is_finite=pooled.is_finite)
+
+
+def _build_pooled(request: GenerateRequest, image: PooledImage | None) -> Pooled | None:
+    pooled = pooled_of(request)
+    if pooled is None or image is None:
+        return pooled
+    if isinstance(pooled, PooledRows):
+        pooled.num_rows, pooled.values = image.num_rows, array("d", image.values)
+    else:
+        pooled.num_rows, pooled.width, pooled.rows = image.num_rows, image.width, image.rows
+        pooled.is_finite = image.is_finite
+        if len(image.rows) % (4 * max(image.width, 1)) or not 0 <= image.num_rows <= len(pooled.token_ids):
+            raise HibernationError(f"request {request.request_id!r} has rows that no engine can have made")
+    return pooled
 
 
 def _build_sequence(

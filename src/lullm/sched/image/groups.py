@@ -9,7 +9,7 @@ from lullm.kv.block_table import NULL_BLOCK
 from lullm.kv.image.image import BlockSpaceImage, PoolImage, TableImage
 from lullm.sched.adapter.queue import NO_ADAPTER
 from lullm.sched.beam import BeamSearch
-from lullm.sched.image.group import BeamImage, GroupImage, take_sequence, times_of
+from lullm.sched.image.group import BeamImage, GroupImage, take_pooled, take_sequence, times_of
 from lullm.sched.scheduler import Scheduler
 from lullm.types.sequence import SequenceGroup, SequenceStatus
 
@@ -52,7 +52,7 @@ def take_groups(scheduler: Scheduler) -> list[tuple[SequenceGroup, GroupImage]]:
             times_of(group.metrics),
             group.num_cached_tokens,
             group.prompt_logprobs.to_bytes(),
-            None if group.pooled is None else (group.pooled.num_rows, list(group.pooled.values)),
+            take_pooled(group.pooled),
             None if search is None else BeamImage(search.hypotheses, search.can_improve),
         )
         found.append((group, image))

@@ -69,7 +69,7 @@ async def _answer(vectors: Vectors, as_base64: bool) -> list[bytes]:
         item: dict[str, Any] = {
             "object": "embedding",
             "index": index,
-            "embedding": _packed(data) if as_base64 else data,
+            "embedding": packed(data) if as_base64 else data,
         }
         pieces += [encode(item), b","]
         index += 1
@@ -77,9 +77,9 @@ async def _answer(vectors: Vectors, as_base64: bool) -> list[bytes]:
     return [*pieces[:-1], b"],", tail[1:]]
 
 
-def _packed(values: Sequence[float]) -> str:
+def packed(values: Sequence[float]) -> str:
     """float32, little-endian, OpenAI's form."""
-    packed = array("f", values)
+    floats = array("f", values)
     if sys.byteorder == "big":
-        packed.byteswap()
-    return base64.b64encode(packed.tobytes()).decode()
+        floats.byteswap()
+    return base64.b64encode(floats.tobytes()).decode()

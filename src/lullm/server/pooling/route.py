@@ -5,6 +5,7 @@ from fastapi import APIRouter
 from lullm.server.application import routed
 from lullm.server.context import ServerContext
 from lullm.server.pooling.embedding import Embeddings
+from lullm.server.pooling.rows import Rows
 from lullm.server.pooling.score import Scores
 
 
@@ -13,6 +14,7 @@ def router(context: ServerContext) -> APIRouter:
     scores = Scores(context)
     return routed(
         ("POST", "/v1/embeddings", Embeddings(context)),
+        ("POST", "/pooling", Rows(context)),
         *(("POST", path, scores.score) for path in ("/score", "/v1/score")),
         *(("POST", path, scores.rerank) for path in ("/rerank", "/v1/rerank", "/v2/rerank")),
     )

@@ -1,5 +1,6 @@
 """The wire forms of requests for vectors: OpenAI's embeddings, vLLM's scores, Jina's and Cohere's reranking."""
 
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -7,7 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 from lullm.server.error import ApiError
 from lullm.server.openai.schema import MAX_PROMPTS, Prompts, QueuedBody, several_prompts
 from lullm.server.wire import FAIL_FAST, WireModel
-from lullm.types.pooling.params import PoolingParams
+from lullm.types.pooling.params import AskedTask, PoolingParams
 from lullm.types.request import Prompt
 
 
@@ -36,8 +37,8 @@ class PoolingBody(QueuedBody):
         return PoolingParams(use_activation=self.use_activation, truncate_prompt_tokens=self.truncate_prompt_tokens)
 
 
-class EmbeddingBody(PoolingBody):
-    """POST /v1/embeddings."""
+class InputBody(PoolingBody):
+    """Fields of requests for vectors of inputs."""
 
     missing: ClassVar = {"messages": (None, [])}
 
@@ -58,8 +59,26 @@ class EmbeddingBody(PoolingBody):
             normalize=self.normalize,
             use_activation=self.use_activation,
             truncate_prompt_tokens=self.truncate_prompt_tokens,
-            task="embed",
         )
+
+
+class EmbeddingBody(InputBody):
+    """POST /v1/embeddings."""
+
+    def params(self) -> PoolingParams:
+        return super().params().expecting("embed")
+
+
+class RowsBody(InputBody):
+    """POST /pooling. `task`: None: the model's."""
+
+    missing: ClassVar = {**InputBody.missing, "data": (None,)}
+
+    task: AskedTask | None = None
+    step_tag_id: int | None = None
+
+    def params(self) -> PoolingParams:
+        return replace(super().params(), step_tag_id=self.step_tag_id).expecting(self.task)
 
 
 _SIDES = (("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), ("queries", "items"))

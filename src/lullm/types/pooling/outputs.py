@@ -1,18 +1,33 @@
 """Outputs of a pooling request, under vLLM's names."""
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from lullm.types.outputs import RequestMetrics, RequestOutput
 
 Output = TypeVar("Output")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PoolingOutput:
-    """`data`: the vector of an embedding, the numbers of the labels, or one score."""
+    """`data`: the vector of an embedding, the numbers of the labels, or one score: a list of floats.
 
-    data: list[float]
+    Of the tasks 'token_embed' and 'token_classify': one row per token, `[T, K]` float32; an array of numpy, and from
+    `LLM` a tensor of torch over the same memory. An aborted request has an empty list.
+    """
+
+    data: Any
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PoolingOutput):
+            return NotImplemented
+        shapes = [getattr(one.data, "shape", None) for one in (self, other)]
+        if shapes[0] != shapes[1]:
+            return False
+        is_equal = self.data == other.data
+        return is_equal if shapes[0] is None else bool(is_equal.all())
+
+    __hash__ = None  # type: ignore[assignment]  # lists have none either
 
 
 @dataclass(frozen=True, slots=True)

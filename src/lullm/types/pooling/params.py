@@ -5,11 +5,17 @@ from typing import Literal, get_args
 
 from lullm.errors import InvalidRequestError
 
-PoolingTask = Literal["embed", "classify"]
-"""'embed': a vector of hidden states; 'classify': a number per label, or one score."""
+PoolingTask = Literal["embed", "classify", "token_embed", "token_classify"]
+"""'embed': a vector of hidden states; 'classify': a number per label, or one score. 'token_...': one of each token."""
 
-PoolingKind = Literal["last", "cls", "mean"]
-"""Which rows of a sequence count: the last one, the first one, or the mean of all."""
+AskedTask = Literal["embed", "classify", "score", "token_embed", "token_classify"]
+"""vLLM's names: 'score' is 'classify' of a model with one label."""
+
+PoolingKind = Literal["last", "cls", "mean", "all"]
+"""Which rows of a sequence count: the last one, the first one, the mean of all, or each for itself."""
+
+EVERY_TOKEN = -1
+"""`step_tag_id`: no token is a tag, so all rows are kept."""
 
 PoolingActivation = Literal["none", "normalize", "sigmoid", "softmax"]
 """The step after pooling and head: none, division by the L2 norm, or probabilities."""
@@ -26,6 +32,8 @@ class PoolingParams:
             embedding, the sigmoid or softmax of a score. None and True: as the folder says.
         normalize: an older name of `use_activation` for embeddings; True normalizes even if the folder does not.
         truncate_prompt_tokens: keep so many last tokens of the prompt; -1: as many as the model's length.
+        step_tag_id: task 'token_classify' keeps only the rows of this token, which ends the steps of a solution; -1:
+            all rows; None: as the model says.
         task: the task that the caller expects, for `encode`; the other calls set it.
 
     Raises:
@@ -36,25 +44,28 @@ class PoolingParams:
     use_activation: bool | None = None
     normalize: bool | None = None
     truncate_prompt_tokens: int | None = None
-    task: PoolingTask | None = None
+    step_tag_id: int | None = None
+    task: AskedTask | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("dimensions", 1), ("truncate_prompt_tokens", -1)):
+        for name, least in (("dimensions", 1), ("truncate_prompt_tokens", -1), ("step_tag_id", EVERY_TOKEN)):
             value = getattr(self, name)
             if value is None:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < least or (name, value) == _NO_TOKENS:
-                bounds = "-1 or an integer of at least 1" if least < 0 else "an integer of at least 1"
+                bounds = (
+                    "-1 or an integer of at least 1" if name == _NO_TOKENS[0] else f"an integer of at least {least}"
+                )
                 raise InvalidRequestError(f"{name} must be {bounds}, not {value!r}", name)
         for name in ("use_activation", "normalize"):
             if not isinstance(getattr(self, name), bool | None):
                 raise InvalidRequestError(f"{name} must be true or false, not {getattr(self, name)!r}", name)
         if None not in (self.normalize, self.use_activation) and self.normalize != self.use_activation:
             raise InvalidRequestError("normalize and use_activation contradict each other; give one", "normalize")
-        if self.task is not None and self.task not in get_args(PoolingTask):
-            raise InvalidRequestError(f"task must be one of {', '.join(get_args(PoolingTask))}", "task")
+        if self.task is not None and self.task not in get_args(AskedTask):
+            raise InvalidRequestError(f"task must be one of {', '.join(get_args(AskedTask))}", "task")
 
-    def expecting(self, task: PoolingTask | None) -> "PoolingParams":
+    def expecting(self, task: AskedTask | None) -> "PoolingParams":
         """A copy for a caller that expects `task`; None: any. Raises InvalidRequestError: it expects another."""
         if task is None or self.task == task:
             return self
@@ -70,10 +81,12 @@ _NO_TOKENS = ("truncate_prompt_tokens", 0)
 class Pooling:
     """A request's pooling after validation.
 
-    `dimensions`: the leading elements that are kept, before the activation; None: all.
+    `dimensions`: the leading elements that are kept, before the activation; None: all. `step_tag_id`: of kind 'all',
+    the token whose rows are kept; None: every token's.
     """
 
     task: PoolingTask
     kind: PoolingKind
     activation: PoolingActivation
     dimensions: int | None = None
+    step_tag_id: int | None = None

@@ -1,4 +1,7 @@
-"""PooledRows: sums the pooled rows of one sequence over its steps, and makes the caller's values of the sum."""
+"""PooledRows: sums the pooled rows of one sequence over its steps, and makes the caller's values of the sum.
+
+Rows that are each wanted for themselves: `token_rows`.
+"""
 
 import math
 from array import array
@@ -25,6 +28,8 @@ class PooledRows:
     prompt_len: int
     num_rows: int = 0
     values: "array[float]" = field(default_factory=lambda: array("d"))
+
+    are_summed = True
 
     @property
     def needs_whole_prompt(self) -> bool:
@@ -56,6 +61,10 @@ class PooledRows:
     @property
     def is_finite(self) -> bool:
         return all(map(math.isfinite, self.values))
+
+    def data(self, pooling: Pooling) -> list[float]:
+        """The caller's vector, once the sum is complete."""
+        return finished(self.mean(), pooling)
 
     def mean(self) -> list[float]:
         """The mean of the rows, once the sum is complete."""

@@ -57,7 +57,7 @@ _HEADS_OF_LABELS = r"^(head|classifier)\."
 
 def encoder_rules(config: ModelConfig, *names: tuple[str, str]) -> WeightRules:
     """Rules with these renames. Rows of positions that no token has stand at the end."""
-    unused = _UNUSED if config.num_labels is not None else (*_UNUSED, _HEADS_OF_LABELS)
+    unused = _UNUSED if config.labels is not None else (*_UNUSED, _HEADS_OF_LABELS)
     encoder = config.family.encoder_only
     assert encoder is not None, "of a family of encoders"
     orders: tuple[HeadOrder, ...] = ()

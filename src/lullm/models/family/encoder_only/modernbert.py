@@ -20,7 +20,7 @@ _HEAD = renames(
 
 def modernbert_style(config: ModelConfig) -> DecoderStyle:
     rules = rules_of(config)
-    unused = (r"^decoder\.",) if config.num_labels is not None else (r"^decoder\.", r"^head\.")
+    unused = (r"^decoder\.",) if config.labels is not None else (r"^decoder\.", r"^head\.")
     own = tuple(rename for rename in RENAMES if not rename.pattern.pattern.startswith(_OF_TOKENS))
     plain = renames((r"\.attn\.Wqkv\.", ".self_attn.qkv_proj."), (r"^(?=(embeddings|final_norm)\.)", "model."))
     rules = replace(
