@@ -122,7 +122,8 @@ class BlockSpaceManager:
         num_tokens = min(seq.num_computed_tokens, seq.num_known_tokens)
         for number, table in enumerate(self._tables[seq.seq_id] if self.enable_prefix_caching else ()):
             for index in table.promote(seq.token_ids, num_tokens):
-                self._duplicates.append(Duplicate(group, number, index, table.block_ids[index]))
+                block_id, content = table.block_ids[index], table.content(index)
+                self._duplicates.append(Duplicate(group, number, index, block_id, content))
 
     def merge_duplicates(self) -> None:
         """Replace each duplicate block by the first one with its content. Before a plan, which can use the freed

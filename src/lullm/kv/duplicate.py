@@ -14,12 +14,17 @@ from lullm.types.sequence import SequenceGroup
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Block `block_id`, at `index` in tables of the group; `cache` is the cache group's number."""
+    """Block `block_id`, at `index` in tables of the group; `cache` is the cache group's number.
+
+    `content`: its hash. Not every table that holds the block knows it: of a group that another process brought back,
+    only the one that fills the block does.
+    """
 
     group: SequenceGroup
     cache: int
     index: int
     block_id: int
+    content: bytes
 
     def merge(self, tables: Mapping[int, Sequence[BlockTable]]) -> None:
         """Exchange the block for the first one. If that is gone, make this one findable.
@@ -31,10 +36,10 @@ class Duplicate:
         holders = [table for table in own if table.has(self.index, self.block_id)]
         if not holders:
             return
-        pool, content = holders[0].allocator, holders[0].content(self.index)
-        if pool.promote(self.block_id, content):
+        pool = holders[0].allocator
+        if pool.promote(self.block_id, self.content):
             return
-        first = pool.find(content)
+        first = pool.find(self.content)
         assert first is not None
         if pool.is_drafted[self.block_id] and not pool.is_drafted[first]:
             return  # the draft model would have to see these tokens again

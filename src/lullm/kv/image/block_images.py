@@ -40,10 +40,12 @@ class BlockImages:
         return BlockSpaceImage(device.num_blocks, self._admission.root, _findable_image(device), _findable_image(host))
 
     def tables_of(self, seq: Sequence) -> list[TableImage]:
-        """The sequence's tables by cache group; empty if it holds no blocks."""
+        """The sequence's tables by cache group; empty if it has not been admitted yet.
+
+        One of several that have been admitted anew may hold no block: with windows it gets its first with its first
+        token.
+        """
         tables = self._tables.get(seq.seq_id, ())
-        if not any(table.block_ids for table in tables):
-            return []
         return [table.image(is_on_host=table.allocator is self._pools.host) for table in tables]
 
     def begin(self, image: BlockSpaceImage, device: Collection[int], host: Collection[int]) -> UsedBlocks:
