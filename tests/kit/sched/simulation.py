@@ -24,6 +24,7 @@ from lullm.types.packed import unpack
 from lullm.types.pooling.params import Pooling, PoolingKind
 from lullm.types.request import NO_TOKENS, GenerateRequest
 from lullm.types.sampling_params import SamplingParams
+from lullm.types.sequence import SequenceGroup
 from lullm.types.step import PENDING_TOKEN, DrawnToken, PooledPart, Span, StepPlan, StepResult
 from lullm.types.step_codec import decode_plan, decode_result, encode_plan, encode_result
 from lullm.types.vision.tile import TilePlace
@@ -69,7 +70,13 @@ class PagedMemory:
         self.host_slots: list[list[Content]] = [[None] * block_size for _ in range(num_host_blocks)]
         self.choose = choose
         self.sequences: dict[int, list[int]] = {}
+        self.names: dict[int, int] = {}  # sequence -> what its KV depends on beside tokens
         self.drawn: dict[tuple[int, int], int] = {}  # (sequence, position) -> the token that was drawn for it
+
+    def wipe(self) -> None:
+        """Forget the contents of all slots."""
+        for slots in (*self.slots, *self.host_slots):
+            slots[:] = [None] * self.block_size
 
     def execute(self, plan: StepPlan) -> StepResult:
         for device, host in plan.blocks_to_swap_out:
@@ -79,7 +86,7 @@ class PagedMemory:
         for source, destination in plan.blocks_to_copy:
             self.slots[destination] = self.slots[source].copy()
         spans = [(span, [unpack(ids) for ids in span.block_ids], self._tokens(span, plan)) for span in plan.spans]
-        histories = [running_hashes(tokens) for _, _, tokens in spans]
+        histories = [running_hashes(tokens, self.names.get(span.seq_id, 0)) for span, _, tokens in spans]
         for (span, tables, _), history in zip(spans, histories, strict=True):
             for group, (blocks, window) in enumerate(zip(tables, self.windows, strict=True)):
                 if isinstance(window, State):
@@ -215,17 +222,22 @@ class TwoMemories(PagedMemory):
         self.draft = draft
         self._steps = PairedSteps(self, draft, 0, is_accelerator=False)
 
+    def wipe(self) -> None:
+        super().wipe()
+        self.draft.wipe()
+
     def launch(self, plan: StepPlan) -> Launched:
         return Launched(super().execute, plan)
 
     def execute(self, plan: StepPlan) -> StepResult:
         self.draft.sequences |= {seq_id: list(tokens) for seq_id, tokens in self.sequences.items()}
+        self.draft.names = self.names
         return self._steps.launch(plan).result()
 
 
-def running_hashes(tokens: list[int]) -> list[int]:
-    """At every position a hash of all tokens up to it."""
-    running, hashes = 0, []
+def running_hashes(tokens: list[int], name: int = 0) -> list[int]:
+    """At every position a hash of all tokens up to it, and of `name`."""
+    running, hashes = name, []
     for token_id in tokens:
         running = hash((running, token_id))
         hashes.append(running)
@@ -262,6 +274,9 @@ class Simulation:
             num_blocks, block_size, watermark, enable_prefix_caching, num_host_blocks, groups=groups
         )
         self.now = 0.0
+        is_chunked = options.get("enable_chunked_prefill", True)
+        self.is_fair = policy == "fcfs" and is_chunked
+        self.runs_all = is_chunked and options.get("feeds_back", True)
         self.drafts: Guesser | None = None if most_drafts is None else Guesses(most_drafts, seed)
         if draft_model is not None:
             how = Speculation(num_speculative_tokens=draft_model, method="draft_model", adaptive=False)
@@ -295,6 +310,8 @@ class Simulation:
         priority: int = 0,
         end: int | None = None,
         tiles: tuple[TilePlace, ...] = (),
+        cache_salt: str = "",
+        adapter_digest: bytes = b"",
         **params: object,
     ):
         return self.scheduler.add(
@@ -308,6 +325,8 @@ class Simulation:
                 priority=priority,
                 end_token_ids=() if end is None else (end,),
                 tiles=tiles,
+                cache_salt=cache_salt,
+                adapter_digest=adapter_digest,
             )
         )
 
@@ -328,13 +347,25 @@ class Simulation:
             assert self.preempted.total() <= self.scheduler.preemption.num_preemptions
             self.plans.append(plan)
             self._check(plan)
+            self._check_progress(plan, running)
             if plan.is_empty:
                 break
-            tokens = {seq.seq_id: list(seq.token_ids) for group in self.scheduler.running for seq in group.seqs}
+            seqs = [seq for group in self.scheduler.running for seq in group.seqs]
+            tokens = {seq.seq_id: list(seq.token_ids) for seq in seqs}
+            self.memory.names |= {seq.seq_id: hash((seq.cache_salt, seq.adapter_digest)) for seq in seqs}
             self._in_flight.append((plan, encode_plan(plan), tokens))
             self._check_windows(plan)
         self.now += 1.0
         return self.take_in() if self._in_flight else self.scheduler.take_outgrown()
+
+    def lose_memory(self) -> None:
+        """As a sleep that drops the KV: steps in flight get no result, and no slot keeps what it holds."""
+        self._in_flight.clear()
+        self.scheduler.evict_all()
+        self.block_space.reset_prefix_cache()
+        self.memory.wipe()
+        self.block_space.check_conservation()
+        assert self.block_space.num_used_blocks == self.block_space.num_used_host_blocks == 0
 
     def drain(self) -> list[SequenceUpdate]:
         """Run the steps in flight."""
@@ -356,6 +387,8 @@ class Simulation:
         assert decode_result(encode_result(result)) == result
         updates = self.scheduler.apply(plan, result)
         self.block_space.check_conservation()
+        if not self._in_flight:
+            self._check_lengths()
         return updates
 
     def run(self, max_steps: int = 10_000) -> list[SequenceUpdate]:
@@ -385,6 +418,34 @@ class Simulation:
                     num_held = sum(block_id >= 0 for block_id in unpack(packed))
                     assert num_held <= (window - 1) // self.block_space.block_size + 2
 
+    def _check_order(self) -> None:
+        """Running groups stand in order. Where nothing but arrival counts, they are the first of all that are here."""
+        scheduler, key = self.scheduler, self.scheduler.order.key
+        keys = [key(group) for group in scheduler.running]
+        assert keys == sorted(keys)
+        if self.is_fair and keys:
+            assert all(key(group) > keys[-1] for queue in (scheduler.waiting, scheduler.swapped) for group in queue)
+
+    def _check_progress(self, plan: StepPlan, were_running: Sequence[SequenceGroup]) -> None:
+        """Every request that runs gets tokens, however long the prompts before it. None takes the place of another."""
+        made_way = any(group not in self.scheduler.running and not group.is_finished for group in were_running)
+        assert not (self.is_fair and made_way and any(group not in were_running for group in self.scheduler.running))
+        if not self.runs_all or self.scheduler._lookahead._holds_up:
+            return
+        planned = {span.seq_id for span in plan.spans}
+        for group in self.scheduler.running:
+            if group in were_running and not group.request.params.beam_width:
+                leader = group.unfinished[0]
+                assert leader.seq_id in planned or not leader.num_uncomputed_tokens
+
+    def _check_lengths(self) -> None:
+        """No sequence holds blocks behind its last token, such as those of guesses that were wrong."""
+        size = self.block_space.block_size
+        for group in self.scheduler.running:
+            for seq in group.unfinished:
+                for ids, window in zip(self.block_space.block_ids(seq), self.windows, strict=True):
+                    assert isinstance(window, State) or len(ids) <= -(-len(seq) // size)
+
     def _check(self, plan: StepPlan) -> None:
         assert plan.num_tokens <= self.limits.max_num_batched_tokens
         assert sum(span.num_tokens for span in plan.draft_spans) <= self.limits.max_num_batched_tokens
@@ -399,6 +460,7 @@ class Simulation:
             assert not any(place.is_mutual and place.start < span.end < place.end for place in seq.tiles), (
                 "in a picture"
             )
+        self._check_order()
         block_size = self.block_space.block_size
         written = []
         for span in plan.spans:

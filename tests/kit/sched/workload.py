@@ -31,7 +31,10 @@ class Workload:
     ends: Counter[int] = field(default_factory=Counter)
 
     def run(self, num_rounds: int) -> None:
-        """So many rounds: perhaps a new request, an abort, a reset; and a step. Then to the end of what is left."""
+        """So many rounds: perhaps a new request, an abort, a reset; and a step. Then to the end of what is left.
+
+        At times all memory is lost.
+        """
         rng = self.rng
         live: list[str] = []
         for number in range(num_rounds):
@@ -41,6 +44,8 @@ class Workload:
                 self._abort(live.pop(rng.randrange(len(live))))
             if rng.random() < 0.001:
                 self.sim.block_space.reset_prefix_cache()
+            if number % 200 == 199:
+                self.sim.lose_memory()
             self._take(self.sim.step())
             self.sim.plans.clear()
             unfinished = set(self.sim.scheduler.unfinished_ids)
@@ -69,6 +74,8 @@ class Workload:
                 end=1 if rng.random() < 0.2 else None,
                 max_tokens=rng.choice([1, 2, 9, 30]),
                 prompt_logprobs=rng.choice([None, None, 0]),
+                cache_salt="salt" if len(self.accepted) % 5 == 1 else "",
+                adapter_digest=b"adapter" if len(self.accepted) % 7 == 2 else b"",
                 **rng.choice([{}, {}, {}, {"n": 2}, {"n": 4}, {"beam_width": 3}]),
             )
         except InvalidRequestError:
