@@ -452,7 +452,9 @@ class Simulation:
         assert sum(len(span.draws) for span in plan.draft_spans) <= self.limits.max_num_seqs
         assert sum(group.num_seqs for group in self.scheduler.running) <= self.limits.max_num_seqs
         assert sum(len(span.draws) for span in plan.spans) <= self.limits.max_num_seqs
-        assert all(span.end < self.limits.max_model_len for span in plan.spans if span.draws), "no token fits behind it"
+        # Prompts that are too long are refused before they come here.
+        behind = [span.end for span in plan.spans if span.draws and span.draws[0].output_len]
+        assert all(end < self.limits.max_model_len for end in behind), "no token fits there"
         assert len({span.seq_id for span in plan.spans}) == len(list(groupby(plan.spans, lambda span: span.seq_id)))
         for span, behind in pairwise(plan.spans):
             assert span.seq_id != behind.seq_id or (behind.start, behind.num_tokens) == (span.end, 1), "a draft"
