@@ -33,7 +33,7 @@ class Workload:
     def run(self, num_rounds: int) -> None:
         """So many rounds: perhaps a new request, an abort, a reset; and a step. Then to the end of what is left.
 
-        At times all memory is lost.
+        Once all memory is lost.
         """
         rng = self.rng
         live: list[str] = []
@@ -44,7 +44,7 @@ class Workload:
                 self._abort(live.pop(rng.randrange(len(live))))
             if rng.random() < 0.001:
                 self.sim.block_space.reset_prefix_cache()
-            if number % 200 == 199:
+            if number == num_rounds // 2:
                 self.sim.lose_memory()
             self._take(self.sim.step())
             self.sim.plans.clear()
