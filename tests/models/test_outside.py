@@ -20,8 +20,9 @@ NAME = "MyForCausalLM"
 
 
 def example(language):
-    """The first block of this language in the documentation."""
-    return re.search(rf"```{language}\n(.*?)```", PAGE.read_text(), re.S)[1]
+    """The first block of this language in its part of the documentation."""
+    [part] = re.findall(r"^## Models outside the tree\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.S | re.M)
+    return re.search(rf"```{language}\n(.*?)```", part, re.S)[1]
 
 
 def install(folder, source, entry_point):

@@ -68,6 +68,7 @@ class MovingWorkload(Workload):
         super()._take(self.sim.scheduler.take_outgrown())
         other = self.build(self.rng)
         other.now = self.sim.now
+        other.is_fair = False  # where an earlier group finds no room, a later one may
         try:
             pairs, room = moved(self.sim, other)
         except HibernationError as error:

@@ -297,3 +297,14 @@ def test_a_lost_step_that_forks_does_not_repeat_the_prompt():
     sim.scheduler.evict_all()
     sim.run()
     assert [row[0][0] for row in group.prompt_logprobs] == [1, 1]
+
+
+@pytest.mark.parametrize("windows", [(None,), (3,), (6, None)])
+def test_forks_whose_first_token_was_lost_draw_it_again(windows):
+    """Also if the prompt fills its last block: they shared that, had nothing left to compute, and waited for ever."""
+    sim = Simulation(windows=windows)
+    size = sim.block_space.block_size
+    sim.add("a", [0, 1] * size, max_tokens=2, n=4)
+    sim.scheduler.plan()
+    sim.lose_memory()
+    assert len([update for update in sim.run() if update.is_end]) == 4

@@ -123,7 +123,7 @@ class BlockAdmission:
 
         Only in groups with a window, where those blocks did not exist at admission. Idempotent.
         """
-        num_computed, num_shared = seq.num_computed_tokens, leader.prompt_len // self._block_size
+        num_computed, num_shared = seq.num_computed_tokens, self._num_shared(leader)
         if not self._has_windows or self._has_states or num_computed != num_shared * self._block_size:
             return
         for cache, own, other in zip(self._groups, self._tables[seq.seq_id], self._tables[leader.seq_id], strict=True):
@@ -162,8 +162,12 @@ class BlockAdmission:
         )
 
     def _num_shared(self, leader: Sequence) -> int:
-        """Blocks of the leader's prompt that the sequences of a group share when it comes back."""
-        return 0 if self._has_states else leader.prompt_len // self._block_size
+        """Blocks of the leader's prompt that the sequences of a group share when it comes back.
+
+        Not one that the prompt's last token fills: a fork whose first token was lost with its step has nothing else to
+        compute, and would wait for that token for ever.
+        """
+        return 0 if self._has_states else (leader.prompt_len - 1) // self._block_size
 
     def find_cached(self, group: SequenceGroup) -> CachedPrefix:
         """The cached blocks of the leader's beginning, in either pool."""
@@ -173,6 +177,6 @@ class BlockAdmission:
         token_ids = leader.token_ids
         if self._has_windows and others and not self._has_states:
             # The others continue from the prompt's last full block, so the blocks in the window there must be held.
-            token_ids = token_ids[: leader.prompt_len - leader.prompt_len % self._block_size + 1]
+            token_ids = token_ids[: self._num_shared(leader) * self._block_size + 1]
         hashes = self._tables_of(leader)[0].hashes
         return find_prefix(hashes, token_ids, self._groups, (self._device, self._host))

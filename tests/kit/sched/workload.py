@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from kit.sched.simulation import Simulation
+from kit.sched.simulation import Simulation, State
 
 from lullm.errors import InvalidRequestError
 from lullm.sched.scheduler import SequenceUpdate
@@ -60,6 +60,8 @@ class Workload:
         """Whether the request was taken. A two-token vocabulary makes shared prefixes and equal blocks common."""
         rng = self.rng
         prompt = [rng.randrange(2) for _ in range(rng.choice([1, 3, 4, 8, 15, 30, 60]))]
+        has_states = any(isinstance(window, State) for window in self.sim.windows)  # these are found rarely as it is
+        salted, adapted = (len(self.accepted) % every == 1 and not has_states for every in (5, 7))
         try:
             if self.pooling_share and rng.random() < self.pooling_share:
                 kind = rng.choice(["last", "cls", "mean"])
@@ -74,8 +76,8 @@ class Workload:
                 end=1 if rng.random() < 0.2 else None,
                 max_tokens=rng.choice([1, 2, 9, 30]),
                 prompt_logprobs=rng.choice([None, None, 0]),
-                cache_salt="salt" if len(self.accepted) % 5 == 1 else "",
-                adapter_digest=b"adapter" if len(self.accepted) % 7 == 2 else b"",
+                cache_salt="salt" if salted else "",
+                adapter_digest=b"adapter" if adapted else b"",
                 **rng.choice([{}, {}, {}, {"n": 2}, {"n": 4}, {"beam_width": 3}]),
             )
         except InvalidRequestError:
