@@ -5,7 +5,6 @@ import pytest
 from lullm.errors import UnsupportedError
 from lullm.kv.cache_group import CacheGroup, CacheLayout, LayerPlace, cache_layout, num_state_blocks
 from lullm.types.layer_kind import (
-    EncoderAttention,
     EncoderOnlyAttention,
     FullAttention,
     KVHeads,
@@ -123,11 +122,6 @@ def test_every_narrow_layer_has_a_place_of_its_own(num_wide, num_narrow):
     for index, group in enumerate(layout.groups):
         own = {(place.slot, place.share) for place in layout.places if place.group == index}
         assert len(own) == len(group.layers)
-
-
-def test_kinds_without_machinery_are_refused():
-    with pytest.raises(UnsupportedError, match="layer 1 keeps EncoderAttention"):
-        cache_layout([FULL, EncoderAttention()])
 
 
 def test_a_model_that_keeps_nothing_is_refused():

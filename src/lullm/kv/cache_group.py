@@ -29,7 +29,6 @@ from lullm.types.layer_kind import (
     EncoderOnlyAttention,
     FullAttention,
     LayerKind,
-    Nothing,
     RecurrentState,
     SharedAttention,
     SlidingWindow,
@@ -155,17 +154,12 @@ def cache_layout(
         stage: the one whose layers get places. A state's number of blocks is the same on all stages: the largest.
 
     Raises:
-        UnsupportedError: a layer attends to an encoder, or no layer keeps a cache.
+        UnsupportedError: no layer keeps a cache.
     """
     layers_of: dict[CacheKind, list[int]] = {}
     for layer, kind in enumerate(kinds):
         if isinstance(kind, FullAttention | SlidingWindow | RecurrentState):
             layers_of.setdefault(kind, []).append(layer)
-        elif not isinstance(kind, Nothing | SharedAttention | EncoderOnlyAttention):
-            raise UnsupportedError(
-                f"layer {layer} keeps {type(kind).__name__}; the KV cache supports FullAttention, SlidingWindow and "
-                "RecurrentState only; choose a model whose layers attend to their own sequence"
-            )
     states = {kind: layers_of.pop(kind) for kind in list(layers_of) if isinstance(kind, RecurrentState)}
     if not layers_of and not states:
         if any(isinstance(kind, EncoderOnlyAttention) for kind in kinds):

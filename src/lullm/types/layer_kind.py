@@ -61,11 +61,6 @@ class EncoderOnlyAttention:
 
 
 @dataclass(frozen=True, slots=True)
-class EncoderAttention:
-    """Keys and values of an encoder's output: written once per sequence, then only read."""
-
-
-@dataclass(frozen=True, slots=True)
 class RecurrentState:
     """Float32 tensors of fixed `shapes` per sequence, independent of its length; each step replaces them."""
 
@@ -89,9 +84,7 @@ class SharedAttention:
     layer: int
 
 
-LayerKind = (
-    FullAttention | SlidingWindow | EncoderOnlyAttention | EncoderAttention | RecurrentState | Nothing | SharedAttention
-)
+LayerKind = FullAttention | SlidingWindow | EncoderOnlyAttention | RecurrentState | Nothing | SharedAttention
 
 
 def first_seen(position: int, window: int | None, is_chunked: bool) -> int:
