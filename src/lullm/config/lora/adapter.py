@@ -3,7 +3,7 @@
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ from lullm.config.field import shown
 from lullm.config.json_file import read_object
 from lullm.errors import ModelLoadError
 
+T = TypeVar("T")
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 _MOST_RANK = 1 << 14
@@ -60,6 +61,26 @@ def adapter_digest(folder: Path) -> bytes:
     return digest.digest()
 
 
+def read_settings(folder: Path, kind: str, parse: Callable[[dict[str, Any]], T]) -> T:
+    """What `parse` makes of the settings in a PEFT folder. `kind`: of adapter, as errors name it.
+
+    Raises:
+        ModelLoadError: no such folder or file, or that of `parse`, with the file's path before it.
+    """
+    path = folder / CONFIG_FILE
+    try:
+        data = read_object(path)
+    except FileNotFoundError:
+        what = f"has no {CONFIG_FILE}" if folder.is_dir() else "is no folder"
+        raise ModelLoadError(
+            f"{folder} {what}; a {kind} adapter is a local folder in PEFT's form, with {CONFIG_FILE} and {WEIGHTS_FILE}"
+        ) from None
+    try:
+        return parse(data)
+    except ModelLoadError as error:
+        raise ModelLoadError(f"{path}: {error}") from None
+
+
 @dataclass(frozen=True, slots=True)
 class AdapterConfig:
     """The settings of one adapter.
@@ -85,19 +106,7 @@ class AdapterConfig:
         Raises:
             ModelLoadError: no such folder or file, a key is invalid, or asks for arithmetic that lullm lacks.
         """
-        path = folder / CONFIG_FILE
-        try:
-            data = read_object(path)
-        except FileNotFoundError:
-            kind = f"has no {CONFIG_FILE}" if folder.is_dir() else "is no folder"
-            raise ModelLoadError(
-                f"{folder} {kind}; a LoRA adapter is a local folder in PEFT's form, with {CONFIG_FILE} and "
-                f"{WEIGHTS_FILE}"
-            ) from None
-        try:
-            return cls._from_dict(data)
-        except ModelLoadError as error:
-            raise ModelLoadError(f"{path}: {error}") from None
+        return read_settings(folder, "LoRA", cls._from_dict)
 
     @classmethod
     def _from_dict(cls, data: dict[str, Any]) -> "AdapterConfig":
@@ -140,9 +149,6 @@ class AdapterConfig:
 
 
 _MERGE = "merge the adapter into its model (merge_and_unload, save_pretrained) and serve that"
-
-
-T = TypeVar("T")
 
 
 def _matching(patterns: Mapping[str, T], layer: str, default: T) -> T:

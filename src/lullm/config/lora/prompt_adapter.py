@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lullm.config.field import shown
-from lullm.config.json_file import read_object
-from lullm.config.lora.adapter import CONFIG_FILE, WEIGHTS_FILE
+from lullm.config.lora.adapter import read_settings
 from lullm.errors import ModelLoadError
 
 _KINDS = ("PROMPT_TUNING", "P_TUNING")
@@ -42,19 +41,7 @@ class PromptAdapterConfig:
         Raises:
             ModelLoadError: no such folder or file, a key is invalid, or it is another kind of adapter.
         """
-        path = folder / CONFIG_FILE
-        try:
-            data = read_object(path)
-        except FileNotFoundError:
-            kind = f"has no {CONFIG_FILE}" if folder.is_dir() else "is no folder"
-            raise ModelLoadError(
-                f"{folder} {kind}; a prompt adapter is a local folder in PEFT's form, with {CONFIG_FILE} and "
-                f"{WEIGHTS_FILE}"
-            ) from None
-        try:
-            return cls._from_dict(data)
-        except ModelLoadError as error:
-            raise ModelLoadError(f"{path}: {error}") from None
+        return read_settings(folder, "prompt", cls._from_dict)
 
     @classmethod
     def _from_dict(cls, data: dict[str, Any]) -> "PromptAdapterConfig":
