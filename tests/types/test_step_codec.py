@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from lullm.types.draw import Draw, DrawParams, LogitEdits, ThinkingBudget
+from lullm.types.guided.rules import TimestampRules, TokenRules
 from lullm.types.packed import num_packed, pack, pack_one, unpack
 from lullm.types.step import NO_TOKEN, PENDING_TOKEN, DrawnToken, PooledPart, Span, StepPlan, StepResult
 from lullm.types.step_codec import decode_plan, decode_result, encode_plan, encode_result
@@ -23,6 +24,7 @@ EDITS = LogitEdits(
     logit_bias={5: -100.0, 151_935: 0.1},
     allowed_token_ids=(),
     thinking=ThinkingBudget((1, 2), (3,), True, 7),
+    rules=TokenRules((4,), (5, 6), TimestampRules(9, 8, 3)),
 )
 PARAMS = DrawParams(2**64 - 1, 3, 0.7, 50, 0.9, 0.1, 0, EDITS)
 

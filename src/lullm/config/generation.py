@@ -4,11 +4,11 @@ vLLM and OpenAI then draw from the whole distribution, as their clients expect. 
 do commands for a person at a terminal: small models write noise from tokens far below the best.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lullm.config.field import token_id_list
+from lullm.config.field import LARGEST_ID, shown, token_id_list
 from lullm.config.gguf.architecture import sampling_data
 from lullm.config.gguf.file import is_gguf, read_gguf
 from lullm.config.json_file import given_path, option_object, optional_object, read_object
@@ -24,6 +24,9 @@ _PARAMS = {
 }
 """The file's defaults that count, as in vLLM, and their names in requests."""
 
+_ID_KEYS = ("suppress_tokens", "begin_suppress_tokens", "decoder_start_token_id", "forced_bos_token_id")
+_TIME_KEYS = ("no_timestamps_token_id", "max_initial_timestamp_index")
+
 OLLAMA = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
 LLAMA_CPP = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 """Each program's own; `run`, `chat` and the server's page also use llama.cpp's."""
@@ -38,12 +41,15 @@ class OutputRules:
     Args:
         suppressed_ids, begin_suppressed_ids: tokens that are forbidden, anywhere and as the first of an output.
         start_ids, forced_ids: with which the decoder begins, if a request names nothing.
+        no_timestamps_id, max_initial_timestamp: see `TimestampRules`; None: not stated.
     """
 
     suppressed_ids: tuple[int, ...] = ()
     begin_suppressed_ids: tuple[int, ...] = ()
     start_ids: tuple[int, ...] = ()
     forced_ids: tuple[int, ...] = ()
+    no_timestamps_id: int | None = field(default=None, kw_only=True)
+    max_initial_timestamp: int | None = field(default=None, kw_only=True)
 
     def starts(self, stated: tuple[int, ...]) -> tuple[int, ...]:
         """The tokens with which a decoder begins. `stated`: by config.json, the start and maybe a forced one."""
@@ -92,8 +98,9 @@ class GenerationDefaults:
         if source != "auto":
             data = {} if source == "vllm" else _object_of_folder(path)
         stated = _VLLM if source == "vllm" else _stated(data, path)
-        names = "suppress_tokens", "begin_suppress_tokens", "decoder_start_token_id", "forced_bos_token_id"
-        rules = OutputRules(*(token_id_list(data.get(name), f"{path}: {name}") for name in names))
+        ids = [token_id_list(data.get(name), f"{path}: {name}") for name in _ID_KEYS]
+        first, latest = (_index(data, name, path) for name in _TIME_KEYS)
+        rules = OutputRules(*ids, no_timestamps_id=first, max_initial_timestamp=latest)
         return cls(stated | parse_override(override), eos_token_ids, rules)
 
 
@@ -107,6 +114,13 @@ def _stated(data: dict[str, Any], path: Path) -> dict[str, Any]:
     if data.get("do_sample") is False:
         values["temperature"] = 0.0
     return values
+
+
+def _index(data: dict[str, Any], name: str, path: Path) -> int | None:
+    value = data.get(name)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_ID):
+        return value
+    raise ModelLoadError(f"{path}: {name} must be an integer from 0, not {shown(value)}")
 
 
 def parse_override(text: str | None) -> dict[str, Any]:

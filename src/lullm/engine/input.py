@@ -15,6 +15,7 @@ from lullm.config.option.option import has_utf8
 from lullm.config.resolved import ResolvedConfig
 from lullm.engine.caller.prompt_form import cache_salt, prompt_field, suffix_of, text_or_ids, truncated
 from lullm.engine.caller.tools import check_calls_alone, tools_error
+from lullm.engine.encoder.rules import RuleMaker
 from lullm.engine.encoder.sounds import SoundInput
 from lullm.engine.encoder.texts import TextInput
 from lullm.engine.lora.adapters import as_lora, check_enabled
@@ -66,7 +67,7 @@ class InputProcessor:
             self._encoder = SoundInput(model.encoder)
         elif model.encoder is not None:
             self._encoder = TextInput(model.encoder, rules.starts(model.encoder.start_ids), model.vocab_size)
-        self._rules = rules
+        self._rules = RuleMaker(rules, tokenizer, eos_token_ids, model.vocab_size)
         self._embeds = EmbedsReader(config, model)
         self.prompt_adapters = PromptAdapters(config, model)
         self._pairs = PairReader(tokenizer, model.pooler.pair_form if model.pooler else None)
@@ -175,8 +176,7 @@ class InputProcessor:
             prompt_adapter=prompt_adapter_request,
             tiles=tiles,
             encoded=encoded,
-            suppressed_ids=self._rules.suppressed_ids,
-            begin_suppressed_ids=self._rules.begin_suppressed_ids,
+            rules=self._rules.of(params, token_ids),
         )
 
     def _guide(self, params: SamplingParams, reply: ReplyRules | None, may_block: bool) -> Guide | None:

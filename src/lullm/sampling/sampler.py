@@ -2,7 +2,7 @@
 
 The stages, each one skipped when no draw of the batch needs it:
 
-    penalties -> bias -> allowed tokens, grammars, forbidden tokens -> greedy choice (argmax)
+    rules of timestamps -> penalties -> bias -> allowed tokens, grammars, forbidden tokens -> greedy choice (argmax)
               -> temperature -> top_k -> top_p -> min_p -> random choice (the race of `race`)
 
 The token of a draw depends on its own row and parameters only.
@@ -22,6 +22,7 @@ from lullm.sampling.masks import NO_GUIDES, Masks, StepGuides
 from lullm.sampling.penalties import apply_penalties_
 from lullm.sampling.race import choose_tokens, keys_of
 from lullm.sampling.restrictions import Forbid, apply_restrictions_
+from lullm.sampling.timestamps import apply_timestamps_
 from lullm.sampling.token_counts import TokenCounts
 from lullm.sampling.truncation import scale_by_temperature_, truncate_
 from lullm.types.draw import Draw, has_guide_alone
@@ -70,7 +71,8 @@ class Sampler:
 
     Args:
         vocab_size: V, the width of the logits.
-        logprobs_mode: 'raw_logprobs': of the model's own logits; 'processed_logprobs': after penalties, bias,
+        logprobs_mode: 'raw_logprobs': of the model's own logits (behind the rules of timestamps, for draws that have
+            some, as Whisper ranks its outputs); 'processed_logprobs': after penalties, bias,
             restrictions and (for draws that are not greedy) temperature and truncation.
         choose: `Ops.draw_tokens`, where a device has it: all stages from the greedy choice on.
         forbid: `Ops.forbid_`.
@@ -125,6 +127,7 @@ class Sampler:
             raise ValueError(
                 f"logits of shape {tuple(logits.shape)} for {len(draws)} draws from {self._vocab_size} ids"
             )
+        apply_timestamps_(logits, draws)
         best_of_row = num_best_of_rows(draws)
         ranked_rows = list(best_of_row)
         logprobs = _log_softmax(logits, ranked_rows) if ranked_rows and self._wants_raw_logprobs else None

@@ -54,7 +54,7 @@ class BeamSearch:
         """The search that a request asks for. `max_model_len`: tokens of the longest sequence."""
         room = max_model_len - len(request.prompt_token_ids)
         most = min(request.params.max_tokens or room, room)
-        suppressed = frozenset(request.suppressed_ids), frozenset(request.begin_suppressed_ids)
+        suppressed = frozenset(request.rules.suppressed_ids), frozenset(request.rules.begin_suppressed_ids)
         return cls(request.params, request.end_token_ids, most, *suppressed)
 
     @property

@@ -6,6 +6,7 @@
 import msgspec
 
 from lullm.types.guided.params import Guide
+from lullm.types.guided.rules import NO_RULES, TokenRules
 from lullm.types.packed import PackedInts
 from lullm.types.request import GenerateRequest
 
@@ -23,8 +24,7 @@ class LogitEdits(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Changes of logits before a token is chosen: penalties, bias, allowed and forbidden tokens, a grammar, a budget.
 
     The meanings are those of `SamplingParams`. `end_token_ids` are the tokens that `min_tokens` forbids (end of
-    sequence and stop tokens); `bad_words_ids` are the bad words as token sequences. `suppressed_ids` are always
-    forbidden, `begin_suppressed_ids` as the first output token (`GenerateRequest`).
+    sequence and stop tokens); `bad_words_ids` are the bad words as token sequences. `rules`: of the model's files.
     """
 
     presence_penalty: float = 0.0
@@ -37,13 +37,12 @@ class LogitEdits(msgspec.Struct, frozen=True, array_like=True, gc=False):
     allowed_token_ids: tuple[int, ...] | None = None
     guide: Guide | None = None
     thinking: ThinkingBudget | None = None
-    suppressed_ids: tuple[int, ...] = ()
-    begin_suppressed_ids: tuple[int, ...] = ()
+    rules: TokenRules = NO_RULES
 
     @property
     def reads_tokens(self) -> bool:
         """Whether the change depends on the sequence's tokens, not only on their number."""
-        return bool(self.guide or self.bad_words_ids or self.thinking or self.reads_prompt)
+        return bool(self.guide or self.bad_words_ids or self.thinking or self.rules.timestamps or self.reads_prompt)
 
     @property
     def reads_prompt(self) -> bool:
@@ -113,8 +112,7 @@ def draw_params(request: GenerateRequest, seq_index: int) -> DrawParams:
         allowed_token_ids=None if params.allowed_token_ids is None else tuple(params.allowed_token_ids),
         guide=request.guide,
         thinking=_thinking_budget(request),
-        suppressed_ids=request.suppressed_ids,
-        begin_suppressed_ids=request.begin_suppressed_ids,
+        rules=request.rules,
     )
     return DrawParams(
         seed=request.seed,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
 from lullm.types.guided.params import Guide
+from lullm.types.guided.rules import NO_RULES, TokenRules
 from lullm.types.lora.prompt_adapter import PromptAdapterRequest
 from lullm.types.lora.request import LoRARequest
 from lullm.types.pooling.params import Pooling
@@ -102,8 +103,8 @@ class GenerateRequest:
     read; None: as text. `lora`: the adapter to compute with; `adapter`: the number that the engine gives it, 0: none;
     `adapter_digest`: of its content; empty before the engine has it: of any. `prompt_adapter`: whose rows stand before
     the prompt; only its caller reads it. `tiles`: of the prompt's pictures, and given rows, in order. `encoded`: what
-    an encoder reads; its rows stand before the prompt, and are no part of it. `suppressed_ids`, `begin_suppressed_ids`:
-    tokens that the model's files forbid, anywhere and as the first of an output.
+    an encoder reads; its rows stand before the prompt, and are no part of it. `rules`: what the model's files say of
+    the output's tokens.
     `second_text`: the place of the second text's first token in a pair, for models that tell the texts apart.
     """
 
@@ -126,8 +127,7 @@ class GenerateRequest:
     prompt_adapter: PromptAdapterRequest | None = None
     tiles: tuple[TilePlace, ...] = ()
     encoded: TilePlace | None = None
-    suppressed_ids: tuple[int, ...] = ()
-    begin_suppressed_ids: tuple[int, ...] = ()
+    rules: TokenRules = NO_RULES
     second_text: int | None = None
 
 

@@ -67,6 +67,8 @@ class SamplingParams:
         detokenize: False: outputs have tokens and no texts, which takes less time.
         skip_reading_prefix_cache: compute the whole prompt; later requests may still find it. None: where
             `prompt_logprobs` needs that.
+        timestamps: the output has the times of what is said, by Whisper's rules; for models that hear. `logprobs` are
+            then of what these rules leave.
         beam_width: search with so many beams instead of drawing; the n best are returned.
         length_penalty: hypotheses are ranked by sum of log-probabilities / length ** length_penalty.
         early_stopping: True: end with `beam_width` finished hypotheses; False: when no better one is likely; 'never':
@@ -106,6 +108,7 @@ class SamplingParams:
     structured_outputs: StructuredOutputsParams | None = None
     detokenize: bool = True
     skip_reading_prefix_cache: bool | None = None
+    timestamps: bool = False
     output_kind: OutputKind = OutputKind.CUMULATIVE
 
     def __post_init__(self) -> None:
@@ -224,7 +227,10 @@ _INT_RANGES: tuple[tuple[str, int, int | None], ...] = (
     ("thinking_token_budget", -1, None),
     ("truncate_prompt_tokens", -1, None),
 )
-_BOOLS = ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output", "detokenize", "skip_reading_prefix_cache")
+_BOOLS = (
+    "ignore_eos", "skip_special_tokens", "include_stop_str_in_output", "detokenize", "skip_reading_prefix_cache",
+    "timestamps",
+)  # fmt: skip
 _bools_of = operator.attrgetter(*_BOOLS)
 _NO_CHOICE = ("skip_reading_prefix_cache", None)
 _OPTIONAL = frozenset(

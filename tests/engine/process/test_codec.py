@@ -10,6 +10,7 @@ from lullm.engine.process.message import Admit, Outputs, Status, decode_command,
 from lullm.engine.process.output_codec import decode_output, encode_output
 from lullm.engine.process.request_codec import decode_request, encode_request
 from lullm.types.guided.params import Guide
+from lullm.types.guided.rules import TimestampRules, TokenRules
 from lullm.types.monitor.stats import EngineStats
 from lullm.types.outputs import CompletionOutput, LogprobList, LogprobRows, RequestMetrics, RequestOutput
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
@@ -66,8 +67,10 @@ def test_the_rest_of_a_request():
         cache_salt="salt \udfff",
         reply=reply,
         tiles=(TilePlace(Tile.of(1, 1, b"rgb"), 1, 2),),
+        rules=TokenRules((4,), (5, 6), TimestampRules(9, 8, 3)),
     )
     found = crossed(request)
+    assert found.rules == request.rules
     assert found.tiles == request.tiles
     assert (found.request_id, found.prompt_token_ids, found.seed) == ("id", [1, 2, 3], 2**64 - 1)
     assert found.priority < -(2**62), "as low as can be said"

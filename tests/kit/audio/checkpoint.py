@@ -56,6 +56,25 @@ class Heard:
                 ids.append(tokens[-1])
         return tokens, logprobs
 
+    def timed(self, sound: np.ndarray, num_tokens: int, **options: Any) -> tuple[list[int], float]:
+        """(tokens with timestamps, sum of their log-probabilities) of one window, by transformers' `generate`."""
+        import torch
+        import transformers
+
+        given = {"language": "en", "task": "transcribe", "max_new_tokens": num_tokens} | options
+        level = transformers.logging.get_verbosity()
+        transformers.logging.set_verbosity_error()
+        try:
+            found = self.model.generate(
+                self.features(sound), return_timestamps=True, force_unique_generate_call=True,
+                return_dict_in_generate=True, output_scores=True, **given,
+            )  # fmt: skip
+        finally:
+            transformers.logging.set_verbosity(level)
+        scores = torch.cat(found.scores).log_softmax(-1)
+        tokens = found.sequences[0, -len(scores) :].tolist()
+        return tokens, float(sum(row[token] for row, token in zip(scores, tokens, strict=True)))
+
 
 def sound(seed: int, seconds: float = 1.0, rate: int = RATE) -> np.ndarray:
     """A noise that swells, `[N]` float32."""
@@ -66,7 +85,7 @@ def sound(seed: int, seconds: float = 1.0, rate: int = RATE) -> np.ndarray:
     )
 
 
-def write_whisper(folder: Path, seed: int = 0, **options: Any) -> Heard:
+def write_whisper(folder: Path, seed: int = 0, scale: float = 0.15, **options: Any) -> Heard:
     """With weights large enough for mistakes to show, and a tokenizer with the words of a prompt."""
     import torch
     from transformers import WhisperConfig, WhisperForConditionalGeneration
@@ -76,14 +95,58 @@ def write_whisper(folder: Path, seed: int = 0, **options: Any) -> Heard:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             is_factor = "norm" in name and name.endswith("weight")
-            parameter.normal_(1.0 if is_factor else 0.0, 0.15, generator=generator)
+            parameter.normal_(1.0 if is_factor else 0.0, scale, generator=generator)
     model.save_pretrained(folder)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 0}))
     write_words(folder)
     return Heard(folder, model)
 
 
-def write_words(folder: Path) -> None:
+TEXT_IDS = 300
+"""Tokens of text of a model with timestamps; behind them stand the end and the other words, as in Whisper's."""
+TIMED_SPECIAL = [
+    "<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|de|>", "<|fr|>", "<|translate|>", "<|transcribe|>",
+    "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>",
+]  # fmt: skip
+TIMED_IDS = {word.strip("<|>"): TEXT_IDS + number for number, word in enumerate(TIMED_SPECIAL)}
+FIRST_TIME = TEXT_IDS + len(TIMED_SPECIAL)
+TIMED_VOCAB = FIRST_TIME + NUM_ROWS + 1
+
+
+def write_timed_whisper(folder: Path, seed: int = 0, scale: float = 0.15, **generation: Any) -> Heard:
+    """With the order of tokens that Whisper has, and tokens of times.
+
+    Args:
+        generation: more keys of generation_config.json.
+    """
+    from transformers import GenerationConfig
+
+    end, start = TIMED_IDS["endoftext"], TIMED_IDS["startoftranscript"]
+    ids = {"pad_token_id": end, "bos_token_id": end, "eos_token_id": end, "decoder_start_token_id": start}
+    heard = write_whisper(folder, seed, scale, vocab_size=TIMED_VOCAB, **ids)
+    names = ("en", "de", "fr")
+    values = {
+        "eos_token_id": end, "pad_token_id": end, "bos_token_id": end, "decoder_start_token_id": start,
+        "no_timestamps_token_id": TIMED_IDS["notimestamps"], "is_multilingual": True, "begin_suppress_tokens": None,
+        "lang_to_id": {f"<|{name}|>": TIMED_IDS[name] for name in names}, "return_timestamps": False,
+        "task_to_id": {name: TIMED_IDS[name] for name in ("transcribe", "translate")},
+        "prev_sot_token_id": TIMED_IDS["startofprev"],
+        "suppress_tokens": [number for word, number in TIMED_IDS.items() if word not in ("endoftext", "notimestamps")],
+    } | generation  # fmt: skip
+    (folder / "generation_config.json").write_text(json.dumps(values))
+    heard.model.generation_config = GenerationConfig.from_dict(values)
+    from tokenizers import AddedToken, Tokenizer
+
+    write_words(folder, TEXT_IDS, [])
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_special_tokens(TIMED_SPECIAL)
+    tokenizer.add_tokens([AddedToken(f"<|{n * 0.02:.2f}|>", normalized=False) for n in range(NUM_ROWS + 1)])
+    assert tokenizer.get_vocab_size() == TIMED_VOCAB
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return heard
+
+
+def write_words(folder: Path, vocab_size: int = 320, special: list[str] = SPECIAL) -> None:
     """A byte-level BPE, with `SPECIAL` in front."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -92,7 +155,7 @@ def write_words(folder: Path) -> None:
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=320, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+        vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(TEXT, trainer)
     tokenizer.save(str(folder / "tokenizer.json"))

@@ -1,1 +1,3 @@
-"""What an encoder reads of requests, found in prompts, checked, made a tile: `sounds`, or `texts`."""
+"""What an encoder reads of requests, found in prompts, checked, made a tile: `sounds`, or `texts`; and the `rules`
+of a model's files for outputs.
+"""

@@ -9,6 +9,7 @@ import msgspec
 
 from lullm.config.option.sleep_after import SleepRung
 from lullm.types.guided.params import Guide
+from lullm.types.guided.rules import NO_RULES, TokenRules
 from lullm.types.monitor.stats import EngineStats
 from lullm.types.pooling.params import Pooling
 from lullm.types.reply.rules import ThinkingTokens
@@ -48,8 +49,7 @@ class WireRequest(Message):
     adapter_digest: bytes = b""
     tiles: tuple[TilePlace, ...] = ()
     encoded: TilePlace | None = None
-    suppressed_ids: tuple[int, ...] = ()
-    begin_suppressed_ids: tuple[int, ...] = ()
+    rules: TokenRules = NO_RULES
     second_text: int | None = None
 
 

@@ -38,8 +38,7 @@ def encode_request(request: GenerateRequest) -> WireRequest:
         adapter_digest=request.adapter_digest,
         tiles=request.tiles,
         encoded=request.encoded,
-        suppressed_ids=request.suppressed_ids,
-        begin_suppressed_ids=request.begin_suppressed_ids,
+        rules=request.rules,
         second_text=request.second_text,
     )
 
@@ -67,8 +66,7 @@ def decode_request(wire: WireRequest) -> GenerateRequest:
         adapter_digest=wire.adapter_digest,
         tiles=wire.tiles,
         encoded=wire.encoded,
-        suppressed_ids=wire.suppressed_ids,
-        begin_suppressed_ids=wire.begin_suppressed_ids,
+        rules=wire.rules,
         second_text=wire.second_text,
     )
 
