@@ -68,7 +68,6 @@ class MovingWorkload(Workload):
         super()._take(self.sim.scheduler.take_outgrown())
         other = self.build(self.rng)
         other.now = self.sim.now
-        other.is_fair = False  # where an earlier group finds no room, a later one may
         try:
             pairs, room = moved(self.sim, other)
         except HibernationError as error:
@@ -143,6 +142,21 @@ def test_nothing_is_computed_again_where_there_is_room():
     num_tokens = sum(map(len, (seq.token_ids for _, group in pairs for seq in group.seqs)))
     ends = [update.seq for update in new.run()]
     assert len(ends) == 5 and sum(plan.num_tokens for plan in new.plans) < num_tokens
+
+
+def test_where_one_finds_no_room_none_behind_it_runs():
+    """One more that has room keeps it from blocks until its own end."""
+    old, new = Simulation(), Simulation(num_blocks=12)
+    for request_id, prompt_len in (("first", 9), ("long", 30), ("last", 9)):
+        old.add(request_id, [1 + len(request_id)] * prompt_len, max_tokens=9)
+    for _ in range(6):
+        old.step()
+    assert len(old.scheduler.running) == 3
+    _, room = moved(old, new)
+    assert room.kept == {0} and [group.request_id for group in new.scheduler.running] == ["first"]
+    assert [group.request_id for group in new.scheduler.waiting] == ["long", "last"]
+    new.run()
+    assert new.scheduler.roster.request_ids == []
 
 
 def test_cached_prefixes_that_were_used_last_come_first():

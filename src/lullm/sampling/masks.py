@@ -89,6 +89,7 @@ class MaskMaker:
 
     def start(self, draws: Sequence[Draw], is_late: Late) -> StepGuides:
         """Start to find the masks of these draws. None of their tokens may be pending."""
+        self._matchers.step += 1
         early: dict[int, Guided] = {}
         late: dict[int, Guided] = {}
         for row, draw in enumerate(draws):

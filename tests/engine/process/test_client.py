@@ -151,12 +151,17 @@ def test_the_death_of_the_engine_is_told_to_all_at_once(qwen3_folder):
     async def main():
         stream = client.stream(await client.prepare("r", "hello", GREEDY.replace(max_tokens=200)))
         await anext(stream)
+        assert client.stats().num_running == 1 and client.stats().num_used_blocks
+        num_prompt_tokens = client.stats().prompt_tokens_total
         os.kill(client._process.pid, signal.SIGKILL)
         with pytest.raises(EngineDeadError, match="SIGKILL"):
             async for _ in stream:
                 pass
         with pytest.raises(EngineDeadError, match="SIGKILL"):
             client.check_running()
+        stats = client.stats()
+        assert not (stats.num_running or stats.num_used_blocks), "what failed with the engine runs no more"
+        assert stats.prompt_tokens_total == num_prompt_tokens > 0 and client.next_sleep is None
         started = time.monotonic()
         await client.shutdown()
         assert time.monotonic() - started < 1

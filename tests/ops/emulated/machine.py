@@ -22,7 +22,8 @@ TORCH = "torch==2.10.0"
 
 _DEBS = ["python3", "libstdc++6", "libgomp1", "libgfortran5", "libatomic1"]
 _OTHERS = ["filelock", "fsspec", "networkx", "sympy", "typing-extensions", "setuptools", "gguf", "httpx", "pytest"]
-_PLATFORMS = [f"manylinux_2_{minor}_aarch64" for minor in (28, 27, 26, 24, 17)] + ["manylinux2014_aarch64"]
+_PLATFORMS = [f"manylinux_2_{minor}_aarch64" for minor in range(36, 16, -1)] + ["manylinux2014_aarch64"]
+"""Those of the glibc of Debian 12 and of each one before it: pip takes no wheel of a platform that it is not told."""
 
 
 def absence() -> str | None:

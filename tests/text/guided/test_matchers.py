@@ -111,6 +111,18 @@ def test_the_tokens_that_are_settled_are_those_of_the_mask(form):
     assert num_forced or form != FORCING
 
 
+def test_sequences_that_have_ended_are_forgotten():
+    """1024 of them, each with a grammar of its own, held 550 MB."""
+    matchers, rng, guide = new_matchers(), random.Random(3), guide_of(regex="[a-f]{9}")
+    tokens, allowed_ids = walk(matchers, guide, rng, 4, seq_id=0)
+    for seq_id in range(1, 100):  # one after the other, beside one that goes on
+        matchers.step += 1
+        allowed(matchers, [guided(100, guide, []), guided(seq_id, guide, tokens)])
+        assert matchers._places.keys() >= {100, seq_id} and len(matchers._places) <= module._IDLE_STEPS + 2
+    again = allowed(matchers, [guided(0, guide, tokens[:3])])[0]
+    assert np.flatnonzero(again).tolist() == allowed_ids[3]
+
+
 def test_bounded_caches_change_nothing(monkeypatch):
     monkeypatch.setattr(module, "_MAX_SEQUENCES", 2)
     monkeypatch.setattr(module, "_MAX_GRAMMARS", 2)

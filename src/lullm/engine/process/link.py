@@ -52,7 +52,7 @@ class EngineLink:
         hear: receives sleeps and wake-ups, for their observers.
 
     Attributes:
-        status: the latest that the process has sent.
+        status: the latest that the process has sent; once it has ended, without requests and without a next sleep.
     """
 
     def __init__(self, process: EngineProcess, status: Status, text_of: TextOf, hear: Callable[[SleepEvent], None]):
@@ -295,6 +295,8 @@ class EngineLink:
         if self._error is not None:
             return
         self._error = error
+        # A dead server answers scrapes for some seconds more: no autoscaler shall see requests that have failed.
+        self.status = msgspec.structs.replace(self.status, stats=self.status.stats.without_requests(), rung=None)
         self._detach()
         for _, stream in self._requests.values():
             stream.fail(error)

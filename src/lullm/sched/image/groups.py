@@ -61,7 +61,7 @@ def take_groups(scheduler: Scheduler) -> list[tuple[SequenceGroup, GroupImage]]:
 
 def find_room(scheduler: Scheduler, returning: Seq[Returning], blocks: BlockSpaceImage) -> Room:
     """Who keeps blocks: groups in order, while blocks, sequences and places of adapters last; the others are computed
-    again.
+    again. Once a running group finds no room, none behind it runs.
 
     Then come findable blocks, those used last first. `scheduler`: has no group.
 
@@ -72,6 +72,7 @@ def find_room(scheduler: Scheduler, returning: Seq[Returning], blocks: BlockSpac
     kept: set[int] = set()
     device, host = _Pool(blocks.device, space.num_blocks), _Pool(blocks.host, space.num_host_blocks)
     adapters: set[int] = set()
+    is_full = False  # none runs behind one that waits for blocks: it could take them for long (`Scheduler`)
     for number in scheduler.order.sorted([each.group.request for each in returning]):
         each = returning[number]
         group, is_running = each.group, each.image.place == "running"
@@ -82,14 +83,15 @@ def find_room(scheduler: Scheduler, returning: Seq[Returning], blocks: BlockSpac
             )
         if each.image.place != "waiting":
             _check_tables(scheduler, each, known)
-            fits = not is_running or group.num_seqs <= num_left
             used = adapters | {group.adapter} - {NO_ADAPTER}
-            fits = fits and len(used) <= scheduler.waiting.num_places
+            has_place = len(used) <= scheduler.waiting.num_places
+            fits = has_place and (not is_running or not is_full and group.num_seqs <= num_left)
             if fits and (device if is_running else host).take(_block_ids(each.image.tables)):
                 kept.add(number)
                 adapters = used
                 num_left -= group.num_seqs if is_running else 0
                 continue
+            is_full |= is_running and has_place
         required = space.num_required_blocks(group)
         if required > space.num_blocks < blocks.num_blocks:
             raise HibernationError(

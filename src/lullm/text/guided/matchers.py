@@ -27,6 +27,8 @@ logger = get_logger(__name__)
 
 _MAX_GRAMMARS = 64
 _MAX_SEQUENCES = 1024
+_IDLE_STEPS = 16
+"""A sequence that so many steps did not have has ended, or was preempted and has many tokens to compute again."""
 _MAX_LEXER_STATES = 20_000
 """1 to 2 kB each; the library's own limit is 250,000."""
 _MAX_GRAMMAR_SIZE = 100_000
@@ -49,11 +51,12 @@ class Guided(NamedTuple):
 
 @dataclass(slots=True)
 class _Place:
-    """A matcher, and the tokens that it has consumed."""
+    """A matcher, the tokens that it has consumed, and the step that asked for it last."""
 
     guide: Guide
     matcher: "LLMatcher"
     token_ids: PackedInts = b""
+    step: int = 0
 
 
 def unpacked(bits: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
@@ -67,9 +70,14 @@ class Matchers:
     Args:
         tokenizer_json: gives the text of a tokenizer.json; called at the first use.
         vocab_size: V, the width of the logits.
+
+    Attributes:
+        step: the caller counts its steps here. Sequences that some steps did not have are forgotten: their matchers
+            hold what was made of their grammars, half a megabyte of a large schema.
     """
 
     def __init__(self, tokenizer_json: Callable[[], str], vocab_size: int) -> None:
+        self.step = 0
         self._tokenizer_json = tokenizer_json
         self._vocab_size = vocab_size
         self._num_ids = vocab_size
@@ -136,7 +144,7 @@ class Matchers:
         token_ids = sequence.output_token_ids
         place = None if is_again else self._places.pop(sequence.seq_id, None)
         if place is not None and place.token_ids == token_ids and place.guide == sequence.guide:
-            self._places[sequence.seq_id] = place
+            self._keep(sequence.seq_id, place)
             return place
         if place is not None:
             num_common = _num_common(place.token_ids, token_ids)
@@ -153,10 +161,15 @@ class Matchers:
             logger.debug("sequence %d left its grammar: %s", sequence.seq_id, place.matcher.get_error())
         place.token_ids = token_ids
         if not is_again:
-            self._places[sequence.seq_id] = place
-            if len(self._places) > _MAX_SEQUENCES:
-                self._places.popitem(last=False)
+            self._keep(sequence.seq_id, place)
         return place
+
+    def _keep(self, seq_id: int, place: _Place) -> None:
+        """Keep a place, which is not kept yet, and forget the oldest ones."""
+        place.step = self.step
+        self._places[seq_id] = place
+        while len(self._places) > _MAX_SEQUENCES or next(iter(self._places.values())).step < self.step - _IDLE_STEPS:
+            self._places.popitem(last=False)
 
     def _fresh_matcher(self, guide: Guide) -> "LLMatcher":
         """A matcher at the grammar's start, to be copied."""

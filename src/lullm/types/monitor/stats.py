@@ -1,6 +1,6 @@
 """EngineStats: a snapshot of an engine's gauges and counters, as plain numbers."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 GAP_BOUNDS_S = (
     *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
@@ -63,6 +63,19 @@ class EngineStats:
     finished_total: dict[str, int] = field(default_factory=dict)
     token_gaps: TokenGaps = TokenGaps()
     expert_balance: float | None = None
+
+    def without_requests(self) -> "EngineStats":
+        """Of an engine that has ended: gauges of requests are 0, counters stay."""
+        return replace(
+            self,
+            num_running=0,
+            num_running_prompt_tokens=0,
+            num_waiting=0,
+            num_swapped=0,
+            num_waiting_for_adapter=0,
+            num_used_blocks=0,
+            num_used_host_blocks=0,
+        )
 
     @property
     def num_preemptions(self) -> int:
