@@ -46,6 +46,19 @@ def host_stages_of(llm: LLM) -> dict[str, tuple[Any, str]]:
     }
 
 
+def compiled_launch_of(kernel: Any, num_programs: int, arguments: tuple[Any, ...]) -> Callable[[], None]:
+    """The last part of a launch of a kernel that has run: what lullm's launcher (`ops/triton/launch.py`) calls."""
+    import triton
+
+    compiled = [found for found in kernel._compiled.values() if found]
+    if not compiled:  # interpreted
+        return lambda: None
+    run, function, metadata, own = compiled[-1]
+    _, values = kernel._bind(*arguments)
+    stream = triton.runtime.driver.active.get_current_stream(0)
+    return lambda: run(num_programs, 1, 1, stream, function, metadata, None, None, None, *values, *own)
+
+
 @contextlib.contextmanager
 def timed_parts() -> Iterator[dict[str, float]]:
     """Seconds that a sleep or a wake-up spends on memory: mapping, unmapping, and pinned memory. The rest is copying.

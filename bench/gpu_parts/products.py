@@ -4,11 +4,7 @@ Own products of one and two rows stand beside it (`ops/triton/product/few_rows.p
 others.
 """
 
-import os
-import time
-from collections.abc import Callable
 from dataclasses import astuple
-from unittest import mock
 
 from gpu_kernels import GPU_SHAPES, median_s, replayed_s
 
@@ -17,10 +13,6 @@ from gpu_parts.line import Lines
 ROWS = (1, 2, 4, 8, 32)
 MAX_WEIGHTS = 8
 MAX_TILES: int | None = None
-NUM_ENQUEUED = 200
-SIZE = 1024
-BUSY_CYCLES = 40_000_000
-"""About 20 ms."""
 
 
 def matrices(shape: str) -> dict[str, tuple[int, int]]:
@@ -69,45 +61,3 @@ def run(lines: Lines) -> None:
         one = torch.zeros(1, device="cuda")
         figures["empty_node_us"] = 1e6 * replayed_s(lambda: one.add_(1.0))
         figures["small_copy_us"] = 1e6 * median_s(lambda: one.add_(1.0))
-        figures |= host_figures()
-
-
-def host_figures() -> dict[str, float]:
-    """Microseconds in which the host enqueues an operation, alone and behind work of the device.
-
-    Eager steps of an H200 took the sum of the host's and the device's time, as if a launch waited for what is enqueued
-    before it.
-    """
-    import torch
-
-    from lullm.ops.triton import overlap
-    from lullm.ops.triton.product import few_rows
-
-    x, weight = (torch.randn(n, SIZE, device="cuda", dtype=torch.bfloat16) for n in (1, SIZE))
-
-    def own() -> None:
-        few_rows.product(x, weight, None)
-
-    found = {"torch": enqueued_us(lambda: x.add_(1.0)), "own": enqueued_us(own)}
-    with mock.patch.dict(os.environ, {overlap.VARIABLE: "0"}):
-        overlap._options.cache_clear()
-        found["own_without_overlap"] = enqueued_us(own)
-    overlap._options.cache_clear()
-    found |= {"torch_behind_work": enqueued_us(lambda: x.add_(1.0), BUSY_CYCLES)}
-    found |= {"own_behind_work": enqueued_us(own, BUSY_CYCLES)}
-    return {f"enqueue_{name}_us": us for name, us in found.items()}
-
-
-def enqueued_us(work: Callable[[], object], busy_cycles: int = 0) -> float:
-    import torch
-
-    work()
-    torch.cuda.synchronize()
-    if busy_cycles:
-        torch.cuda._sleep(busy_cycles)
-    started = time.perf_counter()
-    for _ in range(NUM_ENQUEUED):
-        work()
-    seconds = time.perf_counter() - started
-    torch.cuda.synchronize()
-    return 1e6 * seconds / NUM_ENQUEUED
