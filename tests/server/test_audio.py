@@ -121,14 +121,12 @@ def test_stereo_of_another_rate(running):
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
-        ({"response_format": "srt"}, "response_format", "timestamps"),
-        ({"response_format": "verbose_json"}, "response_format", "timestamps"),
         ({"response_format": "xml"}, "response_format", "Input should be"),
         ({"language": "zz"}, "language", "not one of de, en"),
         ({"temperature": "warm"}, "temperature", "number"),
         ({"temperature": "-1"}, "temperature", "temperature"),
         ({"max_completion_tokens": "0"}, "max_completion_tokens", "greater than or equal to 1"),
-        ({"timestamp_granularities[]": "word"}, "timestamp_granularities", "not supported"),
+        ({"include[]": "logprobs"}, "include", "not supported"),
         ({"files": {"other": ("a", b"b")}}, "file", "required"),
         ({"files": {"file": ("a.wav", b"RIFF0000WAVE")}}, "file", "damaged"),
         ({"files": {"file": ("a.wav", b"")}}, "file", "no WAV file"),

@@ -1,3 +1,3 @@
 """Sounds: from a file's bytes to samples (`source`, `wave`), at another rate (`resampling`), to the `features` that an
-encoder reads. `windows`: a long sound in pieces.
+encoder reads. `windows`: a long sound in pieces. `transcript`: what was said in it, and when.
 """

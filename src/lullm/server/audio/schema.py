@@ -14,16 +14,17 @@ Sound = Annotated[bytes, WithJsonSchema({"type": "string", "format": "binary"})]
 _NUMBERS = frozenset(
     {"temperature", "stream", "seed", "max_completion_tokens", "top_p", "top_k", "min_p", "repetition_penalty"}
     | {"priority", "frequency_penalty", "presence_penalty", "use_beam_search"}
+    | {"no_speech_threshold", "logprob_threshold", "compression_ratio_threshold"}
 )
 """Fields whose text is read as JSON."""
+_LISTS = ("timestamp_granularities",)
+"""Fields that some clients write without the `[]` of a list."""
 
 
 class TranslationBody(QueuedBody):
     """POST /v1/audio/translations. None: not given."""
 
     missing: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "timestamp_granularities[]": (None, []),
-        "timestamp_granularities": (None, []),
         "include[]": (None, []),
         "chunking_strategy": (None, "auto"),
         "known_speaker_names[]": (None, []),
@@ -35,6 +36,7 @@ class TranslationBody(QueuedBody):
     language: str | None = None
     prompt: str | None = None
     response_format: Literal["json", "text", "verbose_json", "srt", "vtt"] | None = None
+    timestamp_granularities: list[str] | None = Field(None, alias="timestamp_granularities[]")
     temperature: float | None = None
     stream: bool | None = None
     # vLLM's extensions
@@ -46,6 +48,10 @@ class TranslationBody(QueuedBody):
     repetition_penalty: float | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
+    # lullm's
+    no_speech_threshold: float | None = None
+    logprob_threshold: float | None = None
+    compression_ratio_threshold: float | None = None
 
 
 class TranscriptionBody(TranslationBody):
@@ -65,8 +71,8 @@ def form_fields(content_type: str, body: bytes) -> dict[str, Any]:
             text = part.value.decode()
         except UnicodeDecodeError:
             raise ApiError(400, f"the field {part.name} is no text", param=part.name, code="invalid_form") from None
-        if part.name.endswith("[]"):
-            fields.setdefault(part.name, []).append(text)
+        if part.name.endswith("[]") or part.name in _LISTS:
+            fields.setdefault(part.name.removesuffix("[]") + "[]", []).append(text)
         else:
             fields[part.name] = _value(part.name, text)
     return fields

@@ -1,7 +1,7 @@
 """POST /v1/audio/transcriptions and /v1/audio/translations: a file with a sound, whole; its text back.
 
 A long sound is cut where it is quiet (`lullm.audio.windows`). The pieces are requests of their own, whose texts are
-joined.
+joined. With times, its windows follow one another as the model says (`lullm.audio.transcript.course`).
 """
 
 from dataclasses import dataclass, field
@@ -13,26 +13,32 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from lullm.audio.features import HOP, SAMPLING_RATE
 from lullm.audio.source import decoded
+from lullm.audio.transcript.course import Thresholds, heard, language_in, segments_in
+from lullm.audio.transcript.form import TIMED, subtitles, verbose
+from lullm.audio.transcript.words import Words
 from lullm.audio.windows import windows
 from lullm.errors import ConfigError, InvalidRequestError
+from lullm.server.audio.asking import Asker
 from lullm.server.audio.schema import TranscriptionBody, TranslationBody, form_fields
 from lullm.server.audio.text_stream import TextStream
-from lullm.server.audio.words import Words
 from lullm.server.context import ServerContext, off_loop
 from lullm.server.error import ApiError
-from lullm.server.gate.request_log import begun, log_prompts
+from lullm.server.gate.request_log import RECORD, begun, log_prompts
 from lullm.server.openai.event_stream import EventStream
 from lullm.server.openai.generation import Generation, prepare_all, public_id
 from lullm.server.openai.schema import CompletionBody
 from lullm.server.openai.validation import check_priority, keep_alive_s, sampling_params
 from lullm.server.sse import until_disconnect
-from lullm.types.request import Prompt
-from lullm.types.sampling_params import SamplingParams
+from lullm.types.sampling_params import OutputKind
 
-_UNTIMED = ("verbose_json", "srt", "vtt")
 _DRAWN = (
     "temperature", "seed", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty",
 )  # fmt: skip
+_THRESHOLDS = {
+    "no_speech_threshold": "no_speech",
+    "logprob_threshold": "logprob",
+    "compression_ratio_threshold": "compression_ratio",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,7 @@ class Transcription:
         content_type = request.headers.get("content-type", "")
         body = await self.context.read(self.body_type, request, lambda raw: form_fields(content_type, raw))
         context = self.context.of(body.model)
-        words = self._checked(context, body)
+        words, language = self._checked(context, body)
         try:
             samples, rate = await off_loop(request, lambda: decoded(body.file))
         except (InvalidRequestError, ConfigError) as error:
@@ -58,8 +64,13 @@ class Transcription:
         context.queue.check()
         answer_id = public_id("trsc", request.headers)
         timeout_s = self.context.options.request_timeout_s
-        work = self._begun(context, words, body, answer_id, (samples, rate))
-        generation = await until_disconnect(request.receive, work, timeout_s)
+        work = _Work(context, words, body, answer_id, self.task, language)
+        usage = {"type": "duration", "seconds": -(-(len(samples) / rate) // 1)}
+        if body.response_format in TIMED:
+            timed = work.with_times((samples, rate), request)
+            found = await until_disconnect(request.receive, timed, timeout_s)
+            return PlainTextResponse(found) if isinstance(found, str) else JSONResponse({**found, "usage": usage})
+        generation = await until_disconnect(request.receive, work.begun((samples, rate)), timeout_s)
         generation.record = begun(request, generation.id, generation.logged_usage)
         log_prompts(generation.requests, context.options)
         if body.stream:
@@ -67,72 +78,113 @@ class Transcription:
         text = await until_disconnect(request.receive, _whole(generation), timeout_s)
         if body.response_format == "text":
             return PlainTextResponse(text + "\n")
-        seconds = len(samples) / rate
-        return JSONResponse({"text": text, "usage": {"type": "duration", "seconds": -(-seconds // 1)}})
+        return JSONResponse({"text": text, "usage": usage})
 
-    def _checked(self, context: ServerContext, body: TranslationBody) -> Words:
-        """The words of the model's prompts. Raises ApiError 400: the model, or this server, lacks what is asked for."""
-        encoder = context.engine.model_config.encoder
+    def _checked(self, context: ServerContext, body: TranslationBody) -> tuple[Words, str | None]:
+        """The words of the model's prompts, and the language. Raises ApiError 400, InvalidRequestError: the model, or
+        this server, lacks what is asked for.
+        """
+        encoder, config = context.engine.model_config.encoder, context.engine.config
         if encoder is None or encoder.reads != "audio":
             text = f"the model {context.model_name!r} does not hear; serve a Whisper (docs/audio.md)"
             raise ApiError(400, text, param="model", code="no_sound")
-        if body.response_format in _UNTIMED:
-            text = f"response_format {body.response_format} needs timestamps, which are not there yet; take json, text"
-            raise ApiError(400, text, param="response_format", code="unsupported_field")
+        has_times = body.response_format in TIMED
+        _check_times(body, has_times, config.logprobs_mode == "raw_logprobs")
         if context not in self._words:
-            self._words[context] = Words(context.engine)
-        self._words[context].check(self.task, body.language)
-        return self._words[context]
+            vocab_size = context.engine.model_config.vocab_size
+            self._words[context] = Words(context.engine.tokenizer, vocab_size, config.max_model_len)
+        words = self._words[context]
+        return words, words.check(self.task, body.language, has_times)
 
-    async def _begun(
-        self,
-        context: ServerContext,
-        words: Words,
-        body: TranslationBody,
-        answer_id: str,
-        sound: tuple[np.ndarray, int],
-    ) -> Generation:
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The work on one file. `language`: its code, None: it has to be heard."""
+
+    context: ServerContext
+    words: Words
+    body: TranslationBody
+    id: str
+    task: str
+    language: str | None
+
+    async def begun(self, sound: tuple[np.ndarray, int]) -> Generation:
         """The engine's requests: one for each piece of the sound. Raises ApiError, InvalidRequestError."""
-        encoder, (samples, rate) = context.engine.model_config.encoder, sound
-        assert encoder is not None, "checked"
-        pieces = windows(samples, rate, encoder.num_frames * HOP / SAMPLING_RATE)
-        language = body.language
-        if language is None and not words.is_english:
-            language = await self._language(context, words, answer_id, (pieces[0], rate))
-        ids = words.prompt(self.task, language or "en", body.prompt)
-        prompts: list[Prompt] = [_heard(ids, (piece, rate)) for piece in pieces]
-        return await self._prepared(context, body, answer_id, prompts, len(ids))
+        (samples, rate), engine = sound, self.context.engine
+        pieces = windows(samples, rate, self._window_s)
+        asker = Asker(self.context, self.id, check_priority(self.body, engine), None)
+        language = await self._spoken(asker, (pieces[0], rate))
+        ids = self.words.prompt(self.task, language, self.body.prompt)
+        asked = self._asked(len(ids))
+        params, keep_alive = sampling_params(asked, engine), keep_alive_s(self.body)
+        prompts = [heard(ids, (piece, rate)) for piece in pieces]
+        requests = await prepare_all(engine, self.id, prompts, params, check_priority(self.body, engine))
+        return Generation(self.context, self.id, asked, requests, keep_alive)
 
-    async def _prepared(
-        self, context: ServerContext, body: TranslationBody, answer_id: str, prompts: list[Prompt], prompt_len: int
-    ) -> Generation:
-        """Raises ApiError, InvalidRequestError: a field is out of range."""
-        engine, room = context.engine, context.engine.config.max_model_len - prompt_len
+    async def with_times(self, sound: tuple[np.ndarray, int], request: Request) -> str | dict[str, Any]:
+        """The answer with times: text, or the fields of JSON. Raises ApiError, InvalidRequestError."""
+        (samples, rate), engine, body = sound, self.context.engine, self.body
+        keep_alive = keep_alive_s(body)
+        asker = Asker(self.context, self.id, check_priority(body, engine), keep_alive, request.scope[RECORD])
+        language = await self._spoken(asker, (samples[: int(self._window_s * rate)], rate))
+        ids = self.words.prompt(self.task, language, body.prompt, has_times=True)
+        params = sampling_params(self._asked(len(ids)), engine)
+        params = params.replace(timestamps=True, logprobs=0, output_kind=OutputKind.FINAL_ONLY)
+        given = {own: value for name, own in _THRESHOLDS.items() if (value := getattr(body, name)) is not None}
+        course = segments_in(self.words, sound, self._window_s, ids, params, Thresholds(**given))
+        segments = await asker.result(course)
+        if body.response_format != "verbose_json":
+            return subtitles(str(body.response_format), segments)
+        return verbose(self.task, language, len(samples) / rate, segments)
+
+    async def _spoken(self, asker: Asker, window: tuple[np.ndarray, int]) -> str:
+        if self.language is not None:
+            return self.language
+        found: str = await asker.result(language_in(self.words, window))
+        return found
+
+    @property
+    def _window_s(self) -> float:
+        encoder = self.context.engine.model_config.encoder
+        assert encoder is not None, "checked"
+        return encoder.num_frames * HOP / SAMPLING_RATE
+
+    def _asked(self, prompt_len: int) -> CompletionBody:
+        """The form's wishes as OpenAI's body for one piece. Raises ApiError: a field is out of range."""
+        body, room = self.body, self.context.engine.config.max_model_len - prompt_len
         given: dict[str, Any] = {name: value for name in _DRAWN if (value := getattr(body, name)) is not None}
         most = room if body.max_completion_tokens is None else min(body.max_completion_tokens, room)
-        asked = CompletionBody(
+        return CompletionBody(
             prompt=[0],
             max_tokens=max(most, 1),
             priority=body.priority,
             stream=body.stream,
             **{"temperature": 0.0} | given,
         )
-        params = sampling_params(asked, engine)
-        priority, keep_alive = check_priority(body, engine), keep_alive_s(body)
-        requests = await prepare_all(engine, answer_id, prompts, params, priority)
-        return Generation(context, answer_id, asked, requests, keep_alive)
 
-    async def _language(
-        self, context: ServerContext, words: Words, answer_id: str, sound: tuple[np.ndarray, int]
-    ) -> str:
-        """The language of the beginning of a sound: the model's most likely one."""
-        params = SamplingParams(
-            temperature=0.0, max_tokens=1, allowed_token_ids=words.language_ids, skip_special_tokens=False
-        )
-        requests = await prepare_all(context.engine, answer_id, [_heard(words.start(), sound)], params, 0)
-        asked = CompletionBody(prompt=[0])
-        [found] = [output async for _, output in Generation(context, answer_id, asked, requests).last_outputs()]
-        return words.language_of(found.outputs[0].token_ids[0])
+
+def _check_times(body: TranslationBody, has_times: bool, has_raw_logprobs: bool) -> None:
+    """Raises ApiError 400: fields contradict each other."""
+
+    def refuse(param: str, text: str) -> None:
+        raise ApiError(400, text, param=param, code="unsupported_field")
+
+    kinds = body.timestamp_granularities or []
+    if unknown := [kind for kind in kinds if kind not in ("segment", "word")]:
+        refuse("timestamp_granularities[]", f"timestamp_granularities is segment, not {unknown[0]!r}")
+    if "word" in kinds:
+        refuse("timestamp_granularities[]", "times of single words are not there; take segment")
+    if kinds and body.response_format != "verbose_json":
+        refuse("timestamp_granularities[]", "timestamp_granularities needs response_format=verbose_json")
+    if not has_times:
+        for name in _THRESHOLDS:
+            if getattr(body, name) is not None:
+                refuse(name, f"{name} is for answers with times: response_format {', '.join(TIMED)}")
+        return
+    if body.stream:
+        refuse("stream", f"response_format {body.response_format} cannot be streamed; take json or text")
+    if not has_raw_logprobs:
+        refuse("response_format", "times need the model's own log-probabilities: --logprobs-mode raw_logprobs")
 
 
 async def _whole(generation: Generation) -> str:
@@ -141,10 +193,6 @@ async def _whole(generation: Generation) -> str:
     async for number, output in generation.last_outputs():
         texts[number] = output.outputs[0].text
     return "".join(texts).strip()
-
-
-def _heard(token_ids: list[int], sound: tuple[np.ndarray, int]) -> Prompt:
-    return {"prompt_token_ids": token_ids, "multi_modal_data": {"audio": sound}}
 
 
 def transcriptions(context: ServerContext) -> Transcription:

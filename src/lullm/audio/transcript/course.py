@@ -1,0 +1,139 @@
+"""The work on a sound as questions to a model: no engine is known here, so a server and a command run the same.
+
+A `Course` yields questions and is sent their outputs, in order; it returns what it has found.
+"""
+
+import math
+import zlib
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from lullm.audio.features import HOP, SAMPLING_RATE
+from lullm.audio.transcript.segment import FRAMES_PER_TIME, TIME_STEP_S, Segment, cut
+from lullm.audio.transcript.words import Words
+from lullm.types.outputs import CompletionOutput, RequestOutput
+from lullm.types.request import Prompt
+from lullm.types.sampling_params import OutputKind, SamplingParams
+
+T = TypeVar("T")
+Sound = tuple[np.ndarray, int]
+"""(samples `[N]` float32 of one channel, samples per second)"""
+Question = tuple[Prompt, SamplingParams]
+Course = Generator[list[Question], list[RequestOutput], T]
+
+_FRAME_S = HOP / SAMPLING_RATE
+_STEP = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When an output is doubted, with the names and values of Whisper's paper (section 4.5).
+
+    Args:
+        compression_ratio: of the text, above which it repeats itself.
+        logprob: mean log-probability of the tokens, below which it is guessed.
+        no_speech: probability of silence, above which a guessed text is none at all.
+    """
+
+    compression_ratio: float = 2.4
+    logprob: float = -1.0
+    no_speech: float = 0.6
+
+
+def heard(token_ids: list[int], sound: Sound) -> Prompt:
+    """The prompt of one window."""
+    return {"prompt_token_ids": token_ids, "multi_modal_data": {"audio": sound}}
+
+
+def language_in(words: Words, sound: Sound) -> Course[str]:
+    """The language of one window, by its code: the model's most likely one."""
+    params = SamplingParams(
+        temperature=0.0,
+        max_tokens=1,
+        allowed_token_ids=words.language_ids,
+        skip_special_tokens=False,
+        output_kind=OutputKind.FINAL_ONLY,
+    )
+    [output] = yield [(heard(words.start(), sound), params)]
+    return words.language_of(output.outputs[0].token_ids[0])
+
+
+def segments_in(
+    words: Words, sound: Sound, window_s: float, prompt: list[int], params: SamplingParams, thresholds: Thresholds
+) -> Course[list[Segment]]:
+    """What was said in a sound of any length, and when. A window begins where the last segment of the one before ended.
+
+    An output that is doubted is made again at higher temperatures, if `params` is greedy.
+
+    Args:
+        prompt: of each window; see `Words.prompt`.
+        params: of its draws, with timestamps and log-probabilities.
+    """
+    samples, rate = sound
+    frames_of_window, found, seek = round(window_s / _FRAME_S), list[Segment](), 0
+    while (first := round(seek * _FRAME_S * rate)) < len(samples):
+        window = samples[first : first + int(window_s * rate)]
+        num_frames = min(frames_of_window, math.ceil(len(window) / rate / _FRAME_S))
+        taken = yield from _taken(words, (window, rate), prompt, params, thresholds)
+        if taken is None:
+            seek += num_frames
+            continue
+        token_ids = [token_id for token_id in taken.completion.token_ids if token_id != words.end_id]
+        spans, moved = cut(token_ids, words.first_time, -(-num_frames // FRAMES_PER_TIME))
+        for span in spans:
+            text = words.text(span.token_ids)
+            if text.strip() and span.end > span.start:
+                start_s, end_s = (seek * _FRAME_S + steps * TIME_STEP_S for steps in (span.start, span.end))
+                found.append(Segment(seek, start_s, end_s, text, span.token_ids, *taken.figures))
+        seek += moved * FRAMES_PER_TIME
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """The output of one window. `figures`: the last fields of its segments."""
+
+    completion: CompletionOutput
+    figures: tuple[float, float, float, float]
+
+
+def _taken(
+    words: Words, sound: Sound, prompt: list[int], params: SamplingParams, thresholds: Thresholds
+) -> Course[_Taken | None]:
+    """The output of a window; None: nobody speaks in it."""
+    silence = SamplingParams(
+        temperature=0.0,
+        max_tokens=1,
+        allowed_token_ids=[words.silence_id],
+        logprobs=0,
+        output_kind=OutputKind.FINAL_ONLY,
+    )
+    asked: list[Question] = [(heard(words.silence_prompt(prompt), sound), silence)]
+    ladder = [step * _STEP for step in range(6)] if params.is_greedy else [params.temperature]
+    no_speech, taken = 0.0, None
+    for temperature in ladder:
+        outputs = yield [*asked, (heard(prompt, sound), params.replace(temperature=temperature))]
+        if asked:
+            no_speech, asked = math.exp(_total(outputs[0].outputs[0])), []
+        completion = outputs[-1].outputs[0]
+        ratio = _compression_ratio(words.text(list(completion.token_ids)).strip())
+        mean = _total(completion) / max(len(completion.token_ids), 1)
+        taken = _Taken(completion, (round(temperature, 1), mean, ratio, no_speech))
+        if mean < thresholds.logprob and no_speech > thresholds.no_speech:
+            return None
+        if mean >= thresholds.logprob and ratio <= thresholds.compression_ratio:
+            break
+    return taken
+
+
+def _total(completion: CompletionOutput) -> float:
+    assert completion.cumulative_logprob is not None, "the questions want log-probabilities"
+    return completion.cumulative_logprob
+
+
+def _compression_ratio(text: str) -> float:
+    data = text.encode()
+    return len(data) / len(zlib.compress(data))

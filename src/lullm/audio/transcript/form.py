@@ -1,0 +1,59 @@
+"""Transcripts as text: JSON with all figures, and subtitles (SRT, WebVTT)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lullm.audio.transcript.language import language_name
+from lullm.audio.transcript.segment import Segment
+
+TIMED = ("verbose_json", "srt", "vtt")
+"""The forms that say when."""
+
+
+def verbose(task: str, language: str, duration_s: float, segments: Sequence[Segment]) -> dict[str, Any]:
+    """OpenAI's `verbose_json`."""
+    return {
+        "task": task,
+        "language": language_name(language),
+        "duration": round(duration_s, 3),
+        "text": text_of(segments),
+        "segments": [_fields(number, segment) for number, segment in enumerate(segments)],
+    }
+
+
+def text_of(segments: Sequence[Segment]) -> str:
+    """The text alone."""
+    return "".join(segment.text for segment in segments).strip()
+
+
+def subtitles(kind: str, segments: Sequence[Segment]) -> str:
+    """`kind`: 'srt' or 'vtt'."""
+    is_vtt = kind == "vtt"
+    mark = "." if is_vtt else ","
+    blocks = []
+    for number, segment in enumerate(segments, 1):
+        head = "" if is_vtt else f"{number}\n"
+        words = segment.text.strip().replace("-->", "->")  # which would end the text
+        blocks.append(f"{head}{_clock(segment.start_s, mark)} --> {_clock(segment.end_s, mark)}\n{words}\n\n")
+    return "WEBVTT\n\n" * is_vtt + "".join(blocks)
+
+
+def _fields(number: int, segment: Segment) -> dict[str, Any]:
+    return {
+        "id": number,
+        "seek": segment.seek,
+        "start": round(segment.start_s, 2),
+        "end": round(segment.end_s, 2),
+        "text": segment.text,
+        "tokens": segment.token_ids,
+        "temperature": segment.temperature,
+        "avg_logprob": segment.avg_logprob,
+        "compression_ratio": segment.compression_ratio,
+        "no_speech_prob": segment.no_speech_prob,
+    }
+
+
+def _clock(seconds: float, mark: str) -> str:
+    milliseconds = round(seconds * 1000)
+    minutes, rest = divmod(milliseconds, 60_000)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest // 1000:02d}{mark}{rest % 1000:03d}"

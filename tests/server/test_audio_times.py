@@ -1,0 +1,137 @@
+"""Answers with times, as OpenAI's clients read them: transformers' outputs, window after window."""
+
+import numpy as np
+import pytest
+import torch
+from kit.audio.checkpoint import FIRST_TIME, TIMED_IDS, sound, write_timed_whisper
+from kit.audio.file import wav
+
+from lullm.audio.transcript.segment import cut
+from lullm.config.engine import EngineConfig
+from lullm.engine.async_llm_engine import AsyncLLMEngine
+
+OPTIONS = {"dtype": "float32", "max_model_len": 48, "block_size": 8, "kv_cache_memory_bytes": 8 << 20}
+RATE, LENGTH = 16_000, 20
+LONG = sound(3, 2.3)
+SURE = {"logprob_threshold": "-1000", "compression_ratio_threshold": "1000"}
+FIELDS = {"max_completion_tokens": str(LENGTH), "response_format": "verbose_json", **SURE}
+START = TIMED_IDS["startoftranscript"]
+
+
+@pytest.fixture(scope="module")
+def whisper(tmp_path_factory):
+    return write_timed_whisper(tmp_path_factory.mktemp("whisper"), 3, max_initial_timestamp_index=5)
+
+
+@pytest.fixture(scope="module")
+def running(whisper, start_for_module):
+    config = EngineConfig(model=str(whisper.folder), served_model_name="ears", **OPTIONS)
+    return start_for_module(AsyncLLMEngine(config))
+
+
+def file_of(samples):
+    return ("sound.wav", wav(samples, bits=32, is_float=True))
+
+
+def post(running, samples=LONG, path="transcriptions", **fields):
+    with running.http() as http:
+        return http.post(f"/v1/audio/{path}", files={"file": file_of(samples)}, data=fields)
+
+
+def golden(whisper, samples, **options):
+    """[(seek, start, end, tokens, mean log-probability, probability of silence)] of transformers' windows."""
+    found, seek = [], 0
+    while seek * 160 < len(samples):
+        window = samples[seek * 160 : seek * 160 + RATE]
+        tokens, total = whisper.timed(window, LENGTH, **options)
+        with torch.inference_mode():
+            given = {"input_features": whisper.features(window), "decoder_input_ids": torch.tensor([[START]])}
+            silence = float(whisper.model(**given).logits[0, 0].softmax(-1)[TIMED_IDS["nospeech"]])
+        said = [token for token in tokens if token != TIMED_IDS["endoftext"]]
+        spans, moved = cut(said, FIRST_TIME, -(-len(window) // 320))
+        for span in spans:
+            times = seek / 100 + span.start * 0.02, seek / 100 + span.end * 0.02
+            found.append((seek, *times, span.token_ids, total / len(tokens), silence))
+        seek += 2 * moved
+    return found
+
+
+def test_verbose_json(running, whisper):
+    answer = post(running, language="en", **FIELDS).json()
+    expected = [each for each in golden(whisper, LONG) if each[2] > each[1]]
+    assert len(expected) > 3 and len({each[0] for each in expected}) > 2, "several windows"
+    assert [each["tokens"] for each in answer["segments"]] == [each[3] for each in expected]
+    for segment, (seek, start, end, _, mean, silence) in zip(answer["segments"], expected, strict=True):
+        assert segment["seek"] == seek and segment["temperature"] == 0.0 and segment["compression_ratio"] > 0
+        assert (segment["start"], segment["end"]) == (pytest.approx(start, abs=1e-6), pytest.approx(end, abs=1e-6))
+        assert segment["avg_logprob"] == pytest.approx(mean, abs=1e-4)
+        assert segment["no_speech_prob"] == pytest.approx(silence, rel=1e-3)
+    assert answer["text"] == "".join(segment["text"] for segment in answer["segments"]).strip()
+    assert (answer["task"], answer["language"], answer["duration"]) == ("transcribe", "english", 2.3)
+    assert answer["usage"] == {"type": "duration", "seconds": 3.0}
+
+
+def test_openais_client_and_the_language_that_is_heard(running, whisper):
+    short = sound(1, 0.9)
+    heard = int(
+        whisper.model.detect_language(whisper.features(short), generation_config=whisper.model.generation_config)
+    )
+    code, name = {TIMED_IDS[c]: (c, n) for c, n in (("en", "english"), ("de", "german"), ("fr", "french"))}[heard]
+    with running.openai() as client:
+        answer = client.audio.transcriptions.create(
+            model="ears",
+            file=file_of(short),
+            response_format="verbose_json",
+            timestamp_granularities=["segment"],
+            extra_body={"max_completion_tokens": LENGTH, **SURE},
+        )
+    assert answer.language == name and answer.duration == 0.9
+    assert [list(each.tokens) for each in answer.segments] == [
+        each[3] for each in golden(whisper, short, language=code)
+    ]
+    translated = post(running, short, "translations", **FIELDS).json()
+    expected = golden(whisper, short, language=code, task="translate")
+    assert translated["task"] == "translate"
+    assert [each["tokens"] for each in translated["segments"]] == [each[3] for each in expected]
+
+
+def test_subtitles(running):
+    fields = FIELDS | {"language": "English"}
+    segments = post(running, **fields).json()["segments"]
+    srt, vtt = (post(running, **fields | {"response_format": kind}) for kind in ("srt", "vtt"))
+    assert srt.headers["content-type"].startswith("text/plain") and vtt.text.startswith("WEBVTT\n\n")
+    assert srt.text.count(" --> ") == vtt.text.count(" --> ") == len(segments)
+    assert srt.text.startswith("1\n00:00:00,") and segments[0]["text"].strip() in srt.text
+
+
+def test_doubts(running):
+    """Noise of a random model: it is made again, hotter; with a low bound for silence it is none at all."""
+    fields = {"language": "en", "response_format": "verbose_json", "max_completion_tokens": "8", "seed": "1"}
+    hot = post(running, sound(1, 0.9), **fields).json()["segments"]
+    assert all(each["temperature"] > 0 for each in hot)
+    silent = post(running, sound(1, 0.9), no_speech_threshold="0", logprob_threshold="100", **fields).json()
+    assert silent["segments"] == [] and silent["text"] == ""
+    warm = post(running, sound(1, 0.9), temperature="0.3", **fields).json()["segments"]
+    assert {each["temperature"] for each in warm} <= {0.3}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        ({"timestamp_granularities[]": "word"}, "timestamp_granularities[]", "single words"),
+        ({"timestamp_granularities[]": "line"}, "timestamp_granularities[]", "is segment"),
+        (
+            {"timestamp_granularities": "segment", "response_format": "json"},
+            "timestamp_granularities[]",
+            "verbose_json",
+        ),
+        ({"stream": "true"}, "stream", "cannot be streamed"),
+        ({"response_format": "text", "no_speech_threshold": "0.5"}, "no_speech_threshold", "with times"),
+        ({"logprob_threshold": "low"}, "logprob_threshold", "number"),
+    ],
+    ids=str,
+)
+def test_what_is_refused(running, fields, param, words):
+    error = post(running, np.zeros(100, np.float32), **{"response_format": "verbose_json"} | fields)
+    assert error.status_code == 400 and error.json()["error"]["param"] == param
+    assert words in error.json()["error"]["message"]
