@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lullm.config.model import ModelConfig
-from lullm.config.vision.vision import MLPConnector, PoolConnector, ShuffleConnector
+from lullm.config.vision.vision import MergeConnector, MLPConnector, PoolConnector, ShuffleConnector
 
 TEXT = {
     "model_type": "llama", "vocab_size": 32064, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
@@ -147,6 +147,32 @@ GEMMA3_PICTURES = {
     "rescale_factor": 0.00392156862745098, "size": {"height": 896, "width": 896},
 }  # fmt: skip
 
+PIXTRAL_TOWER = {
+    "head_dim": 64, "hidden_act": "silu", "hidden_size": 1024, "image_size": 1024, "intermediate_size": 4096,
+    "is_composition": True, "model_type": "pixtral", "num_attention_heads": 16, "num_hidden_layers": 24,
+    "patch_size": 16, "rope_theta": 10000.0, "tie_word_embeddings": False,
+}  # fmt: skip
+PIXTRAL = {
+    "architectures": ["LlavaForConditionalGeneration"], "ignore_index": -100, "image_seq_length": 1,
+    "image_token_index": 10, "model_type": "llava", "projector_hidden_act": "gelu",
+    "text_config": TEXT | {"model_type": "mistral", "sliding_window": None}, "vision_config": PIXTRAL_TOWER,
+    "vision_feature_layer": -1, "vision_feature_select_strategy": "full",
+}  # fmt: skip
+PIXTRAL_PICTURES = {
+    "do_convert_rgb": True, "do_normalize": True, "do_rescale": True, "do_resize": True,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_processor_type": "PixtralImageProcessor",
+    "image_std": [0.26862954, 0.26130258, 0.27577711], "patch_size": {"height": 16, "width": 16},
+    "processor_class": "PixtralProcessor", "resample": 3, "rescale_factor": 0.00392156862745098,
+    "size": {"longest_edge": 1024},
+}  # fmt: skip
+MISTRAL3 = {
+    "architectures": ["Mistral3ForConditionalGeneration"], "image_token_index": 10, "model_type": "mistral3",
+    "multimodal_projector_bias": False, "projector_hidden_act": "gelu", "spatial_merge_size": 2,
+    "text_config": PIXTRAL["text_config"], "vision_feature_layer": -1,
+    "vision_config": PIXTRAL_TOWER | {"image_size": 1540, "patch_size": 14},
+}  # fmt: skip
+MISTRAL3_PICTURES = PIXTRAL_PICTURES | {"patch_size": 14, "size": {"longest_edge": 1540}}
+
 
 def tower(config, **keys):
     return config | {"vision_config": config["vision_config"] | keys}
@@ -230,6 +256,31 @@ def test_gemma3(tmp_path, caplog):
     assert "ignored" not in caplog.text
 
 
+def test_pixtral(tmp_path, caplog):
+    vision = read(tmp_path, PIXTRAL, PIXTRAL_PICTURES).vision
+    assert vision.connector == MLPConnector("gelu", True) and vision.frame == "lines" and vision.image_token_id == 10
+    assert (vision.picture.fit, vision.picture.edge, vision.picture.resize_edge) == ("within", 16, 1024)
+    assert vision.rows_of(16 * 3, 16 * 5) == 15 and vision.tokens_of(16 * 3, 16 * 5) == 18 and vision.line_of(80) == 6
+    eyes = vision.tower
+    assert (eyes.norm, eyes.is_gated, eyes.alternates, eyes.has_bias, eyes.num_layers) == (
+        "rms_norm",
+        True,
+        True,
+        False,
+        24,
+    )
+    assert vision.picture.largest(1 << 30) == (1024, 1024) and vision.picture.largest(256 * 9) == (48, 48)
+    merged = read(tmp_path, MISTRAL3, MISTRAL3_PICTURES).vision
+    assert merged.connector == MergeConnector("gelu", False, 2, 1e-5) and merged.picture.edge == 28
+    without = tmp_path / "without"
+    without.mkdir()
+    assert read(without, MISTRAL3, None).vision == merged
+    assert merged.tokens_of(28 * 3, 28 * 5) == 18 and merged.picture.largest(1 << 30) == (1540, 1540)
+    for parameters in ({"rope_type": "axial", "rope_theta": 10000.0}, {"rope_type": "default", "rope_theta": 10000.0}):
+        assert read(tmp_path, tower(MISTRAL3, rope_parameters=parameters), MISTRAL3_PICTURES).vision == merged
+    assert "ignored" not in caplog.text
+
+
 def rope(**parameters):
     scaling = QWEN3["text_config"]["rope_scaling"] | parameters
     return QWEN3 | {"text_config": QWEN3["text_config"] | {"rope_scaling": scaling}}
@@ -253,13 +304,29 @@ def test_older_and_newer_files(tmp_path):
         (LLAVA | {"vision_feature_layer": [-2, -5]}, LLAVA_PICTURES, "vision_feature_layer"),
         (LLAVA | {"vision_feature_select_strategy": "cls"}, LLAVA_PICTURES, "vision_feature_select_strategy"),
         (LLAVA | {"image_token_index": 32064}, LLAVA_PICTURES, "image token 32064"),
-        (LLAVA | {"vision_config": {"model_type": "pixtral"}}, LLAVA_PICTURES, "pixtral"),
+        (LLAVA | {"vision_config": {"model_type": "dinov2"}}, LLAVA_PICTURES, "dinov2"),
+        (LLAVA | {"vision_config": {"model_type": "pixtral"}}, PIXTRAL_PICTURES, "its tower is Pixtral's"),
+        (PIXTRAL, LLAVA_PICTURES, "image processor is not Pixtral's"),
+        (PIXTRAL, PIXTRAL_PICTURES | {"do_center_crop": True}, "do_center_crop"),
+        (PIXTRAL, PIXTRAL_PICTURES | {"size": {"height": 9, "width": 9}}, "not a longest_edge"),
+        (
+            PIXTRAL | {"text_config": TEXT | {"model_type": "qwen2"}, "image_token_index": 32064},
+            PIXTRAL_PICTURES,
+            "32064",
+        ),
+        (tower(PIXTRAL, head_dim=32), PIXTRAL_PICTURES, "head_dim 32 is not 64"),
+        (tower(PIXTRAL, rope_parameters={"rope_type": "yarn"}), PIXTRAL_PICTURES, "rope_type 'yarn'"),
+        (tower(PIXTRAL, num_attention_heads=512, head_dim=2), PIXTRAL_PICTURES, "heads of 2 elements"),
+        (tower(MISTRAL3, model_type="clip_vision_model"), MISTRAL3_PICTURES, "clip_vision_model"),
+        (MISTRAL3 | {"vision_feature_layer": [-1, -2]}, MISTRAL3_PICTURES, "is not one layer"),
+        (MISTRAL3 | {"spatial_merge_size": 65}, MISTRAL3_PICTURES, "spatial_merge_size"),
         (LLAVA | {"vision_config": LLAVA["vision_config"] | {"num_channels": 4}}, LLAVA_PICTURES, "num_channels"),
         (LLAVA | {"vision_config": LLAVA["vision_config"] | {"hidden_act": "mish"}}, LLAVA_PICTURES, "hidden_act"),
         (LLAVA | {"vision_config": LLAVA["vision_config"] | {"image_size": 224}}, LLAVA_PICTURES, "224 pixels"),
         (LLAVA | {"text_config": TEXT | {"model_type": "cohere2"}}, LLAVA_PICTURES, "Cohere2"),
         (LLAVA, LLAVA_PICTURES | {"do_resize": False}, "do_resize"),
-        (LLAVA, LLAVA_PICTURES | {"image_processor_type": "PixtralImageProcessor"}, "PixtralImageProcessor"),
+        (LLAVA, LLAVA_PICTURES | {"image_processor_type": "FuyuImageProcessor"}, "FuyuImageProcessor"),
+        (LLAVA, PIXTRAL_PICTURES | {"patch_size": 16}, "pictures of any shape"),
         (LLAVA, LLAVA_PICTURES | {"crop_size": {"height": 336, "width": 224}}, "crop_size"),
         (LLAVA, LLAVA_PICTURES | {"size": {"shortest_edge": 224}}, "shortest_edge 224"),
         (LLAVA, LLAVA_PICTURES | {"image_mean": [0.5]}, "image_mean"),
@@ -290,7 +357,7 @@ def test_older_and_newer_files(tmp_path):
         (
             LLAVA | {"architectures": ["LlavaOnevisionForConditionalGeneration"]},
             LLAVA_PICTURES,
-            "Qwen3-VL and Gemma 3 so far, not with LlavaOnevision",
+            "Pixtral and Mistral 3 so far, not with LlavaOnevision",
         ),
         (GEMMA3, SMOL_PICTURES, "not Gemma 3's"),
         (GEMMA3 | {"mm_tokens_per_image": 200}, GEMMA3_PICTURES, "mm_tokens_per_image 200"),

@@ -5,7 +5,15 @@ import re
 
 import pytest
 from kit.engine.parts import block_space_of, engine_of, executor_of, runner_of
-from kit.vision.checkpoint import picture, write_gemma3, write_idefics3, write_internvl, write_llava, write_qwen_vl
+from kit.vision.checkpoint import (
+    picture,
+    write_gemma3,
+    write_idefics3,
+    write_internvl,
+    write_llava,
+    write_pixtral,
+    write_qwen_vl,
+)
 from kit.worker.threads import use_threads
 from safetensors.torch import load_file
 
@@ -31,6 +39,7 @@ WRITERS = {
     "qwen2.5": write_qwen_vl,
     "qwen3": lambda folder: write_qwen_vl(folder, "Qwen3VL"),
     "gemma3": write_gemma3,
+    "mistral3": lambda folder: write_pixtral(folder, 2),
 }
 
 
@@ -237,12 +246,15 @@ def test_workers_keep_few_rows(checkpoint):
             llm.generate(asked, GREEDY, use_tqdm=False)
         ledger, rows = block_space_of(llm).tiles, runner_of(llm)._tiles._rows
         assert set(rows) == set(ledger._kept) == set(sent) - set(dropped) and dropped
-        assert sum(row.shape[1] for row in rows.values()) == ledger._num_kept <= 64 + 25
+        num_rows = sum(row.shape[1] for row in rows.values())
+        has_words = "pixtral" in type(checkpoint.processor).__name__.lower()  # behind lines, and they count as rows
+        assert num_rows < ledger._num_kept if has_words else num_rows == ledger._num_kept
+        assert ledger._num_kept <= 64 + 25
 
 
 def test_new_weights_of_the_tower(checkpoint, prompts):
     tensors = load_file(checkpoint.folder / "model.safetensors")
-    pattern = re.compile(r"(vision.*layers?|visual.*blocks)\.0\.mlp\.(fc1|up_proj|linear_fc1)\.weight$")
+    pattern = re.compile(r"(vision.*layers?|visual.*blocks)\.0\.(mlp|feed_forward)\.(fc1|up_proj|linear_fc1)\.weight$")
     name = next(filter(pattern.search, tensors))
     with LLM(str(checkpoint.folder), **OPTIONS) as llm:
         before = llm.generate(prompts, GREEDY, use_tqdm=False)

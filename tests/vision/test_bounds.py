@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from kit.vision.checkpoint import write_llava, write_qwen_vl
+from kit.vision.checkpoint import write_llava, write_pixtral, write_qwen_vl
 from PIL import Image
 
 from lullm.config.engine import EngineConfig
@@ -32,6 +32,7 @@ FORMS = {
     "not split": replace(FORM, fit="split"),
     "grid": replace(FORM, fit="grid", max_tiles=7),
     "area": replace(FORM, fit="area", min_pixels=500, max_pixels=5000),
+    "within": replace(FORM, fit="within", resize_edge=70),
 }
 
 
@@ -74,6 +75,11 @@ def address(width, height):
     [
         (write_qwen_vl, (8000, 8000), "its pictures alone take"),
         (write_llava, (1, 100_000), "too long for its width"),
+        (
+            lambda folder: write_pixtral(folder, settings={"size": {"longest_edge": 800}}),
+            (900, 900),
+            "alone take 40200",
+        ),
     ],
 )
 def test_nothing_is_decoded_before(tmp_path, monkeypatch, write, size, words):

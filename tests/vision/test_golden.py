@@ -15,6 +15,7 @@ from kit.vision.checkpoint import (
     write_idefics3,
     write_internvl,
     write_llava,
+    write_pixtral,
     write_qwen_vl,
 )
 
@@ -25,6 +26,7 @@ from lullm.engine.vision.pictures import PictureInput
 from lullm.errors import ConfigError, InvalidRequestError
 from lullm.models.registry import build_model
 from lullm.ops.selection import NATIVE_CPU_OPS, TORCH_CPU_OPS
+from lullm.types.vision.tile import TileRows
 from lullm.vision.pixels import pixel_values
 from lullm.vision.tiling import nearest_grid
 from lullm.weights.loader import load_weights
@@ -104,6 +106,18 @@ CASES = {
     "gemma3, another tower": lambda folder: write_gemma3(
         folder, settings={"do_pan_and_scan": True}, hidden_act="gelu", patch_size=8, layer_norm_eps=1e-3
     ),
+    "pixtral": lambda folder: write_pixtral(folder),
+    "pixtral, another layer": lambda folder: write_pixtral(
+        folder,
+        settings={"resample": 2, "size": {"longest_edge": 23}},
+        vision_feature_layer=-2,
+        multimodal_projector_bias=False,
+        tower={"hidden_act": "silu", "rope_parameters": {"rope_type": "axial", "rope_theta": 50.0}},
+    ),
+    "mistral3": lambda folder: write_pixtral(folder, 2),
+    "mistral3, groups of 9": lambda folder: write_pixtral(
+        folder, 3, {"model_type": "ministral3"}, multimodal_projector_bias=True, projector_hidden_act="relu"
+    ),
     "qwen3, not deep": lambda folder: write_qwen_vl(
         folder, "Qwen3VL", {"deepstack_visual_indexes": [], "num_position_embeddings": 1}
     ),
@@ -122,7 +136,19 @@ def as_read(pixels, processor):
 
 def pixels_of(inputs):
     pixels = inputs["pixel_values"].numpy()
+    if "image_sizes" in inputs:  # padded below and at the right, so that all are as large
+        return [
+            one[None, :, :height, :width] for one, (height, width) in zip(pixels, inputs["image_sizes"], strict=True)
+        ]
     return pixels.reshape(-1, *pixels.shape[-3:]) if pixels.ndim > 2 else pixels
+
+
+def same(numbers, inputs):
+    """The numbers of all tiles are those of transformers."""
+    expected = pixels_of(inputs)
+    if isinstance(expected, list):
+        return all(map(np.array_equal, numbers, expected)) and len(numbers) == len(expected)
+    return np.array_equal(np.concatenate(numbers), expected)
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -149,7 +175,13 @@ class Own:
     def numbers(self, places, processor):
         """The pixels of tiles, as `processor` gives them."""
         form = self.config.vision.picture
-        return np.concatenate([as_read(pixel_values(place.tile, form), processor) for place in places])
+        return [as_read(pixel_values(place.tile, form), processor) for place in places]
+
+
+def positions_of(place):
+    """Those in a prompt of a tile's rows."""
+    parts = TileRows(place.tile.digest, place.start, 0, place.num_rows, line_len=place.line_len).of_tower()
+    return [position for row, _, num_rows in parts for position in range(row, row + num_rows)]
 
 
 def test_tokens_and_pixels(checkpoint):
@@ -161,9 +193,8 @@ def test_tokens_and_pixels(checkpoint):
         expected = checkpoint.inputs(text, given)
         ids, places = own.read(text, given)
         assert ids == expected["input_ids"][0].tolist()
-        values = own.numbers(places, checkpoint.processor.image_processor)
-        assert np.array_equal(values, pixels_of(expected)), size
-        shown = [position for place in places for position in range(place.start, place.end)]
+        assert same(own.numbers(places, checkpoint.processor.image_processor), expected), size
+        shown = [position for place in places for position in positions_of(place)]
         assert [position for position, token_id in enumerate(ids) if token_id == 3] == shown
 
 
@@ -214,8 +245,7 @@ def test_other_settings(tmp_path, name, settings, theirs):
         expected = checkpoint.inputs(text, given, **(theirs or settings))
         ids, places = own.read(text, given)
         assert ids == expected["input_ids"][0].tolist()
-        values = own.numbers(places, checkpoint.processor.image_processor)
-        assert np.array_equal(values, pixels_of(expected)), size
+        assert same(own.numbers(places, checkpoint.processor.image_processor), expected), size
         if settings != RAISED.get(name):
             assert plain.read(text, given, settings) == (ids, places)
         num_different += plain.read(text, given)[1] != places
@@ -229,7 +259,7 @@ def test_other_numbers_of_pixels(tmp_path):
     own, given = Own(tmp_path, settings), [picture(30, 41)]
     _, places = own.read(checkpoint.word, given)
     values = own.numbers(places, checkpoint.processor.image_processor)
-    assert np.array_equal(values, pixels_of(checkpoint.inputs(checkpoint.word, given, **settings)))
+    assert same(values, checkpoint.inputs(checkpoint.word, given, **settings))
     with pytest.raises(InvalidRequestError, match="a request cannot change rescale_factor; start the engine"):
         Own(tmp_path).read(checkpoint.word, given, settings)
 
@@ -316,11 +346,11 @@ def test_the_rows_of_the_tower(checkpoint, ops):
     text = f"{checkpoint.word} and {checkpoint.word}"
     inputs = checkpoint.inputs(text, given)
     with torch.inference_mode():
-        names = ("pixel_values", "pixel_attention_mask", "image_grid_thw")
+        names = ("pixel_values", "pixel_attention_mask", "image_grid_thw", "image_sizes")
         known = {key: inputs[key] for key in names if key in inputs}
         output = checkpoint.model.model.get_image_features(**known, return_dict=True)
         expected, deep = output.pooler_output, getattr(output, "deepstack_features", [])
-        expected = expected.flatten(0, 1) if isinstance(expected, torch.Tensor) else torch.cat(expected)
+        expected = expected.flatten(0, 1) if isinstance(expected, torch.Tensor) else torch.cat(tuple(expected))
         expected = torch.stack([expected, *map(torch.cat, deep)])
         _, places = own.read(text, given)
         rows = torch.cat([model.vision(place.tile, torch.device("cpu"), ops) for place in places], 1)

@@ -7,7 +7,7 @@ from typing import assert_never
 from lullm.config.vision.vision import PictureForm
 from lullm.errors import InvalidRequestError
 from lullm.vision.picture import MAX_PIXELS
-from lullm.vision.tiling import cropped_size, nearest_grid, scanned_boxes, split_size, whole_size
+from lullm.vision.tiling import cropped_size, nearest_grid, scanned_boxes, size_within, split_size, whole_size
 
 MAX_TOTAL_PIXELS = 8 * MAX_PIXELS
 """Of the pictures of one request, as they are sent. They are decoded one after the other, so this bounds time: some
@@ -66,8 +66,9 @@ def tile_shapes(width: int, height: int, form: PictureForm) -> list[tuple[tuple[
             return [(square, _with_whole(columns * rows))]
         case "grid":
             return [(square, _with_whole(math.prod(nearest_grid(width, height, form))))]
-        case "area":
-            new_width, new_height = whole_size(width, height, form)
+        case "area" | "within":
+            size_of = whole_size if form.fit == "area" else size_within
+            new_width, new_height = size_of(width, height, form)
             return [((new_height, new_width), 1)]
         case _:
             assert_never(form.fit)

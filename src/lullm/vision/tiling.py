@@ -40,6 +40,8 @@ def tiled(image: "Image", form: PictureForm) -> Tiled:
             return Tiled((_tile(_cropped(image, form)),))
         case "scan":
             return _scanned(image, form)
+        case "within":
+            return Tiled((_tile(_resized(image, *size_within(image.width, image.height, form), form)),))
         case "stretch":
             return Tiled((_tile(_resized(image, form.edge, form.edge, form)),))
         case "split":
@@ -99,6 +101,16 @@ def _scaled_size(width: int, height: int, longest: int) -> tuple[int, int]:
     elif height > width and height > _LARGEST_EDGE:
         width, height = int(_LARGEST_EDGE * ratio), _LARGEST_EDGE
     return max(width, 1), max(height, 1)
+
+
+def size_within(width: int, height: int, form: PictureForm) -> tuple[int, int]:
+    """(width, height) of the one tile of a picture, for 'within'."""
+    ratio = max(height / form.resize_edge, width / form.resize_edge)
+    if ratio > 1:
+        width, height = math.floor(width / ratio), math.floor(height / ratio)
+    # A strip so thin that its short edge vanishes: one line of rows (transformers raises an error there).
+    width, height = (math.ceil(max(length, 1) / form.edge) * form.edge for length in (width, height))
+    return width, height
 
 
 def _scanned(image: "Image", form: PictureForm) -> Tiled:

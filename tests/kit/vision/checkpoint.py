@@ -1,7 +1,9 @@
 """Tiny random checkpoints that see pictures, as people download them, with transformers' model and processor."""
 
+import importlib
 import json
 import random
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,10 @@ QWEN2_5_VL = {
 QWEN3_VL = {
     "depth": 3, "hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48, "num_heads": 2, "patch_size": 4,
     "num_position_embeddings": 49, "deepstack_visual_indexes": [0],
+}  # fmt: skip
+PIXTRAL = {
+    "model_type": "pixtral", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
+    "num_attention_heads": 2, "image_size": 48, "patch_size": 4,
 }  # fmt: skip
 QWENS = {"Qwen2VL": QWEN2_VL, "Qwen2_5_VL": QWEN2_5_VL, "Qwen3VL": QWEN3_VL, "Qwen3VLMoe": QWEN3_VL}
 QWEN_TEXTS = {
@@ -82,6 +88,17 @@ GEMMA3_TEXT = {
     "model_type": "gemma3_text", "num_hidden_layers": 3, "sliding_window": 12, "query_pre_attn_scalar": 16,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
 }  # fmt: skip
+MISTRAL_TEMPLATE = (
+    "{%- for message in messages %}{%- if message['role'] == 'user' %}"
+    "{%- if message['content'] is string %}{{- '[INST]' + message['content'] + '[/INST]' }}"
+    "{%- else %}{{- '[INST]' }}{%- for block in message['content'] %}"
+    "{%- if block['type'] == 'text' %}{{- block['text'] }}"
+    "{%- elif block['type'] in ['image', 'image_url'] %}{{- '<image>' }}"
+    "{%- else %}{{- raise_exception('Only text and image blocks are supported in message content!') }}{%- endif %}"
+    "{%- endfor %}{{- '[/INST]' }}{%- endif %}"
+    "{%- elif message['role'] == 'assistant' %}{{- message['content'] + eos_token }}"
+    "{%- else %}{{- raise_exception('Only user and assistant roles are supported!') }}{%- endif %}{%- endfor %}"
+)
 IDEFICS3_TEMPLATE = (
     "<|im_start|>{% for message in messages %}{{message['role'] | capitalize}}"
     "{% if message['content'][0]['type'] == 'image' %}{{':'}}{% else %}{{': '}}{% endif %}"
@@ -251,6 +268,41 @@ def write_qwen_vl(
     return Checkpoint(folder, model, PicturesOnly(processor, tokenizer), "<|vision_start|><image><|vision_end|>")
 
 
+def write_pixtral(
+    folder: Path, factor: int = 0, text: dict[str, Any] | None = None, settings: Any = None, **options: Any
+) -> Checkpoint:
+    """Pixtral's kind, or with a `factor` Mistral 3's: a token for 4 x `factor` pixels, of up to 40 on an edge, and a
+    word behind each line of tokens.
+
+    Args:
+        text: keys of the text model. settings: of the image processor. options: of the whole model, and its `tower`.
+    """
+    import transformers
+
+    name = "Mistral3" if factor else "Llava"
+    classes = (getattr(transformers, f"{name}{last}") for last in ("Config", "ForConditionalGeneration"))
+    tower = PIXTRAL | options.pop("tower", {})
+    more = {"spatial_merge_size": factor} if factor else {"vision_feature_select_strategy": "full"}
+    options = {"image_token_index": 3, "vision_feature_layer": -1, "tie_word_embeddings": False, **more, **options}
+    model = _random_model(folder, *classes, tower, options, {"model_type": "mistral"} | (text or {}))
+    tokenizer = _write_tokenizer(folder, MISTRAL_TEMPLATE, ["[IMG_BREAK]", "[IMG_END]", "[INST]", "[/INST]"])
+    patch, edge = tower["patch_size"], {"longest_edge": 40}
+    images, processor_class = _pixtral_classes()
+    processor = images(**{"patch_size": patch * max(factor, 1), "size": edge, **(settings or {})})
+    processor.save_pretrained(folder)
+    numbers = {"patch_size": patch, "spatial_merge_size": max(factor, 1)}
+    return Checkpoint(folder, model, processor_class(processor, tokenizer, image_token="<image>", **numbers))
+
+
+def _pixtral_classes() -> tuple[Any, Any]:
+    """(the image processor with Pillow, the processor), which needs nothing of torchvision but one function."""
+    from transformers.models.pixtral import image_processing_pil_pixtral as with_pillow
+
+    sys.modules.setdefault("transformers.models.pixtral.image_processing_pixtral", with_pillow)
+    module = importlib.import_module("transformers.models.pixtral.processing_pixtral")
+    return with_pillow.PixtralImageProcessorPil, module.PixtralProcessor
+
+
 def write_gemma3(folder: Path, language: Any = None, settings: Any = None, **tower: Any) -> Checkpoint:
     """Gemma 3's kind: 9 tokens for a tile of 24 pixels (6 x 6 patches, the means of 2 x 2), which see each other.
 
@@ -289,7 +341,7 @@ def _random_model(
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            is_factor = "norm" in name or "layrnorm" in name or "ln_q" in name
+            is_factor = any(word in name for word in ("norm", "layrnorm", "ln_q", "ln_pre"))
             parameter.normal_(1.0 if is_factor and name.endswith("weight") else 0.0, 0.2, generator=generator)
     model.save_pretrained(folder)
     return model

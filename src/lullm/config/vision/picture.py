@@ -39,6 +39,10 @@ _SCANNING = _ALL_ON | {
     "do_pan_and_scan": False, "pan_and_scan_min_crop_size": 256, "pan_and_scan_max_num_crops": 4,
     "pan_and_scan_min_ratio_to_activate": 1.2,
 }  # fmt: skip
+_WITHIN = _ALL_ON | {
+    "resample": _BICUBIC, "image_mean": _CLIP_MEAN, "image_std": _CLIP_STD, "size": {"longest_edge": 1024},
+    "patch_size": 16, "do_center_crop": False,
+}  # fmt: skip
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "CLIP": _CROPPING,
     "Llava": _CROPPING,
@@ -52,6 +56,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "GotOcr2": _SPREADING,
     "Qwen2VL": _AREA,
     "Gemma3": _SCANNING,
+    "Pixtral": _WITHIN,
 }  # fmt: skip
 """By the class of the image processor: the values of missing keys, as in transformers."""
 FIXED = ("do_resize", "do_rescale", "do_normalize", "do_center_crop", *PATCHES)
@@ -124,6 +129,13 @@ def _read(stated: dict[str, Any], kind: str) -> PictureForm:
         if least > most:
             raise ModelLoadError(f"min_pixels {least} of its image processor is above max_pixels {most}")
         return replace(_form(data, edge, "area", edge), min_pixels=least, max_pixels=most)
+    if kind == "Pixtral":
+        if data["do_center_crop"] is not False:
+            raise ModelLoadError(
+                f"do_center_crop {shown(data['do_center_crop'])} of its image processor is not implemented"
+            )
+        patch = _count(data, "patch_size", _MOST_ROW_EDGE)
+        return _form(data, patch, "within", _edge(data, "size", "longest_edge"))
     if kind == "Gemma3":
         edge, most = _square(data, "size"), _MOST_TILES_PER_SIDE
         ratio = data["pan_and_scan_min_ratio_to_activate"]

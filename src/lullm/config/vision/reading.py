@@ -17,8 +17,10 @@ from lullm.config.field import (
     shown,
 )
 from lullm.config.vision.picture import FILES, PATCHES, processor_data, read_picture
-from lullm.config.vision.tower import read_tower
+from lullm.config.vision.tower import MOST_EDGE, read_tower
 from lullm.config.vision.vision import (
+    Connector,
+    MergeConnector,
     MLPConnector,
     PoolConnector,
     ShuffleConnector,
@@ -36,13 +38,17 @@ _INTERNVL = "InternVLForConditionalGeneration"
 _QWEN2_VL, _QWEN2_5_VL = "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"
 _QWEN3_VL, _QWEN3_VL_MOE = "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"
 _GEMMA3 = "Gemma3ForConditionalGeneration"
+_MISTRAL3 = "Mistral3ForConditionalGeneration"
 _TEXTS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """The text models below them: others may scale rows, or let them see each other both ways."""
 _OTHER_TEXTS = {
     _QWEN3_VL_MOE: ("Qwen3MoeForCausalLM",),
     _INTERNVL: (*_TEXTS, "Qwen3MoeForCausalLM"),
     _GEMMA3: ("Gemma3ForCausalLM",),
+    _MISTRAL3: (*_TEXTS, "Ministral3ForCausalLM", "Mistral4ForCausalLM"),
 }
+_UNSTATED = {_MISTRAL3: {"image_processor_type": "PixtralImageProcessor"}}
+"""Image processors of folders without a file of one: Mistral Small 3.2's."""
 _TOWERS = ("clip_vision_model", "siglip_vision_model")
 _IDEFICS3_TOWERS = ("idefics3_vision", "idefics3", "smolvlm_vision")
 _INTERNVL_TOWERS = ("internvl_vision",)
@@ -72,12 +78,12 @@ def read_vision(
     try:
         if architecture not in _READ:
             raise ModelLoadError(
-                "lullm sees pictures with LLaVA 1.5, Idefics3, SmolVLM, InternVL, Qwen2-VL, Qwen2.5-VL, Qwen3-VL and "
-                f"Gemma 3 so far, not with {architecture}"
+                "lullm sees pictures with LLaVA 1.5, Idefics3, SmolVLM, InternVL, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, "
+                f"Gemma 3, Pixtral and Mistral 3 so far, not with {architecture}"
             )
         if text_architecture not in _OTHER_TEXTS.get(architecture, _TEXTS):
             raise ModelLoadError(f"its text model is {text_architecture}")
-        processor = processor_data(folder)
+        processor = processor_data(folder) or _UNSTATED.get(architecture)
         if processor is None:
             raise ModelLoadError(f"its folder has no {' and no '.join(FILES)}")
         vision = _READ[architecture](data, processor)
@@ -94,8 +100,12 @@ def _read_llava(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig
     if strategy not in ("default", "full"):
         raise ModelLoadError(f"vision_feature_select_strategy is {shown(strategy)}")
     stated = optional_object(data, "vision_config") or None
-    tower = read_tower(stated, _TOWERS, layer, strategy == "default")
     connector = MLPConnector(_activation(data), boolean(data, "multimodal_projector_bias", True))
+    if stated is not None and stated.get("model_type") == "pixtral":
+        if strategy != "full":  # it has no row of the whole picture, which could be left out
+            raise ModelLoadError(f"vision_feature_select_strategy is {shown(strategy)}, and its tower is Pixtral's")
+        return _read_pixtral(data, processor, connector, layer)
+    tower = read_tower(stated, _TOWERS, layer, strategy == "default")
     image_token_id = integer(data, "image_token_id", integer(data, "image_token_index", 32000))
     return VisionConfig(tower, connector, read_picture(processor), image_token_id, "none")
 
@@ -196,12 +206,39 @@ def _read_gemma3(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfi
     )
 
 
+def _read_mistral3(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
+    text = optional_object(data, "text_config")
+    if processor is _UNSTATED[_MISTRAL3]:
+        edge = positive_int(optional_object(data, "vision_config"), "image_size", 1540, most=MOST_EDGE)
+        processor = processor | {"size": {"longest_edge": edge}}
+    connector = MergeConnector(
+        _activation(data),
+        boolean(data, "multimodal_projector_bias", False),
+        positive_int(data, "spatial_merge_size", 2, most=_MOST_SCALE),
+        positive_float(text, "rms_norm_eps", 1e-5 if text.get("model_type") == "ministral3" else 1e-6),
+    )
+    return _read_pixtral(data, processor, connector, _feature_layer(data, -1))
+
+
+def _read_pixtral(
+    data: dict[str, Any], processor: dict[str, Any], connector: Connector, feature_layer: int
+) -> VisionConfig:
+    tower = read_tower(optional_object(data, "vision_config"), ("pixtral",), feature_layer, drops_first=False)
+    # Its processor makes edges multiples of what a row sees, whatever its image processor's file says.
+    picture = read_picture(processor | {"patch_size": tower.patch_size * connector.scale_factor})
+    if picture.fit != "within":
+        raise ModelLoadError("its image processor is not Pixtral's")
+    image_id = integer(data, "image_token_id", integer(data, "image_token_index", 10))
+    return VisionConfig(tower, connector, picture, image_id, "lines")
+
+
 _READ: Mapping[str, Callable[[dict[str, Any], dict[str, Any]], VisionConfig]] = {
     _LLAVA: _read_llava,
     **dict.fromkeys(_IDEFICS3, _read_idefics3),
     _INTERNVL: _read_internvl,
     **dict.fromkeys(_QWEN_TOWERS, _read_qwen_vl),
     _GEMMA3: _read_gemma3,
+    _MISTRAL3: _read_mistral3,
 }
 """The architectures whose pictures are read."""
 
@@ -230,7 +267,7 @@ def check_tiles(vision: VisionConfig) -> None:
                 f"a tile has {num_sides} x {num_sides} patches: more than the {tower.num_sides} x {tower.num_sides} of "
                 f"the tower, or no multiple of scale_factor {factor}"
             )
-    elif picture.fit != "area" and picture.edge != tower.image_size:
+    elif not picture.keeps_shape and picture.edge != tower.image_size:
         raise ModelLoadError(f"its tower reads {tower.image_size} pixels, its image processor has {picture.edge}")
 
 
@@ -240,7 +277,7 @@ def _check(vision: VisionConfig, vocab_size: int, head_dim: int) -> None:
             raise ModelLoadError(f"its image token {token_id} is not in its vocabulary of {vocab_size}")
     if vision.rows_of(vision.picture.edge, vision.picture.edge) < 1:
         raise ModelLoadError("a tile has no rows")
-    if vision.picture.fit == "area" and vision.tower.positions in ("each", "nearest"):
+    if vision.picture.keeps_shape and vision.tower.positions in ("each", "nearest"):
         raise ModelLoadError("its image processor gives pictures of any shape, and its tower has positions for squares")
     if vision.axes and len(vision.axes) != head_dim // 2:
         raise ModelLoadError(f"mrope_section is for {len(vision.axes)} pairs, and a head has {head_dim // 2}")

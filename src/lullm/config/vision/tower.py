@@ -59,6 +59,10 @@ _QWEN3_VL = {
     "patch_size": 16, "hidden_act": "gelu_pytorch_tanh", "spatial_merge_size": 2, "temporal_patch_size": 2,
     "rope_parameters": {}, "num_position_embeddings": 2304, "deepstack_visual_indexes": [8, 16, 24],
 }  # fmt: skip
+_PIXTRAL = {
+    "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
+    "patch_size": 16, "hidden_act": "gelu", "rope_parameters": {}, "rope_theta": 10000.0, "head_dim": None,
+}  # fmt: skip
 _QWEN_FIXED = {"layer_norm_eps": 1e-6}
 _QWEN_NAMES = {"depth": "num_hidden_layers", "num_heads": "num_attention_heads"}
 
@@ -77,10 +81,12 @@ class _Kind:
     has_patch_bias: bool = True
     has_pre_norm: bool = False
     has_scales: bool = False
-    post_norm: TowerNorm = "layer_norm"
+    post_norm: TowerNorm | None = "layer_norm"
     is_rotary: bool = False
     is_gated: bool = False
     is_fused: bool = False
+    alternates: bool = False
+    has_bias: bool = True
     fixed: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
 
@@ -122,6 +128,18 @@ _KINDS: Mapping[str, _Kind] = {
     "qwen3_vl": _QWEN3_VL_KIND,
     "qwen3_vl_moe_vision": _QWEN3_VL_KIND,
     "qwen3_vl_moe": _QWEN3_VL_KIND,
+    "pixtral": _Kind(
+        _PIXTRAL,
+        "none",
+        has_patch_bias=False,
+        has_pre_norm=True,
+        post_norm=None,
+        is_rotary=True,
+        is_gated=True,
+        alternates=True,
+        has_bias=False,
+        fixed={"layer_norm_eps": 1e-5, "norm_type": "rms_norm", "attention_bias": False},
+    ),
 }
 _IGNORED = COMMON_IGNORES | {
     "projection_dim", "initializer_factor", "dropout", "vocab_size", "logit_scale_init_value", "vision_use_head",
@@ -129,7 +147,7 @@ _IGNORED = COMMON_IGNORES | {
     "use_export_friendly", "bos_token_id", "eos_token_id", "cross_attention_hidden_size", "add_cross_attention",
     "is_encoder_decoder", "tie_encoder_decoder", "encoder_no_repeat_ngram_size", "is_composition",
     "projection_dropout", "use_mask_token", "layer_scale_init_value", "out_hidden_size", "tokens_per_second",
-    "spatial_patch_size",
+    "spatial_patch_size", "image_size",
 }  # fmt: skip
 
 
@@ -197,10 +215,12 @@ def read_tower(
         has_qk_norm=boolean(data, "use_qk_norm", False),
         has_scales=own.has_scales,
         drops_first=drops_first,
-        num_frames=positive_int(data, "temporal_patch_size", most=_MOST_FRAMES) if own.is_rotary else 0,
+        num_frames=positive_int(data, "temporal_patch_size", most=_MOST_FRAMES) if "temporal_patch_size" in data else 0,
         is_fused=own.is_fused,
         is_gated=own.is_gated,
         rope_theta=_theta(data, size // heads) if own.is_rotary else 0.0,
+        alternates=own.alternates,
+        has_bias=own.has_bias,
         window=_window(data),
         full_layers=_numbers(data, "fullatt_block_indexes"),
         deep_layers=_deep_layers(data, num_layers),
@@ -228,12 +248,17 @@ def _theta(data: dict[str, Any], head_dim: int) -> float:
     """The base frequency of heads that rotate by line and column. Raises ModelLoadError."""
     parameters = optional_object(data, "rope_parameters")
     rope_type = parameters.get("rope_type", "axial")
-    if rope_type != "axial" or (others := parameters.keys() - {"rope_type", "rope_theta"}):
-        what = f"rope_type {shown(rope_type)}" if rope_type != "axial" else ", ".join(sorted(others))
+    is_axial = rope_type in ("axial", "default")  # what files said before there was a word for it
+    if not is_axial or (others := parameters.keys() - {"rope_type", "rope_theta"}):
+        what = ", ".join(sorted(others)) if is_axial else f"rope_type {shown(rope_type)}"
         raise ModelLoadError(f"its tower's rope_parameters hold {what}")
+    if data.get("head_dim") not in (None, head_dim):
+        raise ModelLoadError(
+            f"its tower's head_dim {shown(data['head_dim'])} is not {head_dim}, a head's share of a row"
+        )
     if head_dim % 4:
         raise ModelLoadError(f"its tower's heads of {head_dim} elements have no equal pairs for lines and columns")
-    return positive_float(parameters, "rope_theta", 10000.0, least=1.1, most=1e18)
+    return positive_float({**data, **parameters}, "rope_theta", 10000.0, least=1.1, most=1e18)
 
 
 def _window(data: dict[str, Any]) -> int:

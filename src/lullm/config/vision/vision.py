@@ -9,17 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 VisionActivation = Literal["quick_gelu", "gelu", "gelu_pytorch_tanh", "relu", "silu"]
-Fit = Literal["crop", "stretch", "split", "grid", "area", "scan"]
+Fit = Literal["crop", "stretch", "split", "grid", "area", "scan", "within"]
 Positions = Literal["each", "nearest", "interpolated", "none"]
 TowerNorm = Literal["layer_norm", "rms_norm"]
-Frame = Literal["none", "ends", "places", "words"]
+Frame = Literal["none", "ends", "places", "words", "lines"]
 
 
 @dataclass(frozen=True, slots=True)
 class TowerConfig:
     """A transformer over the patches of a tile, without a mask: CLIP's (https://arxiv.org/abs/2103.00020), SigLIP's,
     InternViT's (https://arxiv.org/abs/2312.14238), Qwen2-VL's (https://arxiv.org/abs/2409.12191), Qwen2.5-VL's
-    (https://arxiv.org/abs/2502.13923) or Qwen3-VL's (https://arxiv.org/abs/2511.21631).
+    (https://arxiv.org/abs/2502.13923), Qwen3-VL's (https://arxiv.org/abs/2511.21631) or Pixtral's
+    (https://arxiv.org/abs/2410.07073).
 
     Args:
         num_layers: those whose results are used; a checkpoint may hold more.
@@ -29,7 +30,8 @@ class TowerConfig:
             the four positions around it, weighted by their nearness; 'none': there is no table.
         has_class_row: a learned row for the whole picture comes before those of the patches.
         is_batched: a checkpoint holds that row and the table of positions as a batch of one.
-        has_patch_bias: the patches' matrix has one. has_attention_bias: queries, keys and values have one.
+        has_patch_bias: the patches' matrix has one. has_attention_bias: queries, keys and values have one. has_bias:
+            the other matrices have one.
         has_pre_norm: a norm comes behind the embedding.
         post_norm: a norm after the last layer; None: there is none.
         norm: of the layers, before attention and MLP.
@@ -40,7 +42,8 @@ class TowerConfig:
         is_fused: queries, keys and values are results of one matrix.
         is_gated: MLPs have gates.
         rope_theta: base frequency of heads of which half of the pairs rotate by the line of a patch, half by its
-            column; 0: they do not.
+            column; 0: they do not. alternates: of the frequencies of all pairs, those with even numbers are the lines',
+            those with odd ones the columns'; if False, both have the even ones.
         window: patches on a side of the squares within which patches see each other; 0: all see all.
         full_layers: numbers of the layers without these windows.
         deep_layers: numbers of layers whose results are used, too, ascending: each by a connector of its own, which
@@ -70,6 +73,8 @@ class TowerConfig:
     is_fused: bool = False
     is_gated: bool = False
     rope_theta: float = 0.0
+    alternates: bool = False
+    has_bias: bool = True
     window: int = 0
     full_layers: tuple[int, ...] = ()
     deep_layers: tuple[int, ...] = ()
@@ -115,7 +120,19 @@ class PoolConnector:
     norm_eps: float
 
 
-Connector = MLPConnector | ShuffleConnector | PoolConnector
+@dataclass(frozen=True, slots=True)
+class MergeConnector:
+    """A norm, a linear layer that makes one row of `scale_factor` x `scale_factor` neighbours, and the two of
+    `MLPConnector` (Mistral 3).
+    """
+
+    hidden_act: VisionActivation
+    has_bias: bool
+    scale_factor: int
+    norm_eps: float
+
+
+Connector = MLPConnector | ShuffleConnector | PoolConnector | MergeConnector
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +140,16 @@ class PictureForm:
     """From a picture to the pixels of its tiles.
 
     Args:
-        edge: of a tile, in pixels; with 'area', the number that divides both edges of a tile.
+        edge: of a tile, in pixels; with 'area' and 'within', the number that divides both edges of a tile.
         fit: 'crop': the shorter edge becomes `resize_edge`, and the middle is cut out; 'stretch': to one tile, whatever
             the shape; 'split': the longer edge becomes `resize_edge`, then both the next multiples of `edge`. The
             picture becomes a grid of tiles, with a small copy of the whole behind them; one of a single tile has no
             copy; 'grid': it is stretched to a grid of tiles, `min_tiles` to `max_tiles` of them in the shape that is
             nearest to its own, with the same copy; 'area': it becomes one tile of nearly its own shape, of `min_pixels`
             to `max_pixels`; 'scan': one tile, and if it is at least `min_ratio` times as long as it is wide, its parts
-            side by side follow, at most `max_tiles`, each at least `min_crop` pixels wide and high.
+            side by side follow, at most `max_tiles`, each at least `min_crop` pixels wide and high; 'within': one tile
+            of nearly its own shape, which is made smaller if an edge is above `resize_edge`; then both edges become the
+            next multiples of `edge`.
         splits: with 'split': False: a picture is resized in the same two steps, but to one tile; with 'scan': False: it
             has no parts.
         pads: pictures first become squares, with borders of the mean color.
@@ -156,11 +175,17 @@ class PictureForm:
     min_ratio: float = 0.0
     stated: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
+    @property
+    def keeps_shape(self) -> bool:
+        """A tile has nearly the shape of its picture."""
+        return self.fit in ("area", "within")
+
     def largest(self, most_pixels: int) -> tuple[int, int]:
-        """(height, width) of the largest tile; with 'area', about that of at most so many pixels."""
-        if self.fit != "area":
+        """(height, width) of the largest tile; where it has a picture's shape, about that of at most so many pixels."""
+        if not self.keeps_shape:
             return self.edge, self.edge
-        edge = max(math.isqrt(min(self.max_pixels, most_pixels)) // self.edge, 1) * self.edge
+        most = self.max_pixels if self.fit == "area" else (-(-self.resize_edge // self.edge) * self.edge) ** 2
+        edge = max(math.isqrt(min(most, most_pixels)) // self.edge, 1) * self.edge
         return edge, edge
 
 
@@ -172,7 +197,8 @@ class VisionConfig:
         image_token_id: the id in a prompt in place of each row of a picture, and of a whole one before it is expanded.
         frame: the words around a picture: 'none'; 'ends': before its first tile and behind its last one (InternVL);
             'places': around all tiles, and they tell the places (Idefics3); 'words': around each tile, words between
-            them, and newlines that become one token with those of the text beside them (Gemma 3).
+            them, and newlines that become one token with those of the text beside them (Gemma 3); 'lines': behind each
+            line of rows (Pixtral).
         axes: rows of pictures have planes of positions (M-RoPE, https://arxiv.org/abs/2409.12191), and each pair of a
             head rotates by one of them: 0 where the picture begins, 1 plus the line, 2 plus the column; empty:
             positions run on through a picture.
@@ -201,6 +227,15 @@ class VisionConfig:
         num_patches = (height // self.tower.patch_size) * (width // self.tower.patch_size)
         num_others = self.tower.has_class_row - self.tower.drops_first
         return (num_patches + num_others) // self.connector.scale_factor**2
+
+    def line_of(self, width: int) -> int:
+        """See `TilePlace.line_len`."""
+        return width // self.tower.patch_size // self.connector.scale_factor + 1 if self.frame == "lines" else 0
+
+    def tokens_of(self, height: int, width: int) -> int:
+        """Tokens of a tile in a prompt: its rows, and the words between lines of them."""
+        num_rows, line_len = self.rows_of(height, width), self.line_of(width)
+        return num_rows + num_rows // (line_len - 1) if line_len else num_rows
 
     def columns_of(self, width: int) -> int:
         """See `TilePlace.num_columns`."""

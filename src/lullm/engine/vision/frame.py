@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from lullm.config.vision.vision import VisionConfig
 from lullm.errors import InvalidRequestError
 from lullm.text.tokenizer import Tokenizer
+from lullm.types.vision.tile import Tile
 from lullm.vision.tiling import Tiled
 
 _NEWLINE = "\n"
@@ -37,7 +38,22 @@ class PictureFrame:
         if self._vision.frame == "none":
             num_rows = sum(self._vision.rows_of(tile.height, tile.width) for tile in picture.tiles)
             return Framed([self._vision.image_token_id] * num_rows)
+        if self._vision.frame == "lines":
+            return Framed([token_id for tile in picture.tiles for token_id in self._lines(tile)])
         return self._of_grid(picture.num_rows, picture.num_columns)
+
+    def _lines(self, tile: Tile) -> list[int]:
+        """The ids of Pixtral's lines of rows: a word behind each, and another one behind the last."""
+        named = self._tokenizer.special_tokens
+        words = named.get("image_break_token", "[IMG_BREAK]"), named.get("image_end_token", "[IMG_END]")
+        behind, end = (self._tokenizer.backend.token_to_id(word) for word in words)
+        if behind is None or end is None:
+            raise InvalidRequestError(
+                f"the tokenizer of this model has no tokens {words[0]} and {words[1]} for pictures"
+            )
+        line_len = self._vision.line_of(tile.width)
+        line = [self._vision.image_token_id] * (line_len - 1) + [behind]
+        return (line * (self._vision.tokens_of(tile.height, tile.width) // line_len))[:-1] + [end]
 
     def joined(self, before: str, token_ids: list[int], after: str) -> list[int]:
         """The ids of a part of a prompt between two texts of frames, as of one text.

@@ -82,7 +82,7 @@ class PictureInput:
                 "the chat template of this model has no place for pictures; give one that has (chat_template)"
             )
         # Some kilobytes hold pictures of gigabytes: sizes first.
-        check_pictures([self._size(one) for one in given], form, self._vision.rows_of, self._max_model_len)
+        check_pictures([self._size(one) for one in given], form, self._vision.tokens_of, self._max_model_len)
         return prompt, [self._tiled(one, form) for one in given]
 
     def place(self, token_ids: list[int], pictures: Sequence[Tiled]) -> tuple[list[int], tuple[TilePlace, ...]]:
@@ -127,14 +127,15 @@ class PictureInput:
     def _placed(self, tile: Tile, start: int) -> TilePlace:
         """Raises InvalidRequestError: a step must compute all of it, and has no room for it."""
         assert self._vision is not None
-        num_rows, is_mutual = self._vision.rows_of(tile.height, tile.width), self._vision.is_mutual
+        num_rows, is_mutual = self._vision.tokens_of(tile.height, tile.width), self._vision.is_mutual
         if is_mutual and num_rows > self._most_at_once:
             raise InvalidRequestError(
                 f"rows of a picture see each other, so a step must compute all {num_rows} of them, and it has room for "
                 f"{max(self._most_at_once, 0)} beside the next tokens of other requests; start the engine with "
                 f"max_num_batched_tokens of at least {num_rows + self._num_others}"
             )
-        return TilePlace(tile, start, num_rows, self._vision.columns_of(tile.width), is_mutual)
+        columns, line_len = self._vision.columns_of(tile.width), self._vision.line_of(tile.width)
+        return TilePlace(tile, start, num_rows, columns, is_mutual, line_len)
 
     def _shows_pictures(self, prompt: Conversation) -> bool:
         template = self._tokenizer.chat_template

@@ -45,7 +45,7 @@ class SelfAttention(nn.Module):
             self.qkv_proj = dense(size, 3 * size, has_bias, dtype)
         else:
             self.q_proj, self.k_proj, self.v_proj = (dense(size, size, has_bias, dtype) for _ in range(3))
-        self.out_proj = dense(size, size, True, dtype)
+        self.out_proj = dense(size, size, config.has_bias, dtype)
         self.q_norm, self.k_norm = (
             RMSNorm(size, _QK_NORM_EPS, dtype) if config.has_qk_norm else None for _ in range(2)
         )
@@ -71,7 +71,7 @@ def rotation_of(num_lines: int, num_columns: int, frequencies: Tensor) -> Tensor
     """`Sight.rotation` of patches line by line: by F angles for the line, then F for the column.
 
     Args:
-        frequencies: `[F]`, radians per patch.
+        frequencies: `[2, F]`, radians per patch, of lines and of columns.
     """
     place = frequencies.device
     lines = torch.arange(num_lines, device=place)[:, None].expand(num_lines, num_columns)

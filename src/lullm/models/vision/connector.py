@@ -3,7 +3,14 @@
 import torch
 from torch import Tensor, nn
 
-from lullm.config.vision.vision import Connector, MLPConnector, PoolConnector, ShuffleConnector, TowerConfig
+from lullm.config.vision.vision import (
+    Connector,
+    MergeConnector,
+    MLPConnector,
+    PoolConnector,
+    ShuffleConnector,
+    TowerConfig,
+)
 from lullm.models.vision.parts import activate, dense
 from lullm.nn.linear import meta_parameter
 from lullm.nn.norm import LayerNorm, RMSNorm
@@ -61,6 +68,25 @@ class Pool(nn.Module):
         return out
 
 
+class Merge(nn.Module):
+    """See `MergeConnector`."""
+
+    def __init__(self, config: MergeConnector, tower: TowerConfig, hidden_size: int, dtype: torch.dtype):
+        super().__init__()
+        self.activation, self.factor, size = config.hidden_act, config.scale_factor, tower.hidden_size
+        self.norm = RMSNorm(size, config.norm_eps, dtype)
+        self.merging_layer = dense(size * self.factor**2, size, False, dtype)
+        self.linear_1 = dense(size, hidden_size, config.has_bias, dtype)
+        self.linear_2 = dense(hidden_size, hidden_size, config.has_bias, dtype)
+
+    def forward(self, x: Tensor, num_columns: int, ops: Ops) -> Tensor:  # [P, D] -> [P / factor^2, H]
+        groups = neighbours(self.norm(x, ops), num_columns, self.factor).unflatten(1, (-1, x.shape[1]))
+        # One element of all neighbours, then the next one: the order of the matrix's columns.
+        merged = self.merging_layer(groups.transpose(1, 2).flatten(1), ops)
+        out: Tensor = self.linear_2(activate(self.linear_1(merged, ops), self.activation, ops), ops)
+        return out
+
+
 def neighbours(x: Tensor, num_columns: int, factor: int) -> Tensor:  # [P, D] -> [P / factor^2, factor^2 D]
     """The rows of `factor` x `factor` neighbours in a picture, side by side (https://arxiv.org/abs/1609.05158)."""
     grid = x.view(-1, factor, num_columns // factor, factor, x.shape[1])  # line of groups, line in it, column of them
@@ -73,4 +99,6 @@ def connector_of(config: Connector, tower: TowerConfig, hidden_size: int, dtype:
         return MLP(config, tower, hidden_size, dtype)
     if isinstance(config, PoolConnector):
         return Pool(config, tower, hidden_size, dtype)
+    if isinstance(config, MergeConnector):
+        return Merge(config, tower, hidden_size, dtype)
     return Shuffle(config, tower, hidden_size, dtype)

@@ -37,6 +37,18 @@ VISION_RENAMES = renames(
     (r"^vision\.tower\.merger\.(ln_q|norm)\.", "vision.tower.post_layernorm."),
     (r"^vision\.tower\.merger\.mlp\.0\.", "vision.connector.linear_1."),
     (r"^vision\.tower\.merger\.mlp\.2\.", "vision.connector.linear_2."),
+    # as Pixtral and Mistral 3 spell them
+    (r"^vision\.tower\.patch_conv\.", "vision.tower.embeddings.patch_embedding."),
+    (r"^vision\.tower\.ln_pre\.", "vision.tower.pre_layernorm."),
+    (r"^vision\.tower\.transformer\.layers\.", "vision.tower.layers."),
+    (r"^(vision\.tower\.layers\.\d+\.)attention\.o_proj\.", r"\1self_attn.out_proj."),
+    (r"^(vision\.tower\.layers\.\d+\.)attention\.", r"\1self_attn."),
+    (r"^(vision\.tower\.layers\.\d+\.)attention_norm\.", r"\1layer_norm1."),
+    (r"^(vision\.tower\.layers\.\d+\.)ffn_norm\.", r"\1layer_norm2."),
+    (r"^(vision\.tower\.layers\.\d+\.)feed_forward\.gate_proj\.", r"\1mlp.gate_proj."),
+    (r"^(vision\.tower\.layers\.\d+\.)feed_forward\.up_proj\.", r"\1mlp.fc1."),
+    (r"^(vision\.tower\.layers\.\d+\.)feed_forward\.down_proj\.", r"\1mlp.fc2."),
+    (r"^(model\.)?multi_modal_projector\.patch_merger\.", "vision.connector."),
     # as Gemma 3 spells them
     (r"^(model\.)?multi_modal_projector\.mm_input_projection_weight$", "vision.connector.projection"),
     (r"^(model\.)?multi_modal_projector\.mm_soft_emb_norm\.", "vision.connector.norm."),

@@ -8,7 +8,6 @@ from lullm.models.vision.attention import SelfAttention, Sight, rotation_of, win
 from lullm.models.vision.embedding import Embeddings
 from lullm.models.vision.parts import NORMS, activate, dense
 from lullm.nn.linear import meta_parameter
-from lullm.nn.norm import LayerNorm
 from lullm.ops.table import Ops
 
 
@@ -20,9 +19,9 @@ class TowerMLP(nn.Module):
         self.activation = config.hidden_act
         self.is_gated = config.is_gated
         if config.is_gated:
-            self.gate_proj = dense(config.hidden_size, config.intermediate_size, True, dtype)
-        self.fc1 = dense(config.hidden_size, config.intermediate_size, True, dtype)
-        self.fc2 = dense(config.intermediate_size, config.hidden_size, True, dtype)
+            self.gate_proj = dense(config.hidden_size, config.intermediate_size, config.has_bias, dtype)
+        self.fc1 = dense(config.hidden_size, config.intermediate_size, config.has_bias, dtype)
+        self.fc2 = dense(config.intermediate_size, config.hidden_size, config.has_bias, dtype)
 
     def forward(self, x: Tensor, ops: Ops) -> Tensor:  # [P, D] -> [P, D]
         inner: Tensor = self.fc1(x, ops)
@@ -66,13 +65,16 @@ class Tower(nn.Module):
         size, eps = config.hidden_size, config.layer_norm_eps
         self.config = config
         self.embeddings = Embeddings(config, edge, dtype)
-        self.pre_layernorm = LayerNorm(size, eps, dtype) if config.has_pre_norm else None
+        self.pre_layernorm = NORMS[config.norm](size, eps, dtype) if config.has_pre_norm else None
         self.layers = nn.ModuleList(TowerLayer(config, dtype) for _ in range(config.num_layers))
         self.post_layernorm = None if config.post_norm is None else NORMS[config.post_norm](size, eps, dtype)
         frequencies = None
         if config.rope_theta:
             half = size // config.num_attention_heads // 2
-            frequencies = 1.0 / config.rope_theta ** (torch.arange(0, half, 2, device="cpu") / half)
+            numbers = torch.arange(0, half, 2, device="cpu").expand(2, -1)
+            if config.alternates:
+                numbers = numbers + torch.tensor([[0], [1]], device="cpu")
+            frequencies = 1.0 / config.rope_theta ** (numbers / half)
         self.register_buffer("frequencies", frequencies, persistent=False)
 
     def forward(self, pixels: Tensor, ops: Ops) -> list[Tensor]:  # [3, height, width] -> [P, D] each

@@ -45,8 +45,9 @@ class TileRowStore:
         if not self._reads:
             return []
         return [
-            ShownRows(first_row + tile.row, self._rows[tile.digest][:, tile.first : tile.first + tile.num_rows])
+            ShownRows(first_row + row, self._rows[tile.digest][:, first : first + num_rows])
             for first_row, tile in tiles
+            for row, first, num_rows in tile.of_tower()
         ]
 
     def rows(self, shown: TileRows) -> Tensor:

@@ -1,7 +1,7 @@
 """Tiles: what a vision tower or an encoder reads at once, their places in a prompt, and what of them a step shows.
 
 A picture is one tile or several (`lullm.vision`). A tile takes the places of consecutive tokens of a prompt, as many as
-its shape gives.
+its shape gives. In some models a token of text stands behind each line of its rows, and counts as one of them.
 
 Tokens have the positions 0, 1, 2, ... of a text. In a model with planes of positions (`VisionConfig.axes`) the rows of
 a picture have three each: the one where it begins, to which the second adds their line in it, the third their column.
@@ -46,7 +46,7 @@ class TilePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A tile, or given rows, in place of the prompt's tokens `start` .. `start` + `num_rows` - 1.
 
     `num_columns`: rows in a line of the picture, if they have planes of positions; 0: positions run on as in a text.
-    `is_mutual`: the rows see each other.
+    `is_mutual`: the rows see each other. `line_len`: of so many, the last one is a token of text; 0: none is.
     """
 
     tile: Tile | GivenRows
@@ -54,6 +54,7 @@ class TilePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
     num_rows: int
     num_columns: int = 0
     is_mutual: bool = False
+    line_len: int = 0
 
     @property
     def end(self) -> int:
@@ -63,7 +64,7 @@ class TilePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class TileRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Rows of a tile, or given ones, in a span: `num_rows` of them from `first` on, in place of its rows from `row` on.
 
-    `num_columns`, `is_mutual`: see `TilePlace`.
+    `num_columns`, `is_mutual`, `line_len`: see `TilePlace`.
     """
 
     digest: bytes
@@ -72,6 +73,19 @@ class TileRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
     num_rows: int
     num_columns: int = 0
     is_mutual: bool = False
+    line_len: int = 0
+
+    def of_tower(self) -> Iterator[tuple[int, int, int]]:
+        """(row of the span, first row that the tower has computed, their number): without the tokens of text."""
+        first, end = self.first, self.first + self.num_rows
+        line_len = self.line_len or end + 1
+        while first < end:
+            line, place = divmod(first, line_len)
+            line_end = (line + 1) * line_len
+            num_rows = min(end, line_end - 1) - first
+            if num_rows > 0:
+                yield self.row + first - self.first, line * (line_len - 1) + place, num_rows
+            first = line_end
 
 
 def shown_tiles(places: Sequence[TilePlace], start: int, end: int) -> Iterator[TilePlace]:
