@@ -111,6 +111,15 @@ def test_as_transformers(checkpoint, prompts, expected, options):
         check([llm.generate(prompts[1], GREEDY, use_tqdm=False)[0]], [expected[1]])
 
 
+@pytest.mark.parametrize(("text", "factor"), [("ministral3", 2), ("qwen3", 0)])
+def test_other_text_models(tmp_path, text, factor):
+    checkpoint = write_pixtral(tmp_path, factor, {"model_type": text})
+    asked = {"prompt": "a<image> fox <image>", "multi_modal_data": {"image": PICTURES[:2]}}
+    with LLM(str(tmp_path), **OPTIONS, max_num_batched_tokens=20, max_num_seqs=2) as llm:
+        outputs = llm.generate([asked], GREEDY, use_tqdm=False)
+    check(outputs, [checkpoint.continued(asked["prompt"], PICTURES[:2], NUM_TOKENS)])
+
+
 def test_preemption(checkpoint, prompts, expected):
     """Blocks for the prompts and few tokens behind: some are swapped out, or computed again, pictures and all."""
     for mode in ("recompute", "swap"):
