@@ -17,6 +17,7 @@ from lullm.errors import ConfigError, InvalidRequestError, LullmError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _UNIX_SCHEME = "unix:"
+_JSON = "application/json"
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")  # of OpenSSL, by its version
 
 
@@ -85,6 +86,10 @@ class RemoteServer:
         """The answer as text."""
         return self._send(path, None, timeout_s).decode(errors="replace")
 
+    def post_form(self, path: str, kind: str, body: bytes) -> str:
+        """The answer, as text, to a body of another content type. Blocks until the server answers."""
+        return self._send(path, body, None, kind).decode(errors="replace")
+
     def stream(self, path: str, body: dict[str, Any]) -> Generator[dict[str, Any], None, None]:
         """The events of a streamed answer to a JSON body. Closing the iterator closes the connection."""
         with self._open(path, json.dumps(body).encode(), None) as response:
@@ -112,12 +117,14 @@ class RemoteServer:
             raise self._stranger()
         return answer
 
-    def _send(self, path: str, data: bytes | None, timeout_s: float | None) -> bytes:
-        with self._open(path, data, timeout_s) as response:
+    def _send(self, path: str, data: bytes | None, timeout_s: float | None, kind: str = _JSON) -> bytes:
+        with self._open(path, data, timeout_s, kind) as response:
             return b"".join(self._lines(path, response))
 
-    def _open(self, path: str, data: bytes | None, timeout_s: float | None) -> http.client.HTTPResponse:
-        headers = self._headers | ({} if data is None else {"Content-Type": "application/json"})
+    def _open(
+        self, path: str, data: bytes | None, timeout_s: float | None, kind: str = _JSON
+    ) -> http.client.HTTPResponse:
+        headers = self._headers | ({} if data is None else {"Content-Type": kind})
         request = urllib.request.Request(self._base + path, data, headers)
         try:
             response: http.client.HTTPResponse = self._opener.open(request, timeout=timeout_s)

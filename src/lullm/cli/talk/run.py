@@ -1,7 +1,9 @@
 """`lullm run`: answers prompts on the terminal."""
 
 import argparse
+import dataclasses
 import sys
+import time
 from typing import Any
 
 from lullm.cli.flag.engine import REPLY_OPTIONS, add_engine_flags
@@ -11,7 +13,8 @@ from lullm.cli.flag.settings import add_config_flag
 from lullm.cli.talk import chat
 from lullm.cli.talk.partner import add_lora_flag, add_url_flags, open_terminal
 from lullm.cli.talk.picture import add_image_flag, picture_parts
-from lullm.cli.talk.terminal import Prompt, Terminal
+from lullm.cli.talk.sound import add_sound_flags, check_without_sound, read_sounds, wish_of
+from lullm.cli.talk.terminal import Prompt, Summary, Terminal
 from lullm.errors import ConfigError
 
 STDIN = "-"
@@ -22,6 +25,7 @@ examples:
   lullm run Qwen/Qwen3-0.6B "Hello!" "Bye!"        a model of the hub answers two prompts
   lullm run model.gguf - < question.txt            the prompt is what stdin holds
   lullm run path/to/SmolVLM "What is this?" --image cat.png
+  lullm run openai/whisper-small --audio talk.wav --response-format srt
   lullm run --url http://127.0.0.1:8000 "Hello!"   a running server answers
   lullm run path/to/folder                         a conversation, as `lullm chat`"""
 
@@ -46,6 +50,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_config_flag(parser)
     add_sampling_flags(parser)
     add_image_flag(parser)
+    add_sound_flags(parser)
     add_lora_flag(parser)
     add_url_flags(parser)
     add_engine_flags(parser, without=chat.NOT_ENGINE)
@@ -53,7 +58,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answer the prompts. Raises LullmError."""
+    """Answer the prompts, or write down sounds. Raises LullmError."""
+    if args.audio:
+        return _listen(args)
+    check_without_sound(args)
     if args.raw:
         _refuse_with_raw(args)
     prompts = split_model(args)
@@ -68,6 +76,24 @@ def run(args: argparse.Namespace) -> int:
     prompts = [_stdin(args) if prompt == STDIN else prompt for prompt in prompts or [STDIN]]
     with open_terminal(args) as terminal:
         _answer_all(args, terminal, prompts, pictures)
+    return 0
+
+
+def _listen(args: argparse.Namespace) -> int:
+    wish = wish_of(args, split_model(args), sampling_changes(args))
+    if wish.earlier == STDIN:
+        wish = dataclasses.replace(wish, earlier=_stdin(args))
+    sounds = read_sounds(args.audio)
+    with open_terminal(args) as terminal:
+        for number, (name, data) in enumerate(zip(args.audio, sounds, strict=True)):
+            if len(sounds) > 1:
+                print(f"{'' if number == 0 else chr(10)}> {name}", flush=True)
+            summary = Summary(start_s=time.monotonic())
+            for text in terminal.partner.transcript(data, wish, summary):
+                print(text, end="", flush=True)
+            print(flush=True)
+            if args.verbose:
+                print(summary, file=sys.stderr, flush=True)
     return 0
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from lullm.cli.talk.sound import Wish
 from lullm.text.reply.event import Text, Thinking
 from lullm.types.outputs import RequestOutput
 
@@ -64,6 +65,10 @@ class Partner(Protocol):
 
     def check_chat(self, messages: Messages) -> None:
         """Check that a conversation can begin with `messages`. Raises LullmError."""
+        ...
+
+    def transcript(self, data: bytes, wish: Wish, summary: Summary) -> Iterator[str]:
+        """What is said in a file with a sound, piece by piece. Raises as `pieces` does."""
         ...
 
     def pieces(self, prompt: Prompt, changes: dict[str, Any], summary: Summary) -> Iterator[Text | Thinking]:

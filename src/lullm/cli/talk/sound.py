@@ -1,0 +1,84 @@
+"""Sounds of the command line: files, and what is wished of them."""
+
+import argparse
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lullm.errors import ConfigError
+
+FORMS = ("text", "json", "verbose_json", "srt", "vtt")
+_FLAGS = ("language", "translate", "response_format")
+_NOT_WITH_SOUNDS = ("raw", "image", "system", "lora", "stop")
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What to do with a sound. `earlier`: a text before it. `changes`: the sampling flags."""
+
+    language: str | None
+    translate: bool
+    response_format: str
+    earlier: str | None
+    changes: dict[str, Any]
+
+    @property
+    def task(self) -> str:
+        """The model's word for it."""
+        return "translate" if self.translate else "transcribe"
+
+
+def add_sound_flags(parser: argparse.ArgumentParser) -> None:
+    """Add --audio and what belongs to it."""
+    group = parser.add_argument_group(
+        "sounds", "For a model that hears (docs/audio.md). The prompt is an earlier text."
+    )
+    group.add_argument(
+        "--audio", metavar="FILE", action="append", help="write down what is said in it; may be given several times"
+    )
+    group.add_argument("--language", metavar="NAME", help="of the sound, such as en (default: the one that is heard)")
+    group.add_argument("--translate", action="store_true", default=None, help="into English")
+    group.add_argument(
+        "--response-format", choices=FORMS, help="srt, vtt and verbose_json say when (default: text, as it is heard)"
+    )
+
+
+def wish_of(args: argparse.Namespace, prompts: list[str], changes: dict[str, Any]) -> Wish:
+    """What the flags ask for. Raises ConfigError: some do not go with sounds."""
+    if given := [name for name in _NOT_WITH_SOUNDS if getattr(args, name, None)]:
+        raise ConfigError(f"--{given[0]} does not go with --audio; leave out one of them")
+    if len(prompts) > 1:
+        raise ConfigError("--audio takes one prompt: a text before the sound, with its names and its spelling")
+    earlier = prompts[0] if prompts else None
+    return Wish(args.language, bool(args.translate), args.response_format or "text", earlier, changes)
+
+
+def check_without_sound(args: argparse.Namespace) -> None:
+    """Raises ConfigError: a flag is for sounds, and there is none."""
+    for name in _FLAGS:
+        if getattr(args, name) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} is for a sound; name its file by --audio")
+
+
+def read_sounds(files: list[str]) -> list[bytes]:
+    """The bytes of the files. Raises ConfigError: one cannot be read."""
+    found = []
+    for file in files:
+        try:
+            found.append(Path(file).expanduser().read_bytes())
+        except OSError as error:
+            raise ConfigError(f"--audio: cannot read {file}: {error.strerror}") from None
+    return found
+
+
+def form_of(wish: Wish, model: str, data: bytes) -> tuple[str, bytes]:
+    """(content type, body) of the form for a server's endpoint."""
+    names = {"max_tokens": "max_completion_tokens"}
+    fields = {"model": model, "response_format": wish.response_format, "language": wish.language}
+    fields |= {"prompt": wish.earlier} | {names.get(name, name): value for name, value in wish.changes.items()}
+    marker = uuid.uuid4().hex
+    head = f"--{marker}\r\nContent-Disposition: form-data; name="
+    parts = [f'{head}"{name}"\r\n\r\n{value}\r\n' for name, value in fields.items() if value is not None]
+    parts.append(f'{head}"file"; filename="sound"\r\nContent-Type: application/octet-stream\r\n\r\n')
+    return f"multipart/form-data; boundary={marker}", "".join(parts).encode() + data + f"\r\n--{marker}--\r\n".encode()
