@@ -130,7 +130,7 @@ def test_gemma_2():
         ({**QWEN, "layer_types": ["chunked_attention"]}, "full_attention and sliding_attention"),
         ({**GEMMA, "hidden_activation": "mish"}, "hidden_activation"),
         ({**GEMMA, "attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
-        ({**GEMMA, "use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ({**GEMMA, "use_bidirectional_attention": "all"}, "use_bidirectional_attention"),
         ({**GEMMA, "rope_parameters": {"rope_theta": 1e4}}, "full_attention and sliding_attention"),
         ({**GEMMA, "sliding_window_pattern": "x"}, "sliding_window_pattern"),
         ({**QWEN, "max_window_layers": "x"}, "max_window_layers"),

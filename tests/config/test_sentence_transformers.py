@@ -64,7 +64,8 @@ def test_logit_score(tmp_path, settings, activation):
 @pytest.mark.parametrize(
     ("names", "configs", "message"),
     [
-        (("Transformer", "Pooling", "Dense"), {"Pooling": flags("lasttoken")}, "Pooling, Dense are not supported"),
+        (("Transformer", "Pooling", "Normalize", "Dense"), {"Pooling": flags("lasttoken")}, "Dense are not supported"),
+        (("Transformer", "Pooling", "WordWeights"), {"Pooling": flags("lasttoken")}, "WordWeights are not supported"),
         (("WordEmbeddings", "Pooling"), {}, "must be a Transformer, not .'WordEmbeddings'"),
         (("Transformer",), {}, "modules Transformer are not supported"),
         (("Transformer", "Pooling"), {}, "is missing, which modules.json needs"),

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 from kit.engine.parts import scheduler_of
-from kit.folder.encoder_only import write_encoder
+from kit.folder.encoder_only import SIZES, write_encoder
 from kit.folder.sentence import write_modules
 from kit.model.lora import merged, write_adapter
 from kit.worker.threads import use_threads
@@ -27,6 +27,10 @@ VARIANTS = {
     "ModernBert": {"local_attention": 14},
     "NomicBert": {},
     "Gte": {"type_vocab_size": 2},
+    "DistilBert": {"hidden_dim": SIZES["intermediate_size"]},
+    "MPNet": {},
+    "Electra": {"embedding_size": 32},
+    "Camembert": {"type_vocab_size": 1},
 }
 
 
@@ -42,8 +46,8 @@ def vectors(outputs):
     return torch.tensor([output.outputs.data for output in outputs])
 
 
-def classify(llm, params=None):
-    return torch.tensor([one.outputs.probs for one in llm.classify(PROMPTS, pooling_params=params, use_tqdm=False)])
+def classify(llm, params=None, prompts=PROMPTS):
+    return torch.tensor([one.outputs.probs for one in llm.classify(prompts, pooling_params=params, use_tqdm=False)])
 
 
 def embed(llm, prompts=PROMPTS, params=RAW):
@@ -75,6 +79,7 @@ def test_hidden_states(tmp_path, family):
         found = embed(llm)
         assert_close(found, expected)
         assert torch.equal(torch.cat([embed(llm, [prompt]) for prompt in PROMPTS]), found)
+        assert torch.equal(embed(llm, PROMPTS[::-1]), found.flip(0))
         assert_close(embed(llm, params=None), torch.nn.functional.normalize(expected, dim=1))
         stats = llm.llm_engine.stats()
         assert stats.num_blocks == stats.num_host_blocks == stats.kv_cache_usage == 0
@@ -101,8 +106,35 @@ def test_classes(tmp_path, family, options):
     with torch.inference_mode():
         expected = torch.cat([model(torch.tensor([prompt])).logits for prompt in PROMPTS])
     with LLM(str(tmp_path), **OPTIONS) as llm:
-        assert_close(classify(llm, RAW), expected)
+        found = classify(llm, RAW)
+        assert_close(found, expected)
         assert_close(classify(llm), expected.softmax(1))
+        if not options:
+            assert torch.equal(torch.cat([classify(llm, RAW, [prompt]) for prompt in PROMPTS[:4]]), found[:4])
+
+
+@pytest.mark.parametrize("family", VARIANTS)
+def test_classes_of_tokens(tmp_path, family):
+    model = write_encoder(tmp_path, f"{family}ForTokenClassification", num_labels=5, **VARIANTS[family])
+    with torch.inference_mode():
+        expected = [model(torch.tensor([prompt])).logits[0] for prompt in PROMPTS]
+    with LLM(str(tmp_path), **OPTIONS) as llm:
+        found = rows_of(llm)
+        for rows, ours in zip(expected, found, strict=True):
+            assert_close(ours, rows)
+        alone = [rows_of(llm, [prompt])[0] for prompt in PROMPTS]
+        assert all(map(torch.equal, alone, found))
+        probabilities = llm.encode(PROMPTS[:2], pooling_task="token_classify", use_tqdm=False)
+        assert_close(probabilities[1].outputs.data, expected[1].softmax(1))
+        with pytest.raises(InvalidRequestError, match="labels of tokens"):
+            llm.classify(PROMPTS, use_tqdm=False)
+        with pytest.raises(InvalidRequestError, match="labels tokens"):
+            llm.score("a", "b", use_tqdm=False)
+
+
+def rows_of(llm, prompts=PROMPTS):
+    outputs = llm.encode(prompts, RAW, pooling_task="token_classify", use_tqdm=False)
+    return [output.outputs.data for output in outputs]
 
 
 @pytest.mark.parametrize("family", ["Bert", "XLMRoberta"])
@@ -215,7 +247,7 @@ def test_adapters(tmp_path):
 
 
 def test_workers_share_an_encoder(tmp_path, monkeypatch):
-    for family, head in (("Bert", "Model"), ("Roberta", "ForSequenceClassification")):
+    for family, head in (("Bert", "Model"), ("Roberta", "ForSequenceClassification"), ("MPNet", "Model")):
         folder = tmp_path / family
         write_encoder(folder, f"{family}{head}", num_labels=3)
         with LLM(str(folder), **OPTIONS) as llm:

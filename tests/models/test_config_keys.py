@@ -269,6 +269,8 @@ def assert_same_or_refused(folder, family, options, keys, token_ids):
     save(theirs[0], folder)
     write_config(folder, family, options)
     model = load_model(folder, max_model_len=len(token_ids))
+    if not model.config.generates:
+        return True  # a decoder without its mask, compared in `engine/test_text_embedder.py`
     assert_close(PagedRun(model, TORCH_CPU_OPS, 1).step([(0, token_ids)]), theirs[1])
     return True
 

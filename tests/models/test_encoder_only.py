@@ -22,11 +22,11 @@ def read(architecture, **keys):
 
 
 def test_every_architecture_is_named():
-    assert {f"{family}Model" for family in ENCODERS} == ENCODER_ONLY_FAMILIES.keys()
+    assert {f"{family}Model" for family in ENCODERS} | {"LlamaBidirectionalModel"} == ENCODER_ONLY_FAMILIES.keys()
     assert not ENCODER_ONLY_FAMILIES.keys() & (FAMILIES.keys() | ENCODED_FAMILIES.keys())
 
 
-@pytest.mark.parametrize("architecture", ENCODER_ONLY_FAMILIES)
+@pytest.mark.parametrize("architecture", [f"{family}Model" for family in sorted(ENCODERS)])
 def test_every_key_is_declared_with_the_default_of_transformers(architecture):
     family, config_class = ENCODER_ONLY_FAMILIES[architecture], getattr(transformers, architecture).config_class
     declared = COMMON_READS | COMMON_FIXED.keys() | COMMON_IGNORES | family.reads | family.fixed.keys() | family.ignores
@@ -54,6 +54,8 @@ def test_every_key_is_declared_with_the_default_of_transformers(architecture):
         ("ModernBertModel", "norm_bias", True),
         ("NomicBertModel", "prenorm", True),
         ("GteModel", "sliding_window_size", 9),
+        ("ElectraModel", "embedding_size", 0),
+        ("MPNetModel", "relative_attention_num_buckets", 64),
     ],
 )
 def test_what_is_wrong_is_named(architecture, key, value):
@@ -82,10 +84,14 @@ def test_lengths_and_windows():
     assert kinds == (EncoderOnlyAttention(), EncoderOnlyAttention(10), EncoderOnlyAttention(10))
 
 
-@pytest.mark.parametrize("architecture", ["BertForMaskedLM", "RobertaForMaskedLM", "ModernBertForMaskedLM"])
+@pytest.mark.parametrize(
+    "architecture",
+    ["BertForMaskedLM", "RobertaForMaskedLM", "ModernBertForMaskedLM", "DistilBertForMaskedLM", "MPNetForMaskedLM"],
+)
 def test_heads_of_training_are_not_read(tmp_path, architecture):
     from kit.model.golden import load_model
 
-    write_encoder(tmp_path, architecture)
+    options = {"hidden_dim": SIZES["intermediate_size"]} if architecture.startswith("Distil") else {}
+    write_encoder(tmp_path, architecture, **options)
     names = {name.split(".")[0] for name, _ in load_model(tmp_path, max_model_len=64).named_parameters()}
     assert names == {"model"}

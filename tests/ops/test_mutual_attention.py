@@ -62,3 +62,19 @@ def test_a_span_has_the_same_bits_in_any_batch(dtype):
     whole = native_attention.mutual_attention(q, k, v, lens, scale).split(lens)
     for part, *alone in zip(whole, *(x.split(lens) for x in (q, k, v)), strict=True):
         assert torch.equal(part, native_attention.mutual_attention(*alone, [len(part)], scale))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["few rows", "ragged", "within reach", "reach beyond a step"])
+def test_a_bias_by_places(version, dtype, name):
+    """A span has the bits that it has alone, whose bias may come from a longer step."""
+    q, k, v, lens, scale, reach = make_case(name, dtype)
+    attend, longest = VERSIONS[version], max(lens)
+    bias = torch.randn(q.shape[1], longest, longest, generator=torch.Generator().manual_seed(0)).to(dtype)
+    expected, actual = (run(q, k, v, lens, scale, reach, bias) for run in (reference.mutual_attention, attend))
+    bound = {torch.float32: 4e-6, torch.bfloat16: 2**-6}[dtype]
+    torch.testing.assert_close(actual, expected, atol=bound, rtol=bound)
+    alone = zip(*(x.split(lens) for x in (q, k, v)), lens, strict=True)
+    parts = [attend(*rows, [length], scale, reach, bias[:, :length, :length]) for *rows, length in alone]
+    assert torch.equal(torch.cat(parts), actual)

@@ -144,19 +144,25 @@ class EncoderOnlyConfig:
         num_positions: rows of a learned table of positions; 0: there is none. first_position: that of the first token.
         num_segments: rows of a learned table for the texts of a pair; 0: there is none.
         tells_pairs: tokens of the second text have its row 1; if False, all have row 0.
-        label_kind: the rows that are pooled for a head of labels.
+        text_kind: the rows that are pooled for an embedding, where no module says it.
+        label_kind: those for a head of labels.
         label_activation: of the layer between them and the labels. has_label_bias: that layer has a bias.
-        has_label_norm: a norm comes behind it.
+        has_label_norm: a norm comes behind it. has_token_layer: it stands before labels of tokens, too.
+        num_buckets: of distances between tokens, each with a learned number per head that is added to scores; 0: there
+            are no such numbers.
     """
 
     num_positions: int = 0
     first_position: int = 0
     num_segments: int = 0
     tells_pairs: bool = False
+    text_kind: Literal["last", "cls", "mean"] = "cls"
     label_kind: Literal["last", "cls", "mean"] = "cls"
-    label_activation: Literal["tanh", "gelu"] = "tanh"
+    label_activation: Literal["tanh", "gelu", "relu"] = "tanh"
     has_label_bias: bool = True
     has_label_norm: bool = False
+    has_token_layer: bool = False
+    num_buckets: int = 0
 
 
 @dataclass(frozen=True, slots=True)

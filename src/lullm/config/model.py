@@ -34,7 +34,7 @@ from lullm.config.gguf.file import is_gguf, read_gguf
 from lullm.config.json_file import overridden, read_object
 from lullm.config.layer.encoder import EncoderConfig
 from lullm.config.pooling.architecture import Labels, read_labels, split_architecture
-from lullm.config.pooling.pooler import PoolerConfig, TokenScore
+from lullm.config.pooling.pooler import DenseLayers, PoolerConfig, TokenScore
 from lullm.config.rope import MOST_POSITIONS
 from lullm.config.vision.reading import read_vision
 from lullm.config.vision.vision import VisionConfig
@@ -218,6 +218,12 @@ class ModelConfig:
         return self.kinds_of_stages[self.stage.rank]
 
     @property
+    def pooled_size(self) -> int:
+        """Elements of a text's embedding, if the model gives any."""
+        head = None if self.pooler is None else self.pooler.head
+        return head.out_features if isinstance(head, DenseLayers) else self.hidden_size
+
+    @property
     def has_lm_head(self) -> bool:
         """Whether logits of tokens are computed: to draw from, or to score by."""
         return self.generates or (self.pooler is not None and isinstance(self.pooler.head, TokenScore))
@@ -255,6 +261,11 @@ class ModelConfig:
         data = overridden(with_mlx_method(with_own_file(data, folder)), overrides)
         config = cls.from_dict(data)
         vision, no_vision = read_vision(data, folder, config.architecture, config.vocab_size, config.head_dim)
+        if vision is not None and config.family.encoder_only is not None:
+            raise ModelLoadError(
+                "config.json: a model that reads pictures, and whose text model has no causal mask, is not supported; "
+                "choose a checkpoint of the text model alone"
+            )
         config = replace(config, vision=vision, no_vision=no_vision)
         if unknown := overrides.keys() & config.unknown_keys:
             raise ConfigError(f"hf_overrides: nothing is known about {', '.join(sorted(unknown))}")
@@ -280,6 +291,7 @@ class ModelConfig:
         encoding = read_encoding(stated, family.encodings)
         own_encoding = stated["quant_method"] if stated and family.encodings else None
         layer_kinds = family.layer_kinds(data)
+        part = family.part(data, layer_kinds, head_dim)
         return cls(
             architecture=architecture,
             vocab_size=positive_int(data, "vocab_size", most=MOST_VOCAB),
@@ -289,12 +301,12 @@ class ModelConfig:
             head_dim=head_dim,
             max_position_embeddings=positive_int(data, "max_position_embeddings", most=MOST_POSITIONS),
             layer_kinds=layer_kinds,
-            family=family.part(data, layer_kinds, head_dim),
+            family=part,
             tie_word_embeddings=boolean(data, "tie_word_embeddings", False),
             dtype=_read_dtype(data, "float32" if encoding is None and own_encoding is None else "bfloat16"),
             eos_token_ids=token_id_list(data.get("eos_token_id"), "config.json: eos_token_id"),
             bos_token_id=_bos_token_id(data),
-            generates=has_lm_head,
+            generates=has_lm_head and part.encoder_only is None,
             labels=None if labels is None else read_labels(data, labels),
             encoding=encoding,
             own_encoding=own_encoding,

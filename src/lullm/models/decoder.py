@@ -6,19 +6,20 @@ the meta device until `weights.materialize` gives them memory.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
-from lullm.config.pooling.pooler import Classifier, TokenScore
+from lullm.config.pooling.pooler import TokenScore
 from lullm.kv.cache_group import LayerPlace
 from lullm.kv.layout import layer_places
 from lullm.models.protocol import Model
 from lullm.nn.alibi import AlibiAttention
 from lullm.nn.attention import Attention, AttentionStyle, EncoderOnlySelfAttention, QueryAttention, stretch_factors
 from lullm.nn.context import StepContext
-from lullm.nn.embedding import ALONE, Embedding, LMHead, LogitBias, label_head, num_share_rows
+from lullm.nn.embedding import ALONE, Embedding, LMHead, LogitBias, num_share_rows, pooling_head
 from lullm.nn.mlp import MLP, GatedMLP
 from lullm.nn.norm import Norm, RMSNorm
 from lullm.nn.rotary import Rotary
@@ -304,9 +305,9 @@ class CausalLM(Model):
             return
         self.lm_head = new_head(config, config.hidden_size, dtype)
         self.logit_bias = LogitBias(config.vocab_size) if style.has_logit_bias and config.has_lm_head else None
-        head = None if config.pooler is None else config.pooler.head
-        if isinstance(head, Classifier):
-            self.score = label_head(head, config.hidden_size, dtype)
+        self.score = pooling_head(config, dtype)
+        # An encoder computes a text in one step, so that layers behind a mean read it once.
+        self.pools_means = self.score is not None and config.family.encoder_only is not None
 
     def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
         """See `Model.forward`."""
@@ -331,10 +332,7 @@ class CausalLM(Model):
                     logits += self.logit_bias.weight[token_ids]
                 logits = self._scaled(logits, ops)
                 return logits if false_token_id is None else logits[:, :1] - logits[:, 1:]
-            case Classifier():
-                scores: Tensor = self.score(hidden, ops)
-                return scores
-        return hidden.float()
+        return hidden.float() if self.score is None else cast(Tensor, self.score(hidden, ops))
 
     @property
     def _shared(self) -> Embedding | None:

@@ -4,19 +4,19 @@ They are built of the decoder's parts (`models.decoder`); attention keeps nothin
 (`nn.attention`).
 """
 
+from dataclasses import replace
 from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lullm.config.model import ModelConfig
 from lullm.config.pooling.pooler import Classifier
 from lullm.errors import ModelLoadError
-from lullm.models.decoder import CausalLM, Decoder, DecoderLayer, DecoderStyle
+from lullm.models.decoder import CausalLM, Decoder, DecoderLayer, DecoderStyle, new_embedding
 from lullm.nn.context import StepContext
-from lullm.nn.embedding import Embedding, LabelHead
-from lullm.nn.linear import PlainLinear, meta_parameter
+from lullm.nn.embedding import Embedding, LabelHead, tanh_rows
+from lullm.nn.linear import Linear, PlainLinear, meta_parameter
 from lullm.ops.table import Ops
 
 
@@ -50,7 +50,12 @@ class Encoder(Decoder):
                 f"{config.architecture} has learned {config.max_position_embeddings} positions; max_model_len "
                 f"({max_model_len}) must not be more"
             )
-        size = config.hidden_size
+        size = config.family.embedding_size or config.hidden_size
+        self.embed_projection = None
+        if size != config.hidden_size:
+            self.embed_tokens = new_embedding(config, size, dtype)
+            self.embed_norm = style.make_norm(replace(config, hidden_size=size), dtype)
+            self.embed_projection = Linear(size, config.hidden_size, True, dtype)
         self.embed_positions = Embedding(encoder.num_positions, size, dtype) if encoder.num_positions else None
         self.embed_segments = Embedding(encoder.num_segments, size, dtype) if encoder.num_segments else None
         self.tells_pairs = encoder.tells_pairs
@@ -69,26 +74,29 @@ class Encoder(Decoder):
             segments = context.segments if self.tells_pairs else None
             ops.add_(hidden, self.embed_segments(torch.zeros_like(token_ids) if segments is None else segments, ops))
         assert self.embed_norm is not None, "encoders have one"
-        return self.embed_norm(hidden, ops)
+        hidden = self.embed_norm(hidden, ops)
+        return hidden if self.embed_projection is None else self.embed_projection(hidden, ops)
 
 
 class LabelLayers(nn.Module):
-    """From the pooled hidden state to a number per label: a layer, maybe a norm, and the labels' matrix and bias."""
+    """From pooled hidden states to a number per label: the labels' matrix and bias, maybe behind a layer and a norm."""
 
     def __init__(self, config: ModelConfig, num_labels: int, style: DecoderStyle, dtype: torch.dtype):
         super().__init__()
         encoder, size = config.family.encoder_only, config.hidden_size
-        assert encoder is not None, "of a family of encoders"
+        assert encoder is not None and config.labels is not None, "of a family of encoders with labels"
         self.activation = encoder.label_activation
-        self.dense = PlainLinear(size, size, encoder.has_label_bias, dtype)
-        self.norm = style.make_norm(config, dtype) if encoder.has_label_norm else None
+        has_layer = config.labels.form != "token" or encoder.has_token_layer
+        self.dense = PlainLinear(size, size, encoder.has_label_bias, dtype) if has_layer else None
+        self.norm = style.make_norm(config, dtype) if has_layer and encoder.has_label_norm else None
         self.labels = LabelHead(num_labels, size, dtype)
         self.bias = meta_parameter((num_labels,), dtype)
 
     def forward(self, pooled: Tensor, ops: Ops) -> Tensor:  # [N, H] -> [N, L] float32
-        inner = self.dense(pooled, ops)
-        inner = inner.tanh() if self.activation == "tanh" else functional.gelu(inner)
-        labels: Tensor = self.labels(inner if self.norm is None else self.norm(inner, ops), ops)
+        if self.dense is not None:
+            inner = self.dense(pooled, ops)
+            pooled = tanh_rows(inner) if self.activation == "tanh" else ops.activate(inner, self.activation)
+        labels: Tensor = self.labels(pooled if self.norm is None else self.norm(pooled, ops), ops)
         return labels + self.bias.float()
 
 
@@ -102,10 +110,9 @@ class EncoderModel(CausalLM):
         head = None if config.pooler is None else config.pooler.head
         self.head: LabelLayers | None = None
         if isinstance(head, Classifier):
-            del self.score  # the causal models' head, without a layer in front
-            self.pools_means = True
+            self.score = None  # the causal models' head, without a layer in front
             self.head = LabelLayers(config, head.num_labels, style, dtype)
 
     def pool(self, hidden: Tensor, ops: Ops) -> Tensor:
         """See `Model.pool`."""
-        return hidden.float() if self.head is None else cast(Tensor, self.head(hidden, ops))
+        return super().pool(hidden, ops) if self.head is None else cast(Tensor, self.head(hidden, ops))

@@ -13,7 +13,7 @@ from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.table import Ops
 from lullm.types.vision.tile import Tile
 from lullm.weights.rows.cut import Cut
-from lullm.weights.rule import WeightRules, on_stage
+from lullm.weights.rule import WeightRules, on_stage, with_dense
 
 TileReader = Callable[[Tile, torch.device, Ops], Tensor]
 """(tile, device, ops) -> its rows `[1 + K, R, H]`, see `ShownRows`."""
@@ -52,10 +52,11 @@ class Model(nn.Module):
             )
         if config.pooler is not None and config.pooler.head is not None and not self.has_pooling_heads:
             raise ModelLoadError(
-                f"{config.architecture} gives embeddings only, not scores or classes; use convert='embed'"
+                f"{config.architecture} gives embeddings only, not scores, classes or what Dense modules make of "
+                "them; use convert='embed', in a folder without such modules"
             )
         self.config = config
-        self.rules = on_stage(rules, config.stage)
+        self.rules = on_stage(with_dense(rules), config.stage)
         self.cuts: Mapping[str, Cut] = {}
         self.update_weights: Callable[[Iterable[tuple[str, Tensor]]], list[str]] | None = None
         self.vision: nn.Module | None = None

@@ -220,8 +220,9 @@ class EncoderOnlySelfAttention(Attention):
             raise ModelLoadError(f"{config.architecture} has attention that is implemented for next tokens only")
 
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """See `Attention.forward`."""
+        """See `Attention.forward`. A table `[Hq, L, L]` is a bias on the scores instead (`Ops.mutual_attention`)."""
         ops = context.ops
+        bias = cos_sin_cache if cos_sin_cache.ndim == 3 else None
         qkv = self.project(x, ops).unflatten(-1, (-1, self.head_dim))  # [T, Hq + 2 * Hkv, D]
         num_kv, num_heads = self.num_kv_heads, qkv.shape[1] - 2 * self.num_kv_heads
         q, k, v = qkv.split((num_heads, num_kv, num_kv), dim=1)
@@ -231,7 +232,7 @@ class EncoderOnlySelfAttention(Attention):
                 ops.rotate_(heads, of_head, context.positions, cos_sin_cache)
         elif self.turns:
             ops.rotate_(qkv[:, : num_heads + num_kv], None, context.positions, cos_sin_cache)
-        out = ops.mutual_attention(q, k, v, context.query_lens, self.style.scale, self.reach)
+        out = ops.mutual_attention(q, k, v, context.query_lens, self.style.scale, self.reach, bias)
         return self.o_proj(out.flatten(1), ops)
 
 

@@ -8,7 +8,8 @@ gathered.
 import torch
 from torch import Tensor, nn
 
-from lullm.config.pooling.pooler import Classifier
+from lullm.config.model import ModelConfig
+from lullm.config.pooling.pooler import Classifier, DenseLayer, DenseLayers
 from lullm.nn.linear import Matrix, PlainLinear, meta_parameter
 from lullm.ops.quantized.weight import PANEL_ROWS, Layout
 from lullm.ops.table import Ops
@@ -118,11 +119,48 @@ class RewardHead(nn.ModuleDict):
         return scores
 
 
-def label_head(head: Classifier, hidden_size: int, dtype: torch.dtype) -> LabelHead | RewardHead:
-    """The part in place of a head for next tokens."""
+class DenseHead(nn.ModuleDict):
+    """Layers of sentence-transformers by the names of their folders; no worker shares them, as above."""
+
+    def __init__(self, head: DenseLayers, dtype: torch.dtype):
+        super().__init__({layer.folder: _Dense(layer, dtype) for layer in head.layers})
+
+    def forward(self, hidden: Tensor, ops: Ops) -> Tensor:  # [N, H] -> [N, K] float32
+        for layer in self.values():
+            hidden = layer(hidden, ops)
+        return hidden.float()
+
+
+class _Dense(nn.Module):
+    def __init__(self, layer: DenseLayer, dtype: torch.dtype):
+        super().__init__()
+        self.linear = PlainLinear(layer.in_features, layer.out_features, layer.has_bias, dtype)
+        self.activation = layer.activation
+
+    def forward(self, hidden: Tensor, ops: Ops) -> Tensor:
+        hidden = self.linear(hidden, ops)
+        if self.activation is None:
+            return hidden
+        return tanh_rows(hidden) if self.activation == "tanh" else ops.activate(hidden, self.activation)
+
+
+def tanh_rows(x: Tensor) -> Tensor:
+    """Row by row on a CPU: torch computes the end of a whole tensor otherwise than the rest, so a row's bits would
+    depend on the others.
+    """
+    return x.tanh() if x.device.type != "cpu" or not len(x) else torch.stack([row.tanh() for row in x])
+
+
+def pooling_head(config: ModelConfig, dtype: torch.dtype) -> LabelHead | RewardHead | DenseHead | None:
+    """The part in place of a head for next tokens; None: there is none, or that head itself pools."""
+    head = None if config.pooler is None else config.pooler.head
+    if isinstance(head, DenseLayers):
+        return DenseHead(head, dtype)
+    if not isinstance(head, Classifier):
+        return None
     if head.has_hidden_layer:
-        return RewardHead(head.num_labels, hidden_size, dtype)
-    return LabelHead(head.num_labels, hidden_size, dtype, head.has_bias)
+        return RewardHead(head.num_labels, config.hidden_size, dtype)
+    return LabelHead(head.num_labels, config.hidden_size, dtype, head.has_bias)
 
 
 _EQUAL_ROWS = 64

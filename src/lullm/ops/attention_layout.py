@@ -105,6 +105,7 @@ class MutualAttention(Protocol):
         lens: Sequence[int],
         scale: float,
         reach: int | None = None,
+        bias: torch.Tensor | None = None,
         /,
     ) -> torch.Tensor:
         """q `[T, Hq, D]`, k and v `[T, Hkv, D]`, all parts of longer rows or not -> `[T, Hq, D]`.
@@ -113,5 +114,7 @@ class MutualAttention(Protocol):
             lens: of the spans, which follow one another and sum to T. A row sees the rows of its own span.
             scale: of the scores.
             reach: of those, the row at place p sees p - reach to p + reach; None: all.
+            bias: `[Hq, L, L]` of q's type, with L of the longest span at least: added to the score of the rows at two
+                places of a span.
         """
         ...

@@ -192,7 +192,13 @@ def attention(
 
 
 def mutual_attention(
-    q: Tensor, k: Tensor, v: Tensor, lens: Sequence[int], scale: float, reach: int | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lens: Sequence[int],
+    scale: float,
+    reach: int | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     parts, first = [], 0
     for length in lens:
@@ -200,6 +206,8 @@ def mutual_attention(
         keys, values = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (keys, values))
         scores = torch.einsum("qhd,khd->hqk", queries, keys) * scale
         places = torch.arange(length)
+        if bias is not None:
+            scores += bias[:, :length, :length]
         if reach is not None:
             scores.masked_fill_((places[:, None] - places).abs() > reach, -math.inf)
         parts.append(torch.einsum("hqk,khd->qhd", torch.softmax(scores, dim=-1), values))

@@ -125,9 +125,19 @@ def write_kv(k: Tensor, v: Tensor, cache: LayerCache, slot_mapping: Tensor) -> N
 
 
 def mutual_attention(
-    q: Tensor, k: Tensor, v: Tensor, lens: Sequence[int], scale: float, reach: int | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lens: Sequence[int],
+    scale: float,
+    reach: int | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
-    """On any device. Spans of one length that follow one another are computed together."""
+    """On any device. Spans of one length that follow one another are computed together; with a bias each alone, so
+    that its bits do not depend on others.
+    """
+    if bias is not None:
+        return _biased_attention(q, k, v, lens, scale, reach, bias)
     parts, first = [], 0
     for length, group in itertools.groupby(lens):
         num_spans = len(list(group))
@@ -143,6 +153,26 @@ def mutual_attention(
         parts.append(mixed.transpose(1, 2).flatten(0, 1))
         first = end
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _biased_attention(
+    q: Tensor, k: Tensor, v: Tensor, lens: Sequence[int], scale: float, reach: int | None, bias: Tensor
+) -> Tensor:
+    out, first = q.new_empty(q.shape), 0
+    for length in lens:
+        rows = slice(first, first + length)
+        queries, keys, values = (x[rows].transpose(0, 1).contiguous() for x in (q, k, v))
+        mask = bias[:, :length, :length].contiguous()
+        if reach is not None:
+            mask += torch.full_like(mask[0], -torch.inf).masked_fill_(
+                torch.ones_like(mask[0], dtype=torch.bool).tril(reach).triu(-reach), 0.0
+            )
+        mixed = F.scaled_dot_product_attention(
+            queries[None], keys[None], values[None], mask[None], scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+        )
+        out[rows] = mixed[0].transpose(0, 1)
+        first += length
+    return out
 
 
 def copy_blocks(caches: list[LayerCache], pairs: BlockPairs) -> None:

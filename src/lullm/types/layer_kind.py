@@ -87,6 +87,11 @@ class SharedAttention:
 LayerKind = FullAttention | SlidingWindow | EncoderOnlyAttention | RecurrentState | Nothing | SharedAttention
 
 
+def has_window(kind: LayerKind) -> bool:
+    """Whether a token sees only those near it."""
+    return isinstance(kind, SlidingWindow) or (isinstance(kind, EncoderOnlyAttention) and kind.reach is not None)
+
+
 def first_seen(position: int, window: int | None, is_chunked: bool) -> int:
     """The first position that the token at `position` sees; without a window 0."""
     if window is None:

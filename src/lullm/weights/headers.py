@@ -17,7 +17,7 @@ from lullm.types.layer_kind import RecurrentState
 from lullm.weights.reading.source import open_source
 from lullm.weights.rule import TOWER
 
-_LAYER = re.compile(r"(?:(?:^|\.)(?:layers|h|encoder\.layer)|^(?:transformer\.)?blocks)\.(\d{1,9})\.")
+_LAYER = re.compile(r"(?:(?:^|\.)(?:layers|h|(?:encoder|transformer)\.layer)|^(?:transformer\.)?blocks)\.(\d{1,9})\.")
 
 
 def check_headers(config: ModelConfig, folder: Path) -> None:
@@ -94,8 +94,9 @@ def _stated_sizes(config: ModelConfig, layer: int) -> _Sizes:
         "down_proj": (hidden, inner),
     }
     if (encoder := family.encoder_only) is not None:
-        stated["word_embeddings"] = (vocab, hidden)
-        stated["position_embeddings"] = (("max_position_embeddings", encoder.num_positions), hidden)
+        embedding = hidden if size is None else ("embedding_size", size)
+        stated["word_embeddings"] = (vocab, embedding)
+        stated["position_embeddings"] = (("max_position_embeddings", encoder.num_positions), embedding)
         stated |= {"query": (queries, hidden), "key": (keys, hidden), "value": (keys, hidden)}
     if (inputs := family.layer_inputs) is not None:
         width = ("num_hidden_layers x hidden_size_per_layer_input", config.num_hidden_layers * inputs.size)

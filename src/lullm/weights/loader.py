@@ -26,6 +26,7 @@ from lullm.weights.reading.source import open_source
 from lullm.weights.rows.cut import clear_gaps
 from lullm.weights.rows.place import Rows
 from lullm.weights.rows.several import TransposedRows, takes
+from lullm.weights.rule import dense_modules
 from lullm.weights.target import Loadable, WeightTargets
 
 logger = get_logger(__name__)
@@ -92,7 +93,7 @@ class _Reading:
 
     def __init__(self, model: Loadable, folder: Path, ops: Ops, mapped: MappedWeights | None):
         self._mapped = mapped
-        self._source = open_source(folder)
+        self._source = open_source(folder, dense_modules(name for name, _ in model.named_parameters()))
         self._folder = folder
         rules = self._source.rules(model.rules)
         self._joins = rules.joins

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from lullm.types.parallel.stage import PipelineStage
@@ -254,6 +255,22 @@ def on_stage(rules: WeightRules, stage: PipelineStage) -> WeightRules:
     if not stage.is_last:
         patterns.append(BEHIND)
     return replace(rules, elsewhere=tuple(patterns))
+
+
+_DENSE = re.compile(r"^(score\.)?(\d+_Dense)\.")
+
+
+def with_dense(rules: WeightRules) -> WeightRules:
+    """The same with layers of sentence-transformers, which are the head of what is pooled.
+
+    A checkpoint's names of their tensors begin with their folders.
+    """
+    return replace(rules, renames=(*rules.renames, Rename(_DENSE, r"score.\2.")))
+
+
+def dense_modules(names: Iterable[str]) -> list[str]:
+    """The folders of such layers among parameters of these names, in order."""
+    return list(dict.fromkeys(match[2] for name in names if (match := _DENSE.match(name))))
 
 
 def decoder_rules(tied: bool, head_dim: int = 0, rotary_dim: int = 0) -> WeightRules:

@@ -68,6 +68,7 @@ def _write(config: ModelConfig, source: Path, out: Path, quantization: str) -> N
     from lullm.ops.selection import select_ops
     from lullm.weights.encoding.export import export_quantized
     from lullm.weights.headers import check_headers
+    from lullm.weights.reading.files import SINGLE_FILE
     from lullm.weights.storage import choose_storage
 
     check_headers(config, source)
@@ -79,6 +80,8 @@ def _write(config: ModelConfig, source: Path, out: Path, quantization: str) -> N
             copy = out / path.relative_to(source)
             copy.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, copy)
+    for path in source.glob(f"*_Dense/{SINGLE_FILE}"):  # as it is, since `--quantization` leaves these layers, too
+        shutil.copyfile(path, out / path.relative_to(source))
     data = read_object(source / "config.json") | {"quantization_config": stated}
     if not config.tie_word_embeddings:  # a quantized head has no bytes to compare
         data["tie_word_embeddings"] = False

@@ -19,7 +19,7 @@ from lullm.config.field import (
 from lullm.config.rope import MOST_POSITIONS, ROPE_KEYS, RopeConfig, read_flat_rope
 from lullm.errors import ModelLoadError
 from lullm.types.arithmetic import Activation
-from lullm.types.layer_kind import LayerKind, SlidingWindow
+from lullm.types.layer_kind import LayerKind, has_window
 
 ACTIVATIONS: dict[Any, Activation] = {
     "silu": "silu",
@@ -50,7 +50,7 @@ def activation(data: dict[str, Any], name: str) -> Activation:
 
 def ropes_of(kinds: tuple[LayerKind, ...], full: RopeConfig, local: RopeConfig) -> tuple[RopeConfig, ...]:
     """The rope of each layer: `local` for those with a window, `full` for others."""
-    return tuple(local if isinstance(kind, SlidingWindow) else full for kind in kinds)
+    return tuple(local if has_window(kind) else full for kind in kinds)
 
 
 def ropes_where(turns: Sequence[bool], config: DecoderConfig) -> tuple[RopeConfig | None, ...]:

@@ -2,7 +2,8 @@
 
 from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
 from lullm.config.family.encoder_decoder import BART, WHISPER
-from lullm.config.family.encoder_only.bert import BERT, GTE, NOMIC_BERT, ROBERTA
+from lullm.config.family.encoder_only.bert import BERT, DISTILBERT, ELECTRA, GTE, MPNET, NOMIC_BERT, ROBERTA
+from lullm.config.family.encoder_only.bidirectional import or_bidirectional, without_mask
 from lullm.config.family.encoder_only.modernbert import MODERNBERT
 from lullm.config.family.experts.gpt_oss import GPT_OSS
 from lullm.config.family.experts.laguna import LAGUNA
@@ -137,7 +138,7 @@ _ROWS: dict[str, tuple[Family, str]] = {
     "Lfm2MoeForCausalLM": (LFM2_MOE, "hybrid.lfm2:lfm2_style"),
     "Lfm3ForCausalLM": (LFM3, "hybrid.lfm2:lfm3_style"),
     "Llama4ForCausalLM": (LLAMA4, "experts.llama4:llama4_style"),
-    "LlamaForCausalLM": (LLAMA, "llama:llama_style"),
+    "LlamaForCausalLM": (or_bidirectional(LLAMA), "llama:llama_style"),
     "Mamba2ForCausalLM": (MAMBA2, "hybrid.state_space:mamba_style"),
     "MambaForCausalLM": (MAMBA, "hybrid.state_space:mamba_style"),
     "MellumForCausalLM": (MELLUM, "experts.routed:qwen3_moe_style"),
@@ -147,7 +148,7 @@ _ROWS: dict[str, tuple[Family, str]] = {
     "Ministral3ForCausalLM": (MINISTRAL3, "llama:llama_style"),
     "MinistralForCausalLM": (MINISTRAL, "llama:llama_style"),
     "Mistral4ForCausalLM": (MISTRAL4, "experts.deepseek:mistral4_style"),
-    "MistralForCausalLM": (MISTRAL, "llama:llama_style"),
+    "MistralForCausalLM": (or_bidirectional(MISTRAL), "llama:llama_style"),
     "MixtralForCausalLM": (MIXTRAL, "llama:llama_style"),
     "ModernBertDecoderForCausalLM": (MODERNBERT_DECODER, "layer_norm.modernbert:modernbert_style"),
     "MptForCausalLM": (MPT, "layer_norm.bloom:mpt_style"),
@@ -164,11 +165,11 @@ _ROWS: dict[str, tuple[Family, str]] = {
     "Phi3ForCausalLM": (PHI3, "phi:phi3_style"),
     "PhiForCausalLM": (PHI, "layer_norm.gpt_neox:phi_style"),
     "PhimoeForCausalLM": (PHIMOE, "experts.routed:phimoe_style"),
-    "Qwen2ForCausalLM": (QWEN2, "llama:llama_style"),
+    "Qwen2ForCausalLM": (or_bidirectional(QWEN2), "llama:llama_style"),
     "Qwen2MoeForCausalLM": (QWEN2_MOE, "llama:llama_style"),
     "Qwen3_5ForCausalLM": (QWEN3_5, "hybrid.qwen_next:qwen3_5_style"),
     "Qwen3_5MoeForCausalLM": (QWEN3_5_MOE, "hybrid.qwen_next:qwen3_5_style"),
-    "Qwen3ForCausalLM": (QWEN3, "llama:llama_style"),
+    "Qwen3ForCausalLM": (or_bidirectional(QWEN3), "llama:llama_style"),
     "Qwen3MoeForCausalLM": (QWEN3_MOE, "experts.routed:qwen3_moe_style"),
     "Qwen3NextForCausalLM": (QWEN3_NEXT, "hybrid.qwen_next:qwen3_next_style"),
     "RecurrentGemmaForCausalLM": (RECURRENT_GEMMA, "hybrid.recurrent_gemma:recurrent_gemma_style"),
@@ -196,8 +197,13 @@ ENCODED_FAMILIES = {name: family for name, (family, _) in _ENCODED_ROWS.items()}
 
 _ENCODER_ONLY_ROWS: dict[str, tuple[Family, str]] = {
     "BertModel": (BERT, "encoder_only.bert:bert_style"),
+    "CamembertModel": (ROBERTA, "encoder_only.bert:bert_style"),
+    "DistilBertModel": (DISTILBERT, "encoder_only.bert:distilbert_style"),
+    "ElectraModel": (ELECTRA, "encoder_only.bert:electra_style"),
     "GteModel": (GTE, "encoder_only.bert:gte_style"),
+    "LlamaBidirectionalModel": (without_mask(LLAMA), "llama:llama_style"),
     "ModernBertModel": (MODERNBERT, "encoder_only.modernbert:modernbert_style"),
+    "MPNetModel": (MPNET, "encoder_only.mpnet:mpnet_style"),
     "NomicBertModel": (NOMIC_BERT, "encoder_only.bert:nomic_bert_style"),
     "RobertaModel": (ROBERTA, "encoder_only.bert:bert_style"),
     "XLMRobertaModel": (ROBERTA, "encoder_only.bert:bert_style"),

@@ -12,8 +12,18 @@ decoder.
 """
 
 
-ENCODERS = frozenset({"Bert", "Gte", "ModernBert", "NomicBert", "Roberta", "XLMRoberta"})
+ENCODERS = frozenset(
+    {
+        "Bert", "Camembert", "DistilBert", "Electra", "Gte", "MPNet", "ModernBert", "NomicBert", "Roberta",
+        "XLMRoberta",
+    }
+)  # fmt: skip
 """Families that give no next tokens. What their heads of training fill in (`...ForMaskedLM`) is not loaded."""
+
+_WITHOUT_HEADS = {"Gemma3TextModel": "Gemma3ForCausalLM"}
+"""Decoders for embeddings alone, whose names are not those of their families."""
+_WITHOUT_LABELS = frozenset({"LlamaBidirectionalModel"})
+"""Encoders by their whole names: theirs with labels are others'."""
 
 _OLDER_NAMES = {"MPTForCausalLM": "MptForCausalLM", "PhiMoEForCausalLM": "PhimoeForCausalLM"}
 """Names in checkpoints that are older than transformers' class."""
@@ -53,10 +63,14 @@ class Architecture(NamedTuple):
 
 def split_architecture(name: str) -> Architecture:
     """The parts after the layers of an architecture in `config.json`. An encoder's `base` is its `...Model`."""
-    for suffix in ("ForSequenceClassification", "ForMaskedLM", "Model"):
+    if name in _WITHOUT_LABELS:
+        return Architecture(name, False)
+    if (base := _WITHOUT_HEADS.get(name)) is not None:
+        return Architecture(base, False)
+    for suffix, labels in (*_SUFFIXES.items(), ("ForMaskedLM", None)):
         family = name.removesuffix(suffix)
         if family != name and family in ENCODERS:
-            return Architecture(f"{family}Model", False, "sequence" if suffix == "ForSequenceClassification" else None)
+            return Architecture(f"{family}Model", False, labels)
     if (form := _REWARD_MODELS.get(name)) is not None:
         return Architecture("Qwen2ForCausalLM", False, form)
     for suffix, labels in _SUFFIXES.items():

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lullm.errors import InvalidRequestError
+from lullm.types.arithmetic import Activation
 from lullm.types.pooling.params import Pooling, PoolingActivation, PoolingKind, PoolingTask
 
 
@@ -29,6 +30,33 @@ class TokenScore:
     false_token_id: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class DenseLayer:
+    """A `Dense` module of sentence-transformers: a matrix `[out_features, in_features]`, and an activation.
+
+    Args:
+        folder: of its files, in the model's.
+        activation: None: none.
+    """
+
+    folder: str
+    in_features: int
+    out_features: int
+    has_bias: bool
+    activation: Activation | Literal["tanh"] | None
+
+
+@dataclass(frozen=True, slots=True)
+class DenseLayers:
+    """Layers behind the pooled hidden state, in order. The result of the last one is the embedding."""
+
+    layers: tuple[DenseLayer, ...]
+
+    @property
+    def out_features(self) -> int:
+        return self.layers[-1].out_features
+
+
 PairForm = Literal["joined", "template", "qwen3_reranker", "pair"]
 """How a cross-encoder reads a pair: one text after the other, the model's chat template (roles 'query' and 'document'),
 the text that Qwen3-Reranker was trained with, or the special tokens that the tokenizer puts around pairs (encoders).
@@ -40,7 +68,7 @@ class PoolerConfig:
     """How a model pools.
 
     Args:
-        head: the step after the pooled hidden state; None: none, it is an embedding.
+        head: the step after the pooled hidden state; None: none, it is an embedding. Of `DenseLayers`, too.
         activation: applied unless the request turns it off.
         task: of requests that name none.
         dimensions: the only sizes that embeddings may be cut to; None: any.
@@ -51,7 +79,7 @@ class PoolerConfig:
     task: PoolingTask
     kind: PoolingKind = "last"
     activation: PoolingActivation = "normalize"
-    head: Classifier | TokenScore | None = None
+    head: Classifier | TokenScore | DenseLayers | None = None
     dimensions: tuple[int, ...] | None = None
     pair_form: PairForm | None = None
     step_tag_id: int | None = None
@@ -62,17 +90,22 @@ class PoolerConfig:
         return _TASKS[self.task]
 
     @property
+    def gives_embeddings(self) -> bool:
+        """Whether its numbers are hidden states, maybe behind layers, and not of labels or tokens."""
+        return not isinstance(self.head, Classifier | TokenScore)
+
+    @property
     def can_score(self) -> bool:
         """Whether a pair has one score: of embeddings, or of a head with one number."""
         if self.task == "token_classify":
             return False
         return not isinstance(self.head, Classifier) or self.head.num_labels == 1
 
-    def answer_shape(self, pooling: Pooling, token_ids: Sequence[int], hidden_size: int) -> tuple[int, int]:
+    def answer_shape(self, pooling: Pooling, token_ids: Sequence[int], pooled_size: int) -> tuple[int, int]:
         """(rows, columns) of the answer to a prompt; a vector is one row."""
-        num_columns = 1
-        if not isinstance(self.head, TokenScore):
-            num_columns = self.head.num_labels if self.head else pooling.dimensions or hidden_size
+        num_columns = pooling.dimensions or pooled_size
+        if not self.gives_embeddings:
+            num_columns = self.head.num_labels if isinstance(self.head, Classifier) else 1
         if pooling.kind != "all":
             return 1, num_columns
         tag = pooling.step_tag_id

@@ -1,18 +1,21 @@
 """The files of sentence-transformers beside a model: modules.json, and a config.json for each module.
 
-They tell which rows are pooled, whether the result is normalized, or which tokens' logits are a score. A module that is
-not implemented is refused by its name. Prompts are not put before texts: the caller does that, as with vLLM.
+They tell which rows are pooled, which layers come behind, whether the result is normalized, or which tokens' logits are
+a score. A module that is not implemented is refused by its name. Prompts are not put before texts: the caller does
+that, as with vLLM.
 """
 
 import json
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from lullm.config.field import shown
+from lullm.config.field import MOST_HIDDEN, boolean, positive_int, shown
 from lullm.config.json_file import optional_object, read_object, read_text
-from lullm.config.pooling.pooler import PoolerConfig, TokenScore
+from lullm.config.pooling.pooler import DenseLayer, DenseLayers, PoolerConfig, TokenScore
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
+from lullm.types.arithmetic import Activation
 from lullm.types.pooling.params import PoolingActivation, PoolingKind
 
 logger = get_logger(__name__)
@@ -28,6 +31,11 @@ _FLAGS = {
 }
 """For files that have a flag for each mode."""
 _ACTIVATIONS: dict[str, PoolingActivation] = {"Identity": "none", "Sigmoid": "sigmoid"}
+_OF_DENSE: dict[str, Activation | Literal["tanh"] | None] = {
+    "Identity": None, "Tanh": "tanh", "GELU": "gelu", "ReLU": "relu", "SiLU": "silu",
+}  # fmt: skip
+"""Of classes of torch, those that a layer may have."""
+DENSE_FOLDER = re.compile(r"\d{1,4}_Dense")
 
 
 def read_modules(folder: Path) -> PoolerConfig | None:
@@ -40,10 +48,10 @@ def read_modules(folder: Path) -> PoolerConfig | None:
     if modules is None:
         return None
     names = [name for name, _ in modules]
-    paths = {name: folder / path for name, path in modules}
+    paths = [folder / path for _, path in modules]
     if names[:1] != ["Transformer"]:
         raise ModelLoadError(f"{folder}/modules.json: the first module must be a Transformer, not {shown(names[:1])}")
-    _check_transformer(paths["Transformer"])
+    _check_transformer(paths[0])
     settings = optional_object(folder / "config_sentence_transformers.json")
     if settings.get("default_prompt_name") is not None:
         logger.warning(
@@ -52,16 +60,16 @@ def read_modules(folder: Path) -> PoolerConfig | None:
             shown(settings["default_prompt_name"]),
         )
     match names[1:]:
-        case ["Pooling"]:
-            return PoolerConfig("embed", _read_kind(paths["Pooling"]), "none")
-        case ["Pooling", "Normalize"]:
-            return PoolerConfig("embed", _read_kind(paths["Pooling"]), "normalize")
         case ["LogitScore"]:
             activation = read_activation(settings.get("activation_fn"), "config_sentence_transformers.json")
-            return PoolerConfig("classify", "last", activation or "sigmoid", _read_tokens(paths["LogitScore"]))
+            return PoolerConfig("classify", "last", activation or "sigmoid", _read_tokens(paths[1]))
+        case ["Pooling", *layers, "Normalize"] | ["Pooling", *layers] if set(layers) <= {"Dense"}:
+            dense = DenseLayers(tuple(map(_read_dense, paths[2 : 2 + len(layers)]))) if layers else None
+            is_normalized = names[-1] == "Normalize"
+            return PoolerConfig("embed", _read_kind(paths[1]), "normalize" if is_normalized else "none", dense)
     raise ModelLoadError(
         f"{folder}/modules.json: the modules {', '.join(names)} are not supported, only a Transformer with Pooling, "
-        "with Pooling and Normalize, or with LogitScore"
+        "maybe with Dense and Normalize in this order, or with LogitScore"
     )
 
 
@@ -106,6 +114,46 @@ def _read_kind(folder: Path) -> PoolingKind:
     if modes == ["mean"] and data.get("include_prompt") is False:
         logger.warning("%s: include_prompt is false, and here the rows of an instruction count in the mean", path)
     return _KINDS[modes[0]]
+
+
+_DENSE_DEFAULTS = {
+    "use_residual": False, "module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding",
+}  # fmt: skip
+
+
+def _read_dense(folder: Path) -> DenseLayer:
+    path = folder / "config.json"
+    data = _required_object(path)
+    if not DENSE_FOLDER.fullmatch(folder.name):
+        raise ModelLoadError(f"{folder}: a Dense module's folder must be named as 2_Dense is, a number in front")
+    for key, default in _DENSE_DEFAULTS.items():
+        if data.get(key, default) not in (None, default):
+            raise ModelLoadError(f"{path}: {key} {shown(data[key])} is not supported, only {shown(default)}")
+    stated = data.get("activation_function", "torch.nn.modules.activation.Tanh")
+    name = stated.rpartition(".")[2] if isinstance(stated, str) else stated
+    if name not in _OF_DENSE:
+        raise ModelLoadError(
+            f"{path}: activation_function {shown(stated)} is not supported, only {', '.join(_OF_DENSE)}"
+        )
+    return DenseLayer(
+        folder.name,
+        positive_int(data, "in_features", most=MOST_HIDDEN),
+        positive_int(data, "out_features", most=MOST_HIDDEN),
+        boolean(data, "bias", True),
+        _OF_DENSE[name],
+    )
+
+
+def check_dense(dense: DenseLayers, hidden_size: int) -> None:
+    """Check that each layer reads what comes before it. Raises ModelLoadError."""
+    size = hidden_size
+    for layer in dense.layers:
+        if layer.in_features != size:
+            raise ModelLoadError(
+                f"{layer.folder}/config.json: in_features is {layer.in_features}, and what comes before has {size} "
+                "elements; fetch the model folder again"
+            )
+        size = layer.out_features
 
 
 def _read_tokens(folder: Path) -> TokenScore:

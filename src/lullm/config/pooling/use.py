@@ -1,7 +1,7 @@
 """The use of a model: next tokens, pooling, or both. The folder determines it, and the user may change it.
 
 the folder                                  it gives
-modules.json with Pooling                   embeddings
+modules.json with Pooling                   embeddings; with Dense layers their results
 modules.json with LogitScore                scores of pairs, and next tokens
 architecture ...ForSequenceClassification   classes; with one label also scores of pairs
 architecture ...ForTokenClassification      classes of each token
@@ -20,8 +20,8 @@ from lullm.config.json_file import overridden, read_object
 from lullm.config.model import ModelConfig
 from lullm.config.pooling.architecture import Labels
 from lullm.config.pooling.encoder_only import of_encoder
-from lullm.config.pooling.pooler import Classifier, PairForm, PoolerConfig, TokenScore
-from lullm.config.pooling.sentence_transformers import read_activation, read_modules
+from lullm.config.pooling.pooler import Classifier, DenseLayers, PairForm, PoolerConfig, TokenScore
+from lullm.config.pooling.sentence_transformers import check_dense, read_activation, read_modules
 from lullm.errors import ConfigError, ModelLoadError
 from lullm.types.pooling.params import PoolingActivation
 
@@ -82,8 +82,17 @@ def with_use(
         return model
     if model.family.encoder_only is not None:
         pooler = of_encoder(pooler, model.family.encoder_only, is_stated=pooler is stated)
+    if isinstance(pooler.head, DenseLayers):
+        check_dense(pooler.head, model.hidden_size)
+        is_linear = all(layer.activation is None for layer in pooler.head.layers)
+        if pooler.kind == "mean" and not is_linear and model.family.encoder_only is None:
+            raise ModelLoadError(
+                f"modules.json: of {model.architecture} a mean is summed chunk by chunk, so a Dense module behind it "
+                "may have no activation; take a model that pools the last token, or an encoder"
+            )
     if pooler.task == "embed":
-        pooler = dataclasses.replace(pooler, dimensions=_read_dimensions(data, model.hidden_size))
+        size = dataclasses.replace(model, pooler=pooler).pooled_size
+        pooler = dataclasses.replace(pooler, dimensions=_read_dimensions(data, size))
     elif pooler.can_score and pooler.pair_form is None:
         pooler = dataclasses.replace(pooler, pair_form=form)
     if isinstance(pooler.head, TokenScore):
@@ -144,12 +153,12 @@ def _label_activation(num_labels: int, data: dict[str, Any]) -> PoolingActivatio
     return _PROBLEMS.get(problem, "softmax" if num_labels > 1 else "sigmoid")
 
 
-def _read_dimensions(data: dict[str, Any], hidden_size: int) -> tuple[int, ...] | None:
+def _read_dimensions(data: dict[str, Any], pooled_size: int) -> tuple[int, ...] | None:
     stated = data.get("matryoshka_dimensions")
     if stated is None:
-        return (hidden_size,) if data.get("is_matryoshka") is False else None
+        return (pooled_size,) if data.get("is_matryoshka") is False else None
     if not isinstance(stated, list) or not stated:
         raise ModelLoadError(f"config.json: matryoshka_dimensions must be a list of sizes, not {shown(stated)}")
     return tuple(
-        positive_int({"matryoshka_dimensions": size}, "matryoshka_dimensions", None, hidden_size) for size in stated
+        positive_int({"matryoshka_dimensions": size}, "matryoshka_dimensions", None, pooled_size) for size in stated
     )

@@ -42,7 +42,7 @@ def resolved_pooling(model: ModelConfig, params: PoolingParams) -> Pooling:
         )
     task = pooler.task if params.task is None else _answered(params.task, pooler)
     by_token = task.startswith("token_")
-    if task == "token_classify" and model.family.encoder_only is not None:
+    if task == "token_classify" and pooler.task == "classify" and model.family.encoder_only is not None:
         raise InvalidRequestError(
             "this encoder's labels are of whole texts, not of tokens: use classify", "task", NO_POOLING
         )
@@ -50,7 +50,7 @@ def resolved_pooling(model: ModelConfig, params: PoolingParams) -> Pooling:
         task,
         "all" if by_token else pooler.kind,
         _activation(params, pooler),
-        _dimensions(params, pooler, model.hidden_size),
+        _dimensions(params, pooler, model.pooled_size),
         _step_tag_id(params, pooler, task),
     )
 
@@ -62,7 +62,7 @@ MOST_ROW_BYTES = 512 * MIB
 def check_rows(model: ModelConfig, pooling: Pooling, token_ids: Sequence[int]) -> None:
     """Check that a request's rows may be held. Raises InvalidRequestError."""
     assert model.pooler is not None, "the request was resolved"
-    num_rows, num_columns = model.pooler.answer_shape(pooling, token_ids, model.hidden_size)
+    num_rows, num_columns = model.pooler.answer_shape(pooling, token_ids, model.pooled_size)
     if pooling.kind == "all" and 4 * num_rows * num_columns > MOST_ROW_BYTES:
         raise InvalidRequestError(
             f"{num_rows} rows of {num_columns} numbers take {format_bytes(4 * num_rows * num_columns)}, and one "
@@ -113,7 +113,7 @@ def _activation(params: PoolingParams, pooler: PoolerConfig) -> PoolingActivatio
     return "none" if False in (params.normalize, params.use_activation) else pooler.activation
 
 
-def _dimensions(params: PoolingParams, pooler: PoolerConfig, hidden_size: int) -> int | None:
+def _dimensions(params: PoolingParams, pooler: PoolerConfig, pooled_size: int) -> int | None:
     if params.dimensions is None:
         return None
     if pooler.task != "embed":
@@ -124,8 +124,8 @@ def _dimensions(params: PoolingParams, pooler: PoolerConfig, hidden_size: int) -
             f"dimensions={params.dimensions} is none of the sizes that the model is trained for: {allowed}",
             "dimensions",
         )
-    if params.dimensions > hidden_size:
+    if params.dimensions > pooled_size:
         raise InvalidRequestError(
-            f"dimensions={params.dimensions} is above the {hidden_size} that the model has", "dimensions"
+            f"dimensions={params.dimensions} is above the {pooled_size} that the model has", "dimensions"
         )
     return params.dimensions

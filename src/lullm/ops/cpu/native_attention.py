@@ -141,11 +141,17 @@ def attention(
 
 
 def mutual_attention(
-    q: Tensor, k: Tensor, v: Tensor, lens: Sequence[int], scale: float, reach: int | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lens: Sequence[int],
+    scale: float,
+    reach: int | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     dtype, (num_tokens, num_heads, head_size) = DTYPES.get(q.dtype), q.shape
-    if dtype is None:
-        return torch_cpu.mutual_attention(q, k, v, lens, scale, reach)
+    if dtype is None or bias is not None:
+        return torch_cpu.mutual_attention(q, k, v, lens, scale, reach, bias)
     if padding := -head_size % 16:  # SigLIP's heads have 72 elements; zeros change no sum
         q, k, v = (functional.pad(x, (0, padding)) for x in (q, k, v))
     if not has_whole_heads(q):

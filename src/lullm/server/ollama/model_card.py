@@ -95,7 +95,7 @@ class ModelCard:
         model, family = self._engine.model_config, self._family()
         sizes = {
             "context_length": self._engine.config.max_model_len,
-            "embedding_length": model.hidden_size,
+            "embedding_length": model.pooled_size,
             "block_count": model.num_hidden_layers,
             "attention.head_count": model.num_attention_heads,
             "attention.head_count_kv": model.num_key_value_heads,

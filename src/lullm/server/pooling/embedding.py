@@ -47,7 +47,7 @@ async def prepared_embeddings(
     Raises ApiError, InvalidRequestError: with the name of its field.
     """
     prompts = body.prompts()
-    size = body.dimensions or context.engine.model_config.hidden_size
+    size = body.dimensions or context.engine.model_config.pooled_size
     if len(prompts) * size > MAX_NUMBERS:
         raise ApiError(
             400,

@@ -46,7 +46,7 @@ def _check_size(vectors: Vectors) -> None:
     model, total = vectors.context.engine.model_config, 0
     for each in vectors.requests:
         assert each.pooling is not None and model.pooler is not None, "it pools"
-        num_rows, num_columns = model.pooler.answer_shape(each.pooling, each.prompt_token_ids, model.hidden_size)
+        num_rows, num_columns = model.pooler.answer_shape(each.pooling, each.prompt_token_ids, model.pooled_size)
         total += num_rows * num_columns
     if total > MAX_NUMBERS:
         raise ApiError(

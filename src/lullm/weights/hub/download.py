@@ -15,7 +15,9 @@ from lullm.weights.reading.files import missing_files
 logger = get_logger(__name__)
 
 CONFIG_FILE = "config.json"
-_PATTERNS = ["*.json", "model*.safetensors", "*.jinja", "tokenizer.model", "merges.txt"]
+_PATTERNS = [
+    "*.json", "model*.safetensors", "[0-9]*_Dense/model.safetensors", "*.jinja", "tokenizer.model", "merges.txt",
+]  # fmt: skip
 """Files to fetch; not original/ or consolidated.safetensors."""
 _TIMEOUT_S = 10.0
 

@@ -22,6 +22,12 @@ def missing_files(folder: Path) -> list[str]:
     Raises:
         ModelLoadError: the index is damaged.
     """
+    of_dense = [f"{path.parent.name}/{SINGLE_FILE}" for path in folder.glob("*_Dense/config.json")]
+    return _missing_in(folder) + sorted(name for name in of_dense if not (folder / name).is_file())
+
+
+def _missing_in(folder: Path) -> list[str]:
+    """The same without the folders of sentence-transformers' layers."""
     if (folder / INDEX_FILE).exists():
         return sorted(name for name in set(_read_index(folder).values()) if not (folder / name).is_file())
     return [name for name in _without_index(folder) if not (folder / name).is_file()]
@@ -33,7 +39,7 @@ def weight_files(folder: Path) -> dict[Path, set[str] | None]:
     Raises:
         ModelLoadError: a file is missing, or the index is damaged.
     """
-    if missing := missing_files(folder):
+    if missing := _missing_in(folder):
         raise ModelLoadError(_explain_missing(folder, missing))
     if not (folder / INDEX_FILE).exists():
         return {folder / name: None for name in _without_index(folder)}
@@ -43,6 +49,14 @@ def weight_files(folder: Path) -> dict[Path, set[str] | None]:
         assert names is not None
         names.add(name)
     return files
+
+
+def dense_file(folder: Path, module: str) -> Path:
+    """The file of a layer of sentence-transformers in the folder `module`. Raises ModelLoadError: it is missing."""
+    path = folder / module / SINGLE_FILE
+    if not path.is_file():
+        raise ModelLoadError(_explain_missing(path.parent, [SINGLE_FILE]))
+    return path
 
 
 def _without_index(folder: Path) -> list[str]:

@@ -1,7 +1,7 @@
 """Source: the tensors of a checkpoint on disk, in any kind of files."""
 
 import contextlib
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from lullm.errors import ModelLoadError
 from lullm.weights.encoding.encoded import EncodedTensor
 from lullm.weights.encoding.joining import Joining
 from lullm.weights.gguf.checkpoint import GGUFSource
-from lullm.weights.reading.files import damaged, stored_names, weight_files
+from lullm.weights.reading.files import damaged, dense_file, stored_names, weight_files
 from lullm.weights.rule import WeightRules
 
 
@@ -44,17 +44,21 @@ class Source(Protocol):
         ...
 
 
-def open_source(path: Path) -> Source:
-    """A folder of safetensors, or a GGUF file. Raises ModelLoadError: files are missing or damaged."""
-    return GGUFSource(path) if is_gguf(path) else SafetensorsSource(path)
+def open_source(path: Path, dense: Iterable[str] = ()) -> Source:
+    """A folder of safetensors, or a GGUF file. Raises ModelLoadError: files are missing or damaged.
+
+    `dense`: folders in it of layers of sentence-transformers, whose tensors are read, too.
+    """
+    return GGUFSource(path) if is_gguf(path) else SafetensorsSource(path, dense)
 
 
 class SafetensorsSource:
     """The safetensors of a folder."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, dense: Iterable[str] = ()):
         self._folder, self._files = folder, weight_files(folder)
-        self.num_bytes = sum(path.stat().st_size for path in self._files)
+        self._dense = {dense_file(folder, module): module for module in dense}
+        self.num_bytes = sum(path.stat().st_size for path in (*self._files, *self._dense))
 
     def rules(self, rules: WeightRules) -> WeightRules:
         return rules
@@ -90,6 +94,11 @@ class SafetensorsSource:
                 for name in names:
                     tensor = file.get_tensor(name)
                     yield name, tensor, tensor.nbytes
+        for path, module in self._dense.items():
+            with _opened(path) as file:
+                for name in _names_in(file, None):
+                    tensor = file.get_tensor(name)
+                    yield f"{module}.{name}", tensor, tensor.nbytes
 
 
 @contextlib.contextmanager

@@ -1,4 +1,6 @@
-"""BERT and RoBERTa: learned positions, norms behind the sums; NomicBERT and GTE: the same with ropes and gates."""
+"""BERT, RoBERTa, DistilBERT, ELECTRA and MPNet: learned positions, norms behind the sums; NomicBERT and GTE: the same
+with ropes and gates.
+"""
 
 from dataclasses import replace
 
@@ -8,7 +10,7 @@ from lullm.config.family.family import Data, Family
 from lullm.config.family.gpt import GPT2_IGNORES
 from lullm.config.family.layer_kinds import num_layers
 from lullm.config.family.layer_norm.families import Kinds
-from lullm.config.field import MOST_INTERMEDIATE, boolean, integer, positive_float, positive_int
+from lullm.config.field import MOST_HIDDEN, MOST_INTERMEDIATE, boolean, integer, positive_float, positive_int
 from lullm.config.rope import MOST_POSITIONS, ROPE_KEYS, read_flat_rope
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import EncoderOnlyAttention, LayerKind
@@ -72,6 +74,28 @@ def _read_roberta(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     return replace(_read(data, kinds, head_dim), encoder_only=EncoderOnlyConfig(num_rows, first, _num_segments(data)))
 
 
+def _read_distilbert(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+    num_positions = positive_int(data, "max_position_embeddings")
+    encoder = EncoderOnlyConfig(num_positions, label_activation="relu")
+    return replace(_read(data, kinds, head_dim), encoder_only=encoder)
+
+
+def _read_electra(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+    config, size = _read_bert(data, kinds, head_dim), positive_int(data, "embedding_size", most=MOST_HIDDEN)
+    assert config.encoder_only is not None, "just read"
+    encoder = replace(config.encoder_only, label_activation="gelu")
+    return replace(config, embedding_size=None if size == data["hidden_size"] else size, encoder_only=encoder)
+
+
+def _read_mpnet(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+    config = _read_roberta({**data, "type_vocab_size": 0}, kinds, head_dim)
+    assert config.encoder_only is not None, "just read"
+    num_buckets = positive_int(data, "relative_attention_num_buckets", 32, _MOST_SEGMENTS)
+    if num_buckets != 32:  # transformers makes the table by the key, and reads it as if it had 32 rows
+        raise ModelLoadError(f"config.json: relative_attention_num_buckets is {num_buckets}, and only 32 is supported")
+    return replace(config, encoder_only=replace(config.encoder_only, num_buckets=num_buckets))
+
+
 def _within_training(data: Data) -> Data:
     """The first checkpoints name positions that only another rope reaches."""
     positions = positive_int(data, "max_position_embeddings", most=MOST_POSITIONS)
@@ -113,6 +137,48 @@ ROBERTA = Family(
     layer_kinds=every_token,
     derive=_without_unused,
 )
+DISTILBERT = Family(
+    _read_distilbert,
+    aliases={
+        "dim": "hidden_size", "hidden_dim": "intermediate_size", "n_heads": "num_attention_heads",
+        "n_layers": "num_hidden_layers", "activation": "hidden_act",
+    },
+    defaults={
+        "activation": "gelu", "hidden_dim": 3072, "max_position_embeddings": 512, "dim": 768, "n_heads": 12,
+        "n_layers": 6, "layer_norm_eps": 1e-12,
+    },
+    reads=_READS,
+    # `sinusoidal_pos_embds`: how the table was made before the training
+    ignores=_IGNORES | {
+        "sinusoidal_pos_embds", "dropout", "qa_dropout", "seq_classif_dropout", "output_past", "tie_weights_",
+    },
+    layer_kinds=every_token,
+)  # fmt: skip
+ELECTRA = Family(
+    _read_electra,
+    defaults={
+        **_DEFAULTS, "intermediate_size": 1024, "max_position_embeddings": 512, "embedding_size": 128,
+    },
+    reads=_READS | {"embedding_size"},
+    fixed={"position_embedding_type": "absolute"},
+    ignores=_IGNORES
+    | {
+        "summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout", "generator_size",
+        "output_past",
+    },
+    layer_kinds=every_token,
+)  # fmt: skip
+MPNET = Family(
+    _read_mpnet,
+    defaults={
+        **{key: value for key, value in _DEFAULTS.items() if key != "type_vocab_size"}, "max_position_embeddings": 512,
+        "pad_token_id": 1, "relative_attention_num_buckets": 32,
+    },
+    reads=_READS - {"type_vocab_size"} | {"pad_token_id"},
+    ignores=_IGNORES | {"type_vocab_size", "gradient_checkpointing"},
+    layer_kinds=every_token,
+    derive=_without_unused,
+)  # fmt: skip
 NOMIC_BERT = Family(
     _read_rotating,
     # the older names are those of the code that came with the first checkpoints

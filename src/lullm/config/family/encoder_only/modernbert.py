@@ -12,7 +12,7 @@ from lullm.config.family.layer_norm.families import DROPOUTS, Kinds, whole_heads
 from lullm.config.field import MOST_LAYERS, boolean, positive_int, shown
 from lullm.config.rope import read_ropes_by_kind, read_theta
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import EncoderOnlyAttention, FullAttention, LayerKind
+from lullm.types.layer_kind import EncoderOnlyAttention, FullAttention, LayerKind, has_window
 
 
 def _kinds(data: Data) -> tuple[LayerKind, ...]:
@@ -32,13 +32,14 @@ def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
         raise ModelLoadError(f"config.json: classifier_pooling must be cls or mean, not {shown(kind)}")
     return replace(
         read_dense({**data, "rope_parameters": None}, kinds, head_dim),
-        ropes=tuple(ropes[isinstance(each, EncoderOnlyAttention) and each.reach is not None] for each in kinds),
+        ropes=tuple(ropes[has_window(each)] for each in kinds),
         activation=activation(data, "hidden_activation"),
         encoder_only=EncoderOnlyConfig(
             label_kind=kind,
             label_activation="gelu",
             has_label_bias=boolean(data, "classifier_bias", False),
             has_label_norm=True,
+            has_token_layer=True,
         ),
     )
 

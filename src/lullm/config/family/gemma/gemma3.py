@@ -6,6 +6,7 @@ from typing import Any
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, activation, ropes_of
+from lullm.config.family.encoder_only.bidirectional import OF_LAST, to_both_sides
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import window_but_every
 from lullm.config.field import (
@@ -49,11 +50,18 @@ def _read_second(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: i
 
 def _read_third(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
     full_theta, local_theta = read_theta(data, "rope_theta", 1e6), read_theta(data, "rope_local_base_freq", 1e4)
-    return _read(data, kinds, *read_ropes_by_kind(data, full_theta, local_theta))
+    config = _read(data, kinds, *read_ropes_by_kind(data, full_theta, local_theta))
+    return replace(config, encoder_only=OF_LAST) if _sees_all(data) else config
 
 
 def _layer_kinds_of_third(data: dict[str, Any]) -> tuple[LayerKind, ...]:
-    return window_but_every(data, positive_int(data, "sliding_window_pattern", 6, MOST_LAYERS))
+    kinds = window_but_every(data, positive_int(data, "sliding_window_pattern", 6, MOST_LAYERS))
+    return to_both_sides(kinds) if _sees_all(data) else kinds
+
+
+def _sees_all(data: dict[str, Any]) -> bool:
+    """EmbeddingGemma (https://arxiv.org/abs/2509.20354): a token sees those behind it, too."""
+    return boolean(data, "use_bidirectional_attention", False)
 
 
 _DEFAULTS = {
@@ -102,8 +110,8 @@ GEMMA3 = Family(
         "num_key_value_heads": 4,
         "max_position_embeddings": 131072,
     },
-    reads=_READS | {"sliding_window_pattern", "rope_local_base_freq"},
-    fixed=_FIXED | {"attn_logit_softcapping": None},
+    reads=_READS | {"sliding_window_pattern", "rope_local_base_freq", "use_bidirectional_attention"},
+    fixed={"attn_logit_softcapping": None},
     ignores=_IGNORES,
     layer_kinds=_layer_kinds_of_third,
 )

@@ -1,6 +1,8 @@
 """BERT (https://arxiv.org/abs/1810.04805) and RoBERTa (https://arxiv.org/abs/1907.11692): learned positions, norms
-behind the sums. NomicBERT (https://arxiv.org/abs/2402.01613) and GTE (https://arxiv.org/abs/2407.19669): the same with
-ropes and gates in place of positions and a plain MLP."""
+behind the sums; DistilBERT (https://arxiv.org/abs/1910.01108) and ELECTRA (https://arxiv.org/abs/2003.10555), too.
+NomicBERT (https://arxiv.org/abs/2402.01613) and GTE (https://arxiv.org/abs/2407.19669): the same with ropes and gates
+in place of positions and a plain MLP.
+"""
 
 import re
 from dataclasses import replace
@@ -16,16 +18,16 @@ from lullm.nn.mlp import GatedMLP
 from lullm.weights.rule import Fusion, HeadOrder, WeightRules, renames
 
 _EMBEDDINGS = (
-    (r"^(bert|roberta|nomic_bert|gte|new)\.", ""),
+    (r"^(bert|distilbert|electra|mpnet|roberta|nomic_bert|gte|new)\.", ""),
     (r"(?<=LayerNorm\.)gamma$", "weight"),
     (r"(?<=LayerNorm\.)beta$", "bias"),
     (r"^embeddings\.word_embeddings\.", "model.embed_tokens."),
     (r"^embeddings\.position_embeddings\.", "model.embed_positions."),
     (r"^embeddings\.token_type_embeddings\.", "model.embed_segments."),
     (r"^(embeddings\.LayerNorm|emb_ln)\.", "model.embed_norm."),
-    (r"^(encoder\.)?layers?\.", "model.layers."),
+    (r"^((encoder|transformer)\.)?layers?\.", "model.layers."),
 )
-_BERT = (
+BERT_NAMES = (
     (r"\.attention\.self\.query\.", ".self_attn.q_proj."),
     (r"\.attention\.self\.key\.", ".self_attn.k_proj."),
     (r"\.attention\.self\.value\.", ".self_attn.v_proj."),
@@ -34,6 +36,14 @@ _BERT = (
     (r"\.intermediate\.dense\.", ".mlp.fc1."),
     (r"\.output\.dense\.", ".mlp.fc2."),
     (r"\.output\.LayerNorm\.", ".post_attention_layernorm."),
+)
+_DISTILBERT = (
+    *((rf"\.attention\.{name}_lin\.", f".self_attn.{name}_proj.") for name in "qkv"),
+    (r"\.attention\.out_lin\.", ".self_attn.o_proj."),
+    (r"\.sa_layer_norm\.", ".input_layernorm."),
+    (r"\.ffn\.lin(?=[12]\.)", ".mlp.fc"),
+    (r"\.output_layer_norm\.", ".post_attention_layernorm."),
+    (r"^pre_classifier\.", "head.dense."),
 )
 _ROTATING = (
     (r"\.(post_attention_layernorm|norm1|attn_ln)\.", ".input_layernorm."),
@@ -50,7 +60,11 @@ _HEAD = (
     (r"^classifier\.(out_proj\.)?weight$", "head.labels.weight"),
     (r"^classifier\.(out_proj\.)?bias$", "head.bias"),
 )
-_UNUSED = (r"^(cls|lm_head)\.", r"^embeddings\.(position|token_type)_ids$", r"\.rotary_emb\.inv_freq$")
+_UNUSED = (
+    r"^(cls|lm_head|(vocab|generator|discriminator)_\w+)\.",
+    r"^embeddings\.(position|token_type)_ids$",
+    r"\.rotary_emb\.inv_freq$",
+)
 _HEADS_OF_LABELS = r"^(head|classifier)\."
 """Of training, and dropped where the folder asks for embeddings."""
 
@@ -58,6 +72,8 @@ _HEADS_OF_LABELS = r"^(head|classifier)\."
 def encoder_rules(config: ModelConfig, *names: tuple[str, str]) -> WeightRules:
     """Rules with these renames. Rows of positions that no token has stand at the end."""
     unused = _UNUSED if config.labels is not None else (*_UNUSED, _HEADS_OF_LABELS)
+    if config.labels is not None and config.labels.form == "token":
+        unused = (*unused, r"^head\.dense\.")  # of the training before
     encoder = config.family.encoder_only
     assert encoder is not None, "of a family of encoders"
     orders: tuple[HeadOrder, ...] = ()
@@ -77,7 +93,7 @@ def encoder_rules(config: ModelConfig, *names: tuple[str, str]) -> WeightRules:
 
 def bert_style(config: ModelConfig) -> DecoderStyle:
     return DecoderStyle(
-        encoder_rules(config, *_BERT),
+        encoder_rules(config, *BERT_NAMES),
         norms_embedding=True,
         make_norm=layer_norm,
         make_mlp=plain_mlp,
@@ -85,6 +101,15 @@ def bert_style(config: ModelConfig) -> DecoderStyle:
         make_decoder=Encoder,
         make_model=EncoderModel,
     )
+
+
+def distilbert_style(config: ModelConfig) -> DecoderStyle:
+    return replace(bert_style(config), rules=encoder_rules(config, *_DISTILBERT))
+
+
+def electra_style(config: ModelConfig) -> DecoderStyle:
+    projection = (r"^embeddings_project\.", "model.embed_projection.")
+    return replace(bert_style(config), rules=encoder_rules(config, projection, *BERT_NAMES))
 
 
 def nomic_bert_style(config: ModelConfig) -> DecoderStyle:
