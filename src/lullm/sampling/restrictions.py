@@ -77,9 +77,10 @@ def forbidden_ids(
         )
     if draw.output_len < edits.min_tokens:
         ids.update(edits.end_token_ids)
-    ids.update(edits.rules.suppressed_ids)
-    if draw.output_len == 0:
-        ids.update(edits.rules.begin_suppressed_ids)
+    if edits.rules.timestamps is None:  # else they went before
+        ids.update(edits.rules.suppressed_ids)
+        if draw.output_len == 0:
+            ids.update(edits.rules.begin_suppressed_ids)
     ids = {token_id for token_id in ids if 0 <= token_id < vocab_size}
     if not ids:
         return ids

@@ -1,5 +1,6 @@
 """Whisper's rules for timestamps among an output's tokens (`TimestampRules`)."""
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,33 +18,39 @@ def apply_timestamps_(logits: Tensor, draws: Sequence[Draw]) -> None:
     The tokens that the model's files suppress go first, since timestamps are compared with the best of the others. A
     draw that would have no token left keeps its logits.
     """
-    timed = [(row, draw) for row, draw in enumerate(draws) if draw.params.edits and draw.params.edits.rules.timestamps]
-    if not timed:
+    for row, draw in enumerate(draws):
+        edits = draw.params.edits
+        if edits is not None and edits.rules.timestamps is not None:
+            _apply_(logits[row], draw, edits.rules, edits.rules.timestamps)
+
+
+def _apply_(logits: Tensor, draw: Draw, rules: TokenRules, times: TimestampRules) -> None:
+    """For one draw, in place on logits [V]. Row by row, since copies of 51,866 logits took 2 ms for each."""
+    vocab_size, first = len(logits), times.first_id
+    suppressed = _suppressed(rules, draw.output_len == 0, vocab_size)
+    ranges = forbidden_ranges(times, output_ids(draw).tolist())
+    allowed = np.ones(vocab_size, bool)
+    allowed[suppressed] = False
+    for begin, end in ranges:
+        allowed[begin:end] = False
+    has_text, has_times = bool(allowed[:first].any()), bool(allowed[first:].any())
+    if not (has_text or has_times):
         return
-    vocab_size = logits.shape[1]
-    rows = on_device(np.array([row for row, _ in timed]), logits)
-    kept = logits[rows]
-    part = kept.clone()  # [R, V]
-    for place, (_, draw) in enumerate(timed):
-        assert draw.params.edits is not None
-        _forbid_(part[place], draw, draw.params.edits.rules, vocab_size)
-    first = [draw.params.edits.rules.timestamps.first_id for _, draw in timed]  # type: ignore[union-attr]
-    assert len(set(first)) == 1, "all draws are of one model"
-    text, times = part[:, : first[0]], part[:, first[0] :]
-    # Both sums are over the same probabilities, so logits do.
-    text.masked_fill_((times.logsumexp(-1) > text.amax(-1)).unsqueeze(1), -torch.inf)
-    logits[rows] = torch.where(part.isneginf().all(-1, keepdim=True), kept, part)
+    if len(suppressed):
+        logits[on_device(suppressed, logits)] = -torch.inf
+    for begin, end in ranges:
+        logits[begin:end] = -torch.inf
+    if has_text and has_times:
+        # Both sums are over the same probabilities, so logits do.
+        times_win = logits[first:].logsumexp(-1) > logits[:first].amax(-1)
+        logits[:first] += torch.where(times_win, -torch.inf, 0.0)  # `masked_fill_` took 0.2 ms
 
 
-def _forbid_(logits: Tensor, draw: Draw, rules: TokenRules, vocab_size: int) -> None:
-    """Forbid what cannot come now, in place on logits [V]."""
-    assert rules.timestamps is not None
-    suppressed = rules.suppressed_ids + (rules.begin_suppressed_ids if draw.output_len == 0 else ())
-    ids = [token_id for token_id in suppressed if 0 <= token_id < vocab_size]
-    if ids:
-        logits[on_device(np.array(ids), logits)] = -torch.inf
-    for first, end in forbidden_ranges(rules.timestamps, output_ids(draw).tolist()):
-        logits[first:end] = -torch.inf
+@functools.lru_cache(maxsize=8)
+def _suppressed(rules: TokenRules, is_first: bool, vocab_size: int) -> np.ndarray:
+    """The ids that the model's files forbid."""
+    ids = {*rules.suppressed_ids, *(rules.begin_suppressed_ids if is_first else ())}
+    return np.array(sorted(token_id for token_id in ids if 0 <= token_id < vocab_size), np.int64)
 
 
 def forbidden_ranges(rules: TimestampRules, token_ids: Sequence[int]) -> list[tuple[int, int | None]]:

@@ -11,10 +11,10 @@ TIMED = ("verbose_json", "srt", "vtt")
 
 
 def verbose(task: str, language: str, duration_s: float, segments: Sequence[Segment]) -> dict[str, Any]:
-    """OpenAI's `verbose_json`."""
+    """OpenAI's `verbose_json`. Its language is that of the text: a translation is English."""
     return {
         "task": task,
-        "language": language_name(language),
+        "language": language_name("en" if task == "translate" else language),
         "duration": round(duration_s, 3),
         "text": text_of(segments),
         "segments": [_fields(number, segment) for number, segment in enumerate(segments)],
