@@ -95,6 +95,27 @@ def test_openais_client_and_the_language_that_is_heard(running, whisper):
     assert [each["tokens"] for each in translated["segments"]] == [each[3] for each in expected]
 
 
+def test_an_earlier_text(running, whisper):
+    """Before each window, as transformers' `prompt_ids`; silence is asked for behind it, too."""
+    with running.http() as http:
+        ids = http.post("/tokenize", json={"prompt": " hello world"}).json()["tokens"]
+    before = torch.tensor([TIMED_IDS["startofprev"], *ids])
+    answer = post(running, language="en", prompt="hello world", **FIELDS | {"max_completion_tokens": "12"}).json()
+    first, seek = [], 0
+    for segment in answer["segments"]:
+        if segment["seek"] != seek or not first:
+            seek = segment["seek"]
+            window = LONG[seek * 160 : seek * 160 + RATE]
+            first, total = whisper.timed(window, 12, prompt_ids=before)
+            with torch.inference_mode():
+                prompt = torch.tensor([[*before.tolist(), START]])
+                given = {"input_features": whisper.features(window), "decoder_input_ids": prompt}
+                silence = float(whisper.model(**given).logits[0, -1].softmax(-1)[TIMED_IDS["nospeech"]])
+        assert "".join(map(str, segment["tokens"])) in "".join(map(str, first))
+        assert segment["avg_logprob"] == pytest.approx(total / len(first), abs=1e-4)
+        assert segment["no_speech_prob"] == pytest.approx(silence, rel=1e-3)
+
+
 def test_subtitles(running):
     fields = FIELDS | {"language": "English"}
     segments = post(running, **fields).json()["segments"]
