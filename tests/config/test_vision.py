@@ -6,6 +6,7 @@ import pytest
 
 from lullm.config.model import ModelConfig
 from lullm.config.vision.vision import MergeConnector, MLPConnector, PoolConnector, ShuffleConnector
+from lullm.types.vision.grid import SquareGrid
 
 TEXT = {
     "model_type": "llama", "vocab_size": 32064, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
@@ -173,6 +174,35 @@ MISTRAL3 = {
 }  # fmt: skip
 MISTRAL3_PICTURES = PIXTRAL_PICTURES | {"patch_size": 14, "size": {"longest_edge": 1540}}
 
+GRIDS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
+NEXT = LLAVA | {
+    "architectures": ["LlavaNextForConditionalGeneration"], "image_grid_pinpoints": GRIDS, "image_seq_length": 576,
+    "image_token_index": 32000, "model_type": "llava_next", "use_image_newline_parameter": True,
+    "text_config": TEXT | {"model_type": "mistral", "sliding_window": None},
+}  # fmt: skip
+NEXT_PICTURES = LLAVA_PICTURES | {
+    "aspect_ratio_setting": "anyres", "do_pad": True, "image_grid_pinpoints": GRIDS,
+    "image_processor_type": "LlavaNextImageProcessor", "processor_class": "LlavaNextProcessor",
+}  # fmt: skip
+WIDE_GRIDS = [[384 * lines, 384 * columns] for lines in range(1, 7) for columns in range(1, 7)]
+ONEVISION = {
+    "architectures": ["LlavaOnevisionForConditionalGeneration"], "image_grid_pinpoints": WIDE_GRIDS,
+    "image_token_index": 31990, "model_type": "llava_onevision", "projector_hidden_act": "gelu",
+    "text_config": TEXT | {"model_type": "qwen2"}, "tie_word_embeddings": False, "use_image_newline_parameter": True,
+    "video_token_index": 31991, "vision_aspect_ratio": "anyres_max_9", "vision_feature_layer": -1,
+    "vision_feature_select_strategy": "full",
+    "vision_config": {
+        "hidden_size": 1152, "image_size": 384, "intermediate_size": 4304, "model_type": "siglip_vision_model",
+        "num_attention_heads": 16, "num_hidden_layers": 26, "patch_size": 14, "vision_use_head": False,
+    },
+}  # fmt: skip
+ONEVISION_PICTURES = {
+    "do_convert_rgb": True, "do_normalize": True, "do_pad": True, "do_rescale": True, "do_resize": True,
+    "image_grid_pinpoints": WIDE_GRIDS, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
+    "image_processor_type": "LlavaOnevisionImageProcessor", "processor_class": "LlavaOnevisionProcessor",
+    "resample": 3, "rescale_factor": 0.00392156862745098, "size": {"height": 384, "width": 384},
+}  # fmt: skip
+
 
 def tower(config, **keys):
     return config | {"vision_config": config["vision_config"] | keys}
@@ -281,6 +311,21 @@ def test_pixtral(tmp_path, caplog):
     assert "ignored" not in caplog.text
 
 
+def test_llava_next(tmp_path, caplog):
+    vision = read(tmp_path, NEXT, NEXT_PICTURES).vision
+    assert vision.connector == MLPConnector("gelu", True) and vision.tower.num_layers == 23 and vision.has_newline
+    assert vision.picture.grids == ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3)) and vision.max_squares == 0
+    assert vision.picture.largest(9) == (336 * 5, 336) and vision.picture.largest_grid == SquareGrid(2, 2, 2, 2)
+    assert vision.rows_of(336 * 5, 336, SquareGrid(2, 2, 640, 640)) == 576 + 48 * 49
+    assert vision.rows_of(336 * 5, 336, SquareGrid(2, 2, 640, 480)) == 576 + 36 * 49
+    newer = read(tmp_path, ONEVISION, ONEVISION_PICTURES).vision
+    assert newer.rows_of(384 * 37, 384, SquareGrid(6, 6, 600, 600)) == 729 + 81 * 82 and newer.max_squares == 9
+    assert newer.tower.post_norm is None and newer.tower.num_layers == 26 and newer.image_token_id == 31990
+    unstated = {key: value for key, value in ONEVISION.items() if key != "image_grid_pinpoints"}
+    assert read(tmp_path, unstated, ONEVISION_PICTURES | {"image_grid_pinpoints": None}).vision == newer
+    assert "ignored" not in caplog.text
+
+
 def rope(**parameters):
     scaling = QWEN3["text_config"]["rope_scaling"] | parameters
     return QWEN3 | {"text_config": QWEN3["text_config"] | {"rope_scaling": scaling}}
@@ -355,10 +400,21 @@ def test_older_and_newer_files(tmp_path):
         (tower(INTERN, model_type="clip_vision_model"), INTERN_PICTURES, "clip_vision_model"),
         (tower(INTERN, use_qk_norm="yes"), INTERN_PICTURES, "use_qk_norm"),
         (
-            LLAVA | {"architectures": ["LlavaOnevisionForConditionalGeneration"]},
+            LLAVA | {"architectures": ["AyaVisionForConditionalGeneration"]},
             LLAVA_PICTURES,
-            "Pixtral and Mistral 3 so far, not with LlavaOnevision",
+            "LLaVA-NeXT and LLaVA-OneVision so far, not with AyaVision",
         ),
+        (NEXT, LLAVA_PICTURES, "not LLaVA-NeXT's"),
+        (NEXT | {"vision_feature_select_strategy": "full"}, NEXT_PICTURES, "vision_feature_select_strategy is 'full'"),
+        (NEXT | {"image_grid_pinpoints": [[336, 672]]}, NEXT_PICTURES, "not those of config.json"),
+        (NEXT, NEXT_PICTURES | {"image_grid_pinpoints": [[336, 673]]}, "no multiples of 336 pixels"),
+        (NEXT, NEXT_PICTURES | {"image_grid_pinpoints": [[336, 336 * 17]]}, "not up to 16 tiles"),
+        (NEXT, NEXT_PICTURES | {"image_grid_pinpoints": []}, "no list of up to 256 sizes"),
+        (NEXT, NEXT_PICTURES | {"crop_size": {"height": 224, "width": 224}}, "crop_size of its image processor is not"),
+        (tower(NEXT, image_size=224), NEXT_PICTURES, "224 pixels, its image processor has 336"),
+        (ONEVISION | {"vision_feature_select_strategy": "default"}, ONEVISION_PICTURES, "a square has rows beside"),
+        (ONEVISION | {"vision_aspect_ratio": "pad"}, ONEVISION_PICTURES, "vision_aspect_ratio is 'pad'"),
+        (tower(ONEVISION, model_type="clip_vision_model"), ONEVISION_PICTURES, "clip_vision_model"),
         (GEMMA3, SMOL_PICTURES, "not Gemma 3's"),
         (GEMMA3 | {"mm_tokens_per_image": 200}, GEMMA3_PICTURES, "mm_tokens_per_image 200"),
         (GEMMA3 | {"mm_tokens_per_image": 225}, GEMMA3_PICTURES, "64 x 64 patches"),

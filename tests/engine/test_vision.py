@@ -11,6 +11,7 @@ from kit.vision.checkpoint import (
     write_idefics3,
     write_internvl,
     write_llava,
+    write_llava_next,
     write_pixtral,
     write_qwen_vl,
 )
@@ -40,6 +41,7 @@ WRITERS = {
     "qwen3": lambda folder: write_qwen_vl(folder, "Qwen3VL"),
     "gemma3": write_gemma3,
     "mistral3": lambda folder: write_pixtral(folder, 2),
+    "next": write_llava_next,
 }
 
 
@@ -111,9 +113,16 @@ def test_as_transformers(checkpoint, prompts, expected, options):
         check([llm.generate(prompts[1], GREEDY, use_tqdm=False)[0]], [expected[1]])
 
 
-@pytest.mark.parametrize(("text", "factor"), [("ministral3", 2), ("qwen3", 0)])
-def test_other_text_models(tmp_path, text, factor):
-    checkpoint = write_pixtral(tmp_path, factor, {"model_type": text})
+OTHERS = {
+    "ministral3": lambda folder: write_pixtral(folder, 2, {"model_type": "ministral3"}),
+    "pixtral, qwen3": lambda folder: write_pixtral(folder, text={"model_type": "qwen3"}),
+    "onevision": lambda folder: write_llava_next(folder, is_onevision=True, vision_aspect_ratio="anyres_max_2"),
+}
+
+
+@pytest.mark.parametrize("write", OTHERS.values(), ids=OTHERS)
+def test_others_of_these_kinds(tmp_path, write):
+    checkpoint = write(tmp_path)
     asked = {"prompt": "a<image> fox <image>", "multi_modal_data": {"image": PICTURES[:2]}}
     with LLM(str(tmp_path), **OPTIONS, max_num_batched_tokens=20, max_num_seqs=2) as llm:
         outputs = llm.generate([asked], GREEDY, use_tqdm=False)

@@ -1,7 +1,9 @@
 """Pictures beside transformers: the same tokens, bits of pixels, rows of the tower, and continuations."""
 
 import dataclasses
+import math
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from kit.vision.checkpoint import (
     write_idefics3,
     write_internvl,
     write_llava,
+    write_llava_next,
     write_pixtral,
     write_qwen_vl,
 )
@@ -26,9 +29,10 @@ from lullm.engine.vision.pictures import PictureInput
 from lullm.errors import ConfigError, InvalidRequestError
 from lullm.models.registry import build_model
 from lullm.ops.selection import NATIVE_CPU_OPS, TORCH_CPU_OPS
+from lullm.types.vision.grid import SquareGrid
 from lullm.types.vision.tile import TileRows
 from lullm.vision.pixels import pixel_values
-from lullm.vision.tiling import nearest_grid
+from lullm.vision.tiling import fitting_grid, nearest_grid
 from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
 from lullm.weights.packing import pack_weights
@@ -118,6 +122,19 @@ CASES = {
     "mistral3, groups of 9": lambda folder: write_pixtral(
         folder, 3, {"model_type": "ministral3"}, multimodal_projector_bias=True, projector_hidden_act="relu"
     ),
+    "next": lambda folder: write_llava_next(folder),
+    "next, siglip": lambda folder: write_llava_next(
+        folder,
+        {"resample": 2},
+        tower=SIGLIP | {"image_size": 14, "patch_size": 4},
+        vision_feature_select_strategy="full",
+        vision_feature_layer=1,
+        text="llama",
+    ),
+    "onevision": lambda folder: write_llava_next(folder, is_onevision=True),
+    "onevision, fewer rows": lambda folder: write_llava_next(
+        folder, is_onevision=True, vision_aspect_ratio="anyres_max_2", multimodal_projector_bias=False
+    ),
     "qwen3, not deep": lambda folder: write_qwen_vl(
         folder, "Qwen3VL", {"deepstack_visual_indexes": [], "num_position_embeddings": 1}
     ),
@@ -136,6 +153,8 @@ def as_read(pixels, processor):
 
 def pixels_of(inputs):
     pixels = inputs["pixel_values"].numpy()
+    if pixels.ndim == 5:  # squares, padded by black ones, so that all pictures have as many
+        return list(pixels)
     if "image_sizes" in inputs:  # padded below and at the right, so that all are as large
         return [
             one[None, :, :height, :width] for one, (height, width) in zip(pixels, inputs["image_sizes"], strict=True)
@@ -147,7 +166,8 @@ def same(numbers, inputs):
     """The numbers of all tiles are those of transformers."""
     expected = pixels_of(inputs)
     if isinstance(expected, list):
-        return all(map(np.array_equal, numbers, expected)) and len(numbers) == len(expected)
+        expected = [theirs[: len(own)] for own, theirs in zip(numbers, expected, strict=True)]
+        return all(map(np.array_equal, numbers, expected))
     return np.array_equal(np.concatenate(numbers), expected)
 
 
@@ -175,7 +195,9 @@ class Own:
     def numbers(self, places, processor):
         """The pixels of tiles, as `processor` gives them."""
         form = self.config.vision.picture
-        return [as_read(pixel_values(place.tile, form), processor) for place in places]
+        read = [as_read(pixel_values(place.tile, form), processor) for place in places]
+        is_tall = form.fit == "anyres"
+        return [one[0].reshape(3, -1, form.edge, form.edge).swapaxes(0, 1) if is_tall else one for one in read]
 
 
 def positions_of(place):
@@ -332,6 +354,26 @@ def test_grids():
         edges = (form.edge, form.edge)
         expected = get_optimal_tiled_canvas((height, width), edges, form.min_tiles, most)
         assert nearest_grid(width, height, form) == expected, (width, height, form)
+
+
+def test_grids_of_squares():
+    import transformers
+    from transformers.image_processing_utils import select_best_resolution
+
+    rng, count = random.Random(0), transformers.LlavaOnevisionProcessor._get_unpadded_features
+    for number in range(2000):
+        edge, sides = rng.choice([12, 336, 384]), rng.choice([1, 3, 24, 27])
+        grids = tuple((rng.randint(1, 6), rng.randint(1, 6)) for _ in range(rng.randint(1, 36)))
+        form = dataclasses.replace(GRID, fit="anyres", edge=edge, grids=grids)
+        size = [rng.randint(1, 3000) if number % 2 else edge * rng.randint(1, 8) for _ in range(2)]
+        lines, columns = fitting_grid(*size, form)
+        best = select_best_resolution(size[::-1], [(lines * edge, columns * edge) for lines, columns in grids])
+        assert best == (lines * edge, columns * edge), (size, form)
+        most = rng.randint(1, 9)
+        packed = SquareGrid(lines, columns, *size).packed(sides, most)
+        named = SimpleNamespace(vision_aspect_ratio=f"anyres_max_{most}")
+        expected = count(named, size[1], size[0], sides, sides, lines, columns)
+        assert (math.prod(packed), packed[0]) == expected or 0 in expected, (size, form, sides, most)
 
 
 @pytest.mark.parametrize("ops", [TORCH_CPU_OPS, NATIVE_CPU_OPS], ids=["torch", "native"])

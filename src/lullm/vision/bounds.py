@@ -6,8 +6,18 @@ from typing import assert_never
 
 from lullm.config.vision.vision import PictureForm
 from lullm.errors import InvalidRequestError
+from lullm.types.vision.grid import SquareGrid
+from lullm.types.vision.tile import TileShape
 from lullm.vision.picture import MAX_PIXELS
-from lullm.vision.tiling import cropped_size, nearest_grid, scanned_boxes, size_within, split_size, whole_size
+from lullm.vision.tiling import (
+    cropped_size,
+    fitting_grid,
+    nearest_grid,
+    scanned_boxes,
+    size_within,
+    split_size,
+    whole_size,
+)
 
 MAX_TOTAL_PIXELS = 8 * MAX_PIXELS
 """Of the pictures of one request, as they are sent. They are decoded one after the other, so this bounds time: some
@@ -15,12 +25,15 @@ seconds. A body of a hundred kilobytes can hold thousands of millions."""
 
 
 def check_pictures(
-    sizes: Sequence[tuple[int, int]], form: PictureForm, rows_of: Callable[[int, int], int], most_rows: int
+    sizes: Sequence[tuple[int, int]],
+    form: PictureForm,
+    rows_of: Callable[[int, int, SquareGrid | None], int],
+    most_rows: int,
 ) -> None:
     """Check pictures of these (width, height), which may still be turned, before they are decoded.
 
     Args:
-        rows_of: rows of the decoder for a tile of (height, width).
+        rows_of: rows of the decoder for a tile of (height, width, grid).
         most_rows: of one prompt.
 
     Raises:
@@ -44,15 +57,15 @@ def check_pictures(
         )
 
 
-def tile_shapes(width: int, height: int, form: PictureForm) -> list[tuple[tuple[int, int], int]]:
-    """The (height, width) of tiles that `tiled` makes, each with the number of such tiles.
+def tile_shapes(width: int, height: int, form: PictureForm) -> list[tuple[TileShape, int]]:
+    """The (height, width, grid) of tiles that `tiled` makes, each with the number of such tiles.
 
     Raises InvalidRequestError: the picture is so long and thin that one on the way to the tiles would be too large.
     """
     if form.pads:
         width = height = max(width, height)
         _check_between(width, height)
-    square, edge = (form.edge, form.edge), form.edge
+    square, edge = (form.edge, form.edge, None), form.edge
     match form.fit:
         case "crop":
             _check_between(*cropped_size(width, height, form))
@@ -69,7 +82,10 @@ def tile_shapes(width: int, height: int, form: PictureForm) -> list[tuple[tuple[
         case "area" | "within":
             size_of = whole_size if form.fit == "area" else size_within
             new_width, new_height = size_of(width, height, form)
-            return [((new_height, new_width), 1)]
+            return [((new_height, new_width, None), 1)]
+        case "anyres":
+            grid = SquareGrid(*fitting_grid(width, height, form), width, height)
+            return [(((1 + grid.num_lines * grid.num_columns) * edge, edge, grid), 1)]
         case _:
             assert_never(form.fit)
 

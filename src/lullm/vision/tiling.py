@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lullm.config.vision.vision import PictureForm
 from lullm.errors import InvalidRequestError
+from lullm.types.vision.grid import SquareGrid
 from lullm.types.vision.tile import Tile
 from lullm.vision.picture import pillow
 
@@ -48,6 +49,8 @@ def tiled(image: "Image", form: PictureForm) -> Tiled:
             return _split(_resized(image, *_scaled_size(image.width, image.height, form.resize_edge), form), form)
         case "grid":
             return _spread(image, form)
+        case "anyres":
+            return Tiled((_mosaic(image, form),))
         case "area":
             return Tiled((_tile(_resized(image, *whole_size(image.width, image.height, form), form)),))
 
@@ -111,6 +114,40 @@ def size_within(width: int, height: int, form: PictureForm) -> tuple[int, int]:
     # A strip so thin that its short edge vanishes: one line of rows (transformers raises an error there).
     width, height = (math.ceil(max(length, 1) / form.edge) * form.edge for length in (width, height))
     return width, height
+
+
+def _mosaic(image: "Image", form: PictureForm) -> Tile:
+    """The whole as a square, then those of the grid that it is fitted into."""
+    edge, (lines, columns) = form.edge, fitting_grid(image.width, image.height, form)
+    width, height = columns * edge, lines * edge
+    across, down = width / image.width, height / image.height
+    if across < down:
+        size = width, min(math.ceil(image.height * across), height)
+    else:
+        size = min(math.ceil(image.width * down), width), height
+    fitted: Image = pillow().new("RGB", (width, height))
+    fitted.paste(_resized(image, *size, form), ((width - size[0]) // 2, (height - size[1]) // 2))
+    squares = [_resized(image, edge, edge, form)]
+    squares += [
+        fitted.crop((left, top, left + edge, top + edge))
+        for top in range(0, height, edge)
+        for left in range(0, width, edge)
+    ]
+    pixels = b"".join(square.tobytes() for square in squares)
+    return Tile.of(len(squares) * edge, edge, pixels, SquareGrid(lines, columns, image.width, image.height))
+
+
+def fitting_grid(width: int, height: int, form: PictureForm) -> tuple[int, int]:
+    """(lines, columns), for 'anyres': where the picture keeps most of its pixels, of those the one of the fewest."""
+
+    def of(grid: tuple[int, int]) -> tuple[int, int]:
+        lines, columns = grid
+        most_width, most_height = columns * form.edge, lines * form.edge
+        scale = min(most_width / width, most_height / height)
+        num_kept = min(int(width * scale) * int(height * scale), width * height)
+        return num_kept, num_kept - most_width * most_height
+
+    return max(form.grids, key=of)  # the first of several
 
 
 def _scanned(image: "Image", form: PictureForm) -> Tiled:

@@ -100,7 +100,7 @@ def _profile(setup: WorkerSetup, model: Model, query_len: int) -> int:
 def _largest_tile(vision: VisionConfig, max_model_len: int) -> Tile:
     """A black tile, as large as any whose rows fit into a prompt."""
     height, width = vision.picture.largest(max_model_len * vision.picture.edge**2)
-    return Tile.of(height, width, bytes(3 * height * width))
+    return Tile.of(height, width, bytes(3 * height * width), vision.picture.largest_grid)
 
 
 def measure_speeds(setup: WorkerSetup, runner: ModelRunner, pools: KVPools, num_runs: int = 2) -> tuple[float, float]:

@@ -268,6 +268,48 @@ def write_qwen_vl(
     return Checkpoint(folder, model, PicturesOnly(processor, tokenizer), "<|vision_start|><image><|vision_end|>")
 
 
+def write_llava_next(folder: Path, settings: Any = None, is_onevision: bool = False, **options: Any) -> Checkpoint:
+    """LLaVA-NeXT's kind, or LLaVA-OneVision's: squares of 12 pixels, 9 rows each, up to 2 x 3 of them and the whole.
+
+    Args:
+        settings: of the image processor. options: of the whole model, and its `tower`.
+    """
+    import transformers
+
+    name = "LlavaOnevision" if is_onevision else "LlavaNext"
+    classes = (getattr(transformers, f"{name}{last}") for last in ("Config", "ForConditionalGeneration"))
+    tower = (SIGLIP if is_onevision else CLIP) | {"image_size": 12, "patch_size": 4} | options.pop("tower", {})
+    edge, text = tower["image_size"], {"model_type": options.pop("text", "qwen2" if is_onevision else "mistral")}
+    grids = [[edge * lines, edge * columns] for lines, columns in ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3), (2, 3))]
+    options = {"image_token_index": 3, "tie_word_embeddings": False, "image_grid_pinpoints": grids, **options}
+    model = _random_model(folder, *classes, tower, options, text)
+    tokenizer = _write_tokenizer(folder, LLAVA_TEMPLATE, ["<video>"])
+    module = getattr(
+        getattr(transformers.models, f"llava_{name[5:].lower()}"), f"image_processing_pil_llava_{name[5:].lower()}"
+    )
+    square = {"height": edge, "width": edge}
+    sized = {"size": square} if is_onevision else {"size": {"shortest_edge": edge}, "crop_size": square}
+    processor = getattr(module, f"{name}ImageProcessorPil")(image_grid_pinpoints=grids, **sized, **(settings or {}))
+    processor.save_pretrained(folder)
+    strategy = model.config.vision_feature_select_strategy
+    if not is_onevision:
+        numbers = {"patch_size": tower["patch_size"], "num_additional_image_tokens": int(strategy == "default")}
+        whole = transformers.LlavaNextProcessor(
+            processor, tokenizer, vision_feature_select_strategy=strategy, **numbers
+        )
+        return Checkpoint(folder, model, whole)
+
+    class PicturesOnly(transformers.LlavaOnevisionProcessor):
+        """Without the part for videos, which needs one more package."""
+
+        def check_argument_for_proper_class(self, *args: Any) -> None:
+            pass
+
+    numbers = {"num_image_tokens": (edge // tower["patch_size"]) ** 2, "vision_feature_select_strategy": strategy}
+    ratio = model.config.vision_aspect_ratio
+    return Checkpoint(folder, model, PicturesOnly(processor, tokenizer, vision_aspect_ratio=ratio, **numbers))
+
+
 def write_pixtral(
     folder: Path, factor: int = 0, text: dict[str, Any] | None = None, settings: Any = None, **options: Any
 ) -> Checkpoint:

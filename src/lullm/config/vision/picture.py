@@ -43,6 +43,13 @@ _WITHIN = _ALL_ON | {
     "resample": _BICUBIC, "image_mean": _CLIP_MEAN, "image_std": _CLIP_STD, "size": {"longest_edge": 1024},
     "patch_size": 16, "do_center_crop": False,
 }  # fmt: skip
+_NEXT = _CROPPING | {
+    "image_grid_pinpoints": [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]],
+}  # fmt: skip
+_ONEVISION = _NEXT | {
+    "size": {"height": 384, "width": 384}, "crop_size": None, "do_center_crop": False,
+    "image_grid_pinpoints": [[384 * lines, 384 * columns] for lines in range(1, 7) for columns in range(1, 7)],
+}  # fmt: skip
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "CLIP": _CROPPING,
     "Llava": _CROPPING,
@@ -57,13 +64,16 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "Qwen2VL": _AREA,
     "Gemma3": _SCANNING,
     "Pixtral": _WITHIN,
+    "LlavaNext": _NEXT,
+    "LlavaOnevision": _ONEVISION,
 }  # fmt: skip
 """By the class of the image processor: the values of missing keys, as in transformers."""
-FIXED = ("do_resize", "do_rescale", "do_normalize", "do_center_crop", *PATCHES)
+FIXED = ("do_resize", "do_rescale", "do_normalize", "do_center_crop", "image_grid_pinpoints", *PATCHES)
 """Keys for which a model has one value that is implemented."""
 _MOST_TILES_PER_SIDE = 16
 _MOST_PIXELS = 1 << 26
 """Of all tiles of a picture: as many as a picture may have."""
+_MOST_GRIDS = 256
 _MOST_VALUE = 1e6
 _MOST_ROW_EDGE = 1 << 10
 """Pixels that one row sees on an edge. The largest known has 32; an edge of a very thin picture is no less than one."""
@@ -147,6 +157,12 @@ def _read(stated: dict[str, Any], kind: str) -> PictureForm:
             min_crop=_count(data, "pan_and_scan_min_crop_size", MOST_EDGE),
             min_ratio=float(ratio),
         )
+    if kind in ("LlavaNext", "LlavaOnevision"):
+        is_square = isinstance(data["size"], dict) and data["size"].get("height") is not None
+        edge = _square(data, "size") if is_square else _edge(data, "size", "shortest_edge")
+        if data["crop_size"] is not None and _square(data, "crop_size") != edge:
+            raise ModelLoadError(f"crop_size of its image processor is not its size, {edge} pixels")
+        return replace(_form(data, edge, "anyres", edge), grids=grids_of(data["image_grid_pinpoints"], edge))
     if data.get("do_center_crop"):
         edge, short = _square(data, "crop_size"), _edge(data, "size", "shortest_edge")
         if short < edge:
@@ -168,6 +184,19 @@ def _form(
     if not all(std):
         raise ModelLoadError("image_std of its image processor is 0")
     return PictureForm(edge, fit, resize_edge, splits, pads, resample, float(factor), mean, std)
+
+
+def grids_of(pinpoints: Any, edge: int) -> tuple[tuple[int, int], ...]:
+    """(lines, columns) of grids of squares, from their (height, width) in pixels. Raises ModelLoadError."""
+    is_list = isinstance(pinpoints, list) and 1 <= len(pinpoints) <= _MOST_GRIDS
+    if not is_list or not all(isinstance(one, list | tuple) and len(one) == 2 for one in pinpoints):
+        raise ModelLoadError(f"image_grid_pinpoints {shown(pinpoints)} are no list of up to {_MOST_GRIDS} sizes")
+    for one in pinpoints:
+        if not all(type(length) is int and 0 < length <= _MOST_TILES_PER_SIDE * edge for length in one):
+            raise ModelLoadError(f"image_grid_pinpoints hold {shown(one)}, not up to {_MOST_TILES_PER_SIDE} tiles")
+        if any(length % edge for length in one):
+            raise ModelLoadError(f"image_grid_pinpoints hold {shown(one)}, no multiples of {edge} pixels")
+    return tuple((height // edge, width // edge) for height, width in pinpoints)
 
 
 def _count(data: dict[str, Any], name: str, most: int) -> int:

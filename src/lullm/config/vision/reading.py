@@ -1,6 +1,7 @@
 """Reads how a model sees pictures, or why it does not: then its text model is loaded alone."""
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -16,7 +17,7 @@ from lullm.config.field import (
     positive_int,
     shown,
 )
-from lullm.config.vision.picture import FILES, PATCHES, processor_data, read_picture
+from lullm.config.vision.picture import FILES, KINDS, PATCHES, grids_of, processor_data, read_picture
 from lullm.config.vision.tower import MOST_EDGE, read_tower
 from lullm.config.vision.vision import (
     Connector,
@@ -38,6 +39,7 @@ _INTERNVL = "InternVLForConditionalGeneration"
 _QWEN2_VL, _QWEN2_5_VL = "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"
 _QWEN3_VL, _QWEN3_VL_MOE = "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"
 _GEMMA3 = "Gemma3ForConditionalGeneration"
+_NEXT, _ONEVISION = "LlavaNextForConditionalGeneration", "LlavaOnevisionForConditionalGeneration"
 _MISTRAL3 = "Mistral3ForConditionalGeneration"
 _TEXTS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """The text models below them: others may scale rows, or let them see each other both ways."""
@@ -79,7 +81,7 @@ def read_vision(
         if architecture not in _READ:
             raise ModelLoadError(
                 "lullm sees pictures with LLaVA 1.5, Idefics3, SmolVLM, InternVL, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, "
-                f"Gemma 3, Pixtral and Mistral 3 so far, not with {architecture}"
+                f"Gemma 3, Pixtral, Mistral 3, LLaVA-NeXT and LLaVA-OneVision so far, not with {architecture}"
             )
         if text_architecture not in _OTHER_TEXTS.get(architecture, _TEXTS):
             raise ModelLoadError(f"its text model is {text_architecture}")
@@ -206,6 +208,39 @@ def _read_gemma3(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfi
     )
 
 
+def _read_llava_next(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
+    is_newer = data["architectures"][0] == _ONEVISION
+    stated = optional_object(data, "vision_config") or None
+    strategy = data.get("vision_feature_select_strategy", "full" if is_newer else "default")
+    towers = _TOWERS[1:] if is_newer else _TOWERS
+    layer = _feature_layer(data, -1 if is_newer else -2)
+    tower = read_tower(stated, towers, layer, strategy == "default")
+    if strategy not in ("default", "full") or tower.drops_first != tower.has_class_row:
+        raise ModelLoadError(
+            f"vision_feature_select_strategy is {shown(strategy)}, and a square has rows beside a grid's"
+        )
+    picture = read_picture(processor)
+    kind = "LlavaOnevision" if is_newer else "LlavaNext"
+    if picture.fit != "anyres":
+        raise ModelLoadError("its image processor is not LLaVA-NeXT's")
+    pinpoints = data.get("image_grid_pinpoints") or KINDS[kind]["image_grid_pinpoints"]
+    if grids_of(pinpoints, picture.edge) != picture.grids:
+        raise ModelLoadError("image_grid_pinpoints of its image processor are not those of config.json")
+    aspect = data.get("vision_aspect_ratio", "anyres_max_9")
+    match = re.fullmatch(r"anyres_max_([1-9]\d{0,2})", aspect) if isinstance(aspect, str) else None
+    if is_newer and match is None:
+        raise ModelLoadError(f"vision_aspect_ratio is {shown(aspect)}")
+    return VisionConfig(
+        tower,
+        MLPConnector(_activation(data), boolean(data, "multimodal_projector_bias", True)),
+        picture,
+        integer(data, "image_token_id", integer(data, "image_token_index", 151646 if is_newer else 32000)),
+        "none",
+        has_newline=True,
+        max_squares=int(match[1]) if is_newer and match else 0,
+    )
+
+
 def _read_mistral3(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
     text = optional_object(data, "text_config")
     if processor is _UNSTATED[_MISTRAL3]:
@@ -239,6 +274,7 @@ _READ: Mapping[str, Callable[[dict[str, Any], dict[str, Any]], VisionConfig]] = 
     **dict.fromkeys(_QWEN_TOWERS, _read_qwen_vl),
     _GEMMA3: _read_gemma3,
     _MISTRAL3: _read_mistral3,
+    **dict.fromkeys((_NEXT, _ONEVISION), _read_llava_next),
 }
 """The architectures whose pictures are read."""
 

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from lullm.types.vision.grid import SquareGrid
+
 VisionActivation = Literal["quick_gelu", "gelu", "gelu_pytorch_tanh", "relu", "silu"]
-Fit = Literal["crop", "stretch", "split", "grid", "area", "scan", "within"]
+Fit = Literal["crop", "stretch", "split", "grid", "area", "scan", "within", "anyres"]
 Positions = Literal["each", "nearest", "interpolated", "none"]
 TowerNorm = Literal["layer_norm", "rms_norm"]
 Frame = Literal["none", "ends", "places", "words", "lines"]
@@ -149,12 +151,14 @@ class PictureForm:
             to `max_pixels`; 'scan': one tile, and if it is at least `min_ratio` times as long as it is wide, its parts
             side by side follow, at most `max_tiles`, each at least `min_crop` pixels wide and high; 'within': one tile
             of nearly its own shape, which is made smaller if an edge is above `resize_edge`; then both edges become the
-            next multiples of `edge`.
+            next multiples of `edge`; 'anyres': it is fitted, with black borders, into one of
+            `grids`, where it keeps the most pixels. A square of the whole comes before the grid's; all are one tile.
         splits: with 'split': False: a picture is resized in the same two steps, but to one tile; with 'scan': False: it
             has no parts.
         pads: pictures first become squares, with borders of the mean color.
         resample: Pillow's number of the filter.
         rescale_factor, image_mean, image_std: a value v of a channel becomes (v * factor - mean) / std.
+        grids: (lines, columns) of squares.
         stated: the keys of the image processor that it was read from.
     """
 
@@ -173,6 +177,7 @@ class PictureForm:
     max_pixels: int = 0
     min_crop: int = 0
     min_ratio: float = 0.0
+    grids: tuple[tuple[int, int], ...] = ()
     stated: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -183,10 +188,19 @@ class PictureForm:
     def largest(self, most_pixels: int) -> tuple[int, int]:
         """(height, width) of the largest tile; where it has a picture's shape, about that of at most so many pixels."""
         if not self.keeps_shape:
-            return self.edge, self.edge
+            grid = self.largest_grid
+            return (1 if grid is None else 1 + grid.num_lines * grid.num_columns) * self.edge, self.edge
         most = self.max_pixels if self.fit == "area" else (-(-self.resize_edge // self.edge) * self.edge) ** 2
         edge = max(math.isqrt(min(most, most_pixels)) // self.edge, 1) * self.edge
         return edge, edge
+
+    @property
+    def largest_grid(self) -> SquareGrid | None:
+        """Of a tile, with 'anyres': filled by a picture."""
+        if not self.grids:
+            return None
+        lines, columns = max(self.grids, key=math.prod)
+        return SquareGrid(lines, columns, columns, lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +219,9 @@ class VisionConfig:
         place_token_id: the id in a prompt in place of a whole picture, if it is not `image_token_id`. end_token_id: the
             one behind the rows of a tile, whose first one is `place_token_id`; both of frame 'words'.
         is_mutual: the decoder's rows of a tile see each other, whatever their order.
+        has_newline: a learned row stands behind each line of rows in a grid of squares (LLaVA-NeXT).
+        max_squares: such grids have at most about the rows of so many squares, and are made smaller until they do
+            (LLaVA-OneVision); 0: no bound.
     """
 
     tower: TowerConfig
@@ -216,14 +233,19 @@ class VisionConfig:
     place_token_id: int | None = None
     end_token_id: int | None = None
     is_mutual: bool = False
+    has_newline: bool = False
+    max_squares: int = 0
 
     @property
     def placeholder_id(self) -> int:
         """The id in a prompt in place of a whole picture."""
         return self.image_token_id if self.place_token_id is None else self.place_token_id
 
-    def rows_of(self, height: int, width: int) -> int:
-        """Rows of the decoder for a tile of so many pixels."""
+    def rows_of(self, height: int, width: int, grid: SquareGrid | None = None) -> int:
+        """Rows of the decoder for a tile of this shape."""
+        if grid is not None:
+            lines, columns = grid.packed(self.tower.num_sides, self.max_squares)
+            return self.rows_of(width, width) + lines * (columns + self.has_newline)
         num_patches = (height // self.tower.patch_size) * (width // self.tower.patch_size)
         num_others = self.tower.has_class_row - self.tower.drops_first
         return (num_patches + num_others) // self.connector.scale_factor**2
@@ -232,9 +254,9 @@ class VisionConfig:
         """See `TilePlace.line_len`."""
         return width // self.tower.patch_size // self.connector.scale_factor + 1 if self.frame == "lines" else 0
 
-    def tokens_of(self, height: int, width: int) -> int:
+    def tokens_of(self, height: int, width: int, grid: SquareGrid | None = None) -> int:
         """Tokens of a tile in a prompt: its rows, and the words between lines of them."""
-        num_rows, line_len = self.rows_of(height, width), self.line_of(width)
+        num_rows, line_len = self.rows_of(height, width, grid), self.line_of(width)
         return num_rows + num_rows // (line_len - 1) if line_len else num_rows
 
     def columns_of(self, width: int) -> int:

@@ -36,7 +36,7 @@ class PictureFrame:
     def of(self, picture: Tiled) -> Framed:
         """Raises InvalidRequestError: the tokenizer lacks the token of rows."""
         if self._vision.frame == "none":
-            num_rows = sum(self._vision.rows_of(tile.height, tile.width) for tile in picture.tiles)
+            num_rows = sum(self._vision.tokens_of(*tile.shape) for tile in picture.tiles)
             return Framed([self._vision.image_token_id] * num_rows)
         if self._vision.frame == "lines":
             return Framed([token_id for tile in picture.tiles for token_id in self._lines(tile)])
@@ -53,7 +53,7 @@ class PictureFrame:
             )
         line_len = self._vision.line_of(tile.width)
         line = [self._vision.image_token_id] * (line_len - 1) + [behind]
-        return (line * (self._vision.tokens_of(tile.height, tile.width) // line_len))[:-1] + [end]
+        return (line * (self._vision.tokens_of(*tile.shape) // line_len))[:-1] + [end]
 
     def joined(self, before: str, token_ids: list[int], after: str) -> list[int]:
         """The ids of a part of a prompt between two texts of frames, as of one text.

@@ -127,7 +127,7 @@ class PictureInput:
     def _placed(self, tile: Tile, start: int) -> TilePlace:
         """Raises InvalidRequestError: a step must compute all of it, and has no room for it."""
         assert self._vision is not None
-        num_rows, is_mutual = self._vision.tokens_of(tile.height, tile.width), self._vision.is_mutual
+        num_rows, is_mutual = self._vision.tokens_of(*tile.shape), self._vision.is_mutual
         if is_mutual and num_rows > self._most_at_once:
             raise InvalidRequestError(
                 f"rows of a picture see each other, so a step must compute all {num_rows} of them, and it has room for "

@@ -37,6 +37,7 @@ VISION_RENAMES = renames(
     (r"^vision\.tower\.merger\.(ln_q|norm)\.", "vision.tower.post_layernorm."),
     (r"^vision\.tower\.merger\.mlp\.0\.", "vision.connector.linear_1."),
     (r"^vision\.tower\.merger\.mlp\.2\.", "vision.connector.linear_2."),
+    (r"^(model\.)?image_newline$", "vision.newline"),  # LLaVA-NeXT's
     # as Pixtral and Mistral 3 spell them
     (r"^vision\.tower\.patch_conv\.", "vision.tower.embeddings.patch_embedding."),
     (r"^vision\.tower\.ln_pre\.", "vision.tower.pre_layernorm."),

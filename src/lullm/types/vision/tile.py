@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from lullm.types.vision.given import GivenRows
+from lullm.types.vision.grid import SquareGrid
 
 
 class Tile(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -25,21 +26,36 @@ class Tile(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
 
     An encoder's tile holds numbers of 4 bytes, `[height, width]`: float32 features of a sound, a row per mel band
     (`lullm.audio.features`), or one row of int32 token ids.
+
+    `grid`: the pixels are those of squares below each other, which the tower reads one by one: the whole picture, then
+    a grid of its parts, line by line.
     """
 
     digest: bytes
     height: int
     width: int
     pixels: bytes
+    grid: SquareGrid | None = None
 
     @classmethod
-    def of(cls, height: int, width: int, pixels: bytes) -> "Tile":
+    def of(cls, height: int, width: int, pixels: bytes, grid: SquareGrid | None = None) -> "Tile":
         """The tile of these pixels. The digest is cryptographic, since caches are shared by it."""
         shape = height.to_bytes(4, "little") + width.to_bytes(4, "little")
-        return cls(hashlib.blake2b(shape + pixels, digest_size=16).digest(), height, width, pixels)
+        digest = hashlib.blake2b(shape + pixels, digest_size=16, person=b"" if grid is None else b"lullm-grid")
+        if grid is not None:
+            digest.update(b"".join(number.to_bytes(4, "little") for number in msgspec.structs.astuple(grid)))
+        return cls(digest.digest(), height, width, pixels, grid)
+
+    @property
+    def shape(self) -> "TileShape":
+        return self.height, self.width, self.grid
 
     def __repr__(self) -> str:
         return f"Tile({self.digest.hex()}, {self.height}, {self.width})"
+
+
+TileShape = tuple[int, int, SquareGrid | None]
+"""Of a tile: (height, width, grid)."""
 
 
 class TilePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
