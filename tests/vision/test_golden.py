@@ -153,7 +153,7 @@ def as_read(pixels, processor):
 
 def pixels_of(inputs):
     pixels = inputs["pixel_values"].numpy()
-    if pixels.ndim == 5:  # squares, padded by black ones, so that all pictures have as many
+    if "image_sizes" in inputs and pixels.ndim == 5:  # squares, and others that make them as many for each picture
         return list(pixels)
     if "image_sizes" in inputs:  # padded below and at the right, so that all are as large
         return [
