@@ -31,6 +31,7 @@ class Sizes:
     block_size: int = 16
     decodes: tuple[tuple[int, int], ...] = ((1, 1024), (1, 32768), (8, 4096), (32, 4096), (128, 1024), (128, 4096))
     prefills: tuple[tuple[int, int], ...] = ((1024, 1024), (8192, 8192), (512, 8704), (16, 30016))  # new, in all
+    text_lens: tuple[int, ...] = tuple(5 + 37 * number % 300 for number in range(64))
     rows: tuple[int, ...] = (1, 32, 8192)
     blocks: tuple[int, ...] = (1, 16, 256)
     draws: tuple[int, ...] = (1, 32, 256)
@@ -98,7 +99,23 @@ def kernels() -> dict[str, float]:
     import torch
 
     with torch.inference_mode():
-        return attention_figures() | row_figures() | block_figures() | draw_figures()
+        return attention_figures() | mutual_figures() | row_figures() | block_figures() | draw_figures()
+
+
+def mutual_figures() -> dict[str, float]:
+    """Microseconds of a layer's attention in BERT's shape over texts of unequal lengths: torch's, and in one launch."""
+    import torch
+
+    from lullm.ops import torch_cpu
+    from lullm.ops.triton.layer import mutual
+
+    lens = SIZES.text_lens
+    q, k, v = torch.randn(sum(lens), 36, 64, device="cuda", dtype=torch.bfloat16).chunk(3, dim=1)
+    versions = {"torch": torch_cpu.mutual_attention, "own": mutual.mutual_attention}
+    return {
+        f"texts_{name}_us": 1e6 * replayed_s(lambda attend=attend: attend(q, k, v, lens, 0.125))
+        for name, attend in versions.items()
+    }
 
 
 def attention_step(

@@ -14,6 +14,9 @@ HEADS, HEAD_SIZE, BLOCK_SIZE = (32, 8), 128, 16
 NUM_ROWS = (1, 33, 8192)
 NUM_EXPERTS, NUM_USED, EXPERT_DIMS = 32, 8, (2048, 768)  # hidden, inner
 EXPERT_ROWS = (1, 33, 2048)
+MUTUAL_LENS = (1, 300, 64, 65, 7, 128, 512, 3, 1500, 20)
+MUTUAL_HEADS = ((64, None), (72, None), (64, 64), (128, 17))
+"""(Elements of a head, reach): BERT, SigLIP, ModernBERT, and one that is no multiple of a tile."""
 
 
 def relative(actual: Tensor, expected: Tensor) -> float:
@@ -30,6 +33,9 @@ def row_cases(device: torch.device, shrink: int = 1) -> dict[str, Callable[[], f
         found[f"experts, {num_rows} rows"] = lambda n=num_rows: experts_error(n, device, shrink)
     for num_rows in (1, 2):
         found[f"products, {num_rows} rows"] = lambda n=num_rows: product_error(n, device, shrink)
+    for size, reach in MUTUAL_HEADS:
+        name = f"rows that see each other, heads of {size}, reach {reach}"
+        found[name] = lambda size=size, reach=reach: mutual_error(size, reach, device, shrink)
     found["block copy"] = lambda: copy_error(device, shrink)
     found["writes and copies beyond 2^31"] = lambda: far_error(device, shrink)
     return found
@@ -132,6 +138,16 @@ def experts_error(num_rows: int, device: torch.device, shrink: int) -> float:
     actual = experts(x, Routes(chosen, shares), weights, None, None)
     is_counted = torch.equal(slots.load, chosen.flatten().bincount(minlength=NUM_EXPERTS))
     return relative(actual, expected) if is_counted else float("inf")
+
+
+def mutual_error(head_size: int, reach: int | None, device: torch.device, shrink: int) -> float:
+    from lullm.ops.torch_cpu import mutual_attention as plain_mutual_attention
+    from lullm.ops.triton.layer.mutual import mutual_attention
+
+    lens = [-(-length // shrink) for length in MUTUAL_LENS]
+    q, k, v = random(sum(lens), 36, head_size, device=device, shrink=shrink).chunk(3, dim=1)
+    expected = plain_mutual_attention(q.float(), k.float(), v.float(), lens, head_size**-0.5, reach)
+    return relative(mutual_attention(q, k, v, lens, head_size**-0.5, reach), expected)
 
 
 def copy_error(device: torch.device, shrink: int) -> float:

@@ -19,6 +19,7 @@ SHAPE = {"vocab_size": 320, "hidden_size": 32, "intermediate_size": 32, "num_hid
          "torch_dtype": "float32"}  # fmt: skip
 SIZES = {
     "copy_bytes": 4096, "host_bytes": 1024, "product": 8, "decodes": ((1, 40), (2, 16)), "prefills": ((8, 8), (4, 24)),
+    "text_lens": (3, 5),
     "rows": (1,), "blocks": (1,), "draws": (1,), "num_layers": 1, "max_model_len": 64, "output_len": 2, "prompt_len": 3,
     "sleep_seqs": 1, "kv_bytes": MIB, "num_requests": 2, "mix_lens": (2, 4), "max_num_batched_tokens": 16,
     "peer_options": {"page_size": 16, "num_blocks": 8, "max_batch_tokens": 16},  # else it takes 15 GB of the host

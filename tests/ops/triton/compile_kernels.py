@@ -2,10 +2,10 @@
 
 Usage: compile_kernels.py NAME ...:
 'rope', 'norm', 'silu', 'copy', 'linear'; 'scan', 'limit', 'race' (of a draw); 'rows', 'gated rows' and 'few outputs'
-(products of one or two rows); 'sort', 'few', 'many' (products of experts), 'sum'; or 'decode', 'prefill', 'split' (a
-prefill whose keys are) and 'invariant' with a type of values in the cache, a head size and a compute capability (90),
-as in decode-bf16-128-80. 'capped decode-...': with a soft cap, sinks and a window. One line of JSON per kernel: its
-name, and what `gpu_parts.compiled.Compiled` says of it.
+(products of one or two rows); 'mutual' and 'near' (rows that see each other; within a reach); 'sort', 'few', 'many'
+(products of experts), 'sum'; or 'decode', 'prefill', 'split' (a prefill whose keys are) and 'invariant' with a type of
+values in the cache, a head size and a compute capability (90), as in decode-bf16-128-80. 'capped decode-...': with a
+soft cap, sinks and a window. One line of JSON per kernel: its name, and what `gpu_parts.compiled.Compiled` says of it.
 """
 
 import dataclasses
@@ -21,6 +21,7 @@ from lullm.ops.triton.draw.race import _race_kernel
 from lullm.ops.triton.draw.threshold import _limit_kernel, _scan_kernel
 from lullm.ops.triton.elementwise import _rms_norm_kernel, _silu_mul_kernel
 from lullm.ops.triton.layer import experts
+from lullm.ops.triton.layer.mutual import _mutual_kernel
 from lullm.ops.triton.product.few_rows import _few_rows_kernel
 from lullm.ops.triton.product.invariant import _linear_kernel
 from lullm.ops.triton.rope_cache import _rope_and_cache_kernel
@@ -85,6 +86,12 @@ def compile_named(name):
         }
         blocks = {"BLOCK_OUTPUTS": chosen.block_outputs, "BLOCK_INPUTS": chosen.block_inputs, "IS_GATED": is_gated}
         return compile_kernel(_few_rows_kernel, sizes | blocks, chosen.num_warps, 3)
+    if name in ("mutual", "near"):
+        chosen, is_near = tile._MUTUAL, name == "near"
+        heads = {"NUM_HEADS": 12, "GROUP": 1, "HEAD_SIZE": 64 if is_near else 72, "BLOCK_D": 64 if is_near else 128}
+        rows = {"BLOCK_ROWS": chosen.block_rows, "BLOCK_KEYS": chosen.block_keys, "REACH": 64 if is_near else -1}
+        flags = {"HAS_BIAS": is_near, "PRECISION": "tf32"}
+        return compile_kernel(_mutual_kernel, heads | rows | flags, chosen.num_warps, chosen.num_stages)
     if name == "copy":
         constants = {"BLOCK_WORDS": 4096, "CHUNK": tile.COPY_WORDS}
         return compile_kernel(_copy_kernel, constants, 8, 3)

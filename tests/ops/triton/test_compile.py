@@ -63,12 +63,15 @@ def assert_compiles(names, cache):
 def test_usual_kernels(cache):
     attention = ["decode-bf16-128", "prefill-bf16-128", "split-bf16-128", "invariant-bf16-128", "decode-bf16-128-80"]
     experts = ["sort", "few", "many", "sum"]
-    rows, draw = ["rows", "gated rows", "few outputs"], ["scan", "limit", "race"]
-    found = assert_compiles([*attention, *experts, "rope", "norm", "silu", "copy", *draw, "linear", *rows], cache)
+    mutual, rows, draw = ["mutual", "near"], ["rows", "gated rows", "few outputs"], ["scan", "limit", "race"]
+    found = assert_compiles(
+        [*attention, *experts, "rope", "norm", "silu", "copy", *draw, "linear", *rows, *mutual], cache
+    )
     in_chain = {"decode-bf16-128", "rope", "norm", "silu", *draw, *rows}
     assert {name for name, each in found.items() if each.before_wait is not None} == in_chain
     early = {name: set(found[name].before_wait) for name in in_chain if found[name].before_wait}
     assert early == {name: {"ld.global"} for name in rows}, "a tile of the weight, which no kernel writes"
+    assert all(found[name].programs_at_once >= 2 for name in mutual)
     assert found["decode-bf16-128"].programs_at_once >= 4, "each has one buffer of keys and values"
     assert found["decode-bf16-128"].spilled_bytes == 0
 

@@ -5,9 +5,6 @@ its rows. It goes over the keys with the online softmax of flash attention (http
 Iterations in which every row sees every key use no mask. The last tiles of a span come first, since they have the most
 keys.
 
-Tiles are numbered without a list: span i begins at tile `query_starts[i] // tile_len + i`, which leaves room for all of
-its tiles. A program finds its span by bisection.
-
 If the tiles are too few to fill the device (a short chunk on a long prefix), several programs divide each tile's keys,
 as in `decode_attention`: parts go to scratch memory, and the last program to end adds them up in order.
 
@@ -49,6 +46,19 @@ def num_prefill_splits(
     wanted = num_multiprocessors() // max(num_tiles * num_kv_heads, 1)
     split_values = layout.slot_mapping.shape[0] * num_q_heads * (head_size + 1)
     return max(1, min(wanted, MAX_SPLITS, MAX_SCRATCH_VALUES // split_values))
+
+
+@triton.jit
+def span_of_tile(starts_ptr, num_spans, tile, TILE_LEN: tl.constexpr):
+    """The span of a tile, by bisection: span i begins at tile `starts[i] // TILE_LEN + i`, so all of its tiles fit."""
+    span = 0
+    beyond = num_spans
+    while beyond - span > 1:
+        middle = (span + beyond) // 2
+        is_before = tl.load(starts_ptr + middle) // TILE_LEN + middle <= tile
+        span = tl.where(is_before, middle, span)
+        beyond = tl.where(is_before, beyond, middle)
+    return span
 
 
 @triton.jit
@@ -144,13 +154,7 @@ def _prefill_kernel(
 ):
     kv_head = tl.program_id(0)
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    span = 0
-    beyond = num_spans
-    while beyond - span > 1:
-        middle = (span + beyond) // 2
-        is_before = tl.load(query_starts_ptr + middle) // TILE_LEN + middle <= tile
-        span = tl.where(is_before, middle, span)
-        beyond = tl.where(is_before, beyond, middle)
+    span = span_of_tile(query_starts_ptr, num_spans, tile, TILE_LEN)
     span_row = tl.load(query_starts_ptr + span)
     query_len = tl.load(query_starts_ptr + span + 1) - span_row
     first_token = (tile - span_row // TILE_LEN - span) * TILE_LEN
@@ -187,8 +191,7 @@ def _prefill_kernel(
     positions = tl.minimum(start + tokens, last_position)  # rows of padding see the last row's keys
     if key_ptr.dtype.element_ty == tl.float8e4nv and q.dtype == tl.bfloat16:
         q = q.to(tl.float16)  # the one type that e4m3 becomes in one instruction
-    # The loop above has made a tensor of `span`, which a type checker does not see.
-    table_ptr = block_tables_ptr + span.to(tl.int64) * table_stride  # type: ignore[attr-defined]
+    table_ptr = block_tables_ptr + span.to(tl.int64) * table_stride
     if HAS_SCALES:
         scale_log2 *= tl.load(key_scales_ptr + kv_head)
 

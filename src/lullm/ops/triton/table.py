@@ -4,14 +4,13 @@ import dataclasses
 
 import torch
 
-from lullm.ops import torch_cpu
 from lullm.ops.activation import activate
 from lullm.ops.table import ATTENTION_FEATURES, Ops
 from lullm.ops.triton import attention, block_copy, elementwise, rope_cache
 from lullm.ops.triton.decode_attention import MAX_NUM_KV_HEADS
 from lullm.ops.triton.draw.tokens import draw_tokens
 from lullm.ops.triton.launch import compiling_ahead
-from lullm.ops.triton.layer import experts, state
+from lullm.ops.triton.layer import experts, mutual, state
 from lullm.ops.triton.product import invariant
 
 TRITON_OPS = Ops(
@@ -35,7 +34,7 @@ TRITON_OPS = Ops(
     write_cache=rope_cache.write_cache,
     prepare_attention=attention.prepare_attention,
     attention=attention.attention,
-    mutual_attention=torch_cpu.mutual_attention,
+    mutual_attention=mutual.mutual_attention,
     compile_attention=attention.every_attention,
     compile_experts=experts.every_experts,
     compiling_ahead=compiling_ahead,

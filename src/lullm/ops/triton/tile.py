@@ -129,6 +129,7 @@ _PREFILL = {
     ("sm100", 1, 256): PrefillTile(64, 32, 8, 2),
 }
 # Elsewhere shared memory may be as small as 64 KiB.
+_MUTUAL = PrefillTile(64, 64, 4, 3)
 _SMALL_DECODE = DecodeTile(16, 4, 2)
 _SMALL_PREFILL = PrefillTile(32, 16, 4, 2)
 _INTERPRETED_DECODE = DecodeTile(16, 1, 1, min_split_keys=16)
@@ -147,6 +148,14 @@ def prefill_tile(cache_dtype: torch.dtype, head_size: int) -> PrefillTile:
     if IS_INTERPRETED:
         return _INTERPRETED_PREFILL
     return _PREFILL.get(_key(cache_dtype, head_size), _SMALL_PREFILL)
+
+
+@functools.cache
+def mutual_tile(dtype: torch.dtype, head_size: int) -> PrefillTile:
+    """For rows that see each other. Texts are short, so tiles have few rows, and two programs run at a time."""
+    shipped = prefill_tile(dtype, head_size)
+    is_large = dtype.itemsize == 2 and shipped.block_keys > _MUTUAL.block_keys
+    return _MUTUAL if is_large and not IS_INTERPRETED else shipped
 
 
 def split_tile(tile: PrefillTile) -> PrefillTile:

@@ -1,1 +1,3 @@
-"""The parts of a layer that replace a dense MLP or attention: a mixture of experts, recurrent states."""
+"""What a layer may have in place of a dense MLP or attention over a cache: experts, recurrent states, rows that see
+each other.
+"""
