@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from kit.audio.checkpoint import FIRST_TIME, NUM_ROWS, TIMED_IDS, TIMED_VOCAB, write_timed_whisper
 
-from lullm.audio.transcript.course import Thresholds, language_in, segments_in
+from lullm.audio.transcript.course import Windows, language_in
 from lullm.audio.transcript.form import subtitles, text_of, verbose
 from lullm.audio.transcript.language import language_code, language_name
 from lullm.audio.transcript.segment import Segment, cut
@@ -93,7 +93,7 @@ def found(words, outputs, silences=(), seconds=2.5, rate=1000, params=PARAMS):
     model = Model(outputs, silences)
     sound = np.zeros(int(seconds * rate), np.float32), rate
     prompt = words.prompt("transcribe", "en", None, has_times=True)
-    segments = model.run(segments_in(words, sound, 1.0, prompt, params, Thresholds()))
+    segments = model.run(Windows(words, sound, 1.0, prompt, params).all_segments())
     assert not model.outputs, "all are asked for"
     return segments, model.asked
 

@@ -61,35 +61,61 @@ def language_in(words: Words, sound: Sound) -> Course[str]:
     return words.language_of(output.outputs[0].token_ids[0])
 
 
-def segments_in(
-    words: Words, sound: Sound, window_s: float, prompt: list[int], params: SamplingParams, thresholds: Thresholds
-) -> Course[list[Segment]]:
-    """What was said in a sound of any length, and when. A window begins where the last segment of the one before ended.
+@dataclass(slots=True)
+class Windows:
+    """The windows of a sound of any length, one after the other: each begins where the last segment before it ended.
 
     An output that is doubted is made again at higher temperatures, if `params` is greedy.
 
     Args:
         prompt: of each window; see `Words.prompt`.
         params: of its draws, with timestamps and log-probabilities.
+        seek: the frame at which the next window begins.
     """
-    samples, rate = sound
-    frames_of_window, found, seek = round(window_s / _FRAME_S), list[Segment](), 0
-    while (first := round(seek * _FRAME_S * rate)) < len(samples):
-        window = samples[first : first + int(window_s * rate)]
-        num_frames = min(frames_of_window, math.ceil(len(window) / rate / _FRAME_S))
-        taken = yield from _taken(words, (window, rate), prompt, params, thresholds)
+
+    words: Words
+    sound: Sound
+    window_s: float
+    prompt: list[int]
+    params: SamplingParams
+    thresholds: Thresholds = Thresholds()
+    seek: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all was heard."""
+        return self._first >= len(self.sound[0])
+
+    @property
+    def _first(self) -> int:
+        return round(self.seek * _FRAME_S * self.sound[1])
+
+    def segments(self) -> Course[list[Segment]]:
+        """What was said in the next window, and when."""
+        samples, rate = self.sound
+        window = samples[self._first : self._first + int(self.window_s * rate)]
+        num_frames = min(round(self.window_s / _FRAME_S), math.ceil(len(window) / rate / _FRAME_S))
+        seek, found = self.seek, list[Segment]()
+        taken = yield from _taken(self.words, (window, rate), self.prompt, self.params, self.thresholds)
         if taken is None:
-            seek += num_frames
-            continue
-        token_ids = [token_id for token_id in taken.completion.token_ids if token_id != words.end_id]
-        spans, moved = cut(token_ids, words.first_time, -(-num_frames // FRAMES_PER_TIME))
+            self.seek += num_frames
+            return found
+        token_ids = [token_id for token_id in taken.completion.token_ids if token_id != self.words.end_id]
+        spans, moved = cut(token_ids, self.words.first_time, -(-num_frames // FRAMES_PER_TIME))
         for span in spans:
-            text = words.text(span.token_ids)
+            text = self.words.text(span.token_ids)
             if text.strip() and span.end > span.start:
                 start_s, end_s = (seek * _FRAME_S + steps * TIME_STEP_S for steps in (span.start, span.end))
                 found.append(Segment(seek, start_s, end_s, text, span.token_ids, *taken.figures))
-        seek += moved * FRAMES_PER_TIME
-    return found
+        self.seek += moved * FRAMES_PER_TIME
+        return found
+
+    def all_segments(self) -> Course[list[Segment]]:
+        """What was said in all windows that are left."""
+        found: list[Segment] = []
+        while not self.is_over:
+            found += yield from self.segments()
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,14 +28,19 @@ def text_of(segments: Sequence[Segment]) -> str:
 
 def subtitles(kind: str, segments: Sequence[Segment]) -> str:
     """`kind`: 'srt' or 'vtt'."""
-    is_vtt = kind == "vtt"
-    mark = "." if is_vtt else ","
-    blocks = []
-    for number, segment in enumerate(segments, 1):
-        head = "" if is_vtt else f"{number}\n"
-        words = segment.text.strip().replace("-->", "->")  # which would end the text
-        blocks.append(f"{head}{_clock(segment.start_s, mark)} --> {_clock(segment.end_s, mark)}\n{words}\n\n")
-    return "WEBVTT\n\n" * is_vtt + "".join(blocks)
+    return "".join([head(kind), *(block(kind, number, segment) for number, segment in enumerate(segments))])
+
+
+def head(kind: str) -> str:
+    """What stands before the first block of subtitles."""
+    return "WEBVTT\n\n" if kind == "vtt" else ""
+
+
+def block(kind: str, number: int, segment: Segment) -> str:
+    """The subtitle of a segment. `number`: from 0."""
+    counter, mark = ("", ".") if kind == "vtt" else (f"{number + 1}\n", ",")
+    words = segment.text.strip().replace("-->", "->")  # which would end the text
+    return f"{counter}{_clock(segment.start_s, mark)} --> {_clock(segment.end_s, mark)}\n{words}\n\n"
 
 
 def _fields(number: int, segment: Segment) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from lullm.types.outputs import RequestOutput
 from lullm.types.sampling_params import OutputKind, SamplingParams
 
 if TYPE_CHECKING:
-    from lullm.audio.transcript.course import Course, Question
+    from lullm.audio.transcript.course import Course, Question, Windows
     from lullm.engine.llm_engine import LLMEngine
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class Ears:
         """
         from lullm.audio.source import decoded
         from lullm.audio.transcript import form
-        from lullm.audio.transcript.course import Thresholds, heard, language_in, segments_in
+        from lullm.audio.transcript.course import Windows, heard, language_in
         from lullm.audio.transcript.in_order import InOrder
         from lullm.audio.windows import windows
 
@@ -57,12 +57,12 @@ class Ears:
         prompt = self._words.prompt(wish.task, language, wish.earlier, has_times)
         params = self._params(wish, len(prompt), has_times)
         if has_times:
-            course = segments_in(self._words, (samples, rate), self._window_s, prompt, params, Thresholds())
-            segments = self._result(course)
+            heard_windows = Windows(self._words, (samples, rate), self._window_s, prompt, params)
             if wish.response_format == "verbose_json":
+                segments = self._result(heard_windows.all_segments())
                 yield json.dumps(form.verbose(wish.task, language, len(samples) / rate, segments), ensure_ascii=False)
             else:
-                yield form.subtitles(wish.response_format, segments).rstrip("\n")
+                yield from self._subtitles(wish.response_format, heard_windows)
             return
         texts = InOrder(len(pieces))
         for number, output in self._outputs([(heard(prompt, (piece, rate)), params) for piece in pieces]):
@@ -71,6 +71,17 @@ class Ears:
                 yield new
         if wish.response_format == "json":
             yield json.dumps({"text": texts.text.strip()}, ensure_ascii=False)
+
+    def _subtitles(self, kind: str, heard_windows: "Windows") -> Iterator[str]:
+        """Subtitles, window by window."""
+        from lullm.audio.transcript import form
+
+        yield form.head(kind)
+        number = 0
+        while not heard_windows.is_over:
+            for segment in self._result(heard_windows.segments()):
+                yield form.block(kind, number, segment)
+                number += 1
 
     def _params(self, wish: Wish, prompt_len: int, has_times: bool) -> SamplingParams:
         room = max(self._engine.config.max_model_len - prompt_len, 1)

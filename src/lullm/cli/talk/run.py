@@ -89,9 +89,12 @@ def _listen(args: argparse.Namespace) -> int:
             if len(sounds) > 1:
                 print(f"{'' if number == 0 else chr(10)}> {name}", flush=True)
             summary = Summary(start_s=time.monotonic())
+            said = ""
             for text in terminal.partner.transcript(data, wish, summary):
                 print(text, end="", flush=True)
-            print(flush=True)
+                said = text or said
+            if not said.endswith("\n"):
+                print(flush=True)
             if args.verbose:
                 print(summary, file=sys.stderr, flush=True)
     return 0

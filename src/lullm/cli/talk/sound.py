@@ -39,9 +39,7 @@ def add_sound_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--language", metavar="NAME", help="of the sound, such as en (default: the one that is heard)")
     group.add_argument("--translate", action="store_true", default=None, help="into English")
-    group.add_argument(
-        "--response-format", choices=FORMS, help="srt, vtt and verbose_json say when (default: text, as it is heard)"
-    )
+    group.add_argument("--response-format", choices=FORMS, help="srt, vtt and verbose_json say when (default: text)")
 
 
 def wish_of(args: argparse.Namespace, prompts: list[str], changes: dict[str, Any]) -> Wish:

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from lullm.audio.features import HOP, SAMPLING_RATE
 from lullm.audio.source import decoded
-from lullm.audio.transcript.course import Thresholds, heard, language_in, segments_in
+from lullm.audio.transcript.course import Thresholds, Windows, heard, language_in
 from lullm.audio.transcript.form import TIMED, subtitles, verbose
 from lullm.audio.transcript.words import Words
 from lullm.audio.windows import windows
@@ -131,8 +131,8 @@ class _Work:
         params = sampling_params(self._asked(len(ids)), engine)
         params = params.replace(timestamps=True, logprobs=0, output_kind=OutputKind.FINAL_ONLY)
         given = {own: value for name, own in _THRESHOLDS.items() if (value := getattr(body, name)) is not None}
-        course = segments_in(self.words, sound, self._window_s, ids, params, Thresholds(**given))
-        segments = await asker.result(course)
+        heard_windows = Windows(self.words, sound, self._window_s, ids, params, Thresholds(**given))
+        segments = await asker.result(heard_windows.all_segments())
         if body.response_format != "verbose_json":
             return subtitles(str(body.response_format), segments)
         return verbose(self.task, language, len(samples) / rate, segments)
