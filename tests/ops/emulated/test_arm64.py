@@ -25,6 +25,7 @@ OP_TESTS = {  # file of tests/ops -> which of its tests, for `-k`
     "test_quantized.py": "native_linear or native_quantizing or company",
     "test_int8_cache.py": "",
     "test_float8_cache.py": "",
+    "test_mutual_attention.py": "(native or same_bits) and not piece and not long",
     "test_experts.py": "",
     "test_state.py": "golden or gated_norm or multiplies",
     "test_recording.py": "",
