@@ -113,7 +113,13 @@ def test_as_transformers(checkpoint, prompts, expected, options):
         check([llm.generate(prompts[1], GREEDY, use_tqdm=False)[0]], [expected[1]])
 
 
+MISTRAL4 = {
+    "model_type": "mistral4", "num_key_value_heads": 4, "head_dim": ..., "kv_lora_rank": 24, "q_lora_rank": 12,
+    "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 14, "n_routed_experts": 6, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+}  # fmt: skip
 OTHERS = {
+    "mistral4": lambda folder: write_pixtral(folder, 2, MISTRAL4),
     "ministral3": lambda folder: write_pixtral(folder, 2, {"model_type": "ministral3"}),
     "pixtral, qwen3": lambda folder: write_pixtral(folder, text={"model_type": "qwen3"}),
     "onevision": lambda folder: write_llava_next(folder, is_onevision=True, vision_aspect_ratio="anyres_max_2"),
@@ -123,7 +129,7 @@ OTHERS = {
 @pytest.mark.parametrize("write", OTHERS.values(), ids=OTHERS)
 def test_others_of_these_kinds(tmp_path, write):
     checkpoint = write(tmp_path)
-    asked = {"prompt": "a<image> fox <image>", "multi_modal_data": {"image": PICTURES[:2]}}
+    asked = {"prompt": "a <image>fox<image>.", "multi_modal_data": {"image": PICTURES[:2]}}
     with LLM(str(tmp_path), **OPTIONS, max_num_batched_tokens=20, max_num_seqs=2) as llm:
         outputs = llm.generate([asked], GREEDY, use_tqdm=False)
     check(outputs, [checkpoint.continued(asked["prompt"], PICTURES[:2], NUM_TOKENS)])

@@ -378,7 +378,8 @@ def _random_model(
 ) -> Any:
     import torch
 
-    config = config_class(text_config=LANGUAGE | (language or {}), vision_config=dict(tower), **options)
+    text = {key: value for key, value in (LANGUAGE | (language or {})).items() if value is not ...}
+    config = config_class(text_config=text, vision_config=dict(tower), **options)
     model = model_class(config).eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():

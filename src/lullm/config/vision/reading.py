@@ -47,7 +47,7 @@ _OTHER_TEXTS = {
     _QWEN3_VL_MOE: ("Qwen3MoeForCausalLM",),
     _INTERNVL: (*_TEXTS, "Qwen3MoeForCausalLM"),
     _GEMMA3: ("Gemma3ForCausalLM",),
-    _MISTRAL3: (*_TEXTS, "Ministral3ForCausalLM"),
+    _MISTRAL3: (*_TEXTS, "Ministral3ForCausalLM", "Mistral4ForCausalLM"),
 }
 _UNSTATED = {_MISTRAL3: {"image_processor_type": "PixtralImageProcessor"}}
 """Image processors of folders without a file of one: Mistral Small 3.2's."""

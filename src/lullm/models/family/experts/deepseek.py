@@ -68,7 +68,10 @@ def _rules(config: ModelConfig) -> WeightRules:
     orders: tuple[HeadOrder, ...] = ()
     if sizes.interleaves:
         orders = (
-            HeadOrder(re.compile(r"\.self_attn\.q(_b)?_proj\."), _evens_first(sizes.plain_size, sizes.rope_size)),
+            HeadOrder(
+                re.compile(r"^(?!vision\.).*\.self_attn\.q(_b)?_proj\."),
+                _evens_first(sizes.plain_size, sizes.rope_size),
+            ),
             HeadOrder(re.compile(r"\.self_attn\.kv_a_proj_with_mqa\."), _evens_first(sizes.rank, sizes.rope_size)),
         )
     return replace(
