@@ -2,4 +2,5 @@
 
 - `tile`: what a tower reads, and the places of rows in a prompt.
 - `given`: rows that a caller gives.
+- `grid`: squares that a picture was fitted into.
 """
