@@ -24,6 +24,10 @@ RUNS = {
         rf"(?s)counting on \d+ cores: {FIGURE} .* 1 streams: +{FIGURE} -> +{FIGURE} tok/s, {FIGURE}",
     ),
     "decode": ("--shape tiny --streams 1 --steps 1", rf"1 streams  recorded +{FIGURE} .* eager +{FIGURE} "),
+    "encoders": (
+        "--shape minilm-l6 --dtype float32 --texts 3 --longest 16 --repeat 1 --threads 1",
+        rf"minilm-l6, float32: lullm {FIGURE} texts/s, transformers {FIGURE} texts/s, x{FIGURE}",
+    ),
     "executor sums": ("--sizes 2048 --seconds 0.01", rf"\| 2048 \| {FIGURE} .* \| {FIGURE} .* \| {FIGURE} \|"),
     "executor steps": (
         "--streams 1 --steps 1 --input-len 8 --executor uni",

@@ -6,6 +6,7 @@ import pytest
 
 from lullm.config.model import ModelConfig
 from lullm.config.vision.vision import MergeConnector, MLPConnector, PoolConnector, ShuffleConnector
+from lullm.errors import ModelLoadError
 from lullm.types.vision.grid import SquareGrid
 
 TEXT = {
@@ -329,6 +330,12 @@ def test_llava_next(tmp_path, caplog):
 def rope(**parameters):
     scaling = QWEN3["text_config"]["rope_scaling"] | parameters
     return QWEN3 | {"text_config": QWEN3["text_config"] | {"rope_scaling": scaling}}
+
+
+def test_a_text_model_without_a_mask_sees_no_pictures(tmp_path):
+    config = QWEN3 | {"text_config": QWEN3["text_config"] | {"is_causal": False}}
+    with pytest.raises(ModelLoadError, match="has no causal mask"):
+        read(tmp_path, config, QWEN3_PICTURES)
 
 
 def test_older_and_newer_files(tmp_path):

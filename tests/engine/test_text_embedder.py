@@ -8,6 +8,7 @@ from engine.test_encoder_only import OPTIONS, PROMPTS, RAW, assert_close, classi
 from kit.engine.parts import scheduler_of
 from kit.folder.encoder_only import write_encoder
 from kit.folder.sentence import write_modules
+from kit.model.lora import merged, write_adapter
 from kit.worker.threads import use_threads
 from torch.nn import GELU, Identity, ReLU, SiLU, Tanh
 from torch.nn.functional import normalize
@@ -15,6 +16,7 @@ from torch.nn.functional import normalize
 from lullm import LLM
 from lullm.cli.main import main
 from lullm.errors import InvalidRequestError, ModelLoadError
+from lullm.types.lora.request import LoRARequest
 from lullm.types.pooling.params import PoolingParams
 
 DECODER = {"num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-6, "attn_implementation": "eager"}
@@ -80,6 +82,19 @@ def test_labels_of_a_decoder_without_a_mask(tmp_path):
         expected = torch.cat([model(torch.tensor([prompt])).logits for prompt in PROMPTS])
     with LLM(str(tmp_path), **OPTIONS) as llm:
         assert_close(classify(llm, RAW), expected)
+
+
+def test_adapters_of_a_decoder_without_a_mask(tmp_path):
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    write_decoder(base, "Qwen2")
+    names = ["q_proj", "v_proj", "down_proj"]
+    write_adapter(adapter, base, targets=rf"layers\.\d+\..*\b({'|'.join(names)})\.weight$", target_modules=names)
+    with LLM(str(merged(tmp_path / "merged", base, adapter)), **OPTIONS) as llm:
+        expected = embed(llm)
+    with LLM(str(base), **OPTIONS, enable_lora=True) as llm:
+        request = LoRARequest("one", 1, str(adapter))
+        outputs = llm.embed(PROMPTS, pooling_params=RAW, use_tqdm=False, lora_request=request)
+        assert_close(torch.tensor([output.outputs.embedding for output in outputs]), expected)
 
 
 def pooled(hidden, kind):

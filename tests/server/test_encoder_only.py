@@ -4,17 +4,22 @@ import httpx
 import pytest
 import torch
 from kit.folder.encoder_only import write_encoder
+from kit.folder.sentence import write_modules
 
 from lullm import AsyncLLMEngine, EngineConfig
+
+HEADS = (("scorer", "ForSequenceClassification"), ("embedding", "Model"), ("labels", "ForTokenClassification"))
 
 
 @pytest.fixture(scope="module")
 def servers(start_for_module, tmp_path_factory):
-    """(of a cross-encoder, of embeddings)."""
+    """(of a cross-encoder, of embeddings, of labels of tokens)."""
     running = []
-    for name, head in (("scorer", "ForSequenceClassification"), ("embedding", "Model")):
+    for name, head in HEADS:
         folder = tmp_path_factory.mktemp(name)
-        write_encoder(folder, f"Bert{head}", num_labels=1)
+        write_encoder(folder, f"Bert{head}", num_labels=1 if name == "scorer" else 4)
+        if name == "embedding":
+            write_modules(folder, "mean_tokens", normalize=True, dense=[(20, True, torch.nn.Tanh)])
         config = EngineConfig(model=str(folder), served_model_name="tiny", dtype="float32")
         running.append(start_for_module(AsyncLLMEngine(config)))
     return running
@@ -27,7 +32,7 @@ def post(server, path, **body):
 
 
 def test_scores(servers):
-    scorer, _ = servers
+    scorer, _, _ = servers
     documents = ["the lazy dog", "quick", "jumps over"]
     status, answer = post(scorer, "/score", text_1="hello", text_2=documents)
     scores = [item["score"] for item in answer["data"]]
@@ -40,13 +45,24 @@ def test_scores(servers):
 
 
 def test_embeddings(servers):
-    _, embedding = servers
+    _, embedding, _ = servers
     status, answer = post(embedding, "/v1/embeddings", input=["hello", "the quick fox"], truncate_prompt_tokens=-1)
     vectors = torch.tensor([item["embedding"] for item in answer["data"]])
-    assert status == 200 and torch.allclose(vectors.norm(dim=1), torch.ones(2), atol=1e-5)
+    assert status == 200 and vectors.shape == (2, 20), "of the layer behind the pooling"
+    assert torch.allclose(vectors.norm(dim=1), torch.ones(2), atol=1e-5)
     _, ollama = post(embedding, "/api/embed", input=["hello"])
     assert torch.allclose(torch.tensor(ollama["embeddings"][0]), vectors[0], atol=1e-6)
     status, answer = post(embedding, "/v1/completions", prompt="hello")
     assert status == 400 and answer["error"]["code"] == "no_generation"
     with embedding.http() as http:
         assert http.get("/metrics").status_code == 200
+
+
+def test_classes_of_tokens(servers):
+    *_, labels = servers
+    status, answer = post(labels, "/pooling", input=["hello", "the quick fox"], task="token_classify")
+    rows = [torch.tensor(item["data"]) for item in answer["data"]]
+    assert status == 200 and all(len(row) > 2 and torch.allclose(row.sum(1), torch.ones(len(row))) for row in rows)
+    assert sum(map(len, rows)) == answer["usage"]["prompt_tokens"] and {row.shape[1] for row in rows} == {4}
+    status, answer = post(labels, "/pooling", input="hello", task="classify")
+    assert status == 400 and "labels of tokens" in answer["error"]["message"]
