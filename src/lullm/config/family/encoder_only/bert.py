@@ -125,7 +125,7 @@ BERT = Family(
     defaults={**_DEFAULTS, "max_position_embeddings": 512},
     reads=_READS,
     fixed={"position_embedding_type": "absolute"},
-    ignores=_IGNORES | _POOLER,
+    ignores=_IGNORES | _POOLER | {"output_past"},
     layer_kinds=every_token,
 )
 ROBERTA = Family(
