@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from kit.audio.checkpoint import sound, write_whisper
+from kit.audio.checkpoint import TIMED_IDS, sound, write_timed_whisper, write_whisper
 from kit.engine.prompts import random_prompts
 from kit.folder.checkpoint import write_tokenizer
 from kit.folder.encoder_only import write_encoder
@@ -29,8 +29,8 @@ RAW = PoolingParams(use_activation=False)
 PROMPTS = random_prompts(5, 60)
 
 
-def tokens(llm: LLM, prompts: list[Any], **more: Any) -> list[list[int]]:
-    return [output.outputs[0].token_ids for output in llm.generate(prompts, GREEDY, use_tqdm=False, **more)]
+def tokens(llm: LLM, prompts: list[Any], params: SamplingParams = GREEDY, **more: Any) -> list[list[int]]:
+    return [output.outputs[0].token_ids for output in llm.generate(prompts, params, use_tqdm=False, **more)]
 
 
 def both(folder: Any, ask: Callable[[LLM], Any], **options: Any) -> tuple[Any, Any]:
@@ -47,7 +47,7 @@ def both(folder: Any, ask: Callable[[LLM], Any], **options: Any) -> tuple[Any, A
     return expected, found
 
 
-PICTURES = ("qwen2", "qwen2.5", "qwen3", "gemma3", "internvl", "idefics3")
+PICTURES = ("qwen2", "qwen2.5", "qwen3", "gemma3", "internvl", "idefics3", "pixtral", "mistral3", "next", "onevision")
 
 
 @pytest.mark.parametrize("kind", PICTURES)
@@ -63,6 +63,10 @@ def test_pictures(tmp_path, kind, options):
         "gemma3": lambda: checkpoint.write_gemma3(tmp_path),
         "internvl": lambda: checkpoint.write_internvl(tmp_path),
         "idefics3": lambda: checkpoint.write_idefics3(tmp_path),
+        "pixtral": lambda: checkpoint.write_pixtral(tmp_path),
+        "mistral3": lambda: checkpoint.write_pixtral(tmp_path, factor=2),
+        "next": lambda: checkpoint.write_llava_next(tmp_path),
+        "onevision": lambda: checkpoint.write_llava_next(tmp_path, is_onevision=True),
     }[kind]()
     prompts = [
         {"prompt": f"a {made.word} b", "multi_modal_data": {"image": [picture(61, 40)]}},
@@ -82,6 +86,15 @@ def test_sounds(tmp_path, options):
         for seed, ids in enumerate(starts)
     ]
     expected, found = both(tmp_path, lambda llm: tokens(llm, prompts), **options | {"max_model_len": 64})
+    assert found == expected
+
+
+def test_times_of_sounds(tmp_path):
+    write_timed_whisper(tmp_path, 3)
+    start = [TIMED_IDS[word] for word in ("startoftranscript", "en", "transcribe")]
+    prompts = [{"prompt_token_ids": start, "multi_modal_data": {"audio": sound(number)}} for number in range(3)]
+    timed = SamplingParams(temperature=0.0, max_tokens=24, timestamps=True)
+    expected, found = both(tmp_path, lambda llm: tokens(llm, prompts, timed), max_model_len=64)
     assert found == expected
 
 
@@ -127,10 +140,16 @@ def test_prompt_adapters(qwen3, tmp_path_factory):
     assert found == expected
 
 
-@pytest.mark.parametrize("family", ["Bert", "Roberta", "ModernBert", "NomicBert", "Gte"])
+ENCODERS = {
+    "Bert": {}, "Roberta": {"type_vocab_size": 1}, "ModernBert": {"local_attention": 14}, "NomicBert": {},
+    "Gte": {"type_vocab_size": 2}, "MPNet": {}, "DistilBert": {"hidden_dim": 72}, "Electra": {"embedding_size": 32},
+    "Gemma3Text": {"use_bidirectional_attention": True, "sliding_window": 20, "num_key_value_heads": 2, "head_dim": 16},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ENCODERS)
 def test_encoders(tmp_path, family):
-    more = {"Roberta": {"type_vocab_size": 1}, "ModernBert": {"local_attention": 14}, "Gte": {"type_vocab_size": 2}}
-    write_encoder(tmp_path, f"{family}Model", **more.get(family, {}))
+    write_encoder(tmp_path, f"{family}Model", **ENCODERS[family])
     prompts = [[4 + (7 * place + length) % 120 for place in range(length)] for length in (1, 9, 50, 128, 3)]
 
     def ask(llm: LLM) -> list[list[float]]:
