@@ -1,6 +1,6 @@
 """The towers of models that see pictures, beside transformers' own, in turn: seconds for a picture, and their ratio.
 
-    python bench/vision.py                                     three towers, a few layers of each, bfloat16
+    python bench/vision.py                                     four towers, a few layers of each, bfloat16
     python bench/vision.py --tower qwen2.5-vl-3b --layers 32 --threads 1
 
 Weights are random and pictures are noise, which take the time of others. Both read one picture at a time.
@@ -51,8 +51,15 @@ TOWERS = {
         },
         (476, 644),
     ),
+    "pixtral": (
+        {
+            "model_type": "pixtral", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
+            "num_attention_heads": 16, "patch_size": 14, "hidden_act": "silu",
+        },
+        (476, 644),
+    ),
 }  # fmt: skip
-"""LLaVA 1.5's, that of many (without Gemma 3's size), and Qwen2.5-VL's of 3B."""
+"""LLaVA 1.5's, that of many (without Gemma 3's size), Qwen2.5-VL's of 3B, and Mistral Small 3.1's."""
 
 
 def main() -> None:
