@@ -416,6 +416,16 @@ def test_older_and_newer_files(tmp_path):
         (NEXT | {"image_grid_pinpoints": [[336, 672]]}, NEXT_PICTURES, "not those of config.json"),
         (NEXT, NEXT_PICTURES | {"image_grid_pinpoints": [[336, 673]]}, "no multiples of 336 pixels"),
         (NEXT, NEXT_PICTURES | {"image_grid_pinpoints": [[336, 336 * 17]]}, "not up to 16 tiles"),
+        (
+            NEXT,
+            NEXT_PICTURES
+            | {
+                "image_grid_pinpoints": [[8192 * 2, 8192]],
+                "size": {"shortest_edge": 8192},
+                "crop_size": {"height": 8192, "width": 8192},
+            },
+            "[16384, 8192], above 67108864 pixels",
+        ),
         (NEXT, NEXT_PICTURES | {"image_grid_pinpoints": []}, "no list of up to 256 sizes"),
         (NEXT, NEXT_PICTURES | {"crop_size": {"height": 224, "width": 224}}, "crop_size of its image processor is not"),
         (tower(NEXT, image_size=224), NEXT_PICTURES, "224 pixels, its image processor has 336"),

@@ -1,5 +1,6 @@
 """Reads what an image processor does: preprocessor_config.json, or its part in a processor_config.json."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -194,6 +195,8 @@ def grids_of(pinpoints: Any, edge: int) -> tuple[tuple[int, int], ...]:
     for one in pinpoints:
         if not all(type(length) is int and 0 < length <= _MOST_TILES_PER_SIDE * edge for length in one):
             raise ModelLoadError(f"image_grid_pinpoints hold {shown(one)}, not up to {_MOST_TILES_PER_SIDE} tiles")
+        if math.prod(one) > _MOST_PIXELS:
+            raise ModelLoadError(f"image_grid_pinpoints hold {shown(one)}, above {_MOST_PIXELS} pixels")
         if any(length % edge for length in one):
             raise ModelLoadError(f"image_grid_pinpoints hold {shown(one)}, no multiples of {edge} pixels")
     return tuple((height // edge, width // edge) for height, width in pinpoints)
