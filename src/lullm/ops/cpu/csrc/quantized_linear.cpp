@@ -32,7 +32,8 @@ void prepare_rows(const QuantizedArgs& a, int64_t first, int64_t last) {
     for (int64_t i = 0; i < blocks * kBlockInputs; i += kGroupInputs) {
       const I integers = i < a.in ? to_integers(mul(load_up_to(x + i, a.in - i), scale.inverse)) : zero_integers();
       store_crossed(to + 2 * i, integers);
-      sums[i / kGroupInputs] = -kLargestDigit * total(integers);
+      // Unsigned, since NaN becomes the least integer, whose product overflows; its row's results are NaN by their scale.
+      sums[i / kGroupInputs] = static_cast<int32_t>(-uint32_t{kLargestDigit} * static_cast<uint32_t>(total(integers)));
     }
     *scale_of(to, blocks) = scale.value;
   }

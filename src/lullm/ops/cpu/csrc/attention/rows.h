@@ -146,7 +146,9 @@ class StepsAhead {
   // To be called for every step: those up to kAhead later are found then.
   void enter(int64_t step) { find(step + kAhead); }
 
+  // Of the last steps that were found, up to `newest`.
   const StepKeys& keys(int64_t step) const { return found[step % (kAhead + 1)]; }
+  int64_t newest() const { return last_found; }
   const AttentionItem& item_of(int64_t step) const { return step < item.last_step() || after == nullptr ? item : *after; }
 
  private:
@@ -154,11 +156,13 @@ class StepsAhead {
     const AttentionItem& of = item_of(step);
     const int64_t own = step < item.last_step() ? step : of.first_step() + step - item.last_step();
     find_keys(a, of, std::min(own, of.last_step() - 1), found[step % (kAhead + 1)]);
+    last_found = step;
   }
 
   const AttentionArgs& a;
   const AttentionItem &item, *after;
   StepKeys found[kAhead + 1];
+  int64_t last_found = 0;
 };
 
 // Fetches the rows of a cache into the second-level cache, `distance` rows before they are read, in the order in which they
@@ -205,7 +209,7 @@ class RowsAhead {
     if (++head < item->last_head) return enter_head();
     first_key += num_keys;
     if (first_key < found->last) return enter_part();
-    step++;
+    if (step < steps.newest()) step++;  // else the same again: short steps of few heads are left faster than they are found
     enter_step();
   }
 
