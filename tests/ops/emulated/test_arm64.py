@@ -75,7 +75,7 @@ def test_ops(file, capsys):
     (passed,) = re.findall(r"(\d+) passed", out)
     with capsys.disabled():
         print(f"\nARM64, emulated: {file}: {out.splitlines()[-1]}")
-    assert int(passed) > 10
+    assert int(passed) >= 10
 
 
 CHAT = """
