@@ -45,6 +45,8 @@ def test_tensors(folder, family):
         save_file({key: tensor for key, tensor in whole.items() if key != name}, file)
         if name in ("lm_head.weight", "embed_out.weight"):  # the embedding in its place, where the family ties
             continue
+        if family == "AXK1" and last == "e_score_correction_bias":  # zeros in its place: a release has none
+            continue
         message = refusal(folder)
         assert "missing tensor" in message and last.removesuffix("_proj") in message or "num_hidden_layers" in message
         for changed in (whole[name][:-1].clone(), whole[name].unsqueeze(0).repeat(2, *[1] * whole[name].dim())):
