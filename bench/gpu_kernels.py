@@ -107,13 +107,14 @@ def mutual_figures() -> dict[str, float]:
     import torch
 
     from lullm.ops import torch_cpu
+    from lullm.ops.attention_layout import MutualScores
     from lullm.ops.triton.layer import mutual
 
-    lens = SIZES.text_lens
+    lens, scores = SIZES.text_lens, MutualScores(0.125)
     q, k, v = torch.randn(sum(lens), 36, 64, device="cuda", dtype=torch.bfloat16).chunk(3, dim=1)
     versions = {"torch": torch_cpu.mutual_attention, "own": mutual.mutual_attention}
     return {
-        f"texts_{name}_us": 1e6 * replayed_s(lambda attend=attend: attend(q, k, v, lens, 0.125))
+        f"texts_{name}_us": 1e6 * replayed_s(lambda attend=attend: attend(q, k, v, lens, scores))
         for name, attend in versions.items()
     }
 

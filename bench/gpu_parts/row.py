@@ -38,10 +38,10 @@ FIRST = (
     Row("profile", 40, "where the time of a step goes", "gpu_parts.profile:run"),
     Row("host", 35, "what the host's part of a step costs", "gpu_parts.host:run"),
     Row("products", 40, "ceilings, cuBLAS and tiles at few rows", "gpu_parts.products:run"),
-    Row("tiles", 85, "the tiles of attention, the goals of its kernels", "gpu_tiles:run"),
+    Row("tiles", 80, "the tiles of attention, the goals of its kernels", "gpu_tiles:run"),
     Row("swap", 30, "how many programs may copy beside a product", "gpu_parts.swap:run"),
-    Row("sleep", 75, "sleep and wake-up of 8B, by parts", "gpu:run_sleep"),
-    Row("goals", 100, "decoding of 8B and 0.6B, the mix", "gpu:run_goals"),
+    Row("sleep", 70, "sleep and wake-up of 8B, by parts", "gpu:run_sleep"),
+    Row("goals", 95, "decoding of 8B and 0.6B, the mix", "gpu:run_goals"),
 )
 """In this order: what the others stand on comes first. Together less than ten minutes."""
 

@@ -192,4 +192,4 @@ def test_every_row_has_something_to_run(script):
             assert callable(getattr(script(module), function)), name
         for path in what.tests:
             assert (row.ROOT / path).exists(), name
-    assert sum(what.limit_s for what in row.FIRST) <= 590
+    assert sum(what.limit_s for what in row.FIRST) <= 560

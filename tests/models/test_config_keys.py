@@ -370,8 +370,10 @@ def test_arithmetic_of_other_families_is_refused(key):
 
 
 def test_all_refused_keys_are_named_at_once():
-    with pytest.raises(ModelLoadError, match="is_causal False .only True is., llama_4_scaling .*: not implemented"):
-        ModelConfig.from_dict(LLAMA | {"is_causal": False, "llama_4_scaling": {"beta": 0.1}})
+    with pytest.raises(
+        ModelLoadError, match="add_cross_attention True .only False is., llama_4_scaling .*: not implemented"
+    ):
+        ModelConfig.from_dict(LLAMA | {"add_cross_attention": True, "llama_4_scaling": {"beta": 0.1}})
 
 
 def test_unknown_keys_are_named_in_a_warning(tmp_path, caplog):

@@ -1,9 +1,12 @@
 """Attention of rows that see each other, each version against the golden one."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from lullm.ops import reference, torch_cpu
+from lullm.ops.attention_layout import MutualScores
 from lullm.ops.cpu import native_attention
 
 # Query heads, key/value heads, elements of a head, rows of each span, reach.
@@ -30,7 +33,7 @@ def make_case(name, dtype):
     width = (num_heads + 2 * num_kv_heads) * size
     qkv = torch.randn(sum(lens), width, generator=generator).to(dtype).unflatten(-1, (-1, size))
     q, k, v = qkv.split([num_heads, num_kv_heads, num_kv_heads], dim=1)  # parts of longer rows
-    return q, k, v, lens, size**-0.5, reach
+    return q, k, v, lens, MutualScores(size**-0.5, reach)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -58,10 +61,10 @@ def check(version, name, dtype):
 @pytest.mark.usefixtures("isa")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_span_has_the_same_bits_in_any_batch(dtype):
-    q, k, v, lens, scale, _ = make_case("ragged", dtype)
-    whole = native_attention.mutual_attention(q, k, v, lens, scale).split(lens)
+    q, k, v, lens, scores = make_case("ragged", dtype)
+    whole = native_attention.mutual_attention(q, k, v, lens, scores).split(lens)
     for part, *alone in zip(whole, *(x.split(lens) for x in (q, k, v)), strict=True):
-        assert torch.equal(part, native_attention.mutual_attention(*alone, [len(part)], scale))
+        assert torch.equal(part, native_attention.mutual_attention(*alone, [len(part)], scores))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -69,12 +72,12 @@ def test_a_span_has_the_same_bits_in_any_batch(dtype):
 @pytest.mark.parametrize("name", ["few rows", "ragged", "within reach", "reach beyond a step"])
 def test_a_bias_by_places(version, dtype, name):
     """A span has the bits that it has alone, whose bias may come from a longer step."""
-    q, k, v, lens, scale, reach = make_case(name, dtype)
+    q, k, v, lens, scores = make_case(name, dtype)
     attend, longest = VERSIONS[version], max(lens)
     bias = torch.randn(q.shape[1], longest, longest, generator=torch.Generator().manual_seed(0)).to(dtype)
-    expected, actual = (run(q, k, v, lens, scale, reach, bias) for run in (reference.mutual_attention, attend))
+    expected, actual = (run(q, k, v, lens, replace(scores, bias=bias)) for run in (reference.mutual_attention, attend))
     bound = {torch.float32: 4e-6, torch.bfloat16: 2**-6}[dtype]
     torch.testing.assert_close(actual, expected, atol=bound, rtol=bound)
     alone = zip(*(x.split(lens) for x in (q, k, v)), lens, strict=True)
-    parts = [attend(*rows, [length], scale, reach, bias[:, :length, :length]) for *rows, length in alone]
+    parts = [attend(*rows, [length], replace(scores, bias=bias[:, :length, :length])) for *rows, length in alone]
     assert torch.equal(torch.cat(parts), actual)

@@ -141,13 +141,15 @@ def experts_error(num_rows: int, device: torch.device, shrink: int) -> float:
 
 
 def mutual_error(head_size: int, reach: int | None, device: torch.device, shrink: int) -> float:
+    from lullm.ops.attention_layout import MutualScores
     from lullm.ops.torch_cpu import mutual_attention as plain_mutual_attention
     from lullm.ops.triton.layer.mutual import mutual_attention
 
     lens = [-(-length // shrink) for length in MUTUAL_LENS]
     q, k, v = random(sum(lens), 36, head_size, device=device, shrink=shrink).chunk(3, dim=1)
-    expected = plain_mutual_attention(q.float(), k.float(), v.float(), lens, head_size**-0.5, reach)
-    return relative(mutual_attention(q, k, v, lens, head_size**-0.5, reach), expected)
+    scores = MutualScores(head_size**-0.5, reach)
+    expected = plain_mutual_attention(q.float(), k.float(), v.float(), lens, scores)
+    return relative(mutual_attention(q, k, v, lens, scores), expected)
 
 
 def copy_error(device: torch.device, shrink: int) -> float:

@@ -14,6 +14,7 @@ from lullm.nn.context import StepContext
 from lullm.nn.kv_scale import KVScales
 from lullm.nn.linear import FusedLinear, Linear, meta_parameter
 from lullm.nn.norm import RMSNorm, norm_rows_
+from lullm.ops.attention_layout import MutualScores
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.table import Ops
 from lullm.types.layer_kind import EncoderOnlyAttention
@@ -232,7 +233,7 @@ class EncoderOnlySelfAttention(Attention):
                 ops.rotate_(heads, of_head, context.positions, cos_sin_cache)
         elif self.turns:
             ops.rotate_(qkv[:, : num_heads + num_kv], None, context.positions, cos_sin_cache)
-        out = ops.mutual_attention(q, k, v, context.query_lens, self.style.scale, self.reach, bias)
+        out = ops.mutual_attention(q, k, v, context.query_lens, MutualScores(self.style.scale, self.reach, bias))
         return self.o_proj(out.flatten(1), ops)
 
 

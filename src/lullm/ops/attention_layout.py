@@ -1,5 +1,5 @@
 """AttentionLayout: the spans of one step, and the slots of their keys and values. Attention, MutualAttention: the
-signatures of the functions.
+signatures of the functions; MutualScores: of the latter.
 
 `Ops.prepare_attention` converts the layout once per step into the form that its version of attention needs. All layers
 of a KV cache group share the result.
@@ -94,27 +94,31 @@ class Attention(Protocol):
     ) -> torch.Tensor: ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class MutualScores:
+    """How the rows of a span see each other.
+
+    Args:
+        scale: of the scores.
+        reach: the row at place p of its span sees p - reach to p + reach; None: all.
+        bias: `[Hq, L, L]` of the queries' type, with L of the longest span at least: added to the score of the rows at
+            two places of a span.
+    """
+
+    scale: float
+    reach: int | None = None
+    bias: torch.Tensor | None = None
+
+
 class MutualAttention(Protocol):
     """See `Ops.mutual_attention`."""
 
     def __call__(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        lens: Sequence[int],
-        scale: float,
-        reach: int | None = None,
-        bias: torch.Tensor | None = None,
-        /,
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lens: Sequence[int], scores: MutualScores, /
     ) -> torch.Tensor:
         """q `[T, Hq, D]`, k and v `[T, Hkv, D]`, all parts of longer rows or not -> `[T, Hq, D]`.
 
         Args:
-            lens: of the spans, which follow one another and sum to T. A row sees the rows of its own span.
-            scale: of the scores.
-            reach: of those, the row at place p sees p - reach to p + reach; None: all.
-            bias: `[Hq, L, L]` of q's type, with L of the longest span at least: added to the score of the rows at two
-                places of a span.
+            lens: of the spans, which follow one another and sum to T. A row sees rows of its own span only.
         """
         ...

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.attention_layout import AttentionLayout, MutualScores
 from lullm.ops.cache import float8_cache, int8_cache
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.device_layout import DeviceLayout
@@ -191,26 +191,18 @@ def attention(
     return torch.cat(outputs).to(q.dtype)
 
 
-def mutual_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lens: Sequence[int],
-    scale: float,
-    reach: int | None = None,
-    bias: Tensor | None = None,
-) -> Tensor:
+def mutual_attention(q: Tensor, k: Tensor, v: Tensor, lens: Sequence[int], scores: MutualScores) -> Tensor:
     parts, first = [], 0
     for length in lens:
         queries, keys, values = (x[first : first + length].float() for x in (q, k, v))
         keys, values = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (keys, values))
-        scores = torch.einsum("qhd,khd->hqk", queries, keys) * scale
+        found = torch.einsum("qhd,khd->hqk", queries, keys) * scores.scale
         places = torch.arange(length)
-        if bias is not None:
-            scores += bias[:, :length, :length]
-        if reach is not None:
-            scores.masked_fill_((places[:, None] - places).abs() > reach, -math.inf)
-        parts.append(torch.einsum("hqk,khd->qhd", torch.softmax(scores, dim=-1), values))
+        if scores.bias is not None:
+            found += scores.bias[:, :length, :length]
+        if scores.reach is not None:
+            found.masked_fill_((places[:, None] - places).abs() > scores.reach, -math.inf)
+        parts.append(torch.einsum("hqk,khd->qhd", torch.softmax(found, dim=-1), values))
         first += length
     return torch.cat(parts).to(q.dtype)
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from lullm.ops import grouped_attention
 from lullm.ops.activation import gate
+from lullm.ops.attention_layout import MutualScores
 from lullm.ops.cache import float8_cache, int8_cache
 from lullm.ops.cache.block_pairs import BlockPairs, independent_batches
 from lullm.ops.cache.float8_cache import as_bytes
@@ -124,21 +125,13 @@ def write_kv(k: Tensor, v: Tensor, cache: LayerCache, slot_mapping: Tensor) -> N
         slots.index_copy_(0, slot_mapping, as_bytes(rows))
 
 
-def mutual_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lens: Sequence[int],
-    scale: float,
-    reach: int | None = None,
-    bias: Tensor | None = None,
-) -> Tensor:
+def mutual_attention(q: Tensor, k: Tensor, v: Tensor, lens: Sequence[int], scores: MutualScores) -> Tensor:
     """On any device. Spans of one length that follow one another are computed together; with a bias each alone, so
     that its bits do not depend on others.
     """
-    if bias is not None:
-        return _biased_attention(q, k, v, lens, scale, reach, bias)
-    parts, first = [], 0
+    if scores.bias is not None:
+        return _biased_attention(q, k, v, lens, scores, scores.bias)
+    parts, first, reach = [], 0, scores.reach
     for length, group in itertools.groupby(lens):
         num_spans = len(list(group))
         end = first + num_spans * length
@@ -148,7 +141,7 @@ def mutual_attention(
             mask = torch.ones(length, length, dtype=torch.bool, device=q.device).tril(reach).triu(-reach)
         is_grouped = q.shape[1] != k.shape[1]
         mixed = F.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=mask, scale=scale, enable_gqa=is_grouped
+            queries, keys, values, attn_mask=mask, scale=scores.scale, enable_gqa=is_grouped
         )
         parts.append(mixed.transpose(1, 2).flatten(0, 1))
         first = end
@@ -156,9 +149,9 @@ def mutual_attention(
 
 
 def _biased_attention(
-    q: Tensor, k: Tensor, v: Tensor, lens: Sequence[int], scale: float, reach: int | None, bias: Tensor
+    q: Tensor, k: Tensor, v: Tensor, lens: Sequence[int], scores: MutualScores, bias: Tensor
 ) -> Tensor:
-    out, first = q.new_empty(q.shape), 0
+    out, first, reach = q.new_empty(q.shape), 0, scores.reach
     for length in lens:
         rows = slice(first, first + length)
         queries, keys, values = (x[rows].transpose(0, 1).contiguous() for x in (q, k, v))
@@ -168,7 +161,7 @@ def _biased_attention(
                 torch.ones_like(mask[0], dtype=torch.bool).tril(reach).triu(-reach), 0.0
             )
         mixed = F.scaled_dot_product_attention(
-            queries[None], keys[None], values[None], mask[None], scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+            queries[None], keys[None], values[None], mask[None], scale=scores.scale, enable_gqa=q.shape[1] != k.shape[1]
         )
         out[rows] = mixed[0].transpose(0, 1)
         first += length

@@ -1,9 +1,12 @@
 """Attention of rows that see each other against the golden one."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from lullm.ops import reference
+from lullm.ops.attention_layout import MutualScores
 from lullm.ops.triton.device import IS_INTERPRETED, launch_device
 from lullm.ops.triton.layer import mutual
 from lullm.ops.triton.tile import PrefillTile
@@ -29,7 +32,7 @@ def make_case(name, dtype):
     width = (num_heads + 2 * num_kv_heads) * size
     qkv = torch.randn(sum(lens), width, generator=generator).to(dtype).unflatten(-1, (-1, size)).to(DEVICE)
     q, k, v = qkv.split([num_heads, num_kv_heads, num_kv_heads], dim=1)  # parts of longer rows
-    return q, k, v, lens, size**-0.5, reach
+    return q, k, v, lens, MutualScores(size**-0.5, reach)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -46,11 +49,11 @@ def test_cases(name, dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", ["ragged", "within reach"])
 def test_a_bias(name, dtype):
-    q, k, v, lens, *more = make_case(name, dtype)
-    dims = q.shape[1], max(lens) + 3, max(lens) + 3
-    bias = torch.randn(dims, generator=torch.Generator().manual_seed(1)).to(dtype)
-    actual = mutual.mutual_attention(q, k, v, lens, *more, bias.to(DEVICE)).cpu()
-    expected = reference.mutual_attention(q.cpu(), k.cpu(), v.cpu(), lens, *more, bias)
+    q, k, v, lens, scores = make_case(name, dtype)
+    dims = q.shape[1], max(lens) + 3, max(lens) + 4
+    bias = torch.randn(dims, generator=torch.Generator().manual_seed(1)).to(dtype)[:, 1:, 2:]
+    actual = mutual.mutual_attention(q, k, v, lens, replace(scores, bias=bias.to(DEVICE))).cpu()
+    expected = reference.mutual_attention(q.cpu(), k.cpu(), v.cpu(), lens, replace(scores, bias=bias))
     bound = 4e-6 if dtype == torch.float32 else 4e-3 if dtype == torch.float16 else 2e-2
     torch.testing.assert_close(actual, expected, atol=bound, rtol=bound)
 
@@ -64,14 +67,14 @@ def test_tiles_of_unequal_sides(monkeypatch, size):
 
 
 def test_a_span_has_the_same_bits_in_any_batch():
-    q, k, v, lens, scale, _ = make_case("ragged", torch.float32)
-    whole = mutual.mutual_attention(q, k, v, lens, scale).split(lens)
+    q, k, v, lens, scores = make_case("ragged", torch.float32)
+    whole = mutual.mutual_attention(q, k, v, lens, scores).split(lens)
     for part, *alone in zip(whole, *(x.split(lens) for x in (q, k, v)), strict=True):
-        assert torch.equal(part, mutual.mutual_attention(*alone, [len(part)], scale))
+        assert torch.equal(part, mutual.mutual_attention(*alone, [len(part)], scores))
 
 
 def test_heads_that_do_not_lie_one_behind_the_other_and_no_rows():
     q, k, v, *more = make_case("ragged", torch.float32)
     apart = [x.transpose(0, 1).contiguous().transpose(0, 1) for x in (q, k, v)]
     assert torch.equal(mutual.mutual_attention(*apart, *more), mutual.mutual_attention(q, k, v, *more))
-    assert mutual.mutual_attention(q[:0], k[:0], v[:0], [], 1.0).shape == (0, 4, 32)
+    assert mutual.mutual_attention(q[:0], k[:0], v[:0], [], MutualScores(1.0)).shape == (0, 4, 32)

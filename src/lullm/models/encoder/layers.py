@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from lullm.config.layer.encoder import EncoderConfig
 from lullm.models.vision.parts import dense
 from lullm.nn.norm import LayerNorm
+from lullm.ops.attention_layout import MutualScores
 from lullm.ops.table import Ops
 
 
@@ -20,7 +21,7 @@ class EncoderAttention(nn.Module):
     def forward(self, x: Tensor, ops: Ops) -> Tensor:  # [R, H] -> [R, H]
         projected: list[Tensor] = [project(x, ops) for project in (self.q_proj, self.k_proj, self.v_proj)]
         query, key, value = (rows.unflatten(-1, (self.num_heads, -1)) for rows in projected)
-        mixed = ops.mutual_attention(query, key, value, [len(x)], query.shape[-1] ** -0.5)
+        mixed = ops.mutual_attention(query, key, value, [len(x)], MutualScores(query.shape[-1] ** -0.5))
         out: Tensor = self.out_proj(mixed.flatten(1), ops)
         return out
 

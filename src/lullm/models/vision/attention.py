@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from lullm.config.vision.vision import TowerConfig
 from lullm.models.vision.parts import dense
 from lullm.nn.norm import RMSNorm
+from lullm.ops.attention_layout import MutualScores
 from lullm.ops.table import Ops
 
 _QK_NORM_EPS = 1e-6
@@ -62,7 +63,8 @@ class SelfAttention(nn.Module):
             rows = torch.arange(len(x), device=x.device)
             for heads in (query, key):
                 ops.rotate_(heads, None, rows, sight.rotation)
-        mixed = ops.mutual_attention(query, key, value, sight.windows or [len(x)], query.shape[-1] ** -0.5)
+        scores = MutualScores(query.shape[-1] ** -0.5)
+        mixed = ops.mutual_attention(query, key, value, sight.windows or [len(x)], scores)
         out: Tensor = self.out_proj(mixed.flatten(1), ops)
         return out
 

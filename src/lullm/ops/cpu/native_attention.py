@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lullm.ops import grouped_attention, head_products, torch_cpu
+from lullm.ops.attention_layout import MutualScores
 from lullm.ops.cache.float8_cache import FLOAT8
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.cpu.native import DTYPES, has_whole_heads
@@ -140,18 +141,10 @@ def attention(
     return out
 
 
-def mutual_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lens: Sequence[int],
-    scale: float,
-    reach: int | None = None,
-    bias: Tensor | None = None,
-) -> Tensor:
+def mutual_attention(q: Tensor, k: Tensor, v: Tensor, lens: Sequence[int], scores: MutualScores) -> Tensor:
     dtype, (num_tokens, num_heads, head_size) = DTYPES.get(q.dtype), q.shape
-    if dtype is None or bias is not None:
-        return torch_cpu.mutual_attention(q, k, v, lens, scale, reach, bias)
+    if dtype is None or scores.bias is not None:
+        return torch_cpu.mutual_attention(q, k, v, lens, scores)
     if padding := -head_size % 16:  # SigLIP's heads have 72 elements; zeros change no sum
         q, k, v = (functional.pad(x, (0, padding)) for x in (q, k, v))
     if not has_whole_heads(q):
@@ -160,7 +153,8 @@ def mutual_attention(
     out = new_result((num_tokens, num_heads, head_size + padding), q.dtype)
     starts = torch.tensor([0, *itertools.accumulate(lens)])
     sizes = q.stride(0), num_heads, k.shape[1], q.shape[2], len(lens)
-    call("lullm_mutual_attention", q, k, v, out, starts, *sizes, -1 if reach is None else reach, scale, dtype)
+    reach = -1 if scores.reach is None else scores.reach
+    call("lullm_mutual_attention", q, k, v, out, starts, *sizes, reach, scores.scale, dtype)
     return out[..., :head_size]
 
 

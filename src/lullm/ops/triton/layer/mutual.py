@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lullm.ops.attention_layout import MutualScores
 from lullm.ops.triton.decode_attention import LOG2_E, LOG2_OF_E
 from lullm.ops.triton.launch import Kernel
 from lullm.ops.triton.prefill_attention import span_of_tile
@@ -65,7 +66,7 @@ def _attend(
     return acc, best, total
 
 
-@triton.jit(do_not_specialize=["num_spans", "bias_stride"])
+@triton.jit(do_not_specialize=["num_spans", "bias_head_stride", "bias_stride"])
 def _mutual_kernel(
     out_ptr,  # [T, Hq, D]
     q_ptr,  # [T, Hq, D], as keys and values a part of longer rows
@@ -78,7 +79,8 @@ def _mutual_kernel(
     q_stride,
     key_stride,
     value_stride,
-    bias_stride,  # L
+    bias_head_stride,
+    bias_stride,
     NUM_HEADS: tl.constexpr,
     GROUP: tl.constexpr,  # query heads of a key/value head
     HEAD_SIZE: tl.constexpr,
@@ -105,7 +107,7 @@ def _mutual_kernel(
     kv_place = head // GROUP * HEAD_SIZE
     key_ptr += span_row.to(tl.int64) * key_stride + kv_place
     value_ptr += span_row.to(tl.int64) * value_stride + kv_place
-    bias_ptr += head.to(tl.int64) * bias_stride * bias_stride
+    bias_ptr += head.to(tl.int64) * bias_head_stride
     places = tl.minimum(places, length - 1)  # rows of padding see the last row's keys
 
     best = tl.full([BLOCK_ROWS], float("-inf"), tl.float32)
@@ -134,20 +136,13 @@ def _mutual_kernel(
 MUTUAL = Kernel(_mutual_kernel)
 
 
-def mutual_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lens: Sequence[int],
-    scale: float,
-    reach: int | None = None,
-    bias: Tensor | None = None,
-) -> Tensor:
+def mutual_attention(q: Tensor, k: Tensor, v: Tensor, lens: Sequence[int], scores: MutualScores) -> Tensor:
     """See `MutualAttention`. Does not wait for the device."""
     q, k, v = map(_with_whole_heads, (q, k, v))
     num_rows, num_heads, head_size = q.shape
     tile = mutual_tile(q.dtype, head_size)
-    assert bias is None or bias.is_contiguous()
+    bias, reach = scores.bias, scores.reach
+    assert bias is None or bias.stride(2) == 1
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if not num_rows:
         return out
@@ -160,11 +155,11 @@ def mutual_attention(
         q if bias is None else bias,
         _starts(tuple(lens), q.device, stream),
         len(lens),
-        scale * LOG2_E,
+        scores.scale * LOG2_E,
         q.stride(0),
         k.stride(0),
         v.stride(0),
-        0 if bias is None else bias.shape[-1],
+        *((0, 0) if bias is None else bias.stride()[:2]),
         NUM_HEADS=num_heads,
         GROUP=num_heads // k.shape[1],
         HEAD_SIZE=head_size,
