@@ -35,7 +35,7 @@ CASES = {
     "decode-8b": 40,
     "mix": 45,
     "mix-peer": 180,
-    "sleep-8b": 72,
+    "sleep-8b": 66,
 }
 PEER_WINDOW_S = 150.0
 """It may take so long; of a run that is not done then, the requests count that are."""
