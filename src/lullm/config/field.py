@@ -8,6 +8,9 @@ from typing import Any
 
 from lullm.errors import ModelLoadError
 
+Data = dict[str, Any]
+"""A parsed `config.json`, or an object in one."""
+
 LARGEST_ID = 2**31 - 1
 """Token ids are int32 in a step. The same bound holds for sizes and lengths without a smaller one."""
 
@@ -32,7 +35,7 @@ def shown(value: Any) -> str:
     return reprlib.repr(value)
 
 
-def positive_int(data: dict[str, Any], name: str, default: int | None = None, most: int = LARGEST_ID) -> int:
+def positive_int(data: Data, name: str, default: int | None = None, most: int = LARGEST_ID) -> int:
     """`data[name]`, from 1 to `most`; missing or null: the default, if there is one."""
     value = data.get(name)
     value = default if value is None else value
@@ -41,7 +44,7 @@ def positive_int(data: dict[str, Any], name: str, default: int | None = None, mo
     return value
 
 
-def integer(data: dict[str, Any], name: str, default: int) -> int:
+def integer(data: Data, name: str, default: int) -> int:
     """`data[name]`; missing or null: the default."""
     value = data.get(name)
     value = default if value is None else value
@@ -50,7 +53,7 @@ def integer(data: dict[str, Any], name: str, default: int) -> int:
     return value
 
 
-def positive_float(data: dict[str, Any], name: str, default: float, least: float = 1e-30, most: float = 1e30) -> float:
+def positive_float(data: Data, name: str, default: float, least: float = 1e-30, most: float = 1e30) -> float:
     """`data[name]` as a float from `least` to `most`; missing or null: the default.
 
     The default bounds are those of float32, in which a model computes.
@@ -64,12 +67,12 @@ def positive_float(data: dict[str, Any], name: str, default: float, least: float
     return float(value)
 
 
-def optional_positive_float(data: dict[str, Any], name: str) -> float | None:
+def optional_positive_float(data: Data, name: str) -> float | None:
     """`data[name]` as `positive_float` reads it; None where it is missing or null."""
     return None if data.get(name) is None else positive_float(data, name, 1.0)
 
 
-def boolean(data: dict[str, Any], name: str, default: bool, file: str = "config.json") -> bool:
+def boolean(data: Data, name: str, default: bool, file: str = "config.json") -> bool:
     """`data[name]`; missing or null: the default. A string is refused: "no" would count as true."""
     value = data.get(name)
     value = default if value is None else value
@@ -78,7 +81,7 @@ def boolean(data: dict[str, Any], name: str, default: bool, file: str = "config.
     return value
 
 
-def optional_object(data: dict[str, Any], name: str) -> dict[str, Any]:
+def optional_object(data: Data, name: str) -> Data:
     """The object `data[name]`; missing or null: an empty one."""
     value = data.get(name)
     if value is not None and not isinstance(value, dict):

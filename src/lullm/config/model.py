@@ -24,6 +24,7 @@ from lullm.config.field import (
     MOST_HEADS,
     MOST_HIDDEN,
     MOST_VOCAB,
+    Data,
     boolean,
     positive_int,
     shown,
@@ -274,7 +275,7 @@ class ModelConfig:
         return config
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "ModelConfig":
+    def from_dict(cls, data: Data) -> "ModelConfig":
         """From the parsed `config.json`. Raises ModelLoadError as `from_folder` does."""
         data = text_part(data, _named_architecture(data))
         architecture, has_lm_head, labels = split_architecture(data["architectures"][0])
@@ -314,14 +315,14 @@ class ModelConfig:
         )
 
 
-def _named_architecture(data: dict[str, Any]) -> str:
+def _named_architecture(data: Data) -> str:
     names = data.get("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise ModelLoadError('config.json names no architecture ("architectures": ["Qwen3ForCausalLM"])')
     return names[0]
 
 
-def _read_heads(data: dict[str, Any]) -> tuple[int, int, int, int]:
+def _read_heads(data: Data) -> tuple[int, int, int, int]:
     """(heads, heads of keys and values, hidden size, head size)."""
     heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
     kv_heads = positive_int(data, "num_key_value_heads", heads, MOST_HEADS)
@@ -336,13 +337,13 @@ def _read_heads(data: dict[str, Any]) -> tuple[int, int, int, int]:
     return heads, kv_heads, hidden_size, head_dim
 
 
-def _read_dtype(data: dict[str, Any], default: ModelDType) -> ModelDType:
+def _read_dtype(data: Data, default: ModelDType) -> ModelDType:
     dtype = data.get("dtype") or data.get("torch_dtype") or default
     if dtype not in _DTYPES:
         raise ModelLoadError(f"config.json: dtype {shown(dtype)} is not one of {', '.join(_DTYPES)}")
     return cast(ModelDType, dtype)
 
 
-def _bos_token_id(data: dict[str, Any]) -> int | None:
+def _bos_token_id(data: Data) -> int | None:
     ids = token_id_list(data.get("bos_token_id"), "config.json: bos_token_id")
     return ids[0] if ids else None

@@ -4,9 +4,9 @@ Both spellings are read: `rope_theta` + `rope_scaling`, and the newer `rope_para
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
-from lullm.config.field import MOST_HEAD_DIM, boolean, optional_object, positive_float, positive_int, shown
+from lullm.config.field import MOST_HEAD_DIM, Data, boolean, optional_object, positive_float, positive_int, shown
 from lullm.errors import ModelLoadError
 
 RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"]
@@ -70,14 +70,12 @@ class RopeConfig:
         return int(max_positions * max(self.factor, 1.0)) if self.rope_type in ("linear", "dynamic") else max_positions
 
 
-def read_theta(data: dict[str, Any], name: str, default: float) -> float:
+def read_theta(data: Data, name: str, default: float) -> float:
     """A base frequency. At 1 all pairs of a head would turn alike; the largest known is 1e11."""
     return positive_float(data, name, default, least=1.1, most=1e18)
 
 
-def read_flat_rope(
-    data: dict[str, Any], has_partial: bool = False, ignores: frozenset[str] = frozenset()
-) -> RopeConfig:
+def read_flat_rope(data: Data, has_partial: bool = False, ignores: frozenset[str] = frozenset()) -> RopeConfig:
     """The one rope of all layers, in the newer or the older spelling. Raises ModelLoadError as `read_rope` does.
 
     `ignores`: parameters without effect in this family.
@@ -88,7 +86,7 @@ def read_flat_rope(
 
 
 def read_ropes_by_kind(
-    data: dict[str, Any], full_theta: float, local_theta: float, has_partial: bool = False
+    data: Data, full_theta: float, local_theta: float, has_partial: bool = False
 ) -> tuple[RopeConfig, RopeConfig]:
     """(of the layers with full attention, of those with a window). `rope_scaling` stretches the former only.
 
@@ -104,7 +102,7 @@ def read_ropes_by_kind(
     return read_rope(data, full | scaling, full_theta, has_partial), read_rope(data, local, local_theta, has_partial)
 
 
-def _check_parameters(parameters: dict[str, Any]) -> None:
+def _check_parameters(parameters: Data) -> None:
     """Refuse keys that are not read: one object per layer type, `mrope_section`, `llama_4_scaling_beta`."""
     known = _READ_PARAMETERS | _IGNORED_PARAMETERS
     if unknown := [
@@ -116,9 +114,7 @@ def _check_parameters(parameters: dict[str, Any]) -> None:
         )
 
 
-def read_rope(
-    data: dict[str, Any], parameters: dict[str, Any], default_theta: float, has_partial: bool = False
-) -> RopeConfig:
+def read_rope(data: Data, parameters: Data, default_theta: float, has_partial: bool = False) -> RopeConfig:
     """Read a rope from a whole `config.json` and the object in it with the rope's parameters.
 
     Args:
@@ -159,7 +155,7 @@ def read_rope(
     )
 
 
-def _read_partial(data: dict[str, Any], parameters: dict[str, Any], rope_type: str, has_partial: bool) -> float:
+def _read_partial(data: Data, parameters: Data, rope_type: str, has_partial: bool) -> float:
     """The part of a head that is rotated."""
     name = "partial_rotary_factor"
     partial = positive_float(parameters, name, positive_float(data, name, 1.0))
@@ -170,7 +166,7 @@ def _read_partial(data: dict[str, Any], parameters: dict[str, Any], rope_type: s
     return partial
 
 
-def _read_scale(data: dict[str, Any], parameters: dict[str, Any], rope_type: str) -> tuple[int | None, float]:
+def _read_scale(data: Data, parameters: Data, rope_type: str) -> tuple[int | None, float]:
     """(the positions of the model's first training, the factor of the stretched length)."""
     name = "original_max_position_embeddings"
     sources = [source for source in (parameters, data) if source.get(name) is not None]
@@ -184,17 +180,17 @@ def _read_scale(data: dict[str, Any], parameters: dict[str, Any], rope_type: str
     return original, factor
 
 
-def _factors(parameters: dict[str, Any], name: str) -> tuple[float, ...]:
+def _factors(parameters: Data, name: str) -> tuple[float, ...]:
     values = parameters.get(name) or []
     if not isinstance(values, list) or len(values) > MOST_HEAD_DIM:
         raise ModelLoadError(f"config.json: {name} must be a list of numbers, not {shown(values)}")
     return tuple(_factor({name: value}, name, 1.0) for value in values)
 
 
-def _factor(parameters: dict[str, Any], name: str, default: float) -> float:
+def _factor(parameters: Data, name: str, default: float) -> float:
     """From 1e-6 to 1e6: beyond, frequencies in float32 become infinite or NaN."""
     return positive_float(parameters, name, default, 1 / _LARGEST_FACTOR, _LARGEST_FACTOR)
 
 
-def _optional_factor(parameters: dict[str, Any], name: str) -> float | None:
+def _optional_factor(parameters: Data, name: str) -> float | None:
     return None if parameters.get(name) is None else _factor(parameters, name, 1.0)

@@ -1,7 +1,8 @@
 """bitsandbytes (https://github.com/bitsandbytes-foundation/bitsandbytes): 4 bits by a table, int8 by rows."""
 
-from lullm.config.encoding.keys import Data, check_known, choice, module_names
+from lullm.config.encoding.keys import check_known, choice, module_names
 from lullm.config.encoding.scheme import EVERYTHING, CheckpointEncoding, IntegerScheme, TableScheme, Targets
+from lullm.config.field import Data
 
 _OF_RUNNING = (
     "bnb_4bit_compute_dtype", "bnb_4bit_quant_storage", "bnb_4bit_use_double_quant", "llm_int8_has_fp16_weight",

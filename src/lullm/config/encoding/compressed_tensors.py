@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from lullm.config.encoding.keys import Data, check_known, choice, fault, group_size, module_names, targets
+from lullm.config.encoding.keys import check_known, choice, fault, group_size, module_names, targets
 from lullm.config.encoding.scheme import CheckpointEncoding, Float4Scheme, Float8Scheme, IntegerScheme, Scheme
-from lullm.config.field import shown
+from lullm.config.field import Data, shown
 
 _READS = ("config_groups", "format", "ignore", "kv_cache_scheme")
 _IGNORES = ("quantization_status", "global_compression_ratio", "run_compressed")

@@ -1,8 +1,9 @@
 """FP8 as Qwen, DeepSeek, Mistral and Meta release it: e4m3 numbers with a scale per tensor, row or block."""
 
 from lullm.config.encoding.compressed_tensors import block_size
-from lullm.config.encoding.keys import Data, check_known, choice, module_names
+from lullm.config.encoding.keys import check_known, choice, module_names
 from lullm.config.encoding.scheme import EVERYTHING, CheckpointEncoding, Float8Scheme, Targets
+from lullm.config.field import Data
 
 
 def read_float8(data: Data) -> CheckpointEncoding:

@@ -1,7 +1,8 @@
 """HQQ (https://mobiusml.github.io/hqq_blog/): integers with zero points that are no integers."""
 
-from lullm.config.encoding.keys import Data, check_known, choice, group_size, module_names, obj
+from lullm.config.encoding.keys import check_known, choice, group_size, module_names, obj
 from lullm.config.encoding.scheme import EVERYTHING, CheckpointEncoding, IntegerScheme, Targets
+from lullm.config.field import Data
 
 _OF_ROUNDING = ("channel_wise", "optimize", "round_zero")
 

@@ -5,13 +5,12 @@ from collections.abc import Collection
 from typing import Any
 
 from lullm.config.encoding.scheme import Targets
-from lullm.config.field import shown
+from lullm.config.field import Data, shown
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
 
 logger = get_logger(__name__)
 
-Data = dict[str, Any]
 
 _COMMON = frozenset({"quant_method", "version", "_load_in_4bit", "_load_in_8bit", "load_in_4bit", "load_in_8bit"})
 _LONGEST_PATTERN = 1000

@@ -1,6 +1,6 @@
 """MLX (https://github.com/ml-explore/mlx-lm): groups of integers, each with a scale and an offset."""
 
-from lullm.config.encoding.keys import Data, check_known, choice, fault
+from lullm.config.encoding.keys import check_known, choice, fault
 from lullm.config.encoding.scheme import (
     EVERYTHING,
     AffineScheme,
@@ -10,7 +10,7 @@ from lullm.config.encoding.scheme import (
     Scheme,
     Targets,
 )
-from lullm.config.field import shown
+from lullm.config.field import Data, shown
 
 _SCHEME_KEYS = ("group_size", "bits", "mode")
 

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from lullm.config.encoding.keys import Data, check_known, choice, module_names, wildcards
+from lullm.config.encoding.keys import check_known, choice, module_names, wildcards
 from lullm.config.encoding.scheme import EVERYTHING, CheckpointEncoding, Float4Scheme, Float8Scheme
+from lullm.config.field import Data
 from lullm.config.json_file import optional_object
 
 _READS = ("quant_algo", "group_size", "ignore", "exclude_modules", "config_groups")

@@ -5,9 +5,9 @@ AutoRound (https://arxiv.org/abs/2309.05516) writes both layouts, under its own 
 
 import re
 
-from lullm.config.encoding.keys import Data, check_known, choice, fault, group_size, module_names, targets
+from lullm.config.encoding.keys import check_known, choice, fault, group_size, module_names, targets
 from lullm.config.encoding.scheme import EVERYTHING, CheckpointEncoding, IntegerScheme, Packing, Scheme, Targets
-from lullm.config.field import shown
+from lullm.config.field import Data, shown
 
 _OF_TOOLS = (
     "backend", "batch_size", "block_name_to_quantize", "cache_block_outputs", "damp_percent", "damp_auto_increment",

@@ -3,7 +3,7 @@
 from typing import Any
 
 from lullm.config.encoding.compressed_tensors import block_size
-from lullm.config.encoding.keys import Data, check_known, choice, fault, group_size, module_names, obj, wildcards
+from lullm.config.encoding.keys import check_known, choice, fault, group_size, module_names, obj, wildcards
 from lullm.config.encoding.scheme import (
     EVERYTHING,
     CheckpointEncoding,
@@ -13,7 +13,7 @@ from lullm.config.encoding.scheme import (
     Scheme,
     Targets,
 )
-from lullm.config.field import shown
+from lullm.config.field import Data, shown
 
 _IGNORES = (
     "algo_config", "quant_mode", "kv_cache_quant_config", "kv_cache_post_rope", "min_kv_scale", "softmax_quant_spec",

@@ -6,14 +6,14 @@ from lullm.config.encoding.bitsandbytes import read_bitsandbytes
 from lullm.config.encoding.compressed_tensors import read_compressed_tensors
 from lullm.config.encoding.float8 import read_float8
 from lullm.config.encoding.hqq import read_hqq
-from lullm.config.encoding.keys import Data, check_known, choice, fault, module_names
+from lullm.config.encoding.keys import check_known, choice, fault, module_names
 from lullm.config.encoding.mlx import read_mlx
 from lullm.config.encoding.modelopt import read_modelopt
 from lullm.config.encoding.packed import read_auto_round, read_awq, read_gptq
 from lullm.config.encoding.quark import read_quark
 from lullm.config.encoding.scheme import EVERYTHING, CheckpointEncoding, IntegerScheme, NativeScheme, Targets
 from lullm.config.encoding.torchao import read_torchao
-from lullm.config.field import shown
+from lullm.config.field import Data, shown
 
 
 def read_native(data: Data) -> CheckpointEncoding:

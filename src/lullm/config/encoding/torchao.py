@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from lullm.config.encoding.keys import Data, check_known, choice, fault, group_size, module_names, obj
+from lullm.config.encoding.keys import check_known, choice, fault, group_size, module_names, obj
 from lullm.config.encoding.scheme import EVERYTHING, CheckpointEncoding, Float8Scheme, IntegerScheme, Scheme, Targets
-from lullm.config.field import shown
+from lullm.config.field import Data, shown
 
 _BYTES = ("Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig")
 _SMALL = ("IntxWeightOnlyConfig", "Int8DynamicActivationIntxWeightConfig")

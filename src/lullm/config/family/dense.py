@@ -6,10 +6,11 @@ from typing import Any
 
 from lullm.config.decoder import DecoderConfig, QueryStretch
 from lullm.config.family.family import Family
-from lullm.config.family.layer_kinds import full_attention, window_if_switched_on, window_unless_null
+from lullm.config.family.layer_kinds import Kinds, full_attention, window_if_switched_on, window_unless_null
 from lullm.config.field import (
     MOST_HEAD_DIM,
     MOST_INTERMEDIATE,
+    Data,
     boolean,
     optional_object,
     positive_float,
@@ -19,7 +20,7 @@ from lullm.config.field import (
 from lullm.config.rope import MOST_POSITIONS, ROPE_KEYS, RopeConfig, read_flat_rope
 from lullm.errors import ModelLoadError
 from lullm.types.arithmetic import Activation
-from lullm.types.layer_kind import LayerKind, has_window
+from lullm.types.layer_kind import has_window
 
 ACTIVATIONS: dict[Any, Activation] = {
     "silu": "silu",
@@ -35,12 +36,12 @@ ACTIVATIONS: dict[Any, Activation] = {
 
 DENSE_READS = ROPE_KEYS | {"intermediate_size", "rms_norm_eps", "hidden_act"}
 """Keys of every dense family."""
-NO_WINDOW: dict[str, Any] = {"use_sliding_window": False}
+NO_WINDOW: Data = {"use_sliding_window": False}
 """Fixed for families without windows. transformers' models have none, whatever the value of `sliding_window`."""
 UNUSED_WINDOW = frozenset({"sliding_window", "max_window_layers"})
 
 
-def activation(data: dict[str, Any], name: str) -> Activation:
+def activation(data: Data, name: str) -> Activation:
     """Raises ModelLoadError."""
     stated = data.get(name, "silu")
     if not isinstance(stated, str) or stated not in ACTIVATIONS:
@@ -48,7 +49,7 @@ def activation(data: dict[str, Any], name: str) -> Activation:
     return ACTIVATIONS[stated]
 
 
-def ropes_of(kinds: tuple[LayerKind, ...], full: RopeConfig, local: RopeConfig) -> tuple[RopeConfig, ...]:
+def ropes_of(kinds: Kinds, full: RopeConfig, local: RopeConfig) -> tuple[RopeConfig, ...]:
     """The rope of each layer: `local` for those with a window, `full` for others."""
     return tuple(local if has_window(kind) else full for kind in kinds)
 
@@ -58,7 +59,7 @@ def ropes_where(turns: Sequence[bool], config: DecoderConfig) -> tuple[RopeConfi
     return tuple(rope if is_turned else None for rope, is_turned in zip(config.ropes, turns, strict=True))
 
 
-def with_rope(data: dict[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
+def with_rope(data: Data, parameters: Data) -> Data:
     """The data with these rope parameters, if the file has none."""
     return {**data, "rope_parameters": parameters} if data.get("rope_parameters") is None else data
 
@@ -66,7 +67,7 @@ def with_rope(data: dict[str, Any], parameters: dict[str, Any]) -> dict[str, Any
 _BETA, _TRAINED = "llama_4_scaling_beta", "original_max_position_embeddings"
 
 
-def without_stretch(data: dict[str, Any], default_rope: dict[str, Any]) -> tuple[dict[str, Any], QueryStretch | None]:
+def without_stretch(data: Data, default_rope: Data) -> tuple[Data, QueryStretch | None]:
     """For Ministral 3 and Mistral 4, whose rope parameters include the stretch of queries."""
     name = "rope_scaling" if optional_object(data, "rope_scaling") else "rope_parameters"
     parameters = optional_object(data, name) or default_rope
@@ -79,7 +80,7 @@ def without_stretch(data: dict[str, Any], default_rope: dict[str, Any]) -> tuple
     return {**data, name: rope}, stretch
 
 
-def read_dense(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def read_dense(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     """One rope for all layers. See `Family.read`."""
     return DecoderConfig(
         intermediate_size=positive_int(data, "intermediate_size", most=MOST_INTERMEDIATE),
@@ -108,7 +109,7 @@ def keeps_length(config: DecoderConfig) -> None:
         )
 
 
-def read_partial(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int, default: float) -> DecoderConfig:
+def read_partial(data: Data, kinds: Kinds, head_dim: int, default: float) -> DecoderConfig:
     """As `read_dense`, for a family that rotates a part of every head; `default`: that part, if the file has none."""
     name = "partial_rotary_factor"
     rope = read_flat_rope({**data, name: data.get(name) or default}, has_partial=True)
@@ -116,7 +117,7 @@ def read_partial(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: i
     return replace(read_dense(plain, kinds, head_dim), ropes=(rope,) * len(kinds))
 
 
-def rotated_share(data: dict[str, Any], head_dim: int) -> float:
+def rotated_share(data: Data, head_dim: int) -> float:
     """The share of a head in `rotary_dim`; 1 without the key. Raises ModelLoadError."""
     turned = positive_int(data, "rotary_dim", head_dim, MOST_HEAD_DIM)
     if turned > head_dim:

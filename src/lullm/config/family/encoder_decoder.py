@@ -5,11 +5,11 @@ from typing import Any
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import UNUSED_WINDOW, activation
 from lullm.config.family.family import Family
-from lullm.config.field import MOST_HEADS, MOST_INTERMEDIATE, MOST_LAYERS, boolean, positive_int, token_id_list
+from lullm.config.family.layer_kinds import Kinds
+from lullm.config.field import MOST_HEADS, MOST_INTERMEDIATE, MOST_LAYERS, Data, boolean, positive_int, token_id_list
 from lullm.config.layer.encoder import EncoderConfig
 from lullm.config.rope import MOST_POSITIONS
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import LayerKind
 
 _EPS = 1e-5
 """Of all norms; their files lack it."""
@@ -18,18 +18,18 @@ BART_UNUSED_POSITIONS = 2
 _BART_START = 2
 
 
-def _read_whisper(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_whisper(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     num_mels = positive_int(data, "num_mel_bins", most=_MOST_MELS)
     rows = positive_int(data, "max_source_positions", most=MOST_POSITIONS)
     return _decoder(data, kinds, head_dim, _encoder(data, "audio", rows, num_mels))
 
 
-def _read_bart(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_bart(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     rows = positive_int(data, "max_position_embeddings", most=MOST_POSITIONS)
     return _decoder(data, kinds, head_dim, _encoder(data, "text", rows))
 
 
-def _encoder(data: dict[str, Any], reads: Any, max_rows: int, num_mels: int = 0) -> EncoderConfig:
+def _encoder(data: Data, reads: Any, max_rows: int, num_mels: int = 0) -> EncoderConfig:
     num_heads = positive_int(data, "encoder_attention_heads", most=MOST_HEADS)
     if positive_int(data, "hidden_size") % num_heads:
         raise ModelLoadError(f"config.json: d_model must be a multiple of encoder_attention_heads ({num_heads})")
@@ -48,15 +48,13 @@ def _encoder(data: dict[str, Any], reads: Any, max_rows: int, num_mels: int = 0)
     )
 
 
-def _start_ids(data: dict[str, Any]) -> tuple[int, ...]:
+def _start_ids(data: Data) -> tuple[int, ...]:
     """As transformers' generate begins: a start, and maybe a token that must come first."""
     start = token_id_list(data.get("decoder_start_token_id", _BART_START), "config.json: decoder_start_token_id")
     return start + token_id_list(data.get("forced_bos_token_id"), "config.json: forced_bos_token_id")
 
 
-def _decoder(
-    data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int, encoder: EncoderConfig
-) -> DecoderConfig:
+def _decoder(data: Data, kinds: Kinds, head_dim: int, encoder: EncoderConfig) -> DecoderConfig:
     is_scaled = boolean(data, "scale_embedding", False)
     return DecoderConfig(
         intermediate_size=positive_int(data, "decoder_ffn_dim", most=MOST_INTERMEDIATE),

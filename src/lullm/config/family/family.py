@@ -5,11 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.family.layer_kinds import full_attention
-from lullm.types.layer_kind import LayerKind
-
-Data = dict[str, Any]
-"""A parsed `config.json`, with the family's defaults filled in."""
+from lullm.config.family.layer_kinds import Kinds, full_attention
+from lullm.config.field import Data
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +28,18 @@ class Family:
         encodings: values of `quant_method` in `quantization_config` that the family decodes itself.
     """
 
-    read: Callable[[Data, tuple[LayerKind, ...], int], DecoderConfig]
+    read: Callable[[Data, Kinds, int], DecoderConfig]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     reads: frozenset[str] = frozenset()
     fixed: Mapping[str, Any] = field(default_factory=dict)
     ignores: frozenset[str] = frozenset()
     aliases: Mapping[str, str] = field(default_factory=dict)
-    layer_kinds: Callable[[Data], tuple[LayerKind, ...]] = full_attention
+    layer_kinds: Callable[[Data], Kinds] = full_attention
     derive: Callable[[Data], Data] = dict
     always: Mapping[str, Any] = field(default_factory=dict)
     encodings: frozenset[str] = frozenset()
 
-    def part(self, data: Data, kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    def part(self, data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
         """The family's part of a file. Raises ModelLoadError."""
         return replace(self.read(data, kinds, head_dim), **self.always)
 

@@ -1,29 +1,29 @@
 """GPT-1 and 2, GPT-Neo, GPTBigCode, BioGPT and OPT: learned positions, and mostly their own names of keys."""
 
 from dataclasses import replace
-from typing import Any
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import UNUSED_WINDOW, activation
-from lullm.config.family.family import Data, Family
-from lullm.config.family.layer_kinds import num_layers
+from lullm.config.family.family import Family
+from lullm.config.family.layer_kinds import Kinds, num_layers
 from lullm.config.field import (
     MOST_HEADS,
     MOST_INTERMEDIATE,
     MOST_LAYERS,
+    Data,
     boolean,
     positive_float,
     positive_int,
     shown,
 )
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import FullAttention, LayerKind, SlidingWindow
+from lullm.types.layer_kind import FullAttention, SlidingWindow
 
 _OPT_EPS = 1e-5
 """OPT's files lack it, and transformers does not read BioGPT's."""
 
 
-def _read_gpt2(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_gpt2(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     return DecoderConfig(
         intermediate_size=positive_int(data, "n_inner", 4 * positive_int(data, "hidden_size"), MOST_INTERMEDIATE),
         rms_norm_eps=positive_float(data, "layer_norm_epsilon", 1e-5),
@@ -35,7 +35,7 @@ def _read_gpt2(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int
     )
 
 
-def _read_opt(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_opt(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     has_bias = boolean(data, "enable_bias", True)
     return DecoderConfig(
         intermediate_size=positive_int(data, "ffn_dim", most=MOST_INTERMEDIATE),
@@ -50,7 +50,7 @@ def _read_opt(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int)
     )
 
 
-def _read_gpt1(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_gpt1(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     """Norms come after the sums. The files' "gelu" is its approximation."""
     name = data.get("afn", "gelu")
     if name not in ("gelu", "relu", "silu", "swish"):
@@ -59,7 +59,7 @@ def _read_gpt1(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int
     return replace(_read_gpt2(data, kinds, head_dim), norms_first=False)
 
 
-def _read_bigcode(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_bigcode(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     is_scaled = boolean(data, "scale_attn_weights", True)
     return replace(_read_gpt2(data, kinds, head_dim), attention_scale=head_dim**-0.5 if is_scaled else 1.0)
 
@@ -70,12 +70,12 @@ def _shared_keys(data: Data) -> Data:
     return {**data, "num_key_value_heads": 1 if boolean(data, "multi_query", True) else num_heads}
 
 
-def _read_neo(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_neo(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     config = _read_gpt2({**data, "n_inner": data.get("intermediate_size")}, kinds, head_dim)
     return replace(config, attention_scale=1.0, attention_bias=False, output_bias=True)
 
 
-def _neo_kinds(data: Data) -> tuple[LayerKind, ...]:
+def _neo_kinds(data: Data) -> Kinds:
     """By `attention_types`: pairs of names, and their repeats. Raises ModelLoadError."""
     stated, names = data.get("attention_types") or [[["global", "local"], 12]], []
     try:
@@ -94,7 +94,7 @@ def _neo_kinds(data: Data) -> tuple[LayerKind, ...]:
     return tuple(window if name == "local" else FullAttention() for name in names)
 
 
-def _read_biogpt(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_biogpt(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     hidden_size = positive_int(data, "hidden_size")
     return DecoderConfig(
         intermediate_size=positive_int(data, "intermediate_size", most=MOST_INTERMEDIATE),

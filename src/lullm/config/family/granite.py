@@ -7,16 +7,15 @@ from typing import Any
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense
 from lullm.config.family.family import Family
-from lullm.config.family.layer_kinds import window_but_every
-from lullm.config.field import boolean, positive_float, shown
+from lullm.config.family.layer_kinds import Kinds, window_but_every
+from lullm.config.field import Data, boolean, positive_float, shown
 from lullm.config.rope import RopeConfig, read_theta
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import LayerKind
 
 GRANITE_FACTORS = frozenset({"embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"})
 
 
-def read_granite(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def read_granite(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     """As `read_dense`, with the factors."""
     return replace(
         read_dense(data, kinds, head_dim),
@@ -28,7 +27,7 @@ def read_granite(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: i
     )
 
 
-def with_sinks(config: DecoderConfig, data: dict[str, Any]) -> DecoderConfig:
+def with_sinks(config: DecoderConfig, data: Data) -> DecoderConfig:
     """For models with windows: sinks, and a base frequency for each layer; a layer with 0 does not rotate its heads."""
     thetas = data.get("layer_rope_theta") or [None] * len(config.ropes)
     if not isinstance(thetas, list) or len(thetas) != len(config.ropes):
@@ -44,11 +43,11 @@ def _theta(stated: Any, rope: RopeConfig) -> float:
     return read_theta({"layer_rope_theta": stated}, "layer_rope_theta", rope.rope_theta)
 
 
-def _read_swa(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_swa(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     return with_sinks(read_granite(data, kinds, head_dim), data)
 
 
-def _read_hyperclovax(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_hyperclovax(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     """Logits are multiplied, while Granite's are divided."""
     return replace(
         read_granite(data, kinds, head_dim),

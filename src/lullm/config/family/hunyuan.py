@@ -7,13 +7,13 @@ from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense
 from lullm.config.family.experts.reading import READS, TRAINING, read_experts
 from lullm.config.family.family import Family
-from lullm.config.field import optional_object, positive_float, shown
+from lullm.config.family.layer_kinds import Kinds
+from lullm.config.field import Data, optional_object, positive_float, shown
 from lullm.config.rope import read_theta
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import LayerKind
 
 
-def _stretched(data: dict[str, Any], head_dim: int) -> dict[str, Any]:
+def _stretched(data: Data, head_dim: int) -> Data:
     """A rope of type dynamic with an `alpha` has a larger base frequency; its other keys are unused."""
     name = "rope_scaling" if optional_object(data, "rope_scaling") else "rope_parameters"
     parameters = optional_object(data, name)
@@ -24,11 +24,11 @@ def _stretched(data: dict[str, Any], head_dim: int) -> dict[str, Any]:
     return {**data, name: {"rope_type": "default", "rope_theta": theta * alpha ** (head_dim / (head_dim - 2))}}
 
 
-def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     return read_dense(_stretched(data, head_dim), kinds, head_dim)
 
 
-def _same_in_all(data: dict[str, Any], name: str, count: int) -> Any:
+def _same_in_all(data: Data, name: str, count: int) -> Any:
     """One number, which a file may repeat for every layer. Raises ModelLoadError: the numbers differ."""
     stated = data.get(name)
     if not isinstance(stated, list):
@@ -38,7 +38,7 @@ def _same_in_all(data: dict[str, Any], name: str, count: int) -> Any:
     return stated[0]
 
 
-def _read_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     data = {**data, **{name: _same_in_all(data, name, len(kinds)) for name in _BY_LAYER}}
     for name, expected in (("moe_intermediate_size", data["intermediate_size"]), ("num_shared_expert", 1)):
         if data[name] not in (None, expected):

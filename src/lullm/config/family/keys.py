@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lullm.config.family.family import Family
-from lullm.config.field import shown
+from lullm.config.field import Data, shown
 from lullm.errors import FamilyLimitError
 
 COMMON_READS = frozenset(
@@ -69,7 +69,7 @@ def _says_none(value: Any) -> bool:
     return value is not True and value in (None, False, 0, 1.0, [], {}, "")
 
 
-def check_keys(data: dict[str, Any], architecture: str, family: Family, others: Iterable[Family]) -> tuple[str, ...]:
+def check_keys(data: Data, architecture: str, family: Family, others: Iterable[Family]) -> tuple[str, ...]:
     """The unknown keys of a file, sorted.
 
     Raises:

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 from lullm.config.decoder import DecoderConfig, LatentConfig
 from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense, without_stretch
@@ -16,9 +15,11 @@ from lullm.config.family.experts.reading import (
     read_shared,
 )
 from lullm.config.family.family import Family
+from lullm.config.family.layer_kinds import Kinds
 from lullm.config.field import (
     MOST_HEAD_DIM,
     MOST_HEADS,
+    Data,
     boolean,
     optional_object,
     positive_float,
@@ -28,13 +29,12 @@ from lullm.config.field import (
 from lullm.config.layer.experts import ExpertsConfig
 from lullm.config.rope import RopeConfig
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import LayerKind
 
 _MOST_RANK = 1 << 14
 """The largest known has 1,536."""
 
 
-def _sizes(data: dict[str, Any]) -> LatentConfig:
+def _sizes(data: Data) -> LatentConfig:
     query_rank = None if data.get("q_lora_rank") is None else positive_int(data, "q_lora_rank", most=_MOST_RANK)
     sizes = LatentConfig(
         rank=positive_int(data, "kv_lora_rank", 512, _MOST_RANK),
@@ -52,7 +52,7 @@ def _sizes(data: dict[str, Any]) -> LatentConfig:
     return sizes
 
 
-def as_one_head(data: dict[str, Any]) -> dict[str, Any]:
+def as_one_head(data: Data) -> Data:
     """The cache's view: one head per token. Raises ModelLoadError: keys are shared in another way."""
     heads, kv_heads = data.get("num_attention_heads"), data.get("num_key_value_heads")
     if kv_heads is not None and kv_heads != heads:
@@ -69,9 +69,7 @@ def as_one_head(data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "num_key_value_heads": 1, "head_dim": sizes.cached_size}
 
 
-def read_latent(
-    data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int, experts: ExpertsConfig | None = None
-) -> DecoderConfig:
+def read_latent(data: Data, kinds: Kinds, head_dim: int, experts: ExpertsConfig | None = None) -> DecoderConfig:
     config, sizes = read_dense(data, kinds, head_dim), _sizes(data)
     rope = config.ropes[0]
     assert rope is not None, "read_dense has one rope for all layers"
@@ -85,7 +83,7 @@ def _stretch(rope: RopeConfig) -> float:
     return (0.1 * rope.mscale_all_dim * math.log(rope.factor) + 1.0) ** 2
 
 
-def _read_second(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_second(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     experts = read_experts(data, "n_routed_experts", "moe_intermediate_size", behind_dense(data, 0))
     method = data.get("topk_method")
     if method not in ("greedy", "group_limited_greedy"):
@@ -105,11 +103,11 @@ def _read_second(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: i
     return read_latent(data, kinds, head_dim, experts)
 
 
-def _read_third(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_third(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     return read_latent(data, kinds, head_dim, read_grouped_experts(data, behind_dense(data, 3)))
 
 
-def _read_axk1(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_axk1(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     experts = read_grouped_experts(data, behind_dense(data, 1))
     return replace(read_latent(data, kinds, head_dim, experts), has_post_norms=True)
 
@@ -121,7 +119,7 @@ _MISTRAL4_ROPE = {
 """transformers' where a file has none."""
 
 
-def _read_mistral4(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_mistral4(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     """A softmax over groups, ranked as in DeepSeek-V3; queries grow with their position."""
     experts = read_grouped_experts(data, behind_dense(data, 0))
     experts = replace(experts, scoring="softmax", has_correction=False)
@@ -137,17 +135,17 @@ def _read_mistral4(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim:
     return replace(read_latent(data, kinds, head_dim, experts), query_stretch=stretch)
 
 
-def _mistral4_heads(data: dict[str, Any]) -> dict[str, Any]:
+def _mistral4_heads(data: Data) -> Data:
     """`head_dim` is the size of a query."""
     is_stated = data.get("head_dim") not in (None, _sizes(data).query_size)
     return as_one_head(data if is_stated else {**data, "head_dim": None})
 
 
-def _read_glm4_lite(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_glm4_lite(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     return read_latent(data, kinds, head_dim, read_grouped_experts(data, layers_by_name(data, num_dense=1)))
 
 
-def _read_minicpm3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_minicpm3(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     """Halves are rotated. Granite's factors under other names; null means none."""
     hidden_size = positive_int(data, "hidden_size")
     base, depth = data.get("dim_model_base"), data.get("scale_depth")
@@ -160,7 +158,7 @@ def _read_minicpm3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim:
     )
 
 
-def _minicpm3_heads(data: dict[str, Any]) -> dict[str, Any]:
+def _minicpm3_heads(data: Data) -> Data:
     """By default values have a head's part of a row."""
     heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
     size = positive_int(data, "v_head_dim", positive_int(data, "hidden_size") // heads, MOST_HEAD_DIM)

@@ -5,42 +5,43 @@ The rules for files without `layer_types` are transformers'.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from lullm.config.field import MOST_LAYERS, boolean, integer, positive_int, shown
+from lullm.config.field import MOST_LAYERS, Data, boolean, integer, positive_int, shown
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import FullAttention, LayerKind, SlidingWindow
 
+Kinds = tuple[LayerKind, ...]
+"""The kind of each layer."""
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
 _OLDER = {"mamba": LINEAR, "attention": FULL}
 """Names of older files."""
 
 
-def num_layers(data: dict[str, Any]) -> int:
+def num_layers(data: Data) -> int:
     return positive_int(data, "num_hidden_layers", most=MOST_LAYERS)
 
 
-def full_attention(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def full_attention(data: Data) -> Kinds:
     """For families without windows, whatever the value of `sliding_window`."""
     return _uniform(data, FULL)
 
 
-def window_unless_null(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def window_unless_null(data: Data) -> Kinds:
     """Mistral, Mixtral, Phi-3: all layers have a window, or none has."""
     return _uniform(data, FULL if data.get("sliding_window") is None else SLIDING)
 
 
-def window_where_named(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def window_where_named(data: Data) -> Kinds:
     """Ministral: by `layer_types`; without them all layers have a window, or none has."""
     return _mixed(data, [FULL if data.get("sliding_window") is None else SLIDING] * num_layers(data))
 
 
-def full_where_not_named(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def full_where_not_named(data: Data) -> Kinds:
     """Mellum: by `layer_types`; without them no layer has a window."""
     return _mixed(data, [FULL] * num_layers(data))
 
 
-def window_if_switched_on(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def window_if_switched_on(data: Data) -> Kinds:
     """Qwen2 and 3: layers from `max_window_layers` on have a window, if windows are switched on."""
     last_full = integer(data, "max_window_layers", 28)
     has_window = _is_switched_on(data)
@@ -50,18 +51,18 @@ def window_if_switched_on(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     )
 
 
-def window_from(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def window_from(data: Data) -> Kinds:
     """dots.llm1: layers from `max_window_layers` on have a window, unless there is none."""
     last_full = num_layers(data) if data.get("sliding_window") is None else integer(data, "max_window_layers", 62)
     return _mixed(data, [SLIDING if layer >= last_full else FULL for layer in range(num_layers(data))])
 
 
-def window_if_switched_on_for_all(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def window_if_switched_on_for_all(data: Data) -> Kinds:
     """Qwen3 MoE: windows in all layers, or in none."""
     return _uniform(data, SLIDING if _is_switched_on(data) else FULL)
 
 
-def window_in_odd(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def window_in_odd(data: Data) -> Kinds:
     """Qwen2 MoE: of the first `max_window_layers` layers every second, if windows are switched on."""
     last, has_window = integer(data, "max_window_layers", 28), _is_switched_on(data)
     return _mixed(
@@ -70,11 +71,11 @@ def window_in_odd(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     )
 
 
-def _is_switched_on(data: dict[str, Any]) -> bool:
+def _is_switched_on(data: Data) -> bool:
     return boolean(data, "use_sliding_window", False) and data.get("sliding_window") is not None
 
 
-def layers_that_turn(data: dict[str, Any]) -> list[bool]:
+def layers_that_turn(data: Data) -> list[bool]:
     """By layer, whether its heads are rotated. In `no_rope_layers`, in spite of its name, 1 means rotation."""
     stated, count = data.get("no_rope_layers"), num_layers(data)
     if stated is None or stated == []:
@@ -85,7 +86,7 @@ def layers_that_turn(data: dict[str, Any]) -> list[bool]:
     return [bool(value) for value in stated[:count]]
 
 
-def window_without_rope(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def window_without_rope(data: Data) -> Kinds:
     """SmolLM3: layers whose heads are not rotated have a window, if windows are switched on."""
     has_window = _is_switched_on(data)
     return _mixed(
@@ -94,13 +95,13 @@ def window_without_rope(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     )
 
 
-def window_but_every(data: dict[str, Any], interval: int, is_first: bool = False) -> tuple[LayerKind, ...]:
+def window_but_every(data: Data, interval: int, is_first: bool = False) -> Kinds:
     """All layers except each `interval`-th have a window; `is_first`: counted from the first."""
     ahead = 0 if is_first else 1
     return _mixed(data, [SLIDING if (layer + ahead) % interval else FULL for layer in range(num_layers(data))])
 
 
-def _uniform(data: dict[str, Any], layer_type: str) -> tuple[LayerKind, ...]:
+def _uniform(data: Data, layer_type: str) -> Kinds:
     kinds = _mixed({**data, "layer_types": None}, [layer_type] * num_layers(data))
     stated = data.get("layer_types")
     if stated is not None and stated != [layer_type] * len(kinds):
@@ -111,7 +112,7 @@ def _uniform(data: dict[str, Any], layer_type: str) -> tuple[LayerKind, ...]:
     return kinds
 
 
-def _mixed(data: dict[str, Any], default_types: Sequence[str]) -> tuple[LayerKind, ...]:
+def _mixed(data: Data, default_types: Sequence[str]) -> Kinds:
     """By `layer_types`, or by `default_types` without them."""
     stated = data.get("layer_types")
     types = default_types if stated is None else stated
@@ -122,9 +123,7 @@ def _mixed(data: dict[str, Any], default_types: Sequence[str]) -> tuple[LayerKin
     return kinds_by_type(data, {SLIDING: window}, default_types)
 
 
-def kinds_by_type(
-    data: dict[str, Any], others: Mapping[str, LayerKind], default_types: Sequence[str]
-) -> tuple[LayerKind, ...]:
+def kinds_by_type(data: Data, others: Mapping[str, LayerKind], default_types: Sequence[str]) -> Kinds:
     """By `layer_types`, or by `default_types` without them: full attention, or one of the other kinds.
 
     Raises ModelLoadError.

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import (
@@ -21,6 +20,7 @@ from lullm.config.family.dense import (
 from lullm.config.family.experts.reading import TRAINING, behind_dense, read_grouped_experts
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import (
+    Kinds,
     full_attention,
     layers_that_turn,
     window_but_every,
@@ -30,6 +30,7 @@ from lullm.config.family.layer_kinds import (
 )
 from lullm.config.field import (
     MOST_LAYERS,
+    Data,
     boolean,
     optional_object,
     optional_positive_float,
@@ -38,10 +39,10 @@ from lullm.config.field import (
 )
 from lullm.config.rope import read_flat_rope, read_ropes_by_kind, read_theta
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import LayerKind, SlidingWindow
+from lullm.types.layer_kind import SlidingWindow
 
 
-def _read_phi3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_phi3(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     """`su` and `yarn` are older names of `longrope` here."""
     names = ("rope_scaling", "rope_parameters")
     data = {**data, **{name: _renamed(data[name], data) for name in names if optional_object(data, name)}}
@@ -49,7 +50,7 @@ def _read_phi3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int
     return replace(_without_rope(data, kinds, head_dim), ropes=(rope,) * len(kinds))
 
 
-def _renamed(parameters: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+def _renamed(parameters: Data, data: Data) -> Data:
     stated = parameters.get("rope_type") or parameters.get("type")
     rope_type = "longrope" if stated in ("su", "yarn") else stated
     # The file's own value has priority over that of the parameters.
@@ -57,13 +58,13 @@ def _renamed(parameters: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]
     return {**parameters, "rope_type": rope_type, name: data[name]}
 
 
-def _without_rope(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _without_rope(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     """As `read_dense`, for a family with its own reading of ropes."""
     plain = {key: value for key, value in data.items() if key not in ("rope_scaling", "rope_parameters")}
     return read_dense({**plain, "partial_rotary_factor": None}, kinds, head_dim)
 
 
-def _read_smollm3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_smollm3(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     config = read_dense(data, kinds, head_dim)
     return replace(config, ropes=ropes_where(layers_that_turn(data), config))
 
@@ -71,7 +72,7 @@ def _read_smollm3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: 
 _OLMO3_THETA = 5e5
 
 
-def _read_olmo3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_olmo3(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     # transformers uses `rope_theta` only for layers with full attention.
     full, local = read_ropes_by_kind(data, read_theta(data, "rope_theta", _OLMO3_THETA), _OLMO3_THETA)
     return replace(_without_rope(data, kinds, head_dim), ropes=ropes_of(kinds, full, local))
@@ -84,25 +85,25 @@ _MINISTRAL3_ROPE = {
 """transformers' where a file has none."""
 
 
-def _read_ministral3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_ministral3(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     data, stretch = without_stretch(data, _MINISTRAL3_ROPE)
     return replace(read_dense(data, kinds, head_dim), query_stretch=stretch)
 
 
-def _read_seed_oss(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_seed_oss(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     return replace(read_dense(data, kinds, head_dim), output_bias=boolean(data, "attention_out_bias", False))
 
 
-def _read_glm4(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_glm4(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     return read_partial(data, kinds, head_dim, default=0.5)
 
 
-def _read_ernie4_5(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_ernie4_5(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     bias = boolean(data, "use_bias", False)
     return replace(read_dense(data, kinds, head_dim), attention_bias=bias, mlp_bias=bias)
 
 
-def _exaone4_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def _exaone4_kinds(data: Data) -> Kinds:
     if data.get("sliding_window") is None:
         return full_attention(data)
     # `layer_types` has priority over a pattern in letters.
@@ -110,7 +111,7 @@ def _exaone4_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     return window_but_every(data, interval)
 
 
-def _read_exaone4(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_exaone4(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     """If some layers have a window, the others do not rotate their heads."""
     config = read_dense(data, kinds, head_dim)
     if data.get("sliding_window") is None:
@@ -118,7 +119,7 @@ def _read_exaone4(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: 
     return replace(config, ropes=ropes_where([isinstance(kind, SlidingWindow) for kind in kinds], config))
 
 
-def _read_exaone_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_exaone_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     """Behind DeepSeek-V3's router."""
     return replace(_read_exaone4(data, kinds, head_dim), experts=read_grouped_experts(data, behind_dense(data, 1)))
 
@@ -130,18 +131,18 @@ _LLAMA3_ROPE = {
 """CWM's where a file has none; Apertus' is near it."""
 
 
-def _read_cwm(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_cwm(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     return read_dense(with_rope(data, _LLAMA3_ROPE), kinds, head_dim)
 
 
-def _read_apertus(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_apertus(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     if data.get("hidden_act") != "xielu":
         raise ModelLoadError(f"config.json: hidden_act {shown(data.get('hidden_act'))} is not supported, only xielu")
     data = with_rope({**data, "hidden_act": None}, _LLAMA3_ROPE | {"factor": 8.0, "rope_theta": 12e6})
     return read_dense(data | {"hidden_act": "silu"}, kinds, head_dim)  # every layer's is `nn.mlp.Xielu`
 
 
-def _read_nanochat(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_nanochat(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     config = read_dense(data, kinds, head_dim)
     keeps_length(config)
     return replace(config, final_soft_cap=optional_positive_float(data, "final_logit_softcapping"))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lullm.config.field import optional_object
+from lullm.config.field import Data, optional_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ _OF_PICTURES = frozenset(
 _PLANES = ("mrope_section", "mrope_interleaved")
 
 
-def text_part(data: dict[str, Any], architecture: str) -> dict[str, Any]:
+def text_part(data: Data, architecture: str) -> Data:
     """The `config.json` of the language model alone; the same where there is nothing else. Its own keys come first.
 
     Older files of Qwen have no `text_config`, and its keys beside `vision_config`.
@@ -113,7 +113,7 @@ def text_part(data: dict[str, Any], architecture: str) -> dict[str, Any]:
     return stated | {"architectures": [name or f"{architecture} of {model_type}"]}
 
 
-def _plain_rope(data: dict[str, Any], name: str) -> dict[str, Any]:
+def _plain_rope(data: Data, name: str) -> Data:
     """Raises ModelLoadError."""
     parameters = {key: value for key, value in optional_object(data, name).items() if key not in _PLANES}
     return {key: "default" if value == "mrope" else value for key, value in parameters.items()}

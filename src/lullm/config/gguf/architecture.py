@@ -7,12 +7,13 @@ which of Gemma's layers have windows, and the divisor of its scores.
 from typing import Any
 
 from lullm.config.family.family import NULL_IS_NONE
+from lullm.config.field import Data
 from lullm.config.gguf.dense import DENSE
 from lullm.config.gguf.experts import EXPERTS
 from lullm.config.gguf.file import GGUFFile
 from lullm.config.gguf.gemma import GEMMA
 from lullm.config.gguf.hybrid import HYBRID
-from lullm.config.gguf.keys import Architecture, Data, Keys, short
+from lullm.config.gguf.keys import Architecture, Keys, short
 from lullm.config.gguf.latent import LATENT
 from lullm.config.gguf.rope import head_dim, theta
 from lullm.errors import ModelLoadError

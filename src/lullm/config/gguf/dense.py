@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from lullm.config.gguf.keys import Architecture, Data, Keys
+from lullm.config.field import Data
+from lullm.config.gguf.keys import Architecture, Keys
 from lullm.config.gguf.rope import head_dim, rope_scaling, theta, turned_share, whole_heads
 from lullm.config.gguf.window import layer_types
 from lullm.errors import ModelLoadError

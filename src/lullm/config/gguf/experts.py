@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from lullm.config.field import Data
 from lullm.config.gguf.dense import GRANITE_SCALES, granite_scales, plain
-from lullm.config.gguf.keys import Architecture, Data, Keys
+from lullm.config.gguf.keys import Architecture, Keys
 from lullm.config.gguf.rope import head_dim, rope_scaling, turned_share, whole_heads
 from lullm.config.gguf.window import layer_types
 

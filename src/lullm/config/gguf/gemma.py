@@ -4,7 +4,8 @@ from array import array
 from statistics import NormalDist
 from typing import Any
 
-from lullm.config.gguf.keys import Architecture, Data, Keys, short
+from lullm.config.field import Data
+from lullm.config.gguf.keys import Architecture, Keys, short
 from lullm.config.gguf.rope import rope_scaling, theta, whole_heads
 from lullm.config.gguf.window import FULL, layer_types
 

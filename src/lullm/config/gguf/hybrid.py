@@ -2,9 +2,10 @@
 
 from array import array
 
+from lullm.config.field import Data
 from lullm.config.gguf.dense import GRANITE_SCALES, granite_scales
 from lullm.config.gguf.experts import GROUPED
-from lullm.config.gguf.keys import Architecture, Data, Keys
+from lullm.config.gguf.keys import Architecture, Keys
 from lullm.config.gguf.rope import rope_scaling, turned_share, whole_heads
 
 

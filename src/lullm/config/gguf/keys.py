@@ -5,11 +5,11 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Any
 
+from lullm.config.field import Data
 from lullm.config.gguf.file import GGUFFile
 from lullm.config.gguf.header import read_floats
 from lullm.errors import ModelLoadError
 
-Data = dict[str, Any]
 _LARGEST = 1 << 53
 """Largest number: all integers up to it are exact in a float."""
 

@@ -1,8 +1,9 @@
 """DeepSeek 2 and 3, models of their shape, and Kimi Linear: latent vectors in the cache."""
 
+from lullm.config.field import Data
 from lullm.config.gguf.experts import GROUPED, grouped
 from lullm.config.gguf.hybrid import attends_of
-from lullm.config.gguf.keys import Architecture, Data, Keys
+from lullm.config.gguf.keys import Architecture, Keys
 from lullm.config.gguf.rope import rope_scaling
 
 _SIGMOID = 2

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from lullm.config.gguf.keys import Data, Keys, short
+from lullm.config.field import Data
+from lullm.config.gguf.keys import Keys, short
 from lullm.errors import ModelLoadError
 
 

@@ -6,19 +6,18 @@ from dataclasses import replace
 
 from lullm.config.decoder import DecoderConfig, EncoderOnlyConfig
 from lullm.config.family.dense import activation
-from lullm.config.family.family import Data, Family
+from lullm.config.family.family import Family
 from lullm.config.family.gpt import GPT2_IGNORES
-from lullm.config.family.layer_kinds import num_layers
-from lullm.config.family.layer_norm.families import Kinds
-from lullm.config.field import MOST_HIDDEN, MOST_INTERMEDIATE, boolean, integer, positive_float, positive_int
+from lullm.config.family.layer_kinds import Kinds, num_layers
+from lullm.config.field import MOST_HIDDEN, MOST_INTERMEDIATE, Data, boolean, integer, positive_float, positive_int
 from lullm.config.rope import MOST_POSITIONS, ROPE_KEYS, read_flat_rope
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import EncoderOnlyAttention, LayerKind
+from lullm.types.layer_kind import EncoderOnlyAttention
 
 _MOST_SEGMENTS = 1 << 16
 
 
-def every_token(data: Data) -> tuple[LayerKind, ...]:
+def every_token(data: Data) -> Kinds:
     """Layers without windows."""
     return (EncoderOnlyAttention(),) * num_layers(data)
 

@@ -5,9 +5,9 @@ from functools import partial
 from typing import Literal
 
 from lullm.config.decoder import DecoderConfig, EncoderOnlyConfig
-from lullm.config.family.family import Data, Family
-from lullm.config.family.layer_norm.families import Kinds
-from lullm.config.field import boolean, shown
+from lullm.config.family.family import Family
+from lullm.config.family.layer_kinds import Kinds
+from lullm.config.field import Data, boolean, shown
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import EncoderOnlyAttention, FullAttention, SlidingWindow, has_window
 

@@ -6,16 +6,16 @@ from typing import Literal
 from lullm.config.decoder import DecoderConfig, EncoderOnlyConfig
 from lullm.config.family.dense import activation, read_dense
 from lullm.config.family.encoder_only.bert import check_encoder
-from lullm.config.family.family import Data, Family
-from lullm.config.family.layer_kinds import FULL, SLIDING, kinds_by_type, num_layers
-from lullm.config.family.layer_norm.families import DROPOUTS, Kinds, whole_heads
-from lullm.config.field import MOST_LAYERS, boolean, positive_int, shown
+from lullm.config.family.family import Family
+from lullm.config.family.layer_kinds import FULL, SLIDING, Kinds, kinds_by_type, num_layers
+from lullm.config.family.layer_norm.families import DROPOUTS, whole_heads
+from lullm.config.field import MOST_LAYERS, Data, boolean, positive_int, shown
 from lullm.config.rope import read_ropes_by_kind, read_theta
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import EncoderOnlyAttention, FullAttention, LayerKind, has_window
+from lullm.types.layer_kind import EncoderOnlyAttention, FullAttention, has_window
 
 
-def _kinds(data: Data) -> tuple[LayerKind, ...]:
+def _kinds(data: Data) -> Kinds:
     interval = positive_int(data, "global_attn_every_n_layers", 3, MOST_LAYERS)
     default = [SLIDING if layer % interval else FULL for layer in range(num_layers(data))]
     reach = positive_int(data, "local_attention", 128) // 2

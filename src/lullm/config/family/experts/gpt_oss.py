@@ -2,17 +2,15 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import read_dense, with_rope
 from lullm.config.family.experts.reading import TRAINING, read_experts
 from lullm.config.family.family import Family
-from lullm.config.family.layer_kinds import window_but_every
-from lullm.config.field import positive_float
+from lullm.config.family.layer_kinds import Kinds, window_but_every
+from lullm.config.field import Data, positive_float
 from lullm.config.layer.experts import ClampedGate
 from lullm.config.rope import ROPE_KEYS
-from lullm.types.layer_kind import LayerKind
 
 _OSS_ROPE = {
     "rope_type": "yarn",
@@ -25,7 +23,7 @@ _OSS_ROPE = {
 """transformers' default."""
 
 
-def _read_gpt_oss(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_gpt_oss(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     experts = replace(
         read_experts(data, "num_local_experts", "intermediate_size", (True,) * len(kinds)),
         has_biases=True,

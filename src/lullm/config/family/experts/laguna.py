@@ -7,11 +7,10 @@ from lullm.config.decoder import DecoderConfig, OutputGate
 from lullm.config.family.dense import NO_WINDOW, read_dense, ropes_of
 from lullm.config.family.experts.reading import TRAINING, layers_by_name, read_experts
 from lullm.config.family.family import Family
-from lullm.config.family.layer_kinds import full_where_not_named
-from lullm.config.field import MOST_HEADS, MOST_INTERMEDIATE, positive_float, positive_int, shown
+from lullm.config.family.layer_kinds import Kinds, full_where_not_named
+from lullm.config.field import MOST_HEADS, MOST_INTERMEDIATE, Data, positive_float, positive_int, shown
 from lullm.config.rope import read_ropes_by_kind
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import LayerKind
 
 _ROPES = {
     "full_attention": {"rope_type": "default", "rope_theta": 5e5, "partial_rotary_factor": 0.5},
@@ -19,7 +18,7 @@ _ROPES = {
 }
 
 
-def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     experts = read_experts(data, "num_experts", "moe_intermediate_size", layers_by_name(data, 1))
     full, local = read_ropes_by_kind(
         {**data, "rope_parameters": data.get("rope_parameters") or _ROPES}, 5e5, 1e4, has_partial=True
@@ -45,7 +44,7 @@ def _gate(stated: Any) -> OutputGate:
     return OutputGate(is_apart=True, is_of_heads=stated != "per-element", gating="softplus")
 
 
-def _query_heads(data: dict[str, Any], count: int) -> tuple[int, ...]:
+def _query_heads(data: Data, count: int) -> tuple[int, ...]:
     name, kv_heads = "num_attention_heads_per_layer", positive_int(data, "num_key_value_heads", most=MOST_HEADS)
     stated = data.get(name)
     if stated is None:

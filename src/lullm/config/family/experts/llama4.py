@@ -1,14 +1,13 @@
 """Llama 4: layers that see chunks and rotate, layers that see all and do not, and experts that read scaled rows."""
 
 from dataclasses import replace
-from typing import Any
 
 from lullm.config.decoder import DecoderConfig, QueryStretch
 from lullm.config.family.dense import keeps_length, read_dense, ropes_where
 from lullm.config.family.experts.reading import READS, TRAINING, read_experts
 from lullm.config.family.family import Family
-from lullm.config.family.layer_kinds import FULL, kinds_by_type, layers_that_turn
-from lullm.config.field import boolean, positive_float, positive_int, shown
+from lullm.config.family.layer_kinds import FULL, Kinds, kinds_by_type, layers_that_turn
+from lullm.config.field import Data, boolean, positive_float, positive_int, shown
 from lullm.config.rope import MOST_POSITIONS
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import FullAttention, LayerKind, SlidingWindow
@@ -16,7 +15,7 @@ from lullm.types.layer_kind import FullAttention, LayerKind, SlidingWindow
 _CHUNKED = "chunked_attention"
 
 
-def _layer_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def _layer_kinds(data: Data) -> Kinds:
     """By `layer_types`; without them layers with rotation see chunks."""
     chunk: LayerKind = FullAttention()
     if data.get("attention_chunk_size") is not None:
@@ -24,7 +23,7 @@ def _layer_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     return kinds_by_type(data, {_CHUNKED: chunk}, [_CHUNKED if turns else FULL for turns in layers_that_turn(data)])
 
 
-def _layers_with_experts(data: dict[str, Any], count: int) -> tuple[bool, ...]:
+def _layers_with_experts(data: Data, count: int) -> tuple[bool, ...]:
     stated = data.get("moe_layers")
     if stated is None:
         step = positive_int(data, "interleave_moe_layer_step", 1)
@@ -34,7 +33,7 @@ def _layers_with_experts(data: dict[str, Any], count: int) -> tuple[bool, ...]:
     return tuple(layer in stated for layer in range(count))
 
 
-def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     config = read_dense({**data, "intermediate_size": data.get("intermediate_size_mlp")}, kinds, head_dim)
     experts = read_experts(data, "num_local_experts", "intermediate_size", _layers_with_experts(data, len(kinds)))
     has_head_norms = boolean(data, "use_qk_norm", True)

@@ -1,23 +1,21 @@
 """Phi-3.5-MoE: experts chosen one after the other, norms of mean and variance, longrope as transformers computes it."""
 
 from dataclasses import replace
-from typing import Any
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import read_dense
 from lullm.config.family.experts.reading import READS, TRAINING, read_experts
 from lullm.config.family.family import Family
-from lullm.config.family.layer_kinds import window_unless_null
-from lullm.config.field import boolean, optional_object, positive_float, shown
+from lullm.config.family.layer_kinds import Kinds, window_unless_null
+from lullm.config.field import Data, boolean, optional_object, positive_float, shown
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import LayerKind
 
 _NUM_USED = 2
 """Experts per token, whatever the file's value."""
 _FACTORS = ("short_mscale", "long_mscale")
 
 
-def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     experts = read_experts(
         {**data, "num_experts_per_tok": _NUM_USED}, "num_local_experts", "intermediate_size", (True,) * len(kinds)
     )
@@ -30,7 +28,7 @@ def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> 
     )
 
 
-def _with_one_factor(data: dict[str, Any]) -> dict[str, Any]:
+def _with_one_factor(data: Data) -> Data:
     """transformers uses the short factors at every length, and one of two factors on cos and sin by the length of a
     call.
     """

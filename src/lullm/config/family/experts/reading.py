@@ -1,16 +1,24 @@
 """The common keys of families with experts: their number, layers, groups, and shared experts."""
 
 from dataclasses import replace
-from typing import Any
 
 from lullm.config.family.dense import DENSE_READS
 from lullm.config.family.layer_kinds import num_layers
-from lullm.config.field import MOST_EXPERTS, MOST_INTERMEDIATE, boolean, integer, positive_float, positive_int, shown
+from lullm.config.field import (
+    MOST_EXPERTS,
+    MOST_INTERMEDIATE,
+    Data,
+    boolean,
+    integer,
+    positive_float,
+    positive_int,
+    shown,
+)
 from lullm.config.layer.experts import ExpertsConfig
 from lullm.errors import ModelLoadError
 
 
-def read_experts(data: dict[str, Any], count_name: str, size_name: str, layers: tuple[bool, ...]) -> ExpertsConfig:
+def read_experts(data: Data, count_name: str, size_name: str, layers: tuple[bool, ...]) -> ExpertsConfig:
     """The keys of all families."""
     num_experts = positive_int(data, count_name, most=MOST_EXPERTS)
     num_used = positive_int(data, "num_experts_per_tok", most=MOST_EXPERTS)
@@ -22,7 +30,7 @@ def read_experts(data: dict[str, Any], count_name: str, size_name: str, layers: 
     return ExpertsConfig(num_experts, num_used, size, layers, normalizes=boolean(data, "norm_topk_prob", True))
 
 
-def sparse_layers(data: dict[str, Any]) -> tuple[bool, ...]:
+def sparse_layers(data: Data) -> tuple[bool, ...]:
     """For Qwen: every `decoder_sparse_step`-th layer, except those in `mlp_only_layers`."""
     step, dense = positive_int(data, "decoder_sparse_step", 1), data.get("mlp_only_layers") or []
     if not isinstance(dense, list) or not all(isinstance(layer, int) for layer in dense):
@@ -30,7 +38,7 @@ def sparse_layers(data: dict[str, Any]) -> tuple[bool, ...]:
     return tuple(layer not in dense and (layer + 1) % step == 0 for layer in range(num_layers(data)))
 
 
-def layers_by_name(data: dict[str, Any], num_dense: int) -> tuple[bool, ...]:
+def layers_by_name(data: Data, num_dense: int) -> tuple[bool, ...]:
     """Whether a layer has experts, by `mlp_layer_types`; without them the first `num_dense` have none."""
     count, stated = num_layers(data), data.get("mlp_layer_types")
     types = ["dense" if layer < num_dense else "sparse" for layer in range(count)] if stated is None else stated
@@ -41,12 +49,12 @@ def layers_by_name(data: dict[str, Any], num_dense: int) -> tuple[bool, ...]:
     return tuple(kind == "sparse" for kind in types)
 
 
-def behind_dense(data: dict[str, Any], default: int, name: str = "first_k_dense_replace") -> tuple[bool, ...]:
+def behind_dense(data: Data, default: int, name: str = "first_k_dense_replace") -> tuple[bool, ...]:
     """As `layers_by_name`; the key `name` is the number of first layers without experts."""
     return layers_by_name(data, integer(data, name, default))
 
 
-def read_groups(data: dict[str, Any], experts: ExpertsConfig) -> tuple[int, int]:
+def read_groups(data: Data, experts: ExpertsConfig) -> tuple[int, int]:
     """(number of groups, number of used groups)."""
     num_groups, num_used_groups = positive_int(data, "n_group", 1), positive_int(data, "topk_group", 1)
     group_size, rest = divmod(experts.num_experts, num_groups)
@@ -58,13 +66,13 @@ def read_groups(data: dict[str, Any], experts: ExpertsConfig) -> tuple[int, int]
     return num_groups, num_used_groups
 
 
-def read_shared(data: dict[str, Any], experts: ExpertsConfig) -> int | None:
+def read_shared(data: Data, experts: ExpertsConfig) -> int | None:
     """The common size of all shared experts."""
     num_shared = integer(data, "n_shared_experts", 1)
     return num_shared * experts.intermediate_size if num_shared > 0 else None
 
 
-def read_grouped_experts(data: dict[str, Any], layers: tuple[bool, ...]) -> ExpertsConfig:
+def read_grouped_experts(data: Data, layers: tuple[bool, ...]) -> ExpertsConfig:
     """For DeepSeek-V3 and GLM-4.5: sigmoids with a correction for the choice."""
     experts = read_experts(data, "n_routed_experts", "moe_intermediate_size", layers)
     num_groups, num_used_groups = read_groups(data, experts)

@@ -1,7 +1,6 @@
 """Routers over each expert by itself: GLM-4.5, Solar Open, dots.llm1, MiniMax-M2, Trinity, Hunyuan 3."""
 
 from dataclasses import replace
-from typing import Any
 
 from lullm.config.decoder import DecoderConfig, OutputGate
 from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, read_dense, read_partial, ropes_where, rotated_share
@@ -14,12 +13,12 @@ from lullm.config.family.experts.reading import (
     read_grouped_experts,
 )
 from lullm.config.family.family import Family
-from lullm.config.family.layer_kinds import window_but_every, window_from
-from lullm.config.field import MOST_LAYERS, boolean, integer, positive_float, positive_int
-from lullm.types.layer_kind import LayerKind, SlidingWindow
+from lullm.config.family.layer_kinds import Kinds, window_but_every, window_from
+from lullm.config.field import MOST_LAYERS, Data, boolean, integer, positive_float, positive_int
+from lullm.types.layer_kind import SlidingWindow
 
 
-def _read_glm4_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_glm4_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     return replace(
         read_partial(data, kinds, head_dim, default=0.5),
         experts=read_grouped_experts(data, behind_dense(data, 1)),
@@ -27,25 +26,25 @@ def _read_glm4_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim:
     )
 
 
-def _read_solar(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_solar(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     """Every layer has experts."""
     experts = read_grouped_experts(data, (True,) * len(kinds))
     data = {**data, "intermediate_size": experts.intermediate_size}
     return replace(read_partial(data, kinds, head_dim, default=1.0), experts=experts)
 
 
-def _read_dots1(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_dots1(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     experts = read_grouped_experts(data, behind_dense(data, 0))
     return replace(read_dense(data, kinds, head_dim), experts=experts)
 
 
-def _read_minimax_m2(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_minimax_m2(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     experts = read_experts(data, "num_local_experts", "intermediate_size", (True,) * len(kinds))
     experts = replace(experts, scoring="sigmoid", has_correction=True)
     return replace(read_partial(data, kinds, head_dim, default=rotated_share(data, head_dim)), experts=experts)
 
 
-def _read_afmoe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_afmoe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     """Layers without a window do not rotate their heads."""
     num_shared = integer(data, "num_shared_experts", 2)
     layers = behind_dense(data, 1, "num_dense_layers")
@@ -67,11 +66,11 @@ def _read_afmoe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: in
     )
 
 
-def _afmoe_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def _afmoe_kinds(data: Data) -> Kinds:
     return window_but_every(data, positive_int(data, "global_attn_every_n_layers", 4, MOST_LAYERS))
 
 
-def _read_hy_v3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_hy_v3(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     config = read_dense(data, kinds, head_dim)
     experts = read_experts(data, "num_experts", "moe_intermediate_size", layers_by_name(data, 1))
     return replace(

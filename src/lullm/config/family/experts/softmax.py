@@ -1,7 +1,6 @@
 """Routers over all experts together: Mixtral, Qwen2 and 3 MoE, Mellum, OLMoE, ERNIE, Granite."""
 
 from dataclasses import replace
-from typing import Any
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense, ropes_of
@@ -9,23 +8,23 @@ from lullm.config.family.experts.reading import READS, TRAINING, layers_by_name,
 from lullm.config.family.family import Family
 from lullm.config.family.granite import GRANITE_FACTORS, SWA_READS, read_granite, swa_kinds, with_sinks
 from lullm.config.family.layer_kinds import (
+    Kinds,
     full_where_not_named,
     window_if_switched_on_for_all,
     window_in_odd,
     window_unless_null,
 )
-from lullm.config.field import MOST_INTERMEDIATE, boolean, integer, positive_int
+from lullm.config.field import MOST_INTERMEDIATE, Data, boolean, integer, positive_int
 from lullm.config.rope import read_ropes_by_kind
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import LayerKind
 
 
-def _read_mixtral(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_mixtral(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     experts = read_experts(data, "num_local_experts", "intermediate_size", (True,) * len(kinds))
     return replace(read_dense(data, kinds, head_dim), experts=experts)
 
 
-def _read_qwen2_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_qwen2_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     experts = replace(
         read_experts(data, "num_experts", "moe_intermediate_size", sparse_layers(data)),
         shared_intermediate_size=positive_int(data, "shared_expert_intermediate_size", most=MOST_INTERMEDIATE),
@@ -35,13 +34,13 @@ def _read_qwen2_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim
     return replace(config, experts=experts, attention_bias=boolean(data, "qkv_bias", True))
 
 
-def _read_qwen3_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_qwen3_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     name = "num_experts" if data.get("num_experts") is not None else "num_local_experts"
     experts = read_experts(data, name, "moe_intermediate_size", sparse_layers(data))
     return replace(read_dense(data, kinds, head_dim), experts=experts)
 
 
-def _read_mellum(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_mellum(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     """As Qwen3 MoE, with a rope per kind of layer."""
     experts = read_experts(data, "num_experts", "moe_intermediate_size", layers_by_name(data, 0))
     ropes = ropes_of(kinds, *read_ropes_by_kind(data, 5e5, 1e4))
@@ -49,12 +48,12 @@ def _read_mellum(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: i
     return replace(read_dense(plain, kinds, head_dim), ropes=ropes, experts=experts)
 
 
-def _read_olmoe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_olmoe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     experts = read_experts(data, "num_experts", "intermediate_size", (True,) * len(kinds))
     return replace(read_dense(data, kinds, head_dim), experts=experts)
 
 
-def _read_ernie4_5_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_ernie4_5_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     first, interval = integer(data, "moe_layer_start_index", 1), positive_int(data, "moe_layer_interval", 1)
     last = integer(data, "moe_layer_end_index", -1)
     last = len(kinds) - 1 if last == -1 else last
@@ -66,7 +65,7 @@ def _read_ernie4_5_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_
     return replace(read_dense(data, kinds, head_dim), experts=experts)
 
 
-def _read_granite_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_granite_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     experts = read_experts(data, "num_local_experts", "intermediate_size", (True,) * len(kinds))
     shared_size = integer(data, "shared_intermediate_size", 0)
     if not 0 <= shared_size <= MOST_INTERMEDIATE:

@@ -2,26 +2,25 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, activation, ropes_of
 from lullm.config.family.encoder_only.bidirectional import OF_LAST, to_both_sides
 from lullm.config.family.family import Family
-from lullm.config.family.layer_kinds import window_but_every
+from lullm.config.family.layer_kinds import Kinds, window_but_every
 from lullm.config.field import (
     MOST_INTERMEDIATE,
     MOST_LAYERS,
+    Data,
     boolean,
     optional_positive_float,
     positive_float,
     positive_int,
 )
 from lullm.config.rope import ROPE_KEYS, RopeConfig, read_flat_rope, read_ropes_by_kind, read_theta
-from lullm.types.layer_kind import LayerKind
 
 
-def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], full: RopeConfig, local: RopeConfig) -> DecoderConfig:
+def _read(data: Data, kinds: Kinds, full: RopeConfig, local: RopeConfig) -> DecoderConfig:
     return DecoderConfig(
         intermediate_size=positive_int(data, "intermediate_size", most=MOST_INTERMEDIATE),
         rms_norm_eps=positive_float(data, "rms_norm_eps", 1e-6),
@@ -35,7 +34,7 @@ def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], full: RopeConfig, 
     )
 
 
-def _read_first(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_first(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     """The first files have "gelu" and mean its approximation."""
     rope = read_flat_rope(data)
     stated = {**data, "hidden_activation": data.get("hidden_act"), "query_pre_attn_scalar": head_dim}
@@ -43,23 +42,23 @@ def _read_first(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: in
     return _read(stated | ({"hidden_activation": "gelu_pytorch_tanh"} if is_legacy else {}), kinds, rope, rope)
 
 
-def _read_second(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_second(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     rope = read_flat_rope(data)
     return _read(data, kinds, rope, rope)
 
 
-def _read_third(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_third(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     full_theta, local_theta = read_theta(data, "rope_theta", 1e6), read_theta(data, "rope_local_base_freq", 1e4)
     config = _read(data, kinds, *read_ropes_by_kind(data, full_theta, local_theta))
     return replace(config, encoder_only=OF_LAST) if _sees_all(data) else config
 
 
-def _layer_kinds_of_third(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def _layer_kinds_of_third(data: Data) -> Kinds:
     kinds = window_but_every(data, positive_int(data, "sliding_window_pattern", 6, MOST_LAYERS))
     return to_both_sides(kinds) if _sees_all(data) else kinds
 
 
-def _sees_all(data: dict[str, Any]) -> bool:
+def _sees_all(data: Data) -> bool:
     """EmbeddingGemma (https://arxiv.org/abs/2509.20354): a token sees those behind it, too."""
     return boolean(data, "use_bidirectional_attention", False)
 

@@ -7,9 +7,10 @@ from lullm.config.decoder import AltUpConfig, DecoderConfig, LayerInputConfig
 from lullm.config.family.dense import activation, ropes_of
 from lullm.config.family.family import Family
 from lullm.config.family.gemma.gemma4 import layer_inputs, with_shared_layers
-from lullm.config.family.layer_kinds import window_but_every
+from lullm.config.family.layer_kinds import Kinds, window_but_every
 from lullm.config.field import (
     MOST_INTERMEDIATE,
+    Data,
     boolean,
     integer,
     optional_positive_float,
@@ -19,18 +20,18 @@ from lullm.config.field import (
 )
 from lullm.config.rope import ROPE_KEYS, read_ropes_by_kind, read_theta
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import LayerKind, attended_kind
+from lullm.types.layer_kind import attended_kind
 
 MOST_STREAMS = 1 << 6
 _FIRST_SPARSE, _SPARSITY = 10, 0.95
 """In larger files without the key, the first `_FIRST_SPARSE` layers drop the share `_SPARSITY` of their gates."""
 
 
-def _layer_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def _layer_kinds(data: Data) -> Kinds:
     return with_shared_layers(data, list(window_but_every(data, 5)))
 
 
-def _by_layer(data: dict[str, Any], name: str, num_layers: int) -> list[Any]:
+def _by_layer(data: Data, name: str, num_layers: int) -> list[Any]:
     """A list by layer, or one value for all. Raises ModelLoadError."""
     stated = data.get(name)
     if not isinstance(stated, list):
@@ -40,7 +41,7 @@ def _by_layer(data: dict[str, Any], name: str, num_layers: int) -> list[Any]:
     return stated
 
 
-def _cutoffs(data: dict[str, Any], num_layers: int) -> tuple[float | None, ...]:
+def _cutoffs(data: Data, num_layers: int) -> tuple[float | None, ...]:
     """The cutoffs of gates: quantiles of the normal distribution for the shares to drop."""
     name = "activation_sparsity_pattern"
     shares = _by_layer(data, name, num_layers)
@@ -52,7 +53,7 @@ def _cutoffs(data: dict[str, Any], num_layers: int) -> tuple[float | None, ...]:
     return tuple(NormalDist().inv_cdf(share) if share > 0 else None for share in shares)
 
 
-def _altup(data: dict[str, Any]) -> AltUpConfig:
+def _altup(data: Data) -> AltUpConfig:
     num_streams, active = positive_int(data, "altup_num_inputs", 4, MOST_STREAMS), integer(data, "altup_active_idx", 0)
     if not 0 <= active < num_streams:
         raise ModelLoadError(f"config.json: altup_active_idx {active} must be below altup_num_inputs ({num_streams})")
@@ -60,7 +61,7 @@ def _altup(data: dict[str, Any]) -> AltUpConfig:
     return AltUpConfig(num_streams, active, boolean(data, "altup_correct_scale", True), rank)
 
 
-def _layer_inputs(data: dict[str, Any]) -> LayerInputConfig:
+def _layer_inputs(data: Data) -> LayerInputConfig:
     """Gemma 4's files may have none."""
     positive_int(data, "hidden_size_per_layer_input")
     inputs = layer_inputs(data)
@@ -68,7 +69,7 @@ def _layer_inputs(data: dict[str, Any]) -> LayerInputConfig:
     return inputs
 
 
-def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     name = "intermediate_size"
     sizes = [positive_int({name: s}, name, most=MOST_INTERMEDIATE) for s in _by_layer(data, name, len(kinds))]
     attended = tuple(attended_kind(kinds, layer) for layer in range(len(kinds)))

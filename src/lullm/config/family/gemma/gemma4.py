@@ -1,18 +1,18 @@
 """The `config.json` of Gemma 4 (text)."""
 
 from dataclasses import replace
-from typing import Any
 
 from lullm.config.decoder import DecoderConfig, LayerInputConfig
 from lullm.config.family.dense import activation, ropes_of
 from lullm.config.family.experts.reading import read_experts
 from lullm.config.family.family import Family
-from lullm.config.family.layer_kinds import FULL, window_but_every
+from lullm.config.family.layer_kinds import FULL, Kinds, window_but_every
 from lullm.config.field import (
     MOST_HEAD_DIM,
     MOST_HEADS,
     MOST_INTERMEDIATE,
     MOST_VOCAB,
+    Data,
     boolean,
     integer,
     optional_object,
@@ -32,7 +32,7 @@ _DEFAULT_ROPES = {
 }
 
 
-def _layer_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def _layer_kinds(data: Data) -> Kinds:
     """By `layer_types`, with the heads of each; the last ones share the keys and values of the last of their type."""
     types = data.get("layer_types")
     if isinstance(types, list) and types:
@@ -44,7 +44,7 @@ def _layer_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     return with_shared_layers(data, kinds)
 
 
-def with_shared_layers(data: dict[str, Any], kinds: list[LayerKind]) -> tuple[LayerKind, ...]:
+def with_shared_layers(data: Data, kinds: list[LayerKind]) -> Kinds:
     """The last `num_kv_shared_layers` share the keys and values of the last of their type before.
 
     Raises ModelLoadError.
@@ -69,7 +69,7 @@ def _with_heads(kind: LayerKind, heads: KVHeads) -> LayerKind:
     return replace(kind, heads=heads)
 
 
-def _heads(data: dict[str, Any], kinds: tuple[LayerKind, ...]) -> list[KVHeads]:
+def _heads(data: Data, kinds: Kinds) -> list[KVHeads]:
     """The heads of each layer: the model's, changed by `per_layer_config`, or by the global keys of full layers."""
     own = KVHeads(_num_heads(data), positive_int(data, "head_dim", most=MOST_HEAD_DIM))
     if data.get("per_layer_config") is not None:
@@ -80,7 +80,7 @@ def _heads(data: dict[str, Any], kinds: tuple[LayerKind, ...]) -> list[KVHeads]:
     return [full if isinstance(kind, FullAttention) else own for kind in kinds]
 
 
-def _stated_heads(data: dict[str, Any], own: KVHeads, num_layers: int) -> list[KVHeads]:
+def _stated_heads(data: Data, own: KVHeads, num_layers: int) -> list[KVHeads]:
     heads = [own] * num_layers
     for layer, stated in optional_object(data, "per_layer_config").items():
         is_layer = isinstance(layer, str) and layer.isascii() and layer.isdigit() and int(layer[:9]) < num_layers
@@ -94,7 +94,7 @@ def _stated_heads(data: dict[str, Any], own: KVHeads, num_layers: int) -> list[K
     return heads
 
 
-def _num_heads(data: dict[str, Any], name: str = "num_key_value_heads") -> int:
+def _num_heads(data: Data, name: str = "num_key_value_heads") -> int:
     num_heads, num_queries = positive_int(data, name, most=MOST_HEADS), positive_int(data, "num_attention_heads")
     if num_queries % num_heads:
         raise ModelLoadError(
@@ -103,7 +103,7 @@ def _num_heads(data: dict[str, Any], name: str = "num_key_value_heads") -> int:
     return num_heads
 
 
-def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     if data.get("use_bidirectional_attention") not in (None, False, "vision"):
         raise ModelLoadError(
             f"config.json: use_bidirectional_attention {shown(data['use_bidirectional_attention'])} is not supported: "
@@ -135,7 +135,7 @@ def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> 
     )
 
 
-def layer_inputs(data: dict[str, Any]) -> LayerInputConfig | None:
+def layer_inputs(data: Data) -> LayerInputConfig | None:
     size = integer(data, "hidden_size_per_layer_input", 0)
     if size == 0:
         return None
@@ -143,7 +143,7 @@ def layer_inputs(data: dict[str, Any]) -> LayerInputConfig | None:
     return LayerInputConfig(positive_int(data, "hidden_size_per_layer_input", most=MOST_INTERMEDIATE), vocab_size)
 
 
-def _experts(data: dict[str, Any], num_layers: int) -> ExpertsConfig:
+def _experts(data: Data, num_layers: int) -> ExpertsConfig:
     stated = {**data, "num_experts_per_tok": data.get("top_k_experts")}
     try:
         experts = read_experts(stated, "num_experts", "moe_intermediate_size", (True,) * num_layers)

@@ -1,18 +1,17 @@
 """Kimi Linear: delta nets with a decay per element of a key in three of four layers, latent vectors in the others."""
 
 from dataclasses import replace
-from typing import Any
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.experts.reading import TRAINING, behind_dense, read_grouped_experts
 from lullm.config.family.family import Family
 from lullm.config.family.hybrid.layer_types import MOST_KERNEL, only_silu
 from lullm.config.family.latent import as_one_head, read_latent
-from lullm.config.family.layer_kinds import FULL, LINEAR, kinds_by_type, num_layers
-from lullm.config.field import MOST_HEAD_DIM, MOST_HEADS, optional_object, positive_int, shown
+from lullm.config.family.layer_kinds import FULL, LINEAR, Kinds, kinds_by_type, num_layers
+from lullm.config.field import MOST_HEAD_DIM, MOST_HEADS, Data, optional_object, positive_int, shown
 from lullm.config.layer.recurrent import DeltaNetConfig
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import LayerKind, RecurrentState
+from lullm.types.layer_kind import RecurrentState
 
 _OWN = "linear_attn_config"
 _NAMES = {
@@ -22,7 +21,7 @@ _NAMES = {
 _LISTS = {"full_attn_layers": FULL, "kda_layers": LINEAR}
 
 
-def _derived(data: dict[str, Any]) -> dict[str, Any]:
+def _derived(data: Data) -> Data:
     """`head_dim` of the released files has no meaning."""
     own = optional_object(data, _OWN)
     if unknown := own.keys() - _NAMES.keys() - _LISTS.keys():
@@ -31,14 +30,14 @@ def _derived(data: dict[str, Any]) -> dict[str, Any]:
     return as_one_head({**data, **stated, "head_dim": None, "rope_interleave": False})
 
 
-def _delta_net(data: dict[str, Any]) -> DeltaNetConfig:
+def _delta_net(data: Data) -> DeltaNetConfig:
     num_heads = positive_int(data, "linear_num_heads", most=MOST_HEADS)
     size = positive_int(data, "linear_head_dim", most=MOST_HEAD_DIM)
     kernel = positive_int(data, "linear_conv_kernel_dim", most=MOST_KERNEL)
     return DeltaNetConfig(num_heads, num_heads, size, size, kernel, forgets_by_key=True)
 
 
-def _kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def _kinds(data: Data) -> Kinds:
     """By `layer_types`, or the released files' lists (layers count from 1); without both each fourth has attention."""
     count, own = num_layers(data), optional_object(data, _OWN)
     types = [FULL if layer and layer % 4 == 0 else LINEAR for layer in range(count)]
@@ -50,7 +49,7 @@ def _kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     return kinds_by_type(data, {LINEAR: RecurrentState(_delta_net(data).state_shapes)}, types)
 
 
-def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     only_silu(data, "hidden_act")
     experts = read_grouped_experts(data, behind_dense(data, 1))
     config = read_latent(data, kinds, head_dim, experts)

@@ -2,15 +2,14 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from lullm.config.decoder import DecoderConfig, OutputGate
 from lullm.config.family.dense import ropes_of
 from lullm.config.family.experts.reading import TRAINING, behind_dense, read_experts
 from lullm.config.family.family import Family
 from lullm.config.family.hybrid.layer_types import MOST_KERNEL
-from lullm.config.family.layer_kinds import FULL, SLIDING, kinds_by_type, num_layers
-from lullm.config.field import MOST_INTERMEDIATE, boolean, positive_float, positive_int, shown
+from lullm.config.family.layer_kinds import FULL, SLIDING, Kinds, kinds_by_type, num_layers
+from lullm.config.field import MOST_INTERMEDIATE, Data, boolean, positive_float, positive_int, shown
 from lullm.config.layer.recurrent import ShortConvolutionConfig
 from lullm.config.rope import ROPE_KEYS, RopeConfig, read_flat_rope, read_ropes_by_kind
 from lullm.errors import ModelLoadError
@@ -20,7 +19,7 @@ from lullm.units import round_up
 CONVOLUTION = "conv"
 
 
-def _convolution(data: dict[str, Any]) -> ShortConvolutionConfig:
+def _convolution(data: Data) -> ShortConvolutionConfig:
     return ShortConvolutionConfig(
         num_channels=positive_int(data, "hidden_size"),
         kernel_size=positive_int(data, "conv_L_cache", most=MOST_KERNEL),
@@ -28,7 +27,7 @@ def _convolution(data: dict[str, Any]) -> ShortConvolutionConfig:
     )
 
 
-def _layer_kinds(data: dict[str, Any], has_indices: bool) -> tuple[LayerKind, ...]:
+def _layer_kinds(data: Data, has_indices: bool) -> Kinds:
     """By `layer_types`, or by `full_attn_idxs` of older files; without both all layers have attention."""
     indices = data.get("full_attn_idxs") if has_indices else None
     if indices is not None and (not isinstance(indices, list) or not all(isinstance(index, int) for index in indices)):
@@ -37,7 +36,7 @@ def _layer_kinds(data: dict[str, Any], has_indices: bool) -> tuple[LayerKind, ..
     return kinds_by_type(data, {CONVOLUTION: RecurrentState(_convolution(data).state_shapes)}, types)
 
 
-def _lfm3_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def _lfm3_kinds(data: Data) -> Kinds:
     """By `layer_types`; without them one of four layers has attention, one a window, except the first."""
     others: dict[str, LayerKind] = {CONVOLUTION: RecurrentState(_convolution(data).state_shapes)}
     places = {2: FULL, 0: SLIDING}
@@ -48,9 +47,7 @@ def _lfm3_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     return kinds_by_type(data, others, types)
 
 
-def _read(
-    data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int, ropes: tuple[RopeConfig, ...] = ()
-) -> DecoderConfig:
+def _read(data: Data, kinds: Kinds, head_dim: int, ropes: tuple[RopeConfig, ...] = ()) -> DecoderConfig:
     return DecoderConfig(
         intermediate_size=_intermediate_size(data),
         rms_norm_eps=positive_float(data, "norm_eps", 1e-5),
@@ -60,7 +57,7 @@ def _read(
     )
 
 
-def _read_lfm3(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_lfm3(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     ropes = ropes_of(
         kinds, *read_ropes_by_kind({**data, "rope_parameters": data.get("rope_parameters") or _ROPES}, 1e6, 1e6)
     )
@@ -78,7 +75,7 @@ _ROPES = {
 }
 
 
-def _intermediate_size(data: dict[str, Any]) -> int:
+def _intermediate_size(data: Data) -> int:
     """Dense files may state a size that is reduced to two thirds, then rounded up."""
     size = positive_int(data, "intermediate_size", most=MOST_INTERMEDIATE)
     if not boolean(data, "block_auto_adjust_ff_dim", False):
@@ -93,7 +90,7 @@ def _intermediate_size(data: dict[str, Any]) -> int:
     return size
 
 
-def _read_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     experts = replace(
         read_experts(data, "num_experts", "moe_intermediate_size", behind_dense(data, 2, "num_dense_layers")),
         scoring="sigmoid",

@@ -9,12 +9,13 @@ from lullm.config.family.experts.reading import TRAINING, read_experts
 from lullm.config.family.family import Family
 from lullm.config.family.hybrid.layer_types import MOST_KERNEL, only_silu
 from lullm.config.family.hybrid.state_space import MOST_EXPAND, check_state_space, step_bounds
-from lullm.config.family.layer_kinds import FULL, LINEAR, kinds_by_type, num_layers
+from lullm.config.family.layer_kinds import FULL, LINEAR, Kinds, kinds_by_type, num_layers
 from lullm.config.field import (
     MOST_HEAD_DIM,
     MOST_HEADS,
     MOST_HIDDEN,
     MOST_INTERMEDIATE,
+    Data,
     boolean,
     integer,
     positive_float,
@@ -22,29 +23,29 @@ from lullm.config.field import (
 )
 from lullm.config.layer.recurrent import RecurrentConfig, SelectiveConfig, StateSpaceConfig
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import LayerKind, RecurrentState
+from lullm.types.layer_kind import RecurrentState
 
 UNBOUNDED_LEN = 1 << 20
 """Length of models without positions: no table and no memory grows with it."""
 
 
-def _without_heads(data: dict[str, Any]) -> dict[str, Any]:
+def _without_heads(data: Data) -> Data:
     """The common keys, for a model without heads of attention."""
     assumed = {"head_dim": 2, "max_position_embeddings": UNBOUNDED_LEN}
     return {**assumed, **data, "num_attention_heads": 1, "num_key_value_heads": 1}
 
 
-def _inner_size(data: dict[str, Any], name: str) -> int:
+def _inner_size(data: Data, name: str) -> int:
     return positive_int(data, name, most=MOST_EXPAND) * positive_int(data, "hidden_size", most=MOST_HIDDEN)
 
 
-def _step_rank(data: dict[str, Any], name: str) -> int:
+def _step_rank(data: Data, name: str) -> int:
     if data.get(name, "auto") == "auto":
         return -(-positive_int(data, "hidden_size", most=MOST_HIDDEN) // 16)
     return positive_int(data, name, most=MOST_HIDDEN)
 
 
-def _state_space(data: dict[str, Any]) -> StateSpaceConfig:
+def _state_space(data: Data) -> StateSpaceConfig:
     has_bias = boolean(data, "use_bias", False)
     least, most = step_bounds(data, "time_step_limit")
     config = StateSpaceConfig(
@@ -67,7 +68,7 @@ def _state_space(data: dict[str, Any]) -> StateSpaceConfig:
     return check_state_space(config, "num_heads", "n_groups")
 
 
-def _selective(data: dict[str, Any]) -> SelectiveConfig:
+def _selective(data: Data) -> SelectiveConfig:
     eps = data.get("mixer_rms_eps")
     return SelectiveConfig(
         num_channels=positive_int(data, "intermediate_size", _inner_size(data, "expand"), MOST_INTERMEDIATE),
@@ -80,7 +81,7 @@ def _selective(data: dict[str, Any]) -> SelectiveConfig:
     )
 
 
-def _jamba(data: dict[str, Any]) -> SelectiveConfig:
+def _jamba(data: Data) -> SelectiveConfig:
     return SelectiveConfig(
         num_channels=_inner_size(data, "mamba_expand"),
         state_size=positive_int(data, "mamba_d_state", most=MOST_HEAD_DIM),
@@ -93,10 +94,10 @@ def _jamba(data: dict[str, Any]) -> SelectiveConfig:
     )
 
 
-def _alone(read_state: Callable[[dict[str, Any]], RecurrentConfig], own: Mapping[str, Any]) -> Family:
+def _alone(read_state: Callable[[Data], RecurrentConfig], own: Mapping[str, Any]) -> Family:
     """A family whose layers are all mixers of this config."""
 
-    def read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+    def read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
         only_silu(data, "hidden_act")
         return DecoderConfig(
             intermediate_size=positive_int(data, "hidden_size"),
@@ -106,7 +107,7 @@ def _alone(read_state: Callable[[dict[str, Any]], RecurrentConfig], own: Mapping
             recurrent=read_state(data),
         )
 
-    def layer_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+    def layer_kinds(data: Data) -> Kinds:
         return (RecurrentState(read_state(data).state_shapes),) * num_layers(data)
 
     defaults = {"expand": 2, "conv_kernel": 4}
@@ -123,7 +124,7 @@ def _alone(read_state: Callable[[dict[str, Any]], RecurrentConfig], own: Mapping
     )
 
 
-def _period(data: dict[str, Any], name: str, period: int, offset: int) -> list[bool]:
+def _period(data: Data, name: str, period: int, offset: int) -> list[bool]:
     """By layer, whether it is one of the period `name`."""
     period = positive_int(data, f"{name}_period", period)
     offset = integer(data, f"{name}_offset", offset)
@@ -132,12 +133,12 @@ def _period(data: dict[str, Any], name: str, period: int, offset: int) -> list[b
     return [layer % period == offset for layer in range(num_layers(data))]
 
 
-def _jamba_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def _jamba_kinds(data: Data) -> Kinds:
     types = [FULL if attends else LINEAR for attends in _period(data, "attn_layer", 8, 4)]
     return kinds_by_type({**data, "layer_types": None}, {LINEAR: RecurrentState(_jamba(data).state_shapes)}, types)
 
 
-def _read_jamba(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_jamba(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     only_silu(data, "hidden_act")
     config = DecoderConfig(
         intermediate_size=positive_int(data, "intermediate_size", most=MOST_INTERMEDIATE),

@@ -1,34 +1,33 @@
 """MiniMax: lightning attention, a state that forgets at a fixed rate by head, in every second layer; experts in all."""
 
 from dataclasses import replace
-from typing import Any
 
 from lullm.config.decoder import DecoderConfig, NormedStream
 from lullm.config.family.dense import NO_WINDOW, read_dense
 from lullm.config.family.experts.reading import READS, TRAINING, read_experts
 from lullm.config.family.family import Family
-from lullm.config.family.layer_kinds import FULL, LINEAR, kinds_by_type, num_layers
-from lullm.config.field import MOST_HEAD_DIM, MOST_HEADS, positive_float, positive_int
+from lullm.config.family.layer_kinds import FULL, LINEAR, Kinds, kinds_by_type, num_layers
+from lullm.config.field import MOST_HEAD_DIM, MOST_HEADS, Data, positive_float, positive_int
 from lullm.config.layer.recurrent import StateSpaceConfig
-from lullm.types.layer_kind import LayerKind, RecurrentState
+from lullm.types.layer_kind import RecurrentState
 
 _PARTS = ("full_attn", "linear_attn", "mlp")
 _FACTORS = frozenset(f"{part}_{name}_factor" for part in _PARTS for name in ("alpha", "beta"))
 
 
-def _space(data: dict[str, Any]) -> StateSpaceConfig:
+def _space(data: Data) -> StateSpaceConfig:
     """Keys write and queries read, separately for each head, without a convolution."""
     heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
     size = positive_int(data, "head_dim", positive_int(data, "hidden_size") // heads, MOST_HEAD_DIM)
     return StateSpaceConfig(heads, size, num_groups=heads, state_size=size, kernel_size=1, gate="no norm")
 
 
-def _kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def _kinds(data: Data) -> Kinds:
     types = [LINEAR if layer % 2 else FULL for layer in range(num_layers(data))]
     return kinds_by_type(data, {LINEAR: RecurrentState(_space(data).state_shapes)}, types)
 
 
-def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     kept, added = (
         [positive_float(data, f"{part}_{name}_factor", 1.0) for part in _PARTS] for name in ("alpha", "beta")
     )

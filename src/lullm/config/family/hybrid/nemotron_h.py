@@ -1,7 +1,6 @@
 """Nemotron-H: every layer has one kind: a state space, attention, an MLP, or experts."""
 
 from dataclasses import replace
-from typing import Any
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import activation
@@ -9,11 +8,12 @@ from lullm.config.family.experts.reading import TRAINING, read_grouped_experts
 from lullm.config.family.family import Family
 from lullm.config.family.hybrid.layer_types import MOST_KERNEL, only_silu
 from lullm.config.family.hybrid.state_space import check_state_space
-from lullm.config.family.layer_kinds import FULL, LINEAR, kinds_by_type
+from lullm.config.family.layer_kinds import FULL, LINEAR, Kinds, kinds_by_type
 from lullm.config.field import (
     MOST_HEAD_DIM,
     MOST_HEADS,
     MOST_INTERMEDIATE,
+    Data,
     boolean,
     positive_float,
     positive_int,
@@ -28,7 +28,7 @@ MLP, MOE = "mlp", "moe"
 _BY_LETTER = {"M": LINEAR, "*": FULL, "-": MLP, "E": MOE}
 
 
-def _derive(data: dict[str, Any]) -> dict[str, Any]:
+def _derive(data: Data) -> Data:
     """The layers by their names; older files have a letter for each."""
     types, pattern = data.get("layer_types"), data.get("hybrid_override_pattern")
     if types is None and pattern is not None:
@@ -43,12 +43,12 @@ def _derive(data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "layer_types": types, "num_hidden_layers": num_layers or data.get("num_hidden_layers")}
 
 
-def _layer_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def _layer_kinds(data: Data) -> Kinds:
     kinds: dict[str, LayerKind] = {MLP: Nothing(), MOE: Nothing()}
     return kinds_by_type(data, {LINEAR: RecurrentState(_state_space(data).state_shapes), **kinds}, ())
 
 
-def _experts(data: dict[str, Any]) -> ExpertsConfig | None:
+def _experts(data: Data) -> ExpertsConfig | None:
     """Experts without gates and with DeepSeek-V3's router; None: no layer has any."""
     layers = tuple(name == MOE for name in data["layer_types"])
     if not any(layers):
@@ -67,7 +67,7 @@ def _experts(data: dict[str, Any]) -> ExpertsConfig | None:
     )
 
 
-def _state_space(data: dict[str, Any]) -> StateSpaceConfig:
+def _state_space(data: Data) -> StateSpaceConfig:
     has_bias = boolean(data, "use_bias", False)
     config = StateSpaceConfig(
         num_heads=positive_int(data, "mamba_num_heads", most=MOST_HEADS),
@@ -84,7 +84,7 @@ def _state_space(data: dict[str, Any]) -> StateSpaceConfig:
     return check_state_space(config, "mamba_num_heads", "n_groups")
 
 
-def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     only_silu(data, "mamba_hidden_act")
     return DecoderConfig(
         intermediate_size=positive_int(data, "intermediate_size", most=MOST_INTERMEDIATE),

@@ -1,21 +1,20 @@
 """OLMo Hybrid: gated delta nets in three of four layers, whose betas reach 2; attention as in OLMo 3 in the others."""
 
 from dataclasses import replace
-from typing import Any
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense
 from lullm.config.family.family import Family
 from lullm.config.family.hybrid.layer_types import only_silu
 from lullm.config.family.hybrid.qwen_next import read_delta_net
-from lullm.config.family.layer_kinds import FULL, LINEAR, kinds_by_type, num_layers
-from lullm.config.field import MOST_HEADS, MOST_HIDDEN, boolean, optional_object, positive_int
+from lullm.config.family.layer_kinds import FULL, LINEAR, Kinds, kinds_by_type, num_layers
+from lullm.config.field import MOST_HEADS, MOST_HIDDEN, Data, boolean, optional_object, positive_int
 from lullm.config.layer.recurrent import DeltaNetConfig
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import LayerKind, RecurrentState
+from lullm.types.layer_kind import RecurrentState
 
 
-def _derived(data: dict[str, Any]) -> dict[str, Any]:
+def _derived(data: Data) -> Data:
     """As many heads as attention, of three quarters of a row, with values twice as wide as keys."""
     num_heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
     num_keys = positive_int(data, "linear_num_key_heads", num_heads, MOST_HEADS)
@@ -29,11 +28,11 @@ def _derived(data: dict[str, Any]) -> dict[str, Any]:
     return {**data, **{name: value for name, value in derived.items() if data.get(name) is None}}
 
 
-def _delta_net(data: dict[str, Any]) -> DeltaNetConfig:
+def _delta_net(data: Data) -> DeltaNetConfig:
     return replace(read_delta_net(data), most_beta=2.0 if boolean(data, "linear_allow_neg_eigval", True) else 1.0)
 
 
-def _kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def _kinds(data: Data) -> Kinds:
     """Without `layer_types`, each fourth layer has attention, or the last one if there are fewer."""
     count = num_layers(data)
     types = [FULL if layer % 4 == 3 else LINEAR for layer in range(count)]
@@ -41,7 +40,7 @@ def _kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     return kinds_by_type(data, {LINEAR: RecurrentState(_delta_net(data).state_shapes)}, types)
 
 
-def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     """If the base frequency is null, as in the released models, heads are not rotated."""
     only_silu(data, "hidden_act")
     if len(set(kinds)) == 1:

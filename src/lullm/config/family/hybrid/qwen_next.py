@@ -2,29 +2,28 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from lullm.config.decoder import DecoderConfig, OutputGate
 from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, activation
 from lullm.config.family.experts.reading import TRAINING, read_experts, sparse_layers
 from lullm.config.family.family import Family
 from lullm.config.family.hybrid.layer_types import MOST_KERNEL, only_silu
-from lullm.config.family.layer_kinds import FULL, LINEAR, kinds_by_type, num_layers
-from lullm.config.field import MOST_HEAD_DIM, MOST_HEADS, MOST_INTERMEDIATE, boolean, positive_float, positive_int
+from lullm.config.family.layer_kinds import FULL, LINEAR, Kinds, kinds_by_type, num_layers
+from lullm.config.field import MOST_HEAD_DIM, MOST_HEADS, MOST_INTERMEDIATE, Data, boolean, positive_float, positive_int
 from lullm.config.layer.recurrent import DeltaNetConfig
 from lullm.config.rope import read_flat_rope
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import LayerKind, RecurrentState
+from lullm.types.layer_kind import RecurrentState
 
 
-def _layer_kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def _layer_kinds(data: Data) -> Kinds:
     """By `layer_types`; without them, each `full_attention_interval`-th layer has attention."""
     interval = positive_int(data, "full_attention_interval", 4)
     types = [LINEAR if (layer + 1) % interval else FULL for layer in range(num_layers(data))]
     return kinds_by_type(data, {LINEAR: RecurrentState(read_delta_net(data).state_shapes)}, types)
 
 
-def read_delta_net(data: dict[str, Any]) -> DeltaNetConfig:
+def read_delta_net(data: Data) -> DeltaNetConfig:
     config = DeltaNetConfig(
         num_key_heads=positive_int(data, "linear_num_key_heads", most=MOST_HEADS),
         num_value_heads=positive_int(data, "linear_num_value_heads", most=MOST_HEADS),
@@ -40,7 +39,7 @@ def read_delta_net(data: dict[str, Any]) -> DeltaNetConfig:
     return config
 
 
-def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     """Without experts."""
     only_silu(data, "hidden_act")
     partial = "partial_rotary_factor"
@@ -57,15 +56,15 @@ def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> 
     )
 
 
-def _read_next(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_next(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     return _with_experts(data, _read(data, kinds, head_dim), sparse_layers(data))
 
 
-def _read_moe(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     return _with_experts(data, _read(data, kinds, head_dim), (True,) * len(kinds))
 
 
-def _with_experts(data: dict[str, Any], config: DecoderConfig, layers: tuple[bool, ...]) -> DecoderConfig:
+def _with_experts(data: Data, config: DecoderConfig, layers: tuple[bool, ...]) -> DecoderConfig:
     experts = read_experts(data, "num_experts", "moe_intermediate_size", layers)
     shared_size = positive_int(data, "shared_expert_intermediate_size", most=MOST_INTERMEDIATE)
     return replace(config, experts=replace(experts, shared_intermediate_size=shared_size, shared_is_gated=True))
@@ -88,8 +87,8 @@ _IGNORES = TRAINING | UNUSED_WINDOW | {"mtp_num_hidden_layers", "mtp_use_dedicat
 
 
 def _family(
-    read: Callable[[dict[str, Any], tuple[LayerKind, ...], int], DecoderConfig],
-    defaults: dict[str, Any],
+    read: Callable[[Data, Kinds, int], DecoderConfig],
+    defaults: Data,
     reads: frozenset[str] = frozenset(),
 ) -> Family:
     return Family(

@@ -2,14 +2,13 @@
 
 import struct
 from dataclasses import replace
-from typing import Any
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import activation, read_partial
 from lullm.config.family.family import Family
 from lullm.config.family.hybrid.layer_types import MOST_KERNEL
-from lullm.config.family.layer_kinds import LINEAR, SLIDING, num_layers
-from lullm.config.field import MOST_HEADS, MOST_HIDDEN, optional_positive_float, positive_int, shown
+from lullm.config.family.layer_kinds import LINEAR, SLIDING, Kinds, num_layers
+from lullm.config.field import MOST_HEADS, MOST_HIDDEN, Data, optional_positive_float, positive_int, shown
 from lullm.config.layer.recurrent import GatedUnitConfig
 from lullm.config.rope import ROPE_KEYS
 from lullm.errors import ModelLoadError
@@ -20,11 +19,11 @@ _TRAINED_LEN = 8192
 _NAMES = {"recurrent": LINEAR, "attention": SLIDING}
 
 
-def _with_length(data: dict[str, Any]) -> dict[str, Any]:
+def _with_length(data: Data) -> Data:
     return {"max_position_embeddings": _TRAINED_LEN, **data}
 
 
-def _unit(data: dict[str, Any]) -> GatedUnitConfig:
+def _unit(data: Data) -> GatedUnitConfig:
     size = positive_int(data, "lru_width", positive_int(data, "hidden_size"), MOST_HIDDEN)
     num_heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
     if size % num_heads:
@@ -32,7 +31,7 @@ def _unit(data: dict[str, Any]) -> GatedUnitConfig:
     return GatedUnitConfig(num_heads, size // num_heads, positive_int(data, "conv1d_width", most=MOST_KERNEL))
 
 
-def _kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def _kinds(data: Data) -> Kinds:
     """`block_types`, repeated."""
     pattern, count = data["block_types"], num_layers(data)
     if not isinstance(pattern, list | tuple) or not pattern or any(name not in _NAMES for name in pattern):
@@ -57,7 +56,7 @@ def _rounded(value: float) -> float:
     return float(rounded)
 
 
-def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     size = positive_int(data, "intermediate_size")
     own = {**data, "hidden_act": data["hidden_activation"], "intermediate_size": size // 2}
     activation(data, "hidden_activation")  # under its own name

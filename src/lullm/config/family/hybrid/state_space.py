@@ -10,11 +10,12 @@ from lullm.config.family.experts.reading import TRAINING, read_experts
 from lullm.config.family.family import Family
 from lullm.config.family.granite import read_granite
 from lullm.config.family.hybrid.layer_types import MOST_KERNEL, only_silu
-from lullm.config.family.layer_kinds import FULL, LINEAR, kinds_by_type, num_layers
+from lullm.config.family.layer_kinds import FULL, LINEAR, Kinds, kinds_by_type, num_layers
 from lullm.config.field import (
     MOST_HEAD_DIM,
     MOST_HEADS,
     MOST_INTERMEDIATE,
+    Data,
     boolean,
     integer,
     positive_float,
@@ -23,7 +24,7 @@ from lullm.config.field import (
 )
 from lullm.config.layer.recurrent import StateSpaceConfig
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import FullAttention, LayerKind, RecurrentState
+from lullm.types.layer_kind import FullAttention, RecurrentState
 
 MOST_EXPAND = 1 << 8
 """Largest `expand`; in released models it is 2."""
@@ -31,7 +32,7 @@ _FLOAT_TAG = "__float__"
 """transformers writes infinity as an object with this key."""
 
 
-def step_bounds(data: dict[str, Any], name: str) -> tuple[float, float]:
+def step_bounds(data: Data, name: str) -> tuple[float, float]:
     """The bounds of a token's step size, `[least, most]`. Raises ModelLoadError."""
     stated = data.get(name)
     if stated is None:
@@ -61,7 +62,7 @@ def check_state_space(config: StateSpaceConfig, heads: str, groups: str) -> Stat
     return config
 
 
-def _state_space(data: dict[str, Any]) -> StateSpaceConfig:
+def _state_space(data: Data) -> StateSpaceConfig:
     """The state space of the keys that start with `mamba_`."""
     num_heads = positive_int(data, "mamba_n_heads", most=MOST_HEADS)
     inner_size = positive_int(
@@ -91,11 +92,11 @@ def _state_space(data: dict[str, Any]) -> StateSpaceConfig:
     return check_state_space(config, "mamba_n_heads", "mamba_n_groups")
 
 
-def _by_layer_types(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def _by_layer_types(data: Data) -> Kinds:
     return kinds_by_type(data, {LINEAR: RecurrentState(_state_space(data).state_shapes)}, [LINEAR] * num_layers(data))
 
 
-def _by_indices(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def _by_indices(data: Data) -> Kinds:
     """Bamba: attention in the layers of `attn_layer_indices`."""
     indices = data.get("attn_layer_indices") or []
     if not isinstance(indices, list) or not all(isinstance(index, int) for index in indices):
@@ -112,14 +113,14 @@ def _by_indices(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     return kinds
 
 
-def _side_by_side(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def _side_by_side(data: Data) -> Kinds:
     """Falcon-H1: two entries per layer."""
     if (stated := data.get("layer_types")) is not None and stated != ["hybrid"] * num_layers(data):
         raise ModelLoadError(f"config.json: layer_types {shown(stated)}: in this architecture all layers are hybrid")
     return (FullAttention(), RecurrentState(_state_space(data).state_shapes)) * num_layers(data)
 
 
-def _read_granite(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_granite(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     only_silu(data, "hidden_act")
     shared_size = positive_int(data, "shared_intermediate_size", most=MOST_INTERMEDIATE)
     config = read_granite({**data, "intermediate_size": shared_size}, kinds, head_dim)
@@ -136,19 +137,19 @@ def _read_granite(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: 
     return replace(config, experts=replace(experts, shared_intermediate_size=shared_size))
 
 
-def _read_bamba(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_bamba(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     only_silu(data, "hidden_act")
     return replace(read_partial(data, kinds, head_dim, default=0.5), recurrent=_state_space(data))
 
 
-def _factors(data: dict[str, Any], name: str, count: int) -> tuple[float, ...]:
+def _factors(data: Data, name: str, count: int) -> tuple[float, ...]:
     values = [1.0] * count if data.get(name) is None else data[name]
     if not isinstance(values, list) or len(values) != count:
         raise ModelLoadError(f"config.json: {name} must be {count} numbers, not {shown(values)}")
     return tuple(positive_float({name: value}, name, 1.0) for value in values)
 
 
-def _read_falcon(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_falcon(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     only_silu(data, "hidden_act")
     config = read_dense(data, kinds[::2], head_dim)
     gate: Literal["before norm", "behind norm", "no norm"] = "no norm"

@@ -1,7 +1,6 @@
 """Zamba 2: state spaces (Mamba 2) in every layer, after blocks of attention and an MLP that a few layers share."""
 
 from dataclasses import replace
-from typing import Any
 
 from lullm.config.decoder import DecoderConfig, SharedBlocksConfig
 from lullm.config.family.dense import DENSE_READS, read_dense
@@ -9,13 +8,14 @@ from lullm.config.family.experts.reading import TRAINING
 from lullm.config.family.family import Family
 from lullm.config.family.hybrid.layer_types import MOST_KERNEL
 from lullm.config.family.hybrid.state_space import MOST_EXPAND, check_state_space
-from lullm.config.family.layer_kinds import LINEAR, kinds_by_type
+from lullm.config.family.layer_kinds import LINEAR, Kinds, kinds_by_type
 from lullm.config.field import (
     MOST_HEAD_DIM,
     MOST_HEADS,
     MOST_HIDDEN,
     MOST_INTERMEDIATE,
     MOST_LAYERS,
+    Data,
     boolean,
     positive_float,
     positive_int,
@@ -23,7 +23,7 @@ from lullm.config.field import (
 )
 from lullm.config.layer.recurrent import StateSpaceConfig
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import FullAttention, LayerKind, Nothing, RecurrentState
+from lullm.types.layer_kind import FullAttention, Nothing, RecurrentState
 
 _HYBRID = "hybrid"
 _LAYERS = [LINEAR] * 6 + [_HYBRID] + ([LINEAR] * 5 + [_HYBRID]) * 6 + [LINEAR] * 4 + [_HYBRID] + [LINEAR] * 3
@@ -31,7 +31,7 @@ _LAYERS += [_HYBRID] + [LINEAR] * 2
 """transformers' default."""
 
 
-def _own_heads(data: dict[str, Any]) -> dict[str, Any]:
+def _own_heads(data: Data) -> Data:
     """Heads divide attention's input: hidden states joined with the embeddings."""
     hidden_size = positive_int(data, "hidden_size", most=MOST_HIDDEN)
     head_dim = 2 * hidden_size // positive_int(data, "num_attention_heads", most=MOST_HEADS)
@@ -49,7 +49,7 @@ def _own_heads(data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "head_dim": head_dim, "intermediate_size": stated_size}
 
 
-def _state_space(data: dict[str, Any]) -> StateSpaceConfig:
+def _state_space(data: Data) -> StateSpaceConfig:
     num_heads = positive_int(data, "n_mamba_heads", most=MOST_HEADS)
     inner_size = positive_int(data, "mamba_expand", most=MOST_EXPAND) * positive_int(data, "hidden_size")
     head_dim = inner_size // num_heads
@@ -72,7 +72,7 @@ def _state_space(data: dict[str, Any]) -> StateSpaceConfig:
     return check_state_space(config, "n_mamba_heads", "mamba_ngroups")
 
 
-def _kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
+def _kinds(data: Data) -> Kinds:
     """Two entries per layer: the part before the state space, and the state space."""
     kinds = kinds_by_type(data, {LINEAR: Nothing(), _HYBRID: FullAttention()}, _LAYERS)
     stated = data.get("layer_types") or _LAYERS
@@ -85,7 +85,7 @@ def _kinds(data: dict[str, Any]) -> tuple[LayerKind, ...]:
     return tuple(kind for own in kinds for kind in (own, state))
 
 
-def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     own = {**data, "intermediate_size": positive_int(data, "intermediate_size", most=MOST_INTERMEDIATE)}
     config = read_dense(own, kinds[::2], head_dim)
     if not boolean(data, "use_mem_rope", False):

@@ -1,16 +1,15 @@
 """Families whose scores fall with the distance of keys (ALiBi, https://arxiv.org/abs/2108.12409): BLOOM and MPT."""
 
 from dataclasses import replace
-from typing import Any
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW
-from lullm.config.family.family import Data, Family
-from lullm.config.family.layer_kinds import full_attention
+from lullm.config.family.family import Family
+from lullm.config.family.layer_kinds import Kinds, full_attention
 from lullm.config.family.layer_norm.families import DROPOUTS, whole_heads
-from lullm.config.field import MOST_HEADS, MOST_INTERMEDIATE, optional_object, positive_float, positive_int, shown
+from lullm.config.field import MOST_HEADS, MOST_INTERMEDIATE, Data, optional_object, positive_float, positive_int, shown
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import FullAttention, KVHeads, LayerKind
+from lullm.types.layer_kind import FullAttention, KVHeads
 from lullm.units import round_up
 
 _ADDED, _WHOLE = 2, 16
@@ -33,7 +32,7 @@ def alibi_slopes(num_heads: int) -> tuple[float, ...]:
     return (*of(power), *of(2 * power)[::2][: num_heads - power])
 
 
-def with_places(data: Data) -> tuple[LayerKind, ...]:
+def with_places(data: Data) -> Kinds:
     """Full attention over heads that are wide enough in the cache for positions. Raises ModelLoadError."""
     num_heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
     if positive_int(data, "max_position_embeddings", _TRAINED) > _MOST_POSITIONS:
@@ -48,7 +47,7 @@ def _derive(data: Data) -> Data:
     return {**whole_heads(data), "max_position_embeddings": data.get("max_position_embeddings") or _TRAINED}
 
 
-def _read_bloom(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_bloom(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     size, num_heads = positive_int(data, "hidden_size"), positive_int(data, "num_attention_heads", most=MOST_HEADS)
     if 4 * size > MOST_INTERMEDIATE:
         raise ModelLoadError(f"config.json: hidden_size must be at most {MOST_INTERMEDIATE // 4}")
@@ -71,7 +70,7 @@ _MPT_ATTENTION = {
 """Keys of `attn_config`; its other keys choose a method of computation."""
 
 
-def _read_mpt(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read_mpt(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     stated = optional_object(data, "attn_config") or {}
     wrong = [name for name, value in _MPT_ATTENTION.items() if stated.get(name, value) not in (value, None)]
     if wrong:

@@ -5,10 +5,10 @@ from dataclasses import replace
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, read_dense, ropes_where
 from lullm.config.family.experts.reading import TRAINING, behind_dense, read_experts
-from lullm.config.family.family import Data, Family
-from lullm.config.family.layer_kinds import FULL, SLIDING, full_where_not_named, num_layers, window_but_every
-from lullm.config.family.layer_norm.families import EPS, READS, Kinds
-from lullm.config.field import MOST_INTERMEDIATE, MOST_LAYERS, integer, positive_float, positive_int, shown
+from lullm.config.family.family import Family
+from lullm.config.family.layer_kinds import FULL, SLIDING, Kinds, full_where_not_named, num_layers, window_but_every
+from lullm.config.family.layer_norm.families import EPS, READS
+from lullm.config.field import MOST_INTERMEDIATE, MOST_LAYERS, Data, integer, positive_float, positive_int, shown
 from lullm.config.layer.experts import ExpertsConfig, Scoring
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import SlidingWindow

@@ -1,17 +1,15 @@
 """The `config.json` of Falcon: 7B and similar models share one key head, 40B and later have groups."""
 
 from dataclasses import replace
-from typing import Any
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, activation, read_dense
-from lullm.config.family.family import Data, Family
-from lullm.config.family.layer_kinds import full_attention
+from lullm.config.family.family import Family
+from lullm.config.family.layer_kinds import Kinds, full_attention
 from lullm.config.family.layer_norm.alibi import with_places, with_slopes
 from lullm.config.family.layer_norm.families import DROPOUTS, whole_heads
-from lullm.config.field import MOST_HEADS, MOST_INTERMEDIATE, boolean, positive_int
+from lullm.config.field import MOST_HEADS, MOST_INTERMEDIATE, Data, boolean, positive_int
 from lullm.config.rope import ROPE_KEYS
-from lullm.types.layer_kind import LayerKind
 
 
 def _derive(data: Data) -> Data:
@@ -27,11 +25,11 @@ def _derive(data: Data) -> Data:
     return {**data, "num_key_value_heads": num_kv_heads, "intermediate_size": size}
 
 
-def _layer_kinds(data: Data) -> tuple[LayerKind, ...]:
+def _layer_kinds(data: Data) -> Kinds:
     return with_places(data) if boolean(data, "alibi", False) else full_attention(data)
 
 
-def _read(data: dict[str, Any], kinds: tuple[LayerKind, ...], head_dim: int) -> DecoderConfig:
+def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     has_groups, bias = boolean(data, "new_decoder_architecture", False), boolean(data, "bias", False)
     config = read_dense(data, kinds, head_dim)
     if boolean(data, "alibi", False):  # scores are scaled after the bias is added

@@ -4,7 +4,6 @@ Most have their own name for the norms' eps, and attention and MLP in parallel, 
 """
 
 from dataclasses import replace
-from typing import Any
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import (
@@ -15,15 +14,12 @@ from lullm.config.family.dense import (
     read_partial,
     rotated_share,
 )
-from lullm.config.family.family import Data, Family
+from lullm.config.family.family import Family
 from lullm.config.family.gpt import GPT2_IGNORES
-from lullm.config.family.layer_kinds import window_unless_null
-from lullm.config.field import MOST_HEADS, boolean, positive_int, shown
+from lullm.config.family.layer_kinds import Kinds, window_unless_null
+from lullm.config.field import MOST_HEADS, Data, boolean, positive_int, shown
 from lullm.config.rope import ROPE_KEYS
 from lullm.errors import ModelLoadError
-from lullm.types.layer_kind import LayerKind
-
-Kinds = tuple[LayerKind, ...]
 
 CODEGEN_PARTS = 4
 """Parts of CodeGen's queries, values and keys, one per processor that trained it."""
@@ -105,7 +101,7 @@ EPS = {"layer_norm_eps": "rms_norm_eps"}
 DROPOUTS = frozenset(
     {"residual_dropout", "embedding_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"}
 )
-_PLAIN: dict[str, Any] = {"fixed": NO_WINDOW, "ignores": UNUSED_WINDOW | DROPOUTS}
+_PLAIN: Data = {"fixed": NO_WINDOW, "ignores": UNUSED_WINDOW | DROPOUTS}
 
 GPTJ = Family(
     _read_gptj,

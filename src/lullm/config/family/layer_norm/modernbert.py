@@ -4,12 +4,11 @@ from dataclasses import replace
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import activation, read_dense, ropes_of
-from lullm.config.family.family import Data, Family
-from lullm.config.family.layer_kinds import window_but_every
-from lullm.config.family.layer_norm.families import DROPOUTS, Kinds, whole_heads
-from lullm.config.field import MOST_LAYERS, boolean, positive_int
+from lullm.config.family.family import Family
+from lullm.config.family.layer_kinds import Kinds, window_but_every
+from lullm.config.family.layer_norm.families import DROPOUTS, whole_heads
+from lullm.config.field import MOST_LAYERS, Data, boolean, positive_int
 from lullm.config.rope import read_ropes_by_kind, read_theta
-from lullm.types.layer_kind import LayerKind
 
 
 def _derive(data: Data) -> Data:
@@ -18,7 +17,7 @@ def _derive(data: Data) -> Data:
     return {**whole_heads(data), "sliding_window": window}
 
 
-def _kinds(data: Data) -> tuple[LayerKind, ...]:
+def _kinds(data: Data) -> Kinds:
     return window_but_every(data, positive_int(data, "global_attn_every_n_layers", 3, MOST_LAYERS), is_first=True)
 
 
