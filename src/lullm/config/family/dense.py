@@ -6,7 +6,7 @@ from typing import Any
 
 from lullm.config.decoder import DecoderConfig, QueryStretch
 from lullm.config.family.family import Family
-from lullm.config.family.layer_kinds import Kinds, full_attention, window_if_switched_on, window_unless_null
+from lullm.config.family.layer_kinds import Kinds, window_if_switched_on, window_unless_null
 from lullm.config.field import (
     MOST_HEAD_DIM,
     MOST_INTERMEDIATE,
@@ -36,9 +36,6 @@ ACTIVATIONS: dict[Any, Activation] = {
 
 DENSE_READS = ROPE_KEYS | {"intermediate_size", "rms_norm_eps", "hidden_act"}
 """Keys of every dense family."""
-NO_WINDOW: Data = {"use_sliding_window": False}
-"""Fixed for families without windows. transformers' models have none, whatever the value of `sliding_window`."""
-UNUSED_WINDOW = frozenset({"sliding_window", "max_window_layers"})
 
 
 def activation(data: Data, name: str) -> Activation:
@@ -128,9 +125,6 @@ def rotated_share(data: Data, head_dim: int) -> float:
 LLAMA = Family(
     read_dense,
     reads=DENSE_READS | {"attention_bias", "mlp_bias"},
-    fixed=NO_WINDOW,
-    ignores=UNUSED_WINDOW,
-    layer_kinds=full_attention,
 )
 MISTRAL = Family(
     read_dense,
@@ -138,7 +132,7 @@ MISTRAL = Family(
     reads=DENSE_READS,
     layer_kinds=window_unless_null,
 )
-_SWITCH = frozenset({"use_sliding_window", "sliding_window", "max_window_layers"})
+_SWITCH = {"use_sliding_window", "sliding_window", "max_window_layers"}
 QWEN2 = Family(
     read_dense,
     defaults={"sliding_window": 4096},

@@ -3,7 +3,7 @@
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.family.dense import UNUSED_WINDOW, activation
+from lullm.config.family.dense import activation
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import Kinds
 from lullm.config.field import MOST_HEADS, MOST_INTERMEDIATE, MOST_LAYERS, Data, boolean, positive_int, token_id_list
@@ -75,13 +75,11 @@ _ALIASES = {
     "decoder_layers": "num_hidden_layers",
     "decoder_attention_heads": "num_attention_heads",
 }
-_READS = frozenset(
-    {
+_READS = {
         "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "activation_function",
         "scale_embedding",
-    }
-)  # fmt: skip
-_IGNORES = UNUSED_WINDOW | {
+    }  # fmt: skip
+_IGNORES = {
     # of the encoder, under a common name; of the decoder, d_model and others have them
     "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",
     "encoder_layerdrop", "decoder_layerdrop", "dropout", "activation_dropout", "init_std", "classifier_dropout",

@@ -1,12 +1,16 @@
 """Family: the rules for the `config.json` of one architecture, as data."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.layer_kinds import Kinds, full_attention
 from lullm.config.field import Data
+
+NO_WINDOW: Data = {"use_sliding_window": False}
+"""Fixed for families without windows. transformers' models have none, whatever the value of `sliding_window`."""
+UNUSED_WINDOW = frozenset({"sliding_window", "max_window_layers"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,8 @@ class Family:
         fixed: keys that change the result, with their only implemented value; null means that value, too.
         ignores: keys that change nothing in inference.
         aliases: the architecture's own names of common keys.
-        layer_kinds: data -> the kind of each layer. Raises ModelLoadError.
+        layer_kinds: data -> the kind of each layer. Raises ModelLoadError. Without windows, `fixed` and `ignores` have
+            their keys.
         derive: data -> data with common keys computed from the family's own. Raises ModelLoadError.
         always: fields of the family's part with the same value for every file.
         encodings: values of `quant_method` in `quantization_config` that the family decodes itself.
@@ -30,14 +35,19 @@ class Family:
 
     read: Callable[[Data, Kinds, int], DecoderConfig]
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    reads: frozenset[str] = frozenset()
+    reads: Set[str] = frozenset()
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    ignores: frozenset[str] = frozenset()
+    ignores: Set[str] = frozenset()
     aliases: Mapping[str, str] = field(default_factory=dict)
     layer_kinds: Callable[[Data], Kinds] = full_attention
     derive: Callable[[Data], Data] = dict
     always: Mapping[str, Any] = field(default_factory=dict)
     encodings: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.layer_kinds is full_attention:
+            object.__setattr__(self, "fixed", NO_WINDOW | dict(self.fixed))
+            object.__setattr__(self, "ignores", UNUSED_WINDOW | self.ignores)
 
     def part(self, data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
         """The family's part of a file. Raises ModelLoadError."""

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.family.dense import UNUSED_WINDOW, activation
-from lullm.config.family.family import Family
+from lullm.config.family.dense import activation
+from lullm.config.family.family import UNUSED_WINDOW, Family
 from lullm.config.family.layer_kinds import Kinds, num_layers
 from lullm.config.field import (
     MOST_HEADS,
@@ -141,14 +141,14 @@ GPT2 = Family(
     _read_gpt2,
     aliases=_SHORT_NAMES,
     defaults={"activation_function": "gelu_new", "tie_word_embeddings": True, "layer_norm_epsilon": 1e-5},
-    reads=frozenset({"n_inner"}),
+    reads={"n_inner"},
     fixed={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
     ignores=GPT2_IGNORES,
 )
 OPT = Family(
     _read_opt,
     defaults={"activation_function": "relu", "tie_word_embeddings": True},
-    reads=frozenset({"ffn_dim", "enable_bias", "do_layer_norm_before", "word_embed_proj_dim"}),
+    reads={"ffn_dim", "enable_bias", "do_layer_norm_before", "word_embed_proj_dim"},
     fixed={"layer_norm_elementwise_affine": True, "_remove_final_layer_norm": False},
     ignores=_NOT_READ | {"dropout", "layerdrop", "init_std", "activation_dropout"},
 )
@@ -156,7 +156,7 @@ GPT_BIGCODE = Family(
     _read_bigcode,
     aliases=_SHORT_NAMES,
     defaults={"activation_function": "gelu_pytorch_tanh", "tie_word_embeddings": True, "layer_norm_epsilon": 1e-5},
-    reads=frozenset({"n_inner", "multi_query", "scale_attn_weights"}),
+    reads={"n_inner", "multi_query", "scale_attn_weights"},
     # Softmax is in float32 here in any case; the others have been older codes' own.
     ignores=GPT2_IGNORES
     | {
@@ -169,7 +169,7 @@ GPT_NEO = Family(
     _read_neo,
     aliases={"num_layers": "num_hidden_layers", "num_heads": "num_attention_heads"},
     defaults={"activation_function": "gelu_new", "tie_word_embeddings": True, "layer_norm_epsilon": 1e-5},
-    reads=frozenset({"intermediate_size", "attention_types", "window_size"}),
+    reads={"intermediate_size", "attention_types", "window_size"},
     # `attention_layers` repeats `attention_types`, which is read.
     ignores=(GPT2_IGNORES - {"intermediate_size"})
     | {"attention_layers", "resid_dropout", "embed_dropout", "classifier_dropout"},
@@ -178,6 +178,6 @@ GPT_NEO = Family(
 BIOGPT = Family(
     _read_biogpt,
     defaults={"hidden_act": "gelu", "tie_word_embeddings": True},
-    reads=frozenset({"intermediate_size", "hidden_act", "scale_embedding"}),
+    reads={"intermediate_size", "hidden_act", "scale_embedding"},
     ignores=(_NOT_READ - {"intermediate_size", "hidden_act"}) | {"layer_norm_eps", "layerdrop", "activation_dropout"},
 )

@@ -5,14 +5,14 @@ from functools import partial
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense
+from lullm.config.family.dense import DENSE_READS, read_dense
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import Kinds, window_but_every
 from lullm.config.field import Data, boolean, positive_float, shown
 from lullm.config.rope import RopeConfig, read_theta
 from lullm.errors import ModelLoadError
 
-GRANITE_FACTORS = frozenset({"embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"})
+GRANITE_FACTORS = {"embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"}
 
 
 def read_granite(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
@@ -58,7 +58,7 @@ def _read_hyperclovax(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
 
 
 SWA_DEFAULTS = {"rms_norm_eps": 1e-5, "sliding_window": 128, "tie_word_embeddings": True, "num_key_value_heads": 4}
-SWA_READS = frozenset({"layer_rope_theta"})
+SWA_READS = {"layer_rope_theta"}
 swa_kinds = partial(window_but_every, interval=4, is_first=True)
 
 GRANITE_SWA = Family(
@@ -70,12 +70,8 @@ GRANITE_SWA = Family(
 HYPERCLOVAX = Family(
     _read_hyperclovax,
     reads=DENSE_READS | GRANITE_FACTORS | {"attention_bias", "mlp_bias", "use_post_norm"},
-    fixed=NO_WINDOW,
-    ignores=UNUSED_WINDOW,
 )
 GRANITE = Family(
     read_granite,
     reads=DENSE_READS | GRANITE_FACTORS | {"attention_bias", "mlp_bias"},
-    fixed=NO_WINDOW,
-    ignores=UNUSED_WINDOW,
 )

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense
+from lullm.config.family.dense import DENSE_READS, read_dense
 from lullm.config.family.experts.reading import READS, TRAINING, read_experts
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import Kinds
@@ -50,8 +50,8 @@ def _read_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
 
 
 _BY_LAYER = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "num_shared_expert")
-_FIXED = NO_WINDOW | {"use_qk_norm": True, "use_cla": False, "mlp_bias": False, "use_rotary_pos_emb": True}
-_IGNORES = UNUSED_WINDOW | {
+_FIXED = {"use_qk_norm": True, "use_cla": False, "mlp_bias": False, "use_rotary_pos_emb": True}
+_IGNORES = {
     "eod_token_id", "cla_share_factor", "attention_head_dim", "norm_type", "org_vocab_size", "pad_id",
     # for embeddings and pictures, which these models do not have
     "add_classification_head", "anyres_pooling_size", "class_num", "dense_list", "pool_type",

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from lullm.config.decoder import DecoderConfig, LatentConfig
-from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense, without_stretch
+from lullm.config.family.dense import DENSE_READS, read_dense, without_stretch
 from lullm.config.family.experts.reading import (
     TRAINING,
     behind_dense,
@@ -172,7 +172,7 @@ _READS = _DENSE | {
     "n_routed_experts", "n_shared_experts", "num_experts_per_tok", "moe_intermediate_size", "routed_scaling_factor",
     "n_group", "topk_group",
 }  # fmt: skip
-_IGNORES = TRAINING | UNUSED_WINDOW | {
+_IGNORES = TRAINING | {
     "qk_head_dim", "ep_size", "aux_loss_alpha", "seq_aux", "num_mtp_layers", "num_nextn_predict_layers",
 }  # fmt: skip
 """`qk_head_dim` follows from its parts. Layers behind the last one draft tokens; they are not loaded."""
@@ -185,7 +185,7 @@ DEEPSEEK_V2 = Family(
         "topk_method": "greedy", "n_routed_experts": 64, "moe_intermediate_size": 1407, "first_k_dense_replace": 0,
     },
     reads=_READS | {"topk_method", "first_k_dense_replace"},
-    fixed=NO_WINDOW | {"scoring_func": "softmax", "moe_layer_freq": 1, "norm_topk_prob": False, "mlp_bias": False},
+    fixed={"scoring_func": "softmax", "moe_layer_freq": 1, "norm_topk_prob": False, "mlp_bias": False},
     ignores=_IGNORES,
     derive=as_one_head,
 )  # fmt: skip
@@ -197,7 +197,7 @@ DEEPSEEK_V3 = Family(
         "first_k_dense_replace": 3, "routed_scaling_factor": 2.5,
     },
     reads=_READS | {"norm_topk_prob", "first_k_dense_replace", "rope_interleave"},
-    fixed=NO_WINDOW | _SIGMOID,
+    fixed=_SIGMOID,
     ignores=_IGNORES,
     derive=as_one_head,
 )  # fmt: skip
@@ -221,7 +221,7 @@ GLM4_MOE_LITE = Family(
         "moe_intermediate_size": 1536, "num_experts_per_tok": 4, "routed_scaling_factor": 1.8, "rms_norm_eps": 1e-5,
     },
     reads=_READS | {"norm_topk_prob", "mlp_layer_types", "rope_interleave"},
-    fixed=NO_WINDOW | _SIGMOID | {"first_k_dense_replace": 1},
+    fixed=_SIGMOID | {"first_k_dense_replace": 1},
     ignores=_IGNORES,
     derive=as_one_head,
 )  # fmt: skip
@@ -231,8 +231,7 @@ YOUTU = Family(
         "q_lora_rank": 1536, "qk_nope_head_dim": 128, "v_head_dim": 128, "tie_word_embeddings": True,
     },
     reads=_DENSE | {"rope_interleave"},
-    fixed=NO_WINDOW,
-    ignores=UNUSED_WINDOW | {"qk_head_dim", "embedding_initializer_range"},
+    ignores={"qk_head_dim", "embedding_initializer_range"},
     derive=as_one_head,
 )  # fmt: skip
 MISTRAL4 = Family(
@@ -243,7 +242,6 @@ MISTRAL4 = Family(
         "moe_intermediate_size": 2048, "num_experts_per_tok": 4,
     },
     reads=_READS | {"norm_topk_prob", "first_k_dense_replace", "rope_interleave"},
-    fixed=NO_WINDOW,
     ignores=_IGNORES,
     derive=_mistral4_heads,
 )  # fmt: skip
@@ -254,7 +252,6 @@ MINICPM3 = Family(
         "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256,
     },
     reads=_DENSE | {"mlp_bias"},
-    fixed=NO_WINDOW,
-    ignores=UNUSED_WINDOW | {"qk_head_dim"},
+    ignores={"qk_head_dim"},
     derive=_minicpm3_heads,
 )  # fmt: skip

@@ -7,8 +7,6 @@ from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import (
     DENSE_READS,
     LLAMA,
-    NO_WINDOW,
-    UNUSED_WINDOW,
     keeps_length,
     read_dense,
     read_partial,
@@ -18,7 +16,7 @@ from lullm.config.family.dense import (
     without_stretch,
 )
 from lullm.config.family.experts.reading import TRAINING, behind_dense, read_grouped_experts
-from lullm.config.family.family import Family
+from lullm.config.family.family import NO_WINDOW, Family
 from lullm.config.family.layer_kinds import (
     Kinds,
     full_attention,
@@ -163,7 +161,7 @@ PHI3 = Family(
     defaults={"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},
     reads=DENSE_READS | {"partial_rotary_factor", "sliding_window"},
     fixed={"lm_head_bias": False},
-    ignores=frozenset({"resid_pdrop", "embd_pdrop", "full_attn_mod", "interpolate_factor"}),
+    ignores={"resid_pdrop", "embd_pdrop", "full_attn_mod", "interpolate_factor"},
     layer_kinds=window_unless_null,
 )
 SMOLLM3 = Family(
@@ -178,15 +176,13 @@ SMOLLM3 = Family(
         "use_sliding_window",
         "sliding_window",
     },
-    ignores=frozenset({"max_window_layers"}),
+    ignores={"max_window_layers"},
     layer_kinds=window_without_rope,
 )
 OLMO2 = Family(
     read_dense,
     defaults={"rms_norm_eps": 1e-5},
     reads=DENSE_READS | {"attention_bias"},
-    fixed=NO_WINDOW,
-    ignores=UNUSED_WINDOW,
 )
 OLMO3 = Family(
     _read_olmo3,
@@ -210,37 +206,28 @@ SEED_OSS = Family(
     _read_seed_oss,
     defaults={"head_dim": 128, "attention_bias": True},
     reads=DENSE_READS | {"attention_bias", "attention_out_bias", "mlp_bias"},
-    fixed=NO_WINDOW,
-    ignores=UNUSED_WINDOW | {"residual_dropout"},
+    ignores={"residual_dropout"},
 )
 GLM4 = Family(
     _read_glm4,
     defaults={"rms_norm_eps": 1.5625e-7, "head_dim": 128, "attention_bias": True},
     reads=DENSE_READS | {"attention_bias", "partial_rotary_factor"},
-    fixed=NO_WINDOW,
-    ignores=UNUSED_WINDOW,
     always={"output_bias": False},
 )
 ERNIE4_5 = Family(
     _read_ernie4_5,
     defaults={"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": True, "head_dim": 128},
     reads=DENSE_READS | {"use_bias"},
-    fixed=NO_WINDOW,
-    ignores=UNUSED_WINDOW,
 )
 ARCEE = Family(
     read_dense,
     defaults={"rms_norm_eps": 1e-5, "hidden_act": "relu2"},
     reads=DENSE_READS | {"attention_bias", "mlp_bias"},
-    fixed=NO_WINDOW,
-    ignores=UNUSED_WINDOW,
 )
 HELIUM = Family(
     read_dense,
     defaults={"rms_norm_eps": 1e-8, "rope_theta": 100000.0, "num_key_value_heads": 20, "head_dim": 128},
     reads=DENSE_READS | {"attention_bias", "mlp_bias"},
-    fixed=NO_WINDOW,
-    ignores=UNUSED_WINDOW,
     always={"output_bias": False},
 )
 EXAONE4 = Family(
@@ -279,13 +266,9 @@ APERTUS = Family(
     _read_apertus,
     defaults={"rms_norm_eps": 1e-5, "hidden_act": "xielu", "rope_theta": 12e6},
     reads=DENSE_READS | {"attention_bias"},
-    fixed=NO_WINDOW,
-    ignores=UNUSED_WINDOW,
 )
 NANOCHAT = Family(
     _read_nanochat,
     defaults={"hidden_act": "relu2", "final_logit_softcapping": 15.0},
     reads=DENSE_READS | {"attention_bias"},
-    fixed=NO_WINDOW,
-    ignores=UNUSED_WINDOW,
 )

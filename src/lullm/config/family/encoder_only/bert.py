@@ -111,11 +111,15 @@ def _read_rotating(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     )
 
 
-_READS = frozenset({"intermediate_size", "hidden_act", "layer_norm_eps", "type_vocab_size", "is_decoder"})
-_IGNORES = frozenset({"classifier_dropout", "rms_norm_eps", "sliding_window", "max_window_layers", "directionality"})
-_POOLER = frozenset(
-    {"pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"}
-)
+_READS = {"intermediate_size", "hidden_act", "layer_norm_eps", "type_vocab_size", "is_decoder"}
+_IGNORES = {"classifier_dropout", "rms_norm_eps", "sliding_window", "max_window_layers", "directionality"}
+_POOLER = {
+    "pooler_fc_size",
+    "pooler_num_attention_heads",
+    "pooler_num_fc_layers",
+    "pooler_size_per_head",
+    "pooler_type",
+}
 """Of files of Google's, for a pooler that no code has."""
 _DEFAULTS = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "intermediate_size": 3072, "type_vocab_size": 2}
 

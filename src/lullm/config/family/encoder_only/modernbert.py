@@ -51,12 +51,10 @@ MODERNBERT = Family(
         "norm_eps": 1e-5, "hidden_activation": "gelu", "tie_word_embeddings": True, "intermediate_size": 1152,
         "local_attention": 128, "max_position_embeddings": 8192, "classifier_pooling": "cls",
     },
-    reads=frozenset(
-        {
+    reads={
             "rope_parameters", "attention_bias", "mlp_bias", "global_attn_every_n_layers", "global_rope_theta",
             "local_rope_theta", "classifier_bias", "is_decoder",
-        }
-    ),
+        },
     fixed={"norm_bias": False, "classifier_activation": "gelu"},
     # `sliding_window`: half of `local_attention`, for other code
     ignores=DROPOUTS

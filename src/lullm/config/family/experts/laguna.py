@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig, OutputGate
-from lullm.config.family.dense import NO_WINDOW, read_dense, ropes_of
+from lullm.config.family.dense import read_dense, ropes_of
 from lullm.config.family.experts.reading import TRAINING, layers_by_name, read_experts
-from lullm.config.family.family import Family
+from lullm.config.family.family import NO_WINDOW, Family
 from lullm.config.family.layer_kinds import Kinds, full_where_not_named
 from lullm.config.field import MOST_HEADS, MOST_INTERMEDIATE, Data, positive_float, positive_int, shown
 from lullm.config.rope import read_ropes_by_kind
@@ -67,12 +67,10 @@ LAGUNA = Family(
         "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512,
         "shared_expert_intermediate_size": 512, "gating": True,
     },
-    reads=frozenset(
-        {
+    reads={
             "rms_norm_eps", "hidden_act", "mlp_layer_types", "rope_parameters", "num_attention_heads_per_layer",
             "moe_routed_scaling_factor",
-        }
-    ),
+        },
     fixed=NO_WINDOW
     | {
         "attention_bias": False, "moe_apply_router_weight_on_input": False, "moe_router_logit_softcapping": 0.0,

@@ -87,5 +87,5 @@ def read_grouped_experts(data: Data, layers: tuple[bool, ...]) -> ExpertsConfig:
     )
 
 
-TRAINING = frozenset({"router_aux_loss_coef", "output_router_logits", "router_jitter_noise"})
+TRAINING = {"router_aux_loss_coef", "output_router_logits", "router_jitter_noise"}
 READS = DENSE_READS | {"num_experts_per_tok"}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from lullm.config.decoder import DecoderConfig, OutputGate
-from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, read_dense, read_partial, ropes_where, rotated_share
+from lullm.config.family.dense import read_dense, read_partial, ropes_where, rotated_share
 from lullm.config.family.experts.reading import (
     READS,
     TRAINING,
@@ -96,9 +96,8 @@ GLM4_MOE = Family(
     _read_glm4_moe,
     defaults={"rms_norm_eps": 1e-5},
     reads=_GROUPED | {"partial_rotary_factor", "use_qk_norm"},
-    fixed=NO_WINDOW,
     # Layers after the last draft tokens; they are not loaded.
-    ignores=TRAINING | UNUSED_WINDOW | {"num_mtp_layers", "num_nextn_predict_layers"},
+    ignores=TRAINING | {"num_mtp_layers", "num_nextn_predict_layers"},
     always={"output_bias": False, "has_drafts": True},
 )
 
@@ -107,8 +106,8 @@ SOLAR_OPEN = Family(
     defaults={"rms_norm_eps": 1e-5, "rope_theta": 1e6, "head_dim": 128, "n_routed_experts": 128},
     aliases={"num_local_experts": "n_routed_experts"},
     reads=_GROUPED - {"first_k_dense_replace"} | {"partial_rotary_factor"},
-    fixed=NO_WINDOW | {"use_qk_norm": False, "first_k_dense_replace": 0},
-    ignores=TRAINING | UNUSED_WINDOW | {"intermediate_size", "num_mtp_layers", "num_nextn_predict_layers"},
+    fixed={"use_qk_norm": False, "first_k_dense_replace": 0},
+    ignores=TRAINING | {"intermediate_size", "num_mtp_layers", "num_nextn_predict_layers"},
     always={"output_bias": False, "has_drafts": True},
 )
 DOTS1 = Family(
@@ -128,13 +127,12 @@ MINIMAX_M2 = Family(
         "num_local_experts": 256, "intermediate_size": 1536,
     },
     reads=READS | {"partial_rotary_factor", "rotary_dim"},
-    fixed=NO_WINDOW
-    | {
+    fixed={
         "norm_topk_prob": True, "scoring_func": "sigmoid", "use_routing_bias": True, "use_qk_norm": True,
         "qk_norm_type": "per_layer", "shared_intermediate_size": 0,
     },
     # Layers that draft tokens are not loaded.
-    ignores=TRAINING | UNUSED_WINDOW | {"use_mtp", "num_mtp_modules", "mtp_transformer_layers", "attn_type_list"},
+    ignores=TRAINING | {"use_mtp", "num_mtp_modules", "mtp_transformer_layers", "attn_type_list"},
     always={"has_row_norms": True, "has_drafts": True},
 )  # fmt: skip
 AFMOE = Family(
@@ -164,8 +162,8 @@ HY_V3 = Family(
         "router_scaling_factor": 2.826, "intermediate_size": 13312,
     },
     reads=READS | {"attention_bias", "mlp_bias", "mlp_layer_types"},
-    fixed=NO_WINDOW | {"norm_topk_prob": True},
+    fixed={"norm_topk_prob": True},
     # In which type the shared expert is added; layers that draft tokens are not loaded.
-    ignores=TRAINING | UNUSED_WINDOW | {"enable_moe_fp32_combine", "num_nextn_predict_layers"},
+    ignores=TRAINING | {"enable_moe_fp32_combine", "num_nextn_predict_layers"},
     always={"has_head_norms": True, "has_drafts": True},
 )  # fmt: skip

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, read_dense, ropes_of
+from lullm.config.family.dense import DENSE_READS, read_dense, ropes_of
 from lullm.config.family.experts.reading import READS, TRAINING, layers_by_name, read_experts, sparse_layers
-from lullm.config.family.family import Family
+from lullm.config.family.family import NO_WINDOW, Family
 from lullm.config.family.granite import GRANITE_FACTORS, SWA_READS, read_granite, swa_kinds, with_sinks
 from lullm.config.family.layer_kinds import (
     Kinds,
@@ -115,7 +115,7 @@ MELLUM = Family(
         "num_key_value_heads": 4, "head_dim": 128, "sliding_window": 1024, "intermediate_size": 7168,
         "num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 896, "norm_topk_prob": True,
     },
-    reads=frozenset({"rms_norm_eps", "hidden_act", "attention_bias", "mlp_layer_types", "rope_parameters"}),
+    reads={"rms_norm_eps", "hidden_act", "attention_bias", "mlp_layer_types", "rope_parameters"},
     fixed=NO_WINDOW,
     # Layers that draft tokens are not loaded.
     ignores=TRAINING | {"num_mtp_layers", "num_nextn_predict_layers", "mtp_layer_types", "mtp_mlp_layer_types"}
@@ -126,8 +126,8 @@ OLMOE = Family(
     _read_olmoe,
     defaults=_TO_MANY | {"rms_norm_eps": 1e-5},
     reads=READS | {"num_experts", "norm_topk_prob", "attention_bias"},
-    fixed=NO_WINDOW | {"clip_qkv": None},
-    ignores=TRAINING | UNUSED_WINDOW,
+    fixed={"clip_qkv": None},
+    ignores=TRAINING,
     always={"has_row_norms": True},
 )
 FLEX_OLMO = Family(
@@ -135,8 +135,7 @@ FLEX_OLMO = Family(
     defaults={"num_experts": 7, "num_experts_per_tok": 5, "norm_topk_prob": False, "rope_theta": 500000.0},
     aliases={"num_local_experts": "num_experts"},
     reads=DENSE_READS | {"attention_bias"},
-    fixed=NO_WINDOW,
-    ignores=TRAINING | UNUSED_WINDOW,
+    ignores=TRAINING,
 )
 ERNIE4_5_MOE = Family(
     _read_ernie4_5_moe,
@@ -149,15 +148,15 @@ ERNIE4_5_MOE = Family(
     | {
         "moe_num_shared_experts", "moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval",
     },
-    fixed=NO_WINDOW | {"use_bias": False, "moe_norm_min": 1e-12, "norm_topk_prob": True},
-    ignores=TRAINING | UNUSED_WINDOW,
+    fixed={"use_bias": False, "moe_norm_min": 1e-12, "norm_topk_prob": True},
+    ignores=TRAINING,
 )  # fmt: skip
 GRANITE_MOE = Family(
     _read_granite_moe,
     defaults={"num_local_experts": 8, "num_experts_per_tok": 2},
     reads=READS | GRANITE_FACTORS | {"attention_bias", "shared_intermediate_size"},
-    fixed=NO_WINDOW | {"norm_topk_prob": True},
-    ignores=TRAINING | UNUSED_WINDOW,
+    fixed={"norm_topk_prob": True},
+    ignores=TRAINING,
 )
 GRANITE_MOE_SWA = Family(
     lambda data, kinds, head_dim: with_sinks(_read_granite_moe(data, kinds, head_dim), data),

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, activation, ropes_of
+from lullm.config.family.dense import activation, ropes_of
 from lullm.config.family.encoder_only.bidirectional import OF_LAST, to_both_sides
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import Kinds, window_but_every
@@ -72,9 +72,9 @@ _DEFAULTS = {
 }
 _READS = ROPE_KEYS | {"intermediate_size", "rms_norm_eps", "attention_bias", "final_logit_softcapping"}
 _FIXED = {"use_bidirectional_attention": False}
-_IGNORES = frozenset({"cache_implementation", "hidden_act", "_sliding_window_pattern"})
+_IGNORES = {"cache_implementation", "hidden_act", "_sliding_window_pattern"}
 """transformers reads `hidden_activation`, not `hidden_act`, and the pattern only without a line in front."""
-_REPEATED = frozenset({"sliding_window_size"})
+_REPEATED = {"sliding_window_size"}
 """The released Gemma 2 files have `sliding_window` under two names."""
 
 GEMMA = Family(
@@ -86,9 +86,9 @@ GEMMA = Family(
         "hidden_act": "gelu_pytorch_tanh",
     },
     reads=ROPE_KEYS | {"intermediate_size", "rms_norm_eps", "attention_bias"},
-    fixed=_FIXED | NO_WINDOW,
+    fixed=_FIXED,
     # Files have `hidden_activation` beside `hidden_act`, which counts.
-    ignores=UNUSED_WINDOW | {"hidden_activation", "cache_implementation"},
+    ignores={"hidden_activation", "cache_implementation"},
 )
 GEMMA2 = Family(
     _read_second,

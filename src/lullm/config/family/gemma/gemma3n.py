@@ -106,6 +106,6 @@ GEMMA3N = Family(
         "altup_correct_scale",
     },
     # Scores are not scaled, whatever the files have; clipping is for training.
-    ignores=frozenset({"query_pre_attn_scalar", "altup_coef_clip", "altup_lr_multiplier"}),
+    ignores={"query_pre_attn_scalar", "altup_coef_clip", "altup_lr_multiplier"},
     layer_kinds=_layer_kinds,
 )  # fmt: skip

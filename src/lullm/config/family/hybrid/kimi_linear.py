@@ -70,12 +70,10 @@ KIMI_LINEAR = Family(
         "linear_head_dim": 128, "linear_num_heads": 32, "linear_conv_kernel_dim": 4,
         "max_position_embeddings": 1048576,
     },
-    reads=frozenset(
-        {
+    reads={
             "hidden_act", "attention_bias", "q_lora_rank", "norm_topk_prob", "n_group", "topk_group", "layer_types",
             "mlp_layer_types", "first_k_dense_replace", _OWN,
-        }
-    ),
+        },
     fixed={"moe_router_activation_func": "sigmoid", "mla_use_nope": True, "moe_layer_freq": 1},
     # No head is rotated, so keys of the rotation have no meaning. Layers that draft tokens are not loaded.
     ignores=TRAINING

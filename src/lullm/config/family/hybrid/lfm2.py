@@ -103,12 +103,10 @@ def _read_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
 _DEFAULTS = {"rope_theta": 1e6, "norm_eps": 1e-5, "conv_L_cache": 3, "tie_word_embeddings": True}
 _READS = ROPE_KEYS | {"intermediate_size", "conv_bias"}
 
-_REPEATED = frozenset(
-    {
+_REPEATED = {
         "block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_xavier_init",
         "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "block_use_swiglu", "use_pos_enc",
-    }
-)  # fmt: skip
+    }  # fmt: skip
 """The released files repeat some sizes, and have keys of the initialization; transformers reads none of these."""
 
 LFM2 = Family(
@@ -133,7 +131,7 @@ LFM3 = Family(
         "intermediate_size": 7680, "sliding_window": 256, "use_sandwich_norm": True, "use_attention_gate": True,
     },
     aliases={"tie_embedding": "tie_word_embeddings", "block_ff_dim": "intermediate_size"},
-    reads=frozenset({"rope_parameters", "conv_bias"}),
+    reads={"rope_parameters", "conv_bias"},
     fixed={"attention_bias": False},
     layer_kinds=_lfm3_kinds,
 )  # fmt: skip

@@ -153,13 +153,11 @@ def _read_jamba(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     return replace(config, experts=replace(experts, normalizes=False))
 
 
-_INITIAL = frozenset(
-    {
+_INITIAL = {
         "time_step_min", "time_step_max", "time_step_floor", "time_step_scale", "time_step_init_scheme",
         "rescale_prenorm_residual", "residual_in_fp32", "chunk_size", "use_mambapy", "use_falcon_mambapy",
         "use_associative_scan", "use_mamba_kernels", "num_logits_to_keep",
-    }
-)  # fmt: skip
+    }  # fmt: skip
 """Keys of the initialization, of the method of computation, and of the type of sums between layers."""
 
 _REPEATED = frozenset(
@@ -178,12 +176,10 @@ JAMBA = Family(
         "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2, "max_position_embeddings": 262144,
     },
     aliases={"num_local_experts": "num_experts"},
-    reads=frozenset(
-        {
+    reads={
             "hidden_act", "rms_norm_eps", "mamba_dt_rank", "mamba_conv_bias", "mamba_proj_bias", "attn_layer_period",
             "attn_layer_offset", "expert_layer_period", "expert_layer_offset",
-        }
-    ),
+        },
     ignores=TRAINING
     | _INITIAL
     | {"layers_block_type", "sliding_window", "mamba_inner_layernorms", "calc_logits_for_entire_prompt"},

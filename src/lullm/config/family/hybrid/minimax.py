@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from lullm.config.decoder import DecoderConfig, NormedStream
-from lullm.config.family.dense import NO_WINDOW, read_dense
+from lullm.config.family.dense import read_dense
 from lullm.config.family.experts.reading import READS, TRAINING, read_experts
-from lullm.config.family.family import Family
+from lullm.config.family.family import NO_WINDOW, Family
 from lullm.config.family.layer_kinds import FULL, LINEAR, Kinds, kinds_by_type, num_layers
 from lullm.config.field import MOST_HEAD_DIM, MOST_HEADS, Data, positive_float, positive_int
 from lullm.config.layer.recurrent import StateSpaceConfig

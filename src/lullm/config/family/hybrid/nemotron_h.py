@@ -98,7 +98,7 @@ def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     )
 
 
-_ROPE = frozenset({"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor"})
+_ROPE = {"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor"}
 """No head is rotated."""
 
 NEMOTRON_H = Family(
@@ -127,12 +127,10 @@ NEMOTRON_H = Family(
         "mamba_conv_bias": "use_conv_bias",
         "num_local_experts": "n_routed_experts",
     },
-    reads=frozenset(
-        {
+    reads={
             "hybrid_override_pattern", "layer_norm_epsilon", "use_bias", "mlp_bias", "use_conv_bias", "time_step_min",
             "moe_latent_size", "routed_scaling_factor", "n_group", "topk_group", "norm_topk_prob",
-        }
-    ),  # fmt: skip
+        },  # fmt: skip
     ignores=TRAINING
     | _ROPE
     | {

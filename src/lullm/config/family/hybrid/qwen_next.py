@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from lullm.config.decoder import DecoderConfig, OutputGate
-from lullm.config.family.dense import DENSE_READS, NO_WINDOW, UNUSED_WINDOW, activation
+from lullm.config.family.dense import DENSE_READS, activation
 from lullm.config.family.experts.reading import TRAINING, read_experts, sparse_layers
-from lullm.config.family.family import Family
+from lullm.config.family.family import NO_WINDOW, UNUSED_WINDOW, Family
 from lullm.config.family.hybrid.layer_types import MOST_KERNEL, only_silu
 from lullm.config.family.layer_kinds import FULL, LINEAR, Kinds, kinds_by_type, num_layers
 from lullm.config.field import MOST_HEAD_DIM, MOST_HEADS, MOST_INTERMEDIATE, Data, boolean, positive_float, positive_int
@@ -70,7 +70,7 @@ def _with_experts(data: Data, config: DecoderConfig, layers: tuple[bool, ...]) -
     return replace(config, experts=replace(experts, shared_intermediate_size=shared_size, shared_is_gated=True))
 
 
-MROPE = frozenset({"mrope_section", "mrope_interleaved"})
+MROPE = {"mrope_section", "mrope_interleaved"}
 """The pairs for a picture's height and width: in text these are the position, as for all pairs."""
 
 _DELTA_NET = {
@@ -82,7 +82,7 @@ _DELTA_NET = {
     "linear_num_key_heads": 16,
     "linear_num_value_heads": 32,
 }
-_EXPERTS = frozenset({"num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size"})
+_EXPERTS = {"num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size"}
 _IGNORES = TRAINING | UNUSED_WINDOW | {"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype"}
 
 

@@ -82,7 +82,7 @@ RECURRENT_GEMMA = Family(
     reads=ROPE_KEYS | {"attention_bias", "partial_rotary_factor"},
     fixed={"embeddings_scale_by_sqrt_dim": True},
     # of first values; and an older name beside `block_types`
-    ignores=frozenset({"w_init_variance_scale", "final_w_init_variance_scale", "_block_types"}),
+    ignores={"w_init_variance_scale", "final_w_init_variance_scale", "_block_types"},
     layer_kinds=_kinds,
     derive=_with_length,
 )  # fmt: skip

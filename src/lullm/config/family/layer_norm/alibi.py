@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW
-from lullm.config.family.family import Family
+from lullm.config.family.family import NO_WINDOW, UNUSED_WINDOW, Family
 from lullm.config.family.layer_kinds import Kinds, full_attention
 from lullm.config.family.layer_norm.families import DROPOUTS, whole_heads
 from lullm.config.field import MOST_HEADS, MOST_INTERMEDIATE, Data, optional_object, positive_float, positive_int, shown
@@ -120,7 +119,7 @@ MPT = Family(
         "max_seq_len": "max_position_embeddings",
     },
     defaults={"layer_norm_epsilon": 1e-5, "tie_word_embeddings": True},
-    reads=frozenset({"attn_config"}),
+    reads={"attn_config"},
     fixed=NO_WINDOW | {"expansion_ratio": 4, "no_bias": True, "logit_scale": None},
     ignores=UNUSED_WINDOW
     | DROPOUTS

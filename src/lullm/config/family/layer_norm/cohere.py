@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, read_dense, ropes_where
+from lullm.config.family.dense import read_dense, ropes_where
 from lullm.config.family.experts.reading import TRAINING, behind_dense, read_experts
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import FULL, SLIDING, Kinds, full_where_not_named, num_layers, window_but_every
@@ -87,8 +87,7 @@ COHERE = Family(
     aliases=EPS,
     defaults=_DEFAULTS,
     reads=READS | {"attention_bias"},
-    fixed=NO_WINDOW | {"use_qk_norm": False},
-    ignores=UNUSED_WINDOW,
+    fixed={"use_qk_norm": False},
 )
 COHERE2 = Family(
     _read_second,
@@ -100,12 +99,10 @@ COHERE2 = Family(
         "use_gated_activation": True,
     },
     # Other keys for properties of the released models.
-    ignores=frozenset(
-        {
+    ignores={
             "cache_implementation", "order_of_interleaved_layers", "use_embedding_sharing", "use_parallel_embedding",
             "layer_switch",
-        }
-    ),
+        },
     layer_kinds=_kinds,
 )  # fmt: skip
 COHERE2_MOE = Family(

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.family.dense import NO_WINDOW, UNUSED_WINDOW, activation, read_dense
-from lullm.config.family.family import Family
+from lullm.config.family.dense import activation, read_dense
+from lullm.config.family.family import NO_WINDOW, UNUSED_WINDOW, Family
 from lullm.config.family.layer_kinds import Kinds, full_attention
 from lullm.config.family.layer_norm.alibi import with_places, with_slopes
 from lullm.config.family.layer_norm.families import DROPOUTS, whole_heads

@@ -6,14 +6,7 @@ Most have their own name for the norms' eps, and attention and MLP in parallel, 
 from dataclasses import replace
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.family.dense import (
-    NO_WINDOW,
-    UNUSED_WINDOW,
-    activation,
-    read_dense,
-    read_partial,
-    rotated_share,
-)
+from lullm.config.family.dense import activation, read_dense, read_partial, rotated_share
 from lullm.config.family.family import Family
 from lullm.config.family.gpt import GPT2_IGNORES
 from lullm.config.family.layer_kinds import Kinds, window_unless_null
@@ -98,10 +91,7 @@ def _read_starcoder2(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
 
 READS = ROPE_KEYS | {"intermediate_size", "hidden_act"}
 EPS = {"layer_norm_eps": "rms_norm_eps"}
-DROPOUTS = frozenset(
-    {"residual_dropout", "embedding_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"}
-)
-_PLAIN: Data = {"fixed": NO_WINDOW, "ignores": UNUSED_WINDOW | DROPOUTS}
+DROPOUTS = {"residual_dropout", "embedding_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"}
 
 GPTJ = Family(
     _read_gptj,
@@ -113,7 +103,7 @@ GPTJ = Family(
         "layer_norm_epsilon": "rms_norm_eps",
     },
     defaults={"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "rotary_dim": 64},
-    reads=frozenset({"n_inner"}),
+    reads={"n_inner"},
     fixed={"scale_attn_weights": True, "rotary": True},
     ignores=GPT2_IGNORES - {"reorder_and_upcast_attn"},
 )
@@ -123,8 +113,7 @@ GPT_NEOX = Family(
     aliases=EPS,
     defaults={"layer_norm_eps": 1e-5, "hidden_act": "gelu", "attention_bias": True, "use_parallel_residual": True},
     reads=READS | {"rotary_pct", "rotary_emb_base"},
-    fixed=NO_WINDOW,
-    ignores=UNUSED_WINDOW | DROPOUTS | {"classifier_dropout", "num_key_value_heads"},
+    ignores=DROPOUTS | {"classifier_dropout", "num_key_value_heads"},
     derive=_older_rope,
 )
 NEMOTRON = Family(
@@ -132,28 +121,27 @@ NEMOTRON = Family(
     aliases={"norm_eps": "rms_norm_eps"},
     defaults={"norm_eps": 1e-5, "hidden_act": "relu2"},
     reads=READS | {"attention_bias", "mlp_bias", "partial_rotary_factor"},
-    **_PLAIN,
+    ignores=DROPOUTS,
 )
 JAIS2 = Family(
     read_dense,
     aliases=EPS,
     defaults={"layer_norm_eps": 1e-5, "hidden_act": "relu2", "attention_bias": True, "mlp_bias": True},
     reads=READS | {"attention_bias", "mlp_bias"},
-    **_PLAIN,
+    ignores=DROPOUTS,
 )
 OLMO = Family(
     _read_olmo,
     reads=READS | {"attention_bias"},
-    fixed=NO_WINDOW | {"clip_qkv": None},
-    ignores=UNUSED_WINDOW,
+    fixed={"clip_qkv": None},
 )
 PHI = Family(
     _read_half,
     aliases=EPS,
     defaults={"layer_norm_eps": 1e-5, "hidden_act": "gelu_new"},
     reads=READS | {"partial_rotary_factor"},
-    fixed=NO_WINDOW | {"qk_layernorm": False},
-    ignores=UNUSED_WINDOW | DROPOUTS,
+    fixed={"qk_layernorm": False},
+    ignores=DROPOUTS,
     always={"attention_bias": True, "mlp_bias": True, "has_parallel_mlp": True},
 )
 STABLELM = Family(
@@ -161,8 +149,8 @@ STABLELM = Family(
     aliases=EPS,
     defaults={"layer_norm_eps": 1e-5, "num_key_value_heads": 32},
     reads=READS | {"partial_rotary_factor", "use_qkv_bias", "use_parallel_residual"},
-    fixed=NO_WINDOW | {"qk_layernorm": False},
-    ignores=UNUSED_WINDOW | DROPOUTS | {"rope_pct", "norm_eps"},  # older names beside those that count
+    fixed={"qk_layernorm": False},
+    ignores=DROPOUTS | {"rope_pct", "norm_eps"},  # older names beside those that count
     derive=whole_heads,
     always={"output_bias": False},
 )

@@ -38,12 +38,10 @@ MODERNBERT_DECODER = Family(
         "norm_eps": 1e-5, "hidden_activation": "gelu", "decoder_bias": True, "tie_word_embeddings": True,
         "intermediate_size": 1152, "local_attention": 128,
     },
-    reads=frozenset(
-        {
+    reads={
             "rope_parameters", "attention_bias", "mlp_bias", "global_attn_every_n_layers", "global_rope_theta",
             "local_rope_theta", "sliding_window",
-        }
-    ),
+        },
     fixed={"norm_bias": False, "classifier_bias": False, "classifier_activation": "gelu"},
     # Released files have keys of the encoder, too.
     ignores=DROPOUTS
