@@ -36,9 +36,7 @@ class EngineOptions:
     revision: str | None = option(None, "branch, tag or commit of a hub id", "model")
     tokenizer: str | None = option(None, "folder or hub id of the tokenizer; default: the model's", "model")
     chat_template: str | None = option(
-        None,
-        "the Jinja template of conversations: a file, or the template itself; default: the model's",
-        "replies",
+        None, "the Jinja template of conversations: a file, or the template itself; default: the model's", "replies"
     )
     split_special_tokens: bool | None = option(
         None,
@@ -226,12 +224,7 @@ class EngineOptions:
 
     max_num_seqs: int = option(128, "most sequences in one step", "scheduling", least=1, most=MAX_STEP_TOKENS)
     max_num_batched_tokens: int = option(
-        2048,
-        "most tokens in one step (the chunk size)",
-        "scheduling",
-        least=1,
-        most=MAX_STEP_TOKENS,
-        unit="tokens",
+        2048, "most tokens in one step (the chunk size)", "scheduling", least=1, most=MAX_STEP_TOKENS, unit="tokens"
     )
     enable_chunked_prefill: bool = option(
         True,
@@ -240,10 +233,7 @@ class EngineOptions:
         "scheduling",
     )
     delay_factor: float = option(
-        0.0,
-        "without chunked prefill: let prompts gather for this share of the last prompt step",
-        "scheduling",
-        least=0,
+        0.0, "without chunked prefill: let prompts gather for this share of the last prompt step", "scheduling", least=0
     )
     scheduling_policy: SchedulingPolicy = option(
         "fcfs", "order of waiting requests; 'priority': lower values first, then arrival", "scheduling"

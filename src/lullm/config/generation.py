@@ -65,12 +65,7 @@ class GenerationDefaults:
     `"do_sample": false`, written out, means greedy.
     """
 
-    def __init__(
-        self,
-        stated: dict[str, Any],
-        eos_token_ids: tuple[int, ...] = (),
-        rules: "OutputRules | None" = None,
-    ):
+    def __init__(self, stated: dict[str, Any], eos_token_ids: tuple[int, ...] = (), rules: "OutputRules | None" = None):
         self.params = SamplingParams(**stated)
         self.stated = frozenset(stated)
         self.eos_token_ids = eos_token_ids

@@ -41,14 +41,7 @@ from lullm.config.vision.reading import read_vision
 from lullm.config.vision.vision import VisionConfig
 from lullm.errors import ConfigError, ModelLoadError
 from lullm.log import get_logger
-from lullm.types.layer_kind import (
-    EncoderOnlyAttention,
-    FullAttention,
-    KVHeads,
-    LayerKind,
-    SlidingWindow,
-    attended_kind,
-)
+from lullm.types.layer_kind import EncoderOnlyAttention, FullAttention, KVHeads, LayerKind, SlidingWindow, attended_kind
 from lullm.types.parallel.placement import Axis
 from lullm.types.parallel.stage import PipelineStage
 from lullm.units import round_up

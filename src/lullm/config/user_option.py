@@ -133,11 +133,7 @@ class UserOptions(EngineOptions):
         None, "a request to a sleeping engine wakes it and waits; default: on with a sleep_after", "idle"
     )
     wake_timeout: float = option(
-        300.0,
-        "seconds a request waits for the engine to wake up",
-        "idle",
-        above=0,
-        unit="seconds",
+        300.0, "seconds a request waits for the engine to wake up", "idle", above=0, unit="seconds"
     )
     max_num_wake_waiting: int = option(512, "most requests that may wait for the engine to wake up", "idle", least=1)
 

@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lullm.errors import ModelLoadError, UnsupportedError
-from lullm.executor.expert_balance import (
-    after_swaps,
-    check_movable,
-    even_swaps,
-    load_of,
-    merged_experts,
-    num_moved,
-)
+from lullm.executor.expert_balance import after_swaps, check_movable, even_swaps, load_of, merged_experts, num_moved
 from lullm.executor.feeding import Feeding
 from lullm.executor.merge import agreed, merged_reports, minimum, values
 from lullm.executor.workers import Answer, Workers, WorkerVerb

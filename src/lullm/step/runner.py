@@ -256,11 +256,7 @@ class ModelRunner:
         return StreamOutput(self._forward(self._inputs.placed_decodes(size), calibrates))
 
     def _forward(
-        self,
-        step: StepInput,
-        calibrates: bool,
-        shown: Sequence[ShownRows] = (),
-        query_lens: Sequence[int] = (),
+        self, step: StepInput, calibrates: bool, shown: Sequence[ShownRows] = (), query_lens: Sequence[int] = ()
     ) -> Tensor:
         """The hidden states [T, H]."""
         stream = self._relay.stream(len(step.token_ids))

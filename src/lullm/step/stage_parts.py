@@ -18,12 +18,7 @@ from lullm.units import round_up
 Array = TypeVar("Array", Tensor, np.ndarray)
 
 _ALIGNMENT = 16
-_NUMPY = {
-    torch.int32: np.int32,
-    torch.int64: np.int64,
-    torch.float32: np.float32,
-    torch.float64: np.float64,
-}
+_NUMPY = {torch.int32: np.int32, torch.int64: np.int64, torch.float32: np.float32, torch.float64: np.float64}
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,10 +37,7 @@ class ChatTemplate:
     """
 
     def __init__(
-        self,
-        source: str | Mapping[str, str],
-        special_tokens: Mapping[str, str],
-        bounds: ProcessBounds | None = None,
+        self, source: str | Mapping[str, str], special_tokens: Mapping[str, str], bounds: ProcessBounds | None = None
     ):
         self.sources = {"default": source} if isinstance(source, str) else dict(source)
         self._special_tokens = dict(special_tokens)

@@ -38,10 +38,7 @@ class Tokenizer:
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        special_tokens: dict[str, str] | None = None,
-        chat_template: ChatTemplate | None = None,
+        self, backend: Backend, special_tokens: dict[str, str] | None = None, chat_template: ChatTemplate | None = None
     ):
         """Takes ownership of `backend` and turns its truncation and padding off.
 

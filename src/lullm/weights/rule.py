@@ -283,10 +283,7 @@ def decoder_rules(tied: bool, head_dim: int = 0, rotary_dim: int = 0) -> WeightR
         drops.append(re.compile(r"^lm_head\.weight$"))  # a copy of the embedding
     rules = WeightRules(
         renames=(Rename(re.compile(r"^(?=(embed_tokens|layers|norm)\.)"), "model."), *KV_SCALE_RENAMES),  # without head
-        fusions=(
-            Fusion(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
-            Fusion(("gate_proj", "up_proj"), "gate_up_proj"),
-        ),
+        fusions=(Fusion(("q_proj", "k_proj", "v_proj"), "qkv_proj"), Fusion(("gate_proj", "up_proj"), "gate_up_proj")),
         drops=tuple(drops),
     )
     if rotary_dim == head_dim:

@@ -23,15 +23,9 @@ from lullm.types.arithmetic import Activation
 from lullm.types.layer_kind import has_window
 
 ACTIVATIONS: dict[Any, Activation] = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "relu2": "relu2",
-}
+    "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu", "relu2": "relu2",
+}  # fmt: skip
 """Activations by transformers' names."""
 
 DENSE_READS = ROPE_KEYS | {"intermediate_size", "rms_norm_eps", "hidden_act"}
@@ -122,16 +116,8 @@ def rotated_share(data: Data, head_dim: int) -> float:
     return 1.0 if turned == head_dim else (turned + 1e-6) / head_dim  # of the product the whole part counts
 
 
-LLAMA = Family(
-    read_dense,
-    reads=DENSE_READS | {"attention_bias", "mlp_bias"},
-)
-MISTRAL = Family(
-    read_dense,
-    defaults={"sliding_window": 4096},
-    reads=DENSE_READS,
-    layer_kinds=window_unless_null,
-)
+LLAMA = Family(read_dense, reads=DENSE_READS | {"attention_bias", "mlp_bias"})
+MISTRAL = Family(read_dense, defaults={"sliding_window": 4096}, reads=DENSE_READS, layer_kinds=window_unless_null)
 _SWITCH = {"use_sliding_window", "sliding_window", "max_window_layers"}
 QWEN2 = Family(
     read_dense,

@@ -76,9 +76,9 @@ _ALIASES = {
     "decoder_attention_heads": "num_attention_heads",
 }
 _READS = {
-        "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "activation_function",
-        "scale_embedding",
-    }  # fmt: skip
+    "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "activation_function",
+    "scale_embedding",
+}  # fmt: skip
 _IGNORES = {
     # of the encoder, under a common name; of the decoder, d_model and others have them
     "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",

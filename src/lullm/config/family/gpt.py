@@ -112,17 +112,9 @@ _NOT_READ = UNUSED_WINDOW | {"num_key_value_heads", "head_dim", "hidden_act", "i
 """Common keys that are not read."""
 
 GPT2_IGNORES = _NOT_READ | {
-    "reorder_and_upcast_attn",
-    "resid_pdrop",
-    "embd_pdrop",
-    "attn_pdrop",
-    "n_ctx",
-    "summary_type",
-    "summary_use_proj",
-    "summary_activation",
-    "summary_proj_to_labels",
-    "summary_first_dropout",
-}
+    "reorder_and_upcast_attn", "resid_pdrop", "embd_pdrop", "attn_pdrop", "n_ctx", "summary_type", "summary_use_proj",
+    "summary_activation", "summary_proj_to_labels", "summary_first_dropout",
+}  # fmt: skip
 
 _SHORT_NAMES = {
     "n_embd": "hidden_size",

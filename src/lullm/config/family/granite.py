@@ -68,10 +68,6 @@ GRANITE_SWA = Family(
     layer_kinds=swa_kinds,
 )
 HYPERCLOVAX = Family(
-    _read_hyperclovax,
-    reads=DENSE_READS | GRANITE_FACTORS | {"attention_bias", "mlp_bias", "use_post_norm"},
+    _read_hyperclovax, reads=DENSE_READS | GRANITE_FACTORS | {"attention_bias", "mlp_bias", "use_post_norm"}
 )
-GRANITE = Family(
-    read_granite,
-    reads=DENSE_READS | GRANITE_FACTORS | {"attention_bias", "mlp_bias"},
-)
+GRANITE = Family(read_granite, reads=DENSE_READS | GRANITE_FACTORS | {"attention_bias", "mlp_bias"})

@@ -26,15 +26,7 @@ from lullm.config.family.layer_kinds import (
     window_where_named,
     window_without_rope,
 )
-from lullm.config.field import (
-    MOST_LAYERS,
-    Data,
-    boolean,
-    optional_object,
-    optional_positive_float,
-    positive_int,
-    shown,
-)
+from lullm.config.field import MOST_LAYERS, Data, boolean, optional_object, optional_positive_float, positive_int, shown
 from lullm.config.rope import read_flat_rope, read_ropes_by_kind, read_theta
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import SlidingWindow
@@ -169,21 +161,13 @@ SMOLLM3 = Family(
     defaults={"tie_word_embeddings": True, "rope_theta": 2e6},
     reads=DENSE_READS
     | {
-        "attention_bias",
-        "mlp_bias",
-        "no_rope_layers",
-        "no_rope_layer_interval",
-        "use_sliding_window",
+        "attention_bias", "mlp_bias", "no_rope_layers", "no_rope_layer_interval", "use_sliding_window",
         "sliding_window",
     },
     ignores={"max_window_layers"},
     layer_kinds=window_without_rope,
-)
-OLMO2 = Family(
-    read_dense,
-    defaults={"rms_norm_eps": 1e-5},
-    reads=DENSE_READS | {"attention_bias"},
-)
+)  # fmt: skip
+OLMO2 = Family(read_dense, defaults={"rms_norm_eps": 1e-5}, reads=DENSE_READS | {"attention_bias"})
 OLMO3 = Family(
     _read_olmo3,
     defaults={"rms_norm_eps": 1e-5, "sliding_window": 4096},

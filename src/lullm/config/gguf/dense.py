@@ -246,10 +246,7 @@ DENSE: dict[str, Architecture] = {
     "qwen3vl": Architecture(plain("Qwen3ForCausalLM")),
     "seed_oss": Architecture(
         with_biases(
-            "SeedOssForCausalLM",
-            attention_bias=_QUERY_BIAS,
-            attention_out_bias=_OUTPUT_BIAS,
-            mlp_bias=_MLP_BIAS,
+            "SeedOssForCausalLM", attention_bias=_QUERY_BIAS, attention_out_bias=_OUTPUT_BIAS, mlp_bias=_MLP_BIAS
         )
     ),
     "smollm3": Architecture(with_biases("SmolLM3ForCausalLM", **_LLAMA_BIASES)),

@@ -17,16 +17,8 @@ VLLM_OPTIONS: dict[str, VllmArgument] = {
         trust_remote_code=False,
     ),
     **refused("the tokenizer's files say what it is", tokenizer_mode="auto", skip_tokenizer_init=False),
-    **refused(
-        "one revision holds for the whole folder (`revision`)",
-        code_revision=None,
-        tokenizer_revision=None,
-    ),
-    **refused(
-        "edit config.json, or give `hf_overrides`",
-        hf_config_path=None,
-        config_format="auto",
-    ),
+    **refused("one revision holds for the whole folder (`revision`)", code_revision=None, tokenizer_revision=None),
+    **refused("edit config.json, or give `hf_overrides`", hf_config_path=None, config_format="auto"),
     **refused(
         "the folder's modules.json says how to pool; `PoolingParams` change the rest",
         pooler_config=None,

@@ -39,10 +39,7 @@ _SUFFIXES: dict[str, LabelForm | None] = {
     "ForTokenClassification": "token",
     "Model": None,
 }
-_REWARD_MODELS: dict[str, LabelForm] = {
-    "Qwen2ForRewardModel": "reward",
-    "Qwen2ForProcessRewardModel": "process_reward",
-}
+_REWARD_MODELS: dict[str, LabelForm] = {"Qwen2ForRewardModel": "reward", "Qwen2ForProcessRewardModel": "process_reward"}
 """Of Qwen2.5-Math (https://arxiv.org/abs/2409.12122, https://arxiv.org/abs/2501.07301)."""
 
 

@@ -12,12 +12,7 @@ from lullm.device.choice import SEVERAL_UNTRIED, check_different, take_launched_
 from lullm.errors import LullmError
 from lullm.executor.executor import Executor
 from lullm.executor.external.exchange import exchange
-from lullm.executor.external.launch import (
-    num_local_ranks,
-    open_group_of_all,
-    open_launched_seat,
-    open_seat_of_gpus,
-)
+from lullm.executor.external.launch import num_local_ranks, open_group_of_all, open_launched_seat, open_seat_of_gpus
 from lullm.executor.external.watch import Guard, Watch, unguarded
 from lullm.executor.external.workers import ExternalWorkers
 from lullm.executor.merge import values

@@ -47,9 +47,7 @@ def main(
     beating.start()
     log_over(lifeline.send, spec.log_level)
     link = _RingLink(
-        bell,
-        RingReader(RingMemory(commands_fd), spec.rank, engine_bell),
-        RingWriter(answers, [engine_bell]),
+        bell, RingReader(RingMemory(commands_fd), spec.rank, engine_bell), RingWriter(answers, [engine_bell])
     )
     code = 0 if Service(spec.open, link, spec.rank, spec.gives_results).run() else FAILED
     sys.stdout.flush()

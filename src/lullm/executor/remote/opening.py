@@ -47,11 +47,7 @@ def config_of_ranks(config: ResolvedConfig, num_workers: int) -> ResolvedConfig:
 
 
 def open_ranked_worker(
-    placement: Placement,
-    config: ResolvedConfig,
-    model_config: ModelConfig,
-    folder: Path,
-    rendezvous: Rendezvous,
+    placement: Placement, config: ResolvedConfig, model_config: ModelConfig, folder: Path, rendezvous: Rendezvous
 ) -> Worker:
     """Take the seat among the workers, and load. Blocking. Raises as `Worker` and `open_seat` do."""
     if model_config.foreign is None:

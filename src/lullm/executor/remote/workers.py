@@ -126,11 +126,7 @@ class RemoteWorkers:
         return [_answer(replies[rank]) for rank in sorted(replies)]
 
     def _wait(
-        self,
-        number: int,
-        ranks: Collection[int],
-        deadline: float | None,
-        is_over: Callable[[dict[int, Reply]], bool],
+        self, number: int, ranks: Collection[int], deadline: float | None, is_over: Callable[[dict[int, Reply]], bool]
     ) -> dict[int, Reply] | None:
         """The replies to a command, by rank; None: too late. Keeps replies to other commands for their callers."""
         replies = self._open[number]

@@ -21,7 +21,4 @@ def hyperclovax_style(config: ModelConfig) -> DecoderStyle:
     if family.has_post_norms:  # the factor on their results is in their weights
         behind = Scale(re.compile(r"\.post_(attention|feedforward)_layernorm\.weight$"), family.residual_scale)
         rules = replace(rules, renames=(*rules.renames, *RENAMES), scales=(behind,))
-    return DecoderStyle(
-        rules,
-        make_layer=GemmaLayer if family.has_post_norms else None,
-    )
+    return DecoderStyle(rules, make_layer=GemmaLayer if family.has_post_norms else None)

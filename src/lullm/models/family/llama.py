@@ -26,10 +26,7 @@ def llama_style(config: ModelConfig) -> DecoderStyle:
     if family.has_drafts:
         rules = replace(rules, drops=(*rules.drops, drafts_of(config), DRAFTS))
     return DecoderStyle(
-        rules,
-        head_norms=family.has_head_norms,
-        row_norms=family.has_row_norms,
-        make_mlp=experts_or_mlp,
+        rules, head_norms=family.has_head_norms, row_norms=family.has_row_norms, make_mlp=experts_or_mlp
     )
 
 

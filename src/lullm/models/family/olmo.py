@@ -41,12 +41,7 @@ class OlmoLayer(DecoderLayer):
 
 
 def olmo_style(config: ModelConfig) -> DecoderStyle:
-    return DecoderStyle(
-        rules_of(config),
-        row_norms=True,
-        make_mlp=experts_or_mlp,
-        make_layer=OlmoLayer,
-    )
+    return DecoderStyle(rules_of(config), row_norms=True, make_mlp=experts_or_mlp, make_layer=OlmoLayer)
 
 
 def exaone4_style(config: ModelConfig) -> DecoderStyle:

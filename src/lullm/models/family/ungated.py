@@ -24,11 +24,7 @@ def _xielu_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> XieluMLP:
 
 
 def apertus_style(config: ModelConfig) -> DecoderStyle:
-    return DecoderStyle(
-        rules_of(config, *UNGATED_RENAMES, *APERTUS_RENAMES),
-        head_norms=True,
-        make_mlp=_xielu_mlp,
-    )
+    return DecoderStyle(rules_of(config, *UNGATED_RENAMES, *APERTUS_RENAMES), head_norms=True, make_mlp=_xielu_mlp)
 
 
 def _empty_norm(config: ModelConfig, dtype: torch.dtype) -> RMSNorm:

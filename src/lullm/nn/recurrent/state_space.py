@@ -43,11 +43,7 @@ class StateSpace(nn.Module):
         values, bc = mixed.split((config.inner_size, 2 * config.group_size), dim=-1)
         weights = DecayWeights(self.A_log, self.dt_bias, self.D, config.least_step, config.most_step)
         out = ops.state_space(
-            values.unflatten(-1, (-1, config.head_dim)),
-            bc.unflatten(-1, (-1, config.state_size)),
-            dt,
-            weights,
-            state,
+            values.unflatten(-1, (-1, config.head_dim)), bc.unflatten(-1, (-1, config.state_size)), dt, weights, state
         ).flatten(1)  # [T, I]
         if self.norm is None:
             ops.multiply_(out, z, "silu")

@@ -67,11 +67,7 @@ def _answer(renderer: _Renderer, frame: bytearray) -> dict[str, Any]:
 
 
 def _limit(memory_bytes: int) -> None:
-    for kind, value in (
-        (resource.RLIMIT_AS, memory_bytes),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, 0),
-    ):
+    for kind, value in ((resource.RLIMIT_AS, memory_bytes), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
         with contextlib.suppress(ValueError, OSError):  # macOS has no limit of address space
             resource.setrlimit(kind, (value, value))
     for number in (signal.SIGPROF, signal.SIGALRM):

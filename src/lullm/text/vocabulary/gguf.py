@@ -57,8 +57,7 @@ _EXAONE_MOE = (
     r"\s+(?!\S)|\s+"
 )
 _STARTS_WITH_BOS = dict.fromkeys(
-    ("falcon-h1", "falcon3", "lfm2", "llama-bpe", "llama-v3", "llama3", "pixtral"),
-    Cut((_LLAMA3,), whole_words=True),
+    ("falcon-h1", "falcon3", "lfm2", "llama-bpe", "llama-v3", "llama3", "pixtral"), Cut((_LLAMA3,), whole_words=True)
 ) | {"tekken": Cut((_O200K % {"end": "", "digits": ""},), whole_words=True)}
 _CUTS: dict[str, Cut] = {
     "default": Cut(_DEFAULT),
@@ -178,15 +177,7 @@ def _pieces(file: GGUFFile, tokens: list[str], merges: list[tuple[str, str]], ha
     vocab = {token: number for number, token in enumerate(tokens)}
     unknown = next((token for token, kind in zip(tokens, types, strict=True) if kind == _UNKNOWN), None)
     has_bytes = all(f"<0x{byte:02X}>" in vocab for byte in range(256))
-    backend = Backend(
-        BPE(
-            vocab=vocab,
-            merges=merges,
-            unk_token=unknown,
-            fuse_unk=True,
-            byte_fallback=has_bytes,
-        )
-    )
+    backend = Backend(BPE(vocab=vocab, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=has_bytes))
     replaced = normalizers.Replace(" ", _SPACE)
     backend.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), replaced]) if has_prefix else replaced
     steps: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]

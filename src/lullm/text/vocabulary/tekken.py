@@ -80,10 +80,7 @@ def _backend(words: list[bytes], special: list[str], pattern: Regex, starts_with
     vocab |= {token: number for number, token in enumerate(special)}
     backend = Backend(BPE(vocab=vocab, merges=_merges(words, spelled, set(special)), ignore_merges=True))
     backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(pattern, "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
+        [pre_tokenizers.Split(pattern, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])

@@ -35,10 +35,7 @@ def _read(family: Family, data: Data, kinds: Kinds, head_dim: int) -> DecoderCon
 def or_bidirectional(family: Family) -> Family:
     """The family, whose files may say that there is no mask (`is_causal`: gte-Qwen2)."""
     return replace(
-        family,
-        read=partial(_read, family),
-        layer_kinds=partial(_kinds, family),
-        reads=family.reads | {"is_causal"},
+        family, read=partial(_read, family), layer_kinds=partial(_kinds, family), reads=family.reads | {"is_causal"}
     )
 
 

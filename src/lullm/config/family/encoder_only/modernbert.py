@@ -52,9 +52,9 @@ MODERNBERT = Family(
         "local_attention": 128, "max_position_embeddings": 8192, "classifier_pooling": "cls",
     },
     reads={
-            "rope_parameters", "attention_bias", "mlp_bias", "global_attn_every_n_layers", "global_rope_theta",
-            "local_rope_theta", "classifier_bias", "is_decoder",
-        },
+        "rope_parameters", "attention_bias", "mlp_bias", "global_attn_every_n_layers", "global_rope_theta",
+        "local_rope_theta", "classifier_bias", "is_decoder",
+    },
     fixed={"norm_bias": False, "classifier_activation": "gelu"},
     # `sliding_window`: half of `local_attention`, for other code
     ignores=DROPOUTS

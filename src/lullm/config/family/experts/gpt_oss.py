@@ -13,13 +13,9 @@ from lullm.config.layer.experts import ClampedGate
 from lullm.config.rope import ROPE_KEYS
 
 _OSS_ROPE = {
-    "rope_type": "yarn",
-    "factor": 32.0,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "truncate": False,
+    "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
     "original_max_position_embeddings": 4096,
-}
+}  # fmt: skip
 """transformers' default."""
 
 
@@ -38,15 +34,8 @@ def _read_gpt_oss(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
 GPT_OSS = Family(
     _read_gpt_oss,
     defaults={
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 150000.0,
-        "sliding_window": 128,
-        "head_dim": 64,
-        "num_local_experts": 128,
-        "num_experts_per_tok": 4,
-        "swiglu_alpha": 1.702,
-        "swiglu_limit": 7.0,
-        "attention_bias": True,
+        "rms_norm_eps": 1e-5, "rope_theta": 150000.0, "sliding_window": 128, "head_dim": 64, "num_local_experts": 128,
+        "num_experts_per_tok": 4, "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "attention_bias": True,
     },
     reads=ROPE_KEYS | {"intermediate_size"},
     fixed={"norm_topk_prob": True},
@@ -54,4 +43,4 @@ GPT_OSS = Family(
     ignores=TRAINING | {"hidden_act", "experts_per_token", "initial_context_length"},
     layer_kinds=partial(window_but_every, interval=2),
     encodings=frozenset({"mxfp4"}),
-)
+)  # fmt: skip

@@ -68,9 +68,9 @@ LAGUNA = Family(
         "shared_expert_intermediate_size": 512, "gating": True,
     },
     reads={
-            "rms_norm_eps", "hidden_act", "mlp_layer_types", "rope_parameters", "num_attention_heads_per_layer",
-            "moe_routed_scaling_factor",
-        },
+        "rms_norm_eps", "hidden_act", "mlp_layer_types", "rope_parameters", "num_attention_heads_per_layer",
+        "moe_routed_scaling_factor",
+    },
     fixed=NO_WINDOW
     | {
         "attention_bias": False, "moe_apply_router_weight_on_input": False, "moe_router_logit_softcapping": 0.0,

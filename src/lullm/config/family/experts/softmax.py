@@ -75,14 +75,9 @@ def _read_granite_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
 
 
 _QWEN = READS | {
-    "num_experts",
-    "moe_intermediate_size",
-    "norm_topk_prob",
-    "decoder_sparse_step",
-    "mlp_only_layers",
-    "use_sliding_window",
-    "sliding_window",
-}
+    "num_experts", "moe_intermediate_size", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers",
+    "use_sliding_window", "sliding_window",
+}  # fmt: skip
 _TO_MANY = {"norm_topk_prob": False}
 
 MIXTRAL = Family(

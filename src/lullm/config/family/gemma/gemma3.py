@@ -103,12 +103,7 @@ GEMMA3 = Family(
     _read_third,
     # Files of multimodal models lack the first four.
     defaults=_DEFAULTS
-    | {
-        "vocab_size": 262208,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "max_position_embeddings": 131072,
-    },
+    | {"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131072},
     reads=_READS | {"sliding_window_pattern", "rope_local_base_freq", "use_bidirectional_attention"},
     fixed={"attn_logit_softcapping": None},
     ignores=_IGNORES,

@@ -153,30 +153,14 @@ def _experts(data: Data, num_layers: int) -> ExpertsConfig:
 
 
 _DEFAULTS = {
-    "vocab_size": 262144,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "hidden_activation": "gelu_pytorch_tanh",
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": True,
-    "sliding_window": 512,
-}
+    "vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh",
+    "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "sliding_window": 512,
+}  # fmt: skip
 _READS = (ROPE_KEYS - {"rope_theta", "rope_scaling"}) | {
-    "attention_bias",
-    "final_logit_softcapping",
-    "global_head_dim",
-    "num_global_key_value_heads",
-    "per_layer_config",
-    "attention_k_eq_v",
-    "num_kv_shared_layers",
-    "use_double_wide_mlp",
-    "use_bidirectional_attention",
-}
+    "attention_bias", "final_logit_softcapping", "global_head_dim", "num_global_key_value_heads", "per_layer_config",
+    "attention_k_eq_v", "num_kv_shared_layers", "use_double_wide_mlp", "use_bidirectional_attention",
+}  # fmt: skip
 _EXPERTS = {"enable_moe_block", "num_experts", "top_k_experts", "moe_intermediate_size"}
 
 GEMMA4 = Family(

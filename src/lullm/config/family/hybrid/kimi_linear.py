@@ -71,9 +71,9 @@ KIMI_LINEAR = Family(
         "max_position_embeddings": 1048576,
     },
     reads={
-            "hidden_act", "attention_bias", "q_lora_rank", "norm_topk_prob", "n_group", "topk_group", "layer_types",
-            "mlp_layer_types", "first_k_dense_replace", _OWN,
-        },
+        "hidden_act", "attention_bias", "q_lora_rank", "norm_topk_prob", "n_group", "topk_group", "layer_types",
+        "mlp_layer_types", "first_k_dense_replace", _OWN,
+    },
     fixed={"moe_router_activation_func": "sigmoid", "mla_use_nope": True, "moe_layer_freq": 1},
     # No head is rotated, so keys of the rotation have no meaning. Layers that draft tokens are not loaded.
     ignores=TRAINING

@@ -104,9 +104,9 @@ _DEFAULTS = {"rope_theta": 1e6, "norm_eps": 1e-5, "conv_L_cache": 3, "tie_word_e
 _READS = ROPE_KEYS | {"intermediate_size", "conv_bias"}
 
 _REPEATED = {
-        "block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_xavier_init",
-        "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "block_use_swiglu", "use_pos_enc",
-    }  # fmt: skip
+    "block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_xavier_init",
+    "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "block_use_swiglu", "use_pos_enc",
+}  # fmt: skip
 """The released files repeat some sizes, and have keys of the initialization; transformers reads none of these."""
 
 LFM2 = Family(
@@ -139,15 +139,11 @@ LFM2_MOE = Family(
     _read_moe,
     defaults=_DEFAULTS
     | {
-        "num_key_value_heads": 8,
-        "intermediate_size": 7168,
-        "moe_intermediate_size": 1792,
-        "num_experts": 32,
-        "num_experts_per_tok": 4,
-        "num_dense_layers": 2,
+        "num_key_value_heads": 8, "intermediate_size": 7168, "moe_intermediate_size": 1792, "num_experts": 32,
+        "num_experts_per_tok": 4, "num_dense_layers": 2,
     },
     aliases={"tie_embedding": "tie_word_embeddings"},
     reads=_READS | {"use_expert_bias", "routed_scaling_factor", "norm_topk_prob"},
     ignores=TRAINING,
     layer_kinds=partial(_layer_kinds, has_indices=False),
-)
+)  # fmt: skip

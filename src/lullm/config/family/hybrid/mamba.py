@@ -154,10 +154,10 @@ def _read_jamba(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
 
 
 _INITIAL = {
-        "time_step_min", "time_step_max", "time_step_floor", "time_step_scale", "time_step_init_scheme",
-        "rescale_prenorm_residual", "residual_in_fp32", "chunk_size", "use_mambapy", "use_falcon_mambapy",
-        "use_associative_scan", "use_mamba_kernels", "num_logits_to_keep",
-    }  # fmt: skip
+    "time_step_min", "time_step_max", "time_step_floor", "time_step_scale", "time_step_init_scheme",
+    "rescale_prenorm_residual", "residual_in_fp32", "chunk_size", "use_mambapy", "use_falcon_mambapy",
+    "use_associative_scan", "use_mamba_kernels", "num_logits_to_keep",
+}  # fmt: skip
 """Keys of the initialization, of the method of computation, and of the type of sums between layers."""
 
 _REPEATED = frozenset(
@@ -177,9 +177,9 @@ JAMBA = Family(
     },
     aliases={"num_local_experts": "num_experts"},
     reads={
-            "hidden_act", "rms_norm_eps", "mamba_dt_rank", "mamba_conv_bias", "mamba_proj_bias", "attn_layer_period",
-            "attn_layer_offset", "expert_layer_period", "expert_layer_offset",
-        },
+        "hidden_act", "rms_norm_eps", "mamba_dt_rank", "mamba_conv_bias", "mamba_proj_bias", "attn_layer_period",
+        "attn_layer_offset", "expert_layer_period", "expert_layer_offset",
+    },
     ignores=TRAINING
     | _INITIAL
     | {"layers_block_type", "sliding_window", "mamba_inner_layernorms", "calc_logits_for_entire_prompt"},

@@ -104,33 +104,19 @@ _ROPE = {"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor
 NEMOTRON_H = Family(
     _read,
     defaults={
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "intermediate_size": 21504,
-        "mlp_hidden_act": "relu2",
-        "mamba_hidden_act": "silu",
-        "ssm_state_size": 128,
-        "mamba_num_heads": 128,
-        "mamba_head_dim": 64,
-        "n_groups": 8,
-        "conv_kernel": 4,
-        "n_routed_experts": 8,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 7688,
+        "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 21504, "mlp_hidden_act": "relu2",
+        "mamba_hidden_act": "silu", "ssm_state_size": 128, "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8,
+        "conv_kernel": 4, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 7688,
         "moe_shared_expert_intermediate_size": 7688,
     },
     aliases={
-        "layers_block_type": "layer_types",
-        "mamba_n_groups": "n_groups",
-        "mamba_d_conv": "conv_kernel",
-        "mamba_dt_min": "time_step_min",
-        "mamba_conv_bias": "use_conv_bias",
-        "num_local_experts": "n_routed_experts",
+        "layers_block_type": "layer_types", "mamba_n_groups": "n_groups", "mamba_d_conv": "conv_kernel",
+        "mamba_dt_min": "time_step_min", "mamba_conv_bias": "use_conv_bias", "num_local_experts": "n_routed_experts",
     },
     reads={
-            "hybrid_override_pattern", "layer_norm_epsilon", "use_bias", "mlp_bias", "use_conv_bias", "time_step_min",
-            "moe_latent_size", "routed_scaling_factor", "n_group", "topk_group", "norm_topk_prob",
-        },  # fmt: skip
+        "hybrid_override_pattern", "layer_norm_epsilon", "use_bias", "mlp_bias", "use_conv_bias", "time_step_min",
+        "moe_latent_size", "routed_scaling_factor", "n_group", "topk_group", "norm_topk_prob",
+    },
     ignores=TRAINING
     | _ROPE
     | {

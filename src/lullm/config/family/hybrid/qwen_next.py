@@ -1,6 +1,6 @@
 """Qwen3-Next and Qwen3.5: three of four layers are gated delta nets, the others have attention with an output gate."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace
 
 from lullm.config.decoder import DecoderConfig, OutputGate
@@ -70,26 +70,19 @@ def _with_experts(data: Data, config: DecoderConfig, layers: tuple[bool, ...]) -
     return replace(config, experts=replace(experts, shared_intermediate_size=shared_size, shared_is_gated=True))
 
 
-MROPE = {"mrope_section", "mrope_interleaved"}
+MROPE = frozenset({"mrope_section", "mrope_interleaved"})
 """The pairs for a picture's height and width: in text these are the position, as for all pairs."""
 
 _DELTA_NET = {
-    "head_dim": 256,
-    "hidden_act": "silu",
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-}
+    "head_dim": 256, "hidden_act": "silu", "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+}  # fmt: skip
 _EXPERTS = {"num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size"}
 _IGNORES = TRAINING | UNUSED_WINDOW | {"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype"}
 
 
 def _family(
-    read: Callable[[Data, Kinds, int], DecoderConfig],
-    defaults: Data,
-    reads: frozenset[str] = frozenset(),
+    read: Callable[[Data, Kinds, int], DecoderConfig], defaults: Data, reads: Set[str] = frozenset()
 ) -> Family:
     return Family(
         read,
@@ -104,17 +97,11 @@ def _family(
 QWEN3_NEXT = _family(
     _read_next,
     {
-        "num_key_value_heads": 2,
-        "intermediate_size": 5632,
-        "decoder_sparse_step": 1,
-        "moe_intermediate_size": 512,
-        "shared_expert_intermediate_size": 512,
-        "num_experts_per_tok": 10,
-        "num_experts": 512,
-        "norm_topk_prob": True,
+        "num_key_value_heads": 2, "intermediate_size": 5632, "decoder_sparse_step": 1, "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512, "num_experts_per_tok": 10, "num_experts": 512, "norm_topk_prob": True,
     },
     _EXPERTS | {"mlp_only_layers"},
-)
+)  # fmt: skip
 _DENSE = {"num_key_value_heads": 4, "intermediate_size": 12288}
 _MOE = {
     "num_key_value_heads": 2,

@@ -177,25 +177,16 @@ def _read_falcon(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
 
 
 _STATE_SPACE = {
-    "mamba_n_heads": 128,
-    "mamba_n_groups": 1,
-    "mamba_d_state": 256,
-    "mamba_d_head": "auto",
-    "mamba_d_conv": 4,
+    "mamba_n_heads": 128, "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_head": "auto", "mamba_d_conv": 4,
     "mamba_expand": 2,
-}
+}  # fmt: skip
 _READS = DENSE_READS | {"mamba_conv_bias", "mamba_proj_bias", "time_step_limit", "attention_bias"}
 _IGNORES = TRAINING | {"mamba_chunk_size", "num_logits_to_keep", "z_loss_coefficient"}
 
 GRANITE_HYBRID = Family(
     _read_granite,
     defaults=_STATE_SPACE
-    | {
-        "intermediate_size": 11008,
-        "shared_intermediate_size": 1024,
-        "num_local_experts": 8,
-        "num_experts_per_tok": 2,
-    },
+    | {"intermediate_size": 11008, "shared_intermediate_size": 1024, "num_local_experts": 8, "num_experts_per_tok": 2},
     aliases={"layers_block_type": "layer_types"},
     reads=_READS
     | {
@@ -222,20 +213,10 @@ FALCON_H1 = Family(
     | {"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "intermediate_size": 14336, "mamba_d_ssm": 1024},
     reads=_READS
     | {
-        "mlp_bias",
-        "projectors_bias",
-        "mamba_rms_norm",
-        "mamba_norm_before_gate",
-        "embedding_multiplier",
-        "lm_head_multiplier",
-        "mlp_multipliers",
-        "key_multiplier",
-        "attention_in_multiplier",
-        "attention_out_multiplier",
-        "ssm_multipliers",
-        "ssm_in_multiplier",
-        "ssm_out_multiplier",
+        "mlp_bias", "projectors_bias", "mamba_rms_norm", "mamba_norm_before_gate", "embedding_multiplier",
+        "lm_head_multiplier", "mlp_multipliers", "key_multiplier", "attention_in_multiplier",
+        "attention_out_multiplier", "ssm_multipliers", "ssm_in_multiplier", "ssm_out_multiplier",
     },
     ignores=_IGNORES | {"mamba_use_mlp", "mlp_expansion_factor"},
     layer_kinds=_side_by_side,
-)
+)  # fmt: skip

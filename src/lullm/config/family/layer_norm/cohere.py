@@ -82,13 +82,7 @@ def _experts(data: Data, layers: tuple[bool, ...]) -> ExpertsConfig:
 _DEFAULTS = {"layer_norm_eps": 1e-5, "rope_theta": 500000.0, "logit_scale": 0.0625, "tie_word_embeddings": True}
 _NEWER = {"rope_theta": 10000.0, "sliding_window": 4096}
 
-COHERE = Family(
-    _read,
-    aliases=EPS,
-    defaults=_DEFAULTS,
-    reads=READS | {"attention_bias"},
-    fixed={"use_qk_norm": False},
-)
+COHERE = Family(_read, aliases=EPS, defaults=_DEFAULTS, reads=READS | {"attention_bias"}, fixed={"use_qk_norm": False})
 COHERE2 = Family(
     _read_second,
     aliases=EPS,
@@ -100,9 +94,9 @@ COHERE2 = Family(
     },
     # Other keys for properties of the released models.
     ignores={
-            "cache_implementation", "order_of_interleaved_layers", "use_embedding_sharing", "use_parallel_embedding",
-            "layer_switch",
-        },
+        "cache_implementation", "order_of_interleaved_layers", "use_embedding_sharing", "use_parallel_embedding",
+        "layer_switch",
+    },
     layer_kinds=_kinds,
 )  # fmt: skip
 COHERE2_MOE = Family(

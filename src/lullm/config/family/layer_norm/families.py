@@ -130,11 +130,7 @@ JAIS2 = Family(
     reads=READS | {"attention_bias", "mlp_bias"},
     ignores=DROPOUTS,
 )
-OLMO = Family(
-    _read_olmo,
-    reads=READS | {"attention_bias"},
-    fixed={"clip_qkv": None},
-)
+OLMO = Family(_read_olmo, reads=READS | {"attention_bias"}, fixed={"clip_qkv": None})
 PHI = Family(
     _read_half,
     aliases=EPS,

@@ -39,9 +39,9 @@ MODERNBERT_DECODER = Family(
         "intermediate_size": 1152, "local_attention": 128,
     },
     reads={
-            "rope_parameters", "attention_bias", "mlp_bias", "global_attn_every_n_layers", "global_rope_theta",
-            "local_rope_theta", "sliding_window",
-        },
+        "rope_parameters", "attention_bias", "mlp_bias", "global_attn_every_n_layers", "global_rope_theta",
+        "local_rope_theta", "sliding_window",
+    },
     fixed={"norm_bias": False, "classifier_bias": False, "classifier_activation": "gelu"},
     # Released files have keys of the encoder, too.
     ignores=DROPOUTS

@@ -195,9 +195,6 @@ def encoded_rules(config: ModelConfig, *first: tuple[str, str]) -> WeightRules:
             (r"(?<=^model\.layers)(\.\d+\.(?:self|encoder)_attn\.)out_proj\.", r"\1o_proj."),
             (r"(?<=^model\.layers)(\.\d+\.)(?=fc[12]\.)", r"\1mlp."),
         ),
-        fusions=(
-            Fusion(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
-            Fusion(("k_proj", "v_proj"), "kv_proj"),
-        ),
+        fusions=(Fusion(("q_proj", "k_proj", "v_proj"), "qkv_proj"), Fusion(("k_proj", "v_proj"), "kv_proj")),
         drops=tuple(re.compile(pattern) for pattern in tied),
     )

@@ -82,10 +82,7 @@ def encoder_rules(config: ModelConfig, *names: tuple[str, str]) -> WeightRules:
         orders = (HeadOrder(re.compile(r"\.embed_positions\."), rows),)
     return WeightRules(
         renames=renames(*_EMBEDDINGS, *names, *_HEAD),
-        fusions=(
-            Fusion(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
-            Fusion(("gate_proj", "up_proj"), "gate_up_proj"),
-        ),
+        fusions=(Fusion(("q_proj", "k_proj", "v_proj"), "qkv_proj"), Fusion(("gate_proj", "up_proj"), "gate_up_proj")),
         drops=tuple(re.compile(pattern) for pattern in unused),
         head_orders=orders,
     )

@@ -30,9 +30,5 @@ def modernbert_style(config: ModelConfig) -> DecoderStyle:
         drops=(*rules.drops, *map(re.compile, unused)),
     )
     return DecoderStyle(
-        rules,
-        norms_embedding=True,
-        make_norm=norm,
-        make_layer=ModernBertLayer,
-        make_model=EncoderModel,
+        rules, norms_embedding=True, make_norm=norm, make_layer=ModernBertLayer, make_model=EncoderModel
     )

@@ -23,11 +23,7 @@ def latent_attention(spec: LayerSpec) -> dict[str, nn.Module]:
 
 
 def deepseek_style(config: ModelConfig) -> DecoderStyle:
-    return DecoderStyle(
-        _rules(config),
-        make_mlp=experts_or_mlp,
-        make_mixers=latent_attention,
-    )
+    return DecoderStyle(_rules(config), make_mlp=experts_or_mlp, make_mixers=latent_attention)
 
 
 class NormBehindExperts(DecoderLayer):
@@ -75,10 +71,7 @@ def _rules(config: ModelConfig) -> WeightRules:
             HeadOrder(re.compile(r"\.self_attn\.kv_a_proj_with_mqa\."), _evens_first(sizes.rank, sizes.rope_size)),
         )
     return replace(
-        rules,
-        renames=(*rules.renames, *GLM_RENAMES),
-        drops=(*rules.drops, drafts_of(config)),
-        head_orders=orders,
+        rules, renames=(*rules.renames, *GLM_RENAMES), drops=(*rules.drops, drafts_of(config)), head_orders=orders
     )
 
 

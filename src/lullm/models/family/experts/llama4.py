@@ -14,10 +14,7 @@ from lullm.models.family.experts.routed import COLUMN_STACKS, experts_or_mlp
 from lullm.models.family.glm import with_neighbours
 from lullm.weights.rule import renames
 
-LLAMA4_RENAMES = renames(
-    (r"\.feed_forward\.router\.", ".mlp.gate."),
-    (r"\.feed_forward\.", ".mlp."),
-)
+LLAMA4_RENAMES = renames((r"\.feed_forward\.router\.", ".mlp.gate."), (r"\.feed_forward\.", ".mlp."))
 
 
 def _attention(spec: LayerSpec) -> dict[str, nn.Module]:

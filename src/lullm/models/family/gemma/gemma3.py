@@ -70,7 +70,5 @@ def gemma3_style(config: ModelConfig) -> DecoderStyle:
 
 def _style(config: ModelConfig, head_norms: bool) -> DecoderStyle:
     return DecoderStyle(
-        rules=replace(rules_of(config), offsets=(PLUS_ONE,)),
-        head_norms=head_norms,
-        make_layer=GemmaLayer,
+        rules=replace(rules_of(config), offsets=(PLUS_ONE,)), head_norms=head_norms, make_layer=GemmaLayer
     )

@@ -23,10 +23,7 @@ logger = get_logger(__name__)
 
 PLUS_ONE = Offset(re.compile(r"(?<!linear_attn\.)norm\.weight$"), 1.0)
 DRAFTS = re.compile(r"^mtp\.")
-DELTA_NET = (
-    Fusion(("in_proj_qkv", "in_proj_z"), "in_proj_qkvz"),
-    Fusion(("in_proj_b", "in_proj_a"), "in_proj_ba"),
-)
+DELTA_NET = (Fusion(("in_proj_qkv", "in_proj_z"), "in_proj_qkvz"), Fusion(("in_proj_b", "in_proj_a"), "in_proj_ba"))
 STACKS = (
     Stack("experts", "gate_up_proj", ("gate_proj.weight", "up_proj.weight"), takes_turns=False, or_apart=True),
     Stack("experts", "down_proj", ("down_proj.weight",), or_apart=True),
@@ -34,10 +31,7 @@ STACKS = (
 
 
 def delta_net_or_attention(
-    spec: LayerSpec,
-    *,
-    eps: float | None = None,
-    is_apart: bool = False,
+    spec: LayerSpec, *, eps: float | None = None, is_apart: bool = False
 ) -> dict[str, nn.Module]:
     """Attention, or a gated delta net in its place; `eps`: of its norm, if it differs from the others'."""
     if not spec.is_recurrent:
@@ -70,12 +64,7 @@ def qwen3_5_style(config: ModelConfig) -> DecoderStyle:
 
 def _style(rules: WeightRules) -> DecoderStyle:
     logger.info("layers that draft tokens (mtp) are not loaded, if the checkpoint has any")
-    return DecoderStyle(
-        rules,
-        head_norms=True,
-        make_mlp=experts_or_mlp,
-        make_mixers=delta_net_or_attention,
-    )
+    return DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp, make_mixers=delta_net_or_attention)
 
 
 def _rules(config: ModelConfig) -> WeightRules:

@@ -41,7 +41,4 @@ def recurrent_gemma_style(config: ModelConfig) -> DecoderStyle:
         fusions=(*rules.fusions, Fusion(("linear_y", "linear_x"), "in_proj")),
         offsets=(PLUS_ONE,),
     )
-    return DecoderStyle(
-        rules,
-        make_mixers=_mixers,
-    )
+    return DecoderStyle(rules, make_mixers=_mixers)

@@ -200,9 +200,5 @@ def _rules(config: ModelConfig) -> WeightRules:
 
 def zamba2_style(config: ModelConfig) -> DecoderStyle:
     return DecoderStyle(
-        _rules(config),
-        make_mixers=_mixers,
-        make_mlp=no_mlp,
-        make_layer=Zamba2Layer,
-        make_decoder=Zamba2Decoder,
+        _rules(config), make_mixers=_mixers, make_mlp=no_mlp, make_layer=Zamba2Layer, make_decoder=Zamba2Decoder
     )

@@ -31,10 +31,7 @@ MPT_RENAMES = renames(
 def bloom_style(config: ModelConfig) -> DecoderStyle:
     rules = rules_of(config)
     rules = replace(
-        rules,
-        renames=(*EMBED_NORM, *RENAMES, *rules.renames),
-        fusions=(),
-        head_orders=(of_each_group(config),),
+        rules, renames=(*EMBED_NORM, *RENAMES, *rules.renames), fusions=(), head_orders=(of_each_group(config),)
     )
     return DecoderStyle(rules, make_norm=layer_norm, make_mlp=plain_mlp, norms_embedding=True)
 

@@ -40,10 +40,7 @@ GPTJ_RENAMES = renames(
     (r"\.mlp\.fc_in\.", ".mlp.fc1."),
     (r"\.mlp\.fc_out\.", ".mlp.fc2."),
 )
-PHI_RENAMES = renames(
-    (r"^model\.final_layernorm\.", "model.norm."),
-    (r"\.self_attn\.dense\.", ".self_attn.o_proj."),
-)
+PHI_RENAMES = renames((r"^model\.final_layernorm\.", "model.norm."), (r"\.self_attn\.dense\.", ".self_attn.o_proj."))
 SAVED_MASKS = re.compile(r"\.(attention|attn)\.(masked_)?bias$|\.rotary_emb\.inv_freq$")
 """Of older checkpoints."""
 

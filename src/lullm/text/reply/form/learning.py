@@ -12,15 +12,7 @@ from lullm.errors import InvalidRequestError, ModelLoadError
 from lullm.text.chat_template import ChatTemplate
 from lullm.text.reply.form_reader import FormReader
 from lullm.text.reply.whole import joined
-from lullm.types.reply.form import (
-    CallForm,
-    KeywordValues,
-    NamedBody,
-    ObjectBody,
-    ReplyForm,
-    TaggedValues,
-    ThinkingForm,
-)
+from lullm.types.reply.form import CallForm, KeywordValues, NamedBody, ObjectBody, ReplyForm, TaggedValues, ThinkingForm
 from lullm.types.reply.rules import ReplyRules, ThinkingTokens, Tool
 
 _ASK = [{"role": "user", "content": "Umbra?"}]
