@@ -111,6 +111,24 @@ QWEN3 = {
     },
     "vision_end_token_id": 31993, "vision_start_token_id": 31992,
 }  # fmt: skip
+QWEN3_5 = QWEN3 | {
+    "architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5",
+    "text_config": {
+        "attention_bias": False, "attention_dropout": 0.0, "attn_output_gate": True, "dtype": "bfloat16",
+        "eos_token_id": 2, "full_attention_interval": 2, "head_dim": 16, "hidden_act": "silu", "hidden_size": 64,
+        "initializer_range": 0.02, "intermediate_size": 96, "layer_types": ["linear_attention", "full_attention"],
+        "linear_conv_kernel_dim": 4, "linear_key_head_dim": 16, "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "linear_value_head_dim": 16, "mamba_ssm_dtype": "float32",
+        "max_position_embeddings": 4096, "model_type": "qwen3_5_text", "mtp_num_hidden_layers": 1,
+        "mtp_use_dedicated_embeddings": False, "num_attention_heads": 4, "num_hidden_layers": 2,
+        "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "use_cache": True, "vocab_size": 32064,
+        "rope_parameters": {
+            "mrope_interleaved": True, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5, "rope_theta": 1e7,
+            "rope_type": "default",
+        },
+    },
+    "vision_config": QWEN3["vision_config"] | {"deepstack_visual_indexes": [], "model_type": "qwen3_5"},
+}  # fmt: skip
 QWEN3_PICTURES = {
     "image_mean": [0.5, 0.5, 0.5], "image_processor_type": "Qwen2VLImageProcessorFast", "image_std": [0.5, 0.5, 0.5],
     "merge_size": 2, "patch_size": 16, "processor_class": "Qwen3VLProcessor",
@@ -273,6 +291,13 @@ def test_qwen3(tmp_path, caplog):
     assert (vision.tower.positions, vision.tower.num_sides, vision.tower.image_size) == ("interpolated", 48, 768)
     assert vision.tower.deep_layers == (5, 11, 17) and vision.tower.has_patch_bias and vision.picture.edge == 32
     assert vision.axes == (0, 1, 2, 0, 1, 2, 0, 0)
+    assert "ignored" not in caplog.text
+
+
+def test_qwen3_5(tmp_path, caplog):
+    vision = read(tmp_path, QWEN3_5, QWEN3_PICTURES).vision
+    assert (vision.tower.positions, vision.tower.image_size, vision.tower.deep_layers) == ("interpolated", 768, ())
+    assert vision.axes == (0, 1, 2, 0) and vision.image_token_id == 31990 and vision.picture.edge == 32
     assert "ignored" not in caplog.text
 
 
@@ -455,7 +480,7 @@ def test_older_and_newer_files(tmp_path):
         (tower(QWEN, rope_parameters={"rope_type": "linear"}), QWEN_PICTURES, "rope_type 'linear'"),
         (tower(QWEN, rope_parameters={"factor": 2}), QWEN_PICTURES, "rope_parameters hold factor"),
         (tower(QWEN, model_type="qwen3_vl_vision"), QWEN_PICTURES, "qwen3_vl_vision"),
-        (QWEN | {"rope_scaling": {"type": "mrope"}}, QWEN_PICTURES, "for 64 pairs, and a head has 8"),
+        (QWEN | {"rope_scaling": {"type": "mrope"}}, QWEN_PICTURES, "for 64 pairs, and 8 pairs of a head turn"),
         (QWEN | {"rope_scaling": {"mrope_section": [2, 6.0]}}, QWEN_PICTURES, "mrope_section [2, 6.0]"),
         (
             QWEN | {"rope_scaling": {"mrope_section": [2, 3, 3], "mrope_interleaved": True}},
@@ -472,7 +497,9 @@ def test_older_and_newer_files(tmp_path):
         (tower(QWEN3, deepstack_visual_indexes=[11, 5]), QWEN3_PICTURES, "deepstack_visual_indexes (11, 5)"),
         (rope(mrope_interleaved=False), QWEN3_PICTURES, "mrope_interleaved False"),
         (rope(mrope_section=[4, 4]), QWEN3_PICTURES, "mrope_section [4, 4]"),
-        (rope(mrope_section=None), QWEN3_PICTURES, "for 64 pairs, and a head has 8"),
+        (tower(QWEN3_5, deepstack_visual_indexes=[8]), QWEN3_PICTURES, "deepstack_visual_indexes [8]"),
+        (QWEN3_5 | {"architectures": ["Qwen3_5MoeForConditionalGeneration"]}, QWEN3_PICTURES, "tower is 'qwen3_5'"),
+        (rope(mrope_section=None), QWEN3_PICTURES, "for 64 pairs, and 8 pairs of a head turn"),
     ],
 )
 def test_a_reason_for_the_text_model_alone(tmp_path, caplog, config, pictures, reason):

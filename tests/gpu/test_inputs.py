@@ -47,7 +47,10 @@ def both(folder: Any, ask: Callable[[LLM], Any], **options: Any) -> tuple[Any, A
     return expected, found
 
 
-PICTURES = ("qwen2", "qwen2.5", "qwen3", "gemma3", "internvl", "idefics3", "pixtral", "mistral3", "next", "onevision")
+PICTURES = (
+    "qwen2", "qwen2.5", "qwen3", "qwen3.5", "gemma3", "internvl", "idefics3", "pixtral", "mistral3", "next",
+    "onevision",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", PICTURES)
@@ -60,6 +63,7 @@ def test_pictures(tmp_path, kind, options):
         "qwen2": lambda: checkpoint.write_qwen_vl(tmp_path, "Qwen2VL"),
         "qwen2.5": lambda: checkpoint.write_qwen_vl(tmp_path, "Qwen2_5_VL"),
         "qwen3": lambda: checkpoint.write_qwen_vl(tmp_path, "Qwen3VL"),
+        "qwen3.5": lambda: checkpoint.write_qwen_vl(tmp_path, "Qwen3_5"),
         "gemma3": lambda: checkpoint.write_gemma3(tmp_path),
         "internvl": lambda: checkpoint.write_internvl(tmp_path),
         "idefics3": lambda: checkpoint.write_idefics3(tmp_path),

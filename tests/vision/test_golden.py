@@ -106,6 +106,10 @@ CASES = {
         mrope_section=[3, 3, 2],
     ),
     "qwen3, experts": lambda folder: write_qwen_vl(folder, "Qwen3VLMoe"),
+    "qwen3.5": lambda folder: write_qwen_vl(folder, "Qwen3_5"),
+    "qwen3.5, experts, whole heads turn": lambda folder: write_qwen_vl(
+        folder, "Qwen3_5Moe", {"hidden_act": "silu"}, mrope_section=[3, 3, 2], partial_rotary_factor=1.0
+    ),
     "gemma3": lambda folder: write_gemma3(folder),
     "gemma3, another tower": lambda folder: write_gemma3(
         folder, settings={"do_pan_and_scan": True}, hidden_act="gelu", patch_size=8, layer_norm_eps=1e-3

@@ -254,7 +254,8 @@ class ModelConfig:
             ) from None
         data = overridden(with_mlx_method(with_own_file(data, folder)), overrides)
         config = cls.from_dict(data)
-        vision, no_vision = read_vision(data, folder, config.architecture, config.vocab_size, config.head_dim)
+        rotary_dim = config.family.rotary_dim(config.head_dim)
+        vision, no_vision = read_vision(data, folder, config.architecture, config.vocab_size, rotary_dim)
         if vision is not None and config.family.encoder_only is not None:
             raise ModelLoadError(
                 "config.json: a model that reads pictures, and whose text model has no causal mask, is not supported; "

@@ -52,6 +52,7 @@ class Rotary(nn.Module):
             _fill(table[first : first + _SLAB], first, inv_freq, scale)
         self.register_buffer("cos_sin_cache", table, persistent=False)
         axes = () if config.vision is None else config.vision.axes
+        axes = axes + (0,) * (config.head_dim // 2 - len(axes)) if axes else ()  # pairs that do not turn
         of_elements = torch.tensor(axes * 2, device="cpu") if axes else None  # cosines, then sines
         self.register_buffer("axes", of_elements, persistent=False)
 

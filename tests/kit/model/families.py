@@ -1172,7 +1172,7 @@ CASES = {
         },
         DELTA | {"full_attention_interval": 2, "head_dim": 8},
         DELTA | TIED | {"linear_key_head_dim": 12, "linear_value_head_dim": 16},
-        "gated delta nets in three of four layers, attention with an output gate; without the tower",
+        "gated delta nets in three of four layers, attention with an output gate",
     ),
     "Qwen3_5Moe": Cases(
         "Qwen3.5, experts (text)",

@@ -46,13 +46,26 @@ PIXTRAL = {
     "model_type": "pixtral", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
     "num_attention_heads": 2, "image_size": 48, "patch_size": 4,
 }  # fmt: skip
-QWENS = {"Qwen2VL": QWEN2_VL, "Qwen2_5_VL": QWEN2_5_VL, "Qwen3VL": QWEN3_VL, "Qwen3VLMoe": QWEN3_VL}
+QWEN3_5 = {key: value for key, value in QWEN3_VL.items() if key != "deepstack_visual_indexes"}
+QWENS = {
+    "Qwen2VL": QWEN2_VL, "Qwen2_5_VL": QWEN2_5_VL, "Qwen3VL": QWEN3_VL, "Qwen3VLMoe": QWEN3_VL, "Qwen3_5": QWEN3_5,
+    "Qwen3_5Moe": QWEN3_5,
+}  # fmt: skip
+QWEN3_5_TEXT = {
+    "model_type": "qwen3_5_text", "full_attention_interval": 2, "num_hidden_layers": 4, "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+}  # fmt: skip
 QWEN_TEXTS = {
     "Qwen2VL": {"model_type": "qwen2_vl_text"},
     "Qwen2_5_VL": {"model_type": "qwen2_5_vl_text"},
     "Qwen3VL": {"model_type": "qwen3_vl_text"},
     "Qwen3VLMoe": {
         "model_type": "qwen3_vl_moe_text", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+    },
+    "Qwen3_5": QWEN3_5_TEXT,
+    "Qwen3_5Moe": QWEN3_5_TEXT | {
+        "model_type": "qwen3_5_moe_text", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 40,
     },
 }  # fmt: skip
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>", "<fake_token_around_image>", "<end_of_utterance>"]
@@ -239,7 +252,8 @@ def write_internvl(
 def write_qwen_vl(
     folder: Path, name: str = "Qwen2_5_VL", tower: dict[str, Any] | None = None, settings: Any = None, **rope: Any
 ) -> Checkpoint:
-    """Qwen-VL's kind: a token for 8 x 8 pixels (2 x 2 patches), 4 to 40 for a picture.
+    """Qwen-VL's kind: a token for 8 x 8 pixels (2 x 2 patches), 4 to 40 for a picture. Half of a head of Qwen3.5's
+    turns.
 
     Args:
         name: of `QWENS`. tower: keys beside those there. settings: of the image processor. rope: the text's parameters.
@@ -248,7 +262,8 @@ def write_qwen_vl(
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     classes = (getattr(transformers, f"{name}{last}") for last in ("Config", "ForConditionalGeneration"))
-    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3], **rope}
+    part = {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5} if name.startswith("Qwen3_5") else {}
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3], **part, **rope}
     rope |= {"mrope_interleaved": True} if name.startswith("Qwen3") else {}
     language = QWEN_TEXTS[name] | {"rope_parameters": rope}
     tower = QWENS[name] | (tower or {})

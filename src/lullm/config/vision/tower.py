@@ -1,8 +1,6 @@
 """Reads the config of a tower: `vision_config` of a config.json."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, cast, get_args
 
 from lullm.config.family.keys import COMMON_IGNORES
@@ -17,7 +15,8 @@ from lullm.config.field import (
     positive_int,
     shown,
 )
-from lullm.config.vision.vision import Positions, TowerConfig, TowerNorm, VisionActivation
+from lullm.config.vision.tower_kind import KINDS, OF_LLAVA
+from lullm.config.vision.vision import TowerConfig, TowerNorm, VisionActivation
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
 
@@ -30,117 +29,6 @@ _MOST_FRAMES = 64
 _CHANNELS = ("num_channels", "in_channels", "in_chans")
 """Three words for the same."""
 
-_CLIP: dict[str, Any] = {
-    "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
-    "image_size": 224, "patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5,
-}  # fmt: skip
-_SIGLIP = _CLIP | {"patch_size": 16, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6}
-_IDEFICS3 = _SIGLIP | {"hidden_size": 1152, "num_attention_heads": 16, "patch_size": 32}
-_OF_LLAVA = {
-    "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
-    "image_size": 336, "patch_size": 14,
-}  # fmt: skip
-"""Of a LLaVA file without a `vision_config`."""
-_INTERNVIT = _OF_LLAVA | {
-    "image_size": 448, "hidden_act": "gelu", "layer_norm_eps": 1e-6, "attention_bias": False, "use_qk_norm": False,
-    "norm_type": "layer_norm", "use_absolute_position_embeddings": True, "use_mean_pooling": True,
-}  # fmt: skip
-_QWEN2_5_VL = {
-    "hidden_size": 3584, "intermediate_size": 3420, "num_hidden_layers": 32, "num_attention_heads": 16,
-    "patch_size": 14, "hidden_act": "silu", "spatial_merge_size": 2, "temporal_patch_size": 2, "rope_parameters": {},
-    "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31],
-}  # fmt: skip
-_QWEN2_VL = {
-    "hidden_size": 1280, "mlp_ratio": 4, "num_hidden_layers": 32, "num_attention_heads": 16, "patch_size": 14,
-    "hidden_act": "quick_gelu", "spatial_merge_size": 2, "temporal_patch_size": 2, "rope_parameters": {},
-}  # fmt: skip
-_QWEN3_VL = {
-    "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16,
-    "patch_size": 16, "hidden_act": "gelu_pytorch_tanh", "spatial_merge_size": 2, "temporal_patch_size": 2,
-    "rope_parameters": {}, "num_position_embeddings": 2304, "deepstack_visual_indexes": [8, 16, 24],
-}  # fmt: skip
-_PIXTRAL = {
-    "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
-    "patch_size": 16, "hidden_act": "gelu", "rope_parameters": {}, "rope_theta": 10000.0, "head_dim": None,
-}  # fmt: skip
-_QWEN_FIXED = {"layer_norm_eps": 1e-6}
-_QWEN_NAMES = {"depth": "num_hidden_layers", "num_heads": "num_attention_heads"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """What a `model_type` means. `defaults`: the values of missing keys, as in transformers' config classes; a key that
-    is not among them is not read. `fixed`: values that no file changes. `names`: its own words for keys, and ours. The
-    rest: see TowerConfig.
-    """
-
-    defaults: Mapping[str, Any]
-    positions: Positions = "each"
-    has_class_row: bool = False
-    is_batched: bool = False
-    has_patch_bias: bool = True
-    has_pre_norm: bool = False
-    has_scales: bool = False
-    post_norm: TowerNorm | None = "layer_norm"
-    is_rotary: bool = False
-    is_gated: bool = False
-    is_fused: bool = False
-    alternates: bool = False
-    has_bias: bool = True
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
-
-
-_IDEFICS3_KIND = _Kind(_IDEFICS3, "nearest")
-_QWEN2_VL_KIND = _Kind(
-    _QWEN2_VL,
-    "none",
-    has_patch_bias=False,
-    is_rotary=True,
-    is_fused=True,
-    fixed=_QWEN_FIXED,
-    names=_QWEN_NAMES | {"embed_dim": "hidden_size", "hidden_size": "out_hidden_size"},
-)
-_QWEN3_VL_KIND = _Kind(_QWEN3_VL, "interpolated", is_rotary=True, is_fused=True, fixed=_QWEN_FIXED, names=_QWEN_NAMES)
-_QWEN2_5_VL_KIND = _Kind(
-    _QWEN2_5_VL,
-    "none",
-    has_patch_bias=False,
-    is_rotary=True,
-    post_norm="rms_norm",
-    is_gated=True,
-    is_fused=True,
-    fixed=_QWEN_FIXED | {"norm_type": "rms_norm"},
-    names=_QWEN_NAMES,
-)
-_KINDS: Mapping[str, _Kind] = {
-    "clip_vision_model": _Kind(_CLIP, has_class_row=True, has_patch_bias=False, has_pre_norm=True),
-    "siglip_vision_model": _Kind(_SIGLIP),
-    "idefics3_vision": _IDEFICS3_KIND,
-    "idefics3": _IDEFICS3_KIND,
-    "smolvlm_vision": _IDEFICS3_KIND,
-    "internvl_vision": _Kind(_INTERNVIT, has_class_row=True, is_batched=True, has_scales=True),
-    "qwen2_vl_vision": _QWEN2_VL_KIND,
-    "qwen2_vl": _QWEN2_VL_KIND,
-    "qwen2_5_vl_vision": _QWEN2_5_VL_KIND,
-    "qwen2_5_vl": _QWEN2_5_VL_KIND,
-    "qwen3_vl_vision": _QWEN3_VL_KIND,
-    "qwen3_vl": _QWEN3_VL_KIND,
-    "qwen3_vl_moe_vision": _QWEN3_VL_KIND,
-    "qwen3_vl_moe": _QWEN3_VL_KIND,
-    "pixtral": _Kind(
-        _PIXTRAL,
-        "none",
-        has_patch_bias=False,
-        has_pre_norm=True,
-        post_norm=None,
-        is_rotary=True,
-        is_gated=True,
-        alternates=True,
-        has_bias=False,
-        fixed={"layer_norm_eps": 1e-5, "norm_type": "rms_norm", "attention_bias": False},
-    ),
-}
 _IGNORED = COMMON_IGNORES | {
     "projection_dim", "initializer_factor", "dropout", "vocab_size", "logit_scale_init_value", "vision_use_head",
     "size", "max_image_size", "use_base_siglip", "tie_word_embeddings", "dtype", "torch_dtype", "architectures",
@@ -163,11 +51,11 @@ def read_tower(
 
     Raises ModelLoadError: a value is not implemented.
     """
-    data = dict(_OF_LLAVA if data is None and kinds[0] == "clip_vision_model" else data or {})
+    data = dict(OF_LLAVA if data is None and kinds[0] == "clip_vision_model" else data or {})
     kind = data.get("model_type", kinds[0])
     if kind not in kinds:
         raise ModelLoadError(f"its tower is {shown(kind)}, and only {', '.join(kinds)} are known here")
-    own = _KINDS[kind]
+    own = KINDS[kind]
     known = own.defaults
     data = {own.names.get(key, key): value for key, value in data.items()}
     unknown = sorted(data.keys() - known.keys() - _IGNORED - {*_CHANNELS})

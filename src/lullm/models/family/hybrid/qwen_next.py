@@ -21,7 +21,7 @@ from lullm.weights.rule import Fusion, HeadOrder, Offset, Stack, WeightRules, ro
 
 logger = get_logger(__name__)
 
-PLUS_ONE = Offset(re.compile(r"(?<!linear_attn\.)norm\.weight$"), 1.0)
+PLUS_ONE = Offset(re.compile(r"^(?!vision\.).*(?<!linear_attn\.)norm\.weight$"), 1.0)
 DRAFTS = re.compile(r"^mtp\.")
 DELTA_NET = (Fusion(("in_proj_qkv", "in_proj_z"), "in_proj_qkvz"), Fusion(("in_proj_b", "in_proj_a"), "in_proj_ba"))
 STACKS = (

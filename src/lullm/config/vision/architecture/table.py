@@ -1,0 +1,49 @@
+"""Every architecture whose pictures are read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lullm.config.vision.architecture.gemma import read_gemma3
+from lullm.config.vision.architecture.llava import ONEVISION, read_llava, read_llava_next
+from lullm.config.vision.architecture.pixtral import UNSTATED, read_mistral3
+from lullm.config.vision.architecture.qwen_vl import QWEN_VL, read_qwen_vl
+from lullm.config.vision.architecture.shared import Read
+from lullm.config.vision.architecture.tiles import read_idefics3, read_internvl
+
+_TEXTS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+"""Others may scale rows, or let them see each other both ways."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seeing:
+    """How the pictures of an architecture are read.
+
+    Args:
+        read: the function. texts: the text models that are known below it.
+        unstated: its image processor, in a folder without a file of one; None: there is none.
+    """
+
+    read: Read
+    texts: tuple[str, ...] = _TEXTS
+    unstated: dict[str, Any] | None = None
+
+
+_QWEN_TEXTS = {
+    "Qwen3VLMoeForConditionalGeneration": ("Qwen3MoeForCausalLM",),
+    "Qwen3_5ForConditionalGeneration": ("Qwen3_5ForCausalLM",),
+    "Qwen3_5MoeForConditionalGeneration": ("Qwen3_5MoeForCausalLM",),
+}
+SEEING: Mapping[str, Seeing] = {
+    "LlavaForConditionalGeneration": Seeing(read_llava),
+    "LlavaNextForConditionalGeneration": Seeing(read_llava_next),
+    ONEVISION: Seeing(read_llava_next),
+    "Idefics3ForConditionalGeneration": Seeing(read_idefics3),
+    "SmolVLMForConditionalGeneration": Seeing(read_idefics3),
+    "InternVLForConditionalGeneration": Seeing(read_internvl, (*_TEXTS, "Qwen3MoeForCausalLM")),
+    **{name: Seeing(read_qwen_vl, _QWEN_TEXTS.get(name, _TEXTS)) for name in QWEN_VL},
+    "Gemma3ForConditionalGeneration": Seeing(read_gemma3, ("Gemma3ForCausalLM",)),
+    "Mistral3ForConditionalGeneration": Seeing(
+        read_mistral3, (*_TEXTS, "Ministral3ForCausalLM", "Mistral4ForCausalLM"), UNSTATED
+    ),
+}
