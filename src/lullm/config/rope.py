@@ -75,13 +75,18 @@ def read_theta(data: Data, name: str, default: float) -> float:
     return positive_float(data, name, default, least=1.1, most=1e18)
 
 
+def stated_rope(data: Data) -> tuple[str, Data]:
+    """(the key of the rope's parameters, the parameters): the older key, if it has any. Raises ModelLoadError."""
+    scaling = optional_object(data, "rope_scaling")
+    return ("rope_scaling", scaling) if scaling else ("rope_parameters", optional_object(data, "rope_parameters"))
+
+
 def read_flat_rope(data: Data, has_partial: bool = False, ignores: frozenset[str] = frozenset()) -> RopeConfig:
     """The one rope of all layers, in the newer or the older spelling. Raises ModelLoadError as `read_rope` does.
 
     `ignores`: parameters without effect in this family.
     """
-    parameters = optional_object(data, "rope_scaling") or optional_object(data, "rope_parameters")
-    parameters = {key: value for key, value in parameters.items() if key not in ignores}
+    parameters = {key: value for key, value in stated_rope(data)[1].items() if key not in ignores}
     return read_rope(data, parameters, read_theta(data, "rope_theta", _DEFAULT_THETA), has_partial)
 
 

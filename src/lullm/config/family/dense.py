@@ -12,12 +12,11 @@ from lullm.config.field import (
     MOST_INTERMEDIATE,
     Data,
     boolean,
-    optional_object,
     positive_float,
     positive_int,
     shown,
 )
-from lullm.config.rope import MOST_POSITIONS, ROPE_KEYS, RopeConfig, read_flat_rope
+from lullm.config.rope import MOST_POSITIONS, ROPE_KEYS, RopeConfig, read_flat_rope, stated_rope
 from lullm.errors import ModelLoadError
 from lullm.types.arithmetic import Activation
 from lullm.types.layer_kind import has_window
@@ -58,15 +57,20 @@ def with_rope(data: Data, parameters: Data) -> Data:
 _BETA, _TRAINED = "llama_4_scaling_beta", "original_max_position_embeddings"
 
 
-def without_stretch(data: Data, default_rope: Data) -> tuple[Data, QueryStretch | None]:
-    """For Ministral 3 and Mistral 4, whose rope parameters include the stretch of queries."""
-    name = "rope_scaling" if optional_object(data, "rope_scaling") else "rope_parameters"
-    parameters = optional_object(data, name) or default_rope
+def without_stretch(data: Data, theta: float, factor: float, trained_len: int) -> tuple[Data, QueryStretch | None]:
+    """For Ministral 3 and Mistral 4, whose rope parameters include the stretch of queries. The numbers are those of
+    transformers' rope where a file has none.
+    """
+    name, parameters = stated_rope(data)
+    parameters = parameters or {
+        "rope_type": "yarn", "rope_theta": theta, "factor": factor, _TRAINED: trained_len, _BETA: 0.1,
+        "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0,
+    }  # fmt: skip
     stretch = None
     if parameters.get(_BETA) is not None:
         max_len = positive_int(data, "max_position_embeddings", most=MOST_POSITIONS)
-        trained_len = positive_int(parameters, _TRAINED, max_len, MOST_POSITIONS)
-        stretch = QueryStretch(positive_float(parameters, _BETA, 0.1), trained_len)
+        stretched_from = positive_int(parameters, _TRAINED, max_len, MOST_POSITIONS)
+        stretch = QueryStretch(positive_float(parameters, _BETA, 0.1), stretched_from)
     rope = {key: value for key, value in parameters.items() if key not in (_BETA, "max_position_embeddings")}
     return {**data, name: rope}, stretch
 

@@ -8,15 +8,14 @@ from lullm.config.family.dense import DENSE_READS, read_dense
 from lullm.config.family.experts.reading import READS, TRAINING, read_experts
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import Kinds
-from lullm.config.field import Data, optional_object, positive_float, shown
-from lullm.config.rope import read_theta
+from lullm.config.field import Data, positive_float, shown
+from lullm.config.rope import read_theta, stated_rope
 from lullm.errors import ModelLoadError
 
 
 def _stretched(data: Data, head_dim: int) -> Data:
     """A rope of type dynamic with an `alpha` has a larger base frequency; its other keys are unused."""
-    name = "rope_scaling" if optional_object(data, "rope_scaling") else "rope_parameters"
-    parameters = optional_object(data, name)
+    name, parameters = stated_rope(data)
     if parameters.get("alpha") is None or "dynamic" not in (parameters.get("rope_type"), parameters.get("type")):
         return data
     alpha = positive_float(parameters, "alpha", 1.0, most=1e9)
@@ -43,7 +42,7 @@ def _read_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     for name, expected in (("moe_intermediate_size", data["intermediate_size"]), ("num_shared_expert", 1)):
         if data[name] not in (None, expected):
             raise ModelLoadError(f"config.json: {name} {shown(data[name])} is not supported, only {shown(expected)}")
-    experts = read_experts(data, "num_experts", "intermediate_size", (True,) * len(kinds))
+    experts = read_experts(data, "num_experts", "intermediate_size")
     return replace(
         _read(data, kinds, head_dim), experts=replace(experts, shared_intermediate_size=experts.intermediate_size)
     )

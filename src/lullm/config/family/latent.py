@@ -112,18 +112,11 @@ def _read_axk1(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     return replace(read_latent(data, kinds, head_dim, experts), has_post_norms=True)
 
 
-_MISTRAL4_ROPE = {
-    "rope_type": "yarn", "rope_theta": 1e4, "factor": 128.0, "original_max_position_embeddings": 8192,
-    "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
-}  # fmt: skip
-"""transformers' where a file has none."""
-
-
 def _read_mistral4(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     """A softmax over groups, ranked as in DeepSeek-V3; queries grow with their position."""
     experts = read_grouped_experts(data, behind_dense(data, 0))
     experts = replace(experts, scoring="softmax", has_correction=False)
-    data, stretch = without_stretch(data, _MISTRAL4_ROPE)
+    data, stretch = without_stretch(data, theta=1e4, factor=128.0, trained_len=8192)
     sizes, name = _sizes(data), "partial_rotary_factor"
     for rope in (optional_object(data, "rope_scaling"), optional_object(data, "rope_parameters"), data):
         share = rope.pop(name, None)

@@ -68,24 +68,13 @@ def _read_olmo3(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     return replace(_without_rope(data, kinds, head_dim), ropes=ropes_of(kinds, full, local))
 
 
-_MINISTRAL3_ROPE = {
-    "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16384,
-    "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
-}  # fmt: skip
-"""transformers' where a file has none."""
-
-
 def _read_ministral3(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
-    data, stretch = without_stretch(data, _MINISTRAL3_ROPE)
+    data, stretch = without_stretch(data, theta=1e6, factor=16.0, trained_len=16384)
     return replace(read_dense(data, kinds, head_dim), query_stretch=stretch)
 
 
 def _read_seed_oss(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     return replace(read_dense(data, kinds, head_dim), output_bias=boolean(data, "attention_out_bias", False))
-
-
-def _read_glm4(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
-    return read_partial(data, kinds, head_dim, default=0.5)
 
 
 def _read_ernie4_5(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
@@ -193,7 +182,7 @@ SEED_OSS = Family(
     ignores={"residual_dropout"},
 )
 GLM4 = Family(
-    _read_glm4,
+    partial(read_partial, default=0.5),
     defaults={"rms_norm_eps": 1.5625e-7, "head_dim": 128, "attention_bias": True},
     reads=DENSE_READS | {"attention_bias", "partial_rotary_factor"},
     always={"output_bias": False},

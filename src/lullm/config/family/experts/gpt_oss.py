@@ -21,7 +21,7 @@ _OSS_ROPE = {
 
 def _read_gpt_oss(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     experts = replace(
-        read_experts(data, "num_local_experts", "intermediate_size", (True,) * len(kinds)),
+        read_experts(data, "num_local_experts", "intermediate_size"),
         has_biases=True,
         clamped_gate=ClampedGate(
             alpha=positive_float(data, "swiglu_alpha", 1.702), limit=positive_float(data, "swiglu_limit", 7.0)

@@ -7,7 +7,8 @@ from lullm.config.family.dense import read_dense
 from lullm.config.family.experts.reading import READS, TRAINING, read_experts
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import Kinds, window_unless_null
-from lullm.config.field import Data, boolean, optional_object, positive_float, shown
+from lullm.config.field import Data, boolean, positive_float, shown
+from lullm.config.rope import stated_rope
 from lullm.errors import ModelLoadError
 
 _NUM_USED = 2
@@ -32,8 +33,7 @@ def _with_one_factor(data: Data) -> Data:
     """transformers uses the short factors at every length, and one of two factors on cos and sin by the length of a
     call.
     """
-    name = "rope_scaling" if optional_object(data, "rope_scaling") else "rope_parameters"
-    parameters = optional_object(data, name)
+    name, parameters = stated_rope(data)
     rope_type = parameters.get("rope_type") or parameters.get("type") or "default"
     if rope_type == "default":
         return data

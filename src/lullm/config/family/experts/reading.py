@@ -18,8 +18,9 @@ from lullm.config.layer.experts import ExpertsConfig
 from lullm.errors import ModelLoadError
 
 
-def read_experts(data: Data, count_name: str, size_name: str, layers: tuple[bool, ...]) -> ExpertsConfig:
-    """The keys of all families."""
+def read_experts(data: Data, count_name: str, size_name: str, layers: tuple[bool, ...] | None = None) -> ExpertsConfig:
+    """The keys of all families. `layers`: whether each has experts; None: all have."""
+    layers = (True,) * num_layers(data) if layers is None else layers
     num_experts = positive_int(data, count_name, most=MOST_EXPERTS)
     num_used = positive_int(data, "num_experts_per_tok", most=MOST_EXPERTS)
     if num_used > num_experts:
@@ -66,13 +67,13 @@ def read_groups(data: Data, experts: ExpertsConfig) -> tuple[int, int]:
     return num_groups, num_used_groups
 
 
-def read_shared(data: Data, experts: ExpertsConfig) -> int | None:
+def read_shared(data: Data, experts: ExpertsConfig, name: str = "n_shared_experts", default: int = 1) -> int | None:
     """The common size of all shared experts."""
-    num_shared = integer(data, "n_shared_experts", 1)
+    num_shared = integer(data, name, default)
     return num_shared * experts.intermediate_size if num_shared > 0 else None
 
 
-def read_grouped_experts(data: Data, layers: tuple[bool, ...]) -> ExpertsConfig:
+def read_grouped_experts(data: Data, layers: tuple[bool, ...] | None = None) -> ExpertsConfig:
     """For DeepSeek-V3 and GLM-4.5: sigmoids with a correction for the choice."""
     experts = read_experts(data, "n_routed_experts", "moe_intermediate_size", layers)
     num_groups, num_used_groups = read_groups(data, experts)

@@ -11,10 +11,11 @@ from lullm.config.family.experts.reading import (
     layers_by_name,
     read_experts,
     read_grouped_experts,
+    read_shared,
 )
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import Kinds, window_but_every, window_from
-from lullm.config.field import MOST_LAYERS, Data, boolean, integer, positive_float, positive_int
+from lullm.config.field import MOST_LAYERS, Data, boolean, positive_float, positive_int
 from lullm.types.layer_kind import SlidingWindow
 
 
@@ -28,7 +29,7 @@ def _read_glm4_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
 
 def _read_solar(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     """Every layer has experts."""
-    experts = read_grouped_experts(data, (True,) * len(kinds))
+    experts = read_grouped_experts(data)
     data = {**data, "intermediate_size": experts.intermediate_size}
     return replace(read_partial(data, kinds, head_dim, default=1.0), experts=experts)
 
@@ -39,14 +40,13 @@ def _read_dots1(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
 
 
 def _read_minimax_m2(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
-    experts = read_experts(data, "num_local_experts", "intermediate_size", (True,) * len(kinds))
+    experts = read_experts(data, "num_local_experts", "intermediate_size")
     experts = replace(experts, scoring="sigmoid", has_correction=True)
     return replace(read_partial(data, kinds, head_dim, default=rotated_share(data, head_dim)), experts=experts)
 
 
 def _read_afmoe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     """Layers without a window do not rotate their heads."""
-    num_shared = integer(data, "num_shared_experts", 2)
     layers = behind_dense(data, 1, "num_dense_layers")
     experts = read_experts(data, "num_experts", "moe_intermediate_size", layers)
     config = read_dense(data, kinds, head_dim)
@@ -61,7 +61,7 @@ def _read_afmoe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
             scoring="sigmoid",
             scale=positive_float(data, "route_scale", 1.0),
             has_correction=True,
-            shared_intermediate_size=num_shared * experts.intermediate_size if num_shared > 0 else None,
+            shared_intermediate_size=read_shared(data, experts, "num_shared_experts", 2),
         ),
     )
 

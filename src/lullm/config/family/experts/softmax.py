@@ -4,7 +4,14 @@ from dataclasses import replace
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import DENSE_READS, read_dense, ropes_of
-from lullm.config.family.experts.reading import READS, TRAINING, layers_by_name, read_experts, sparse_layers
+from lullm.config.family.experts.reading import (
+    READS,
+    TRAINING,
+    layers_by_name,
+    read_experts,
+    read_shared,
+    sparse_layers,
+)
 from lullm.config.family.family import NO_WINDOW, Family
 from lullm.config.family.granite import GRANITE_FACTORS, SWA_READS, read_granite, swa_kinds, with_sinks
 from lullm.config.family.layer_kinds import (
@@ -20,7 +27,7 @@ from lullm.errors import ModelLoadError
 
 
 def _read_mixtral(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
-    experts = read_experts(data, "num_local_experts", "intermediate_size", (True,) * len(kinds))
+    experts = read_experts(data, "num_local_experts", "intermediate_size")
     return replace(read_dense(data, kinds, head_dim), experts=experts)
 
 
@@ -49,7 +56,7 @@ def _read_mellum(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
 
 
 def _read_olmoe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
-    experts = read_experts(data, "num_experts", "intermediate_size", (True,) * len(kinds))
+    experts = read_experts(data, "num_experts", "intermediate_size")
     return replace(read_dense(data, kinds, head_dim), experts=experts)
 
 
@@ -59,14 +66,13 @@ def _read_ernie4_5_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig
     last = len(kinds) - 1 if last == -1 else last
     layers = tuple((layer + 1) % interval == 0 and first <= layer <= last for layer in range(len(kinds)))
     experts = read_experts(data, "moe_num_experts", "moe_intermediate_size", layers)
-    num_shared = integer(data, "moe_num_shared_experts", 2)
-    shared_size = num_shared * experts.intermediate_size if num_shared > 0 else None
+    shared_size = read_shared(data, experts, "moe_num_shared_experts", 2)
     experts = replace(experts, has_correction=True, shared_intermediate_size=shared_size)
     return replace(read_dense(data, kinds, head_dim), experts=experts)
 
 
 def _read_granite_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
-    experts = read_experts(data, "num_local_experts", "intermediate_size", (True,) * len(kinds))
+    experts = read_experts(data, "num_local_experts", "intermediate_size")
     shared_size = integer(data, "shared_intermediate_size", 0)
     if not 0 <= shared_size <= MOST_INTERMEDIATE:
         raise ModelLoadError(f"config.json: shared_intermediate_size must be 0 to {MOST_INTERMEDIATE}")

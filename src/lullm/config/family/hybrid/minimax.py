@@ -35,7 +35,7 @@ def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
         read_dense(data, kinds, head_dim),
         normed_stream=NormedStream(*kept, *added),
         recurrent=_space(data),
-        experts=read_experts(data, "num_local_experts", "intermediate_size", (True,) * len(kinds)),
+        experts=read_experts(data, "num_local_experts", "intermediate_size"),
     )
 
 

@@ -8,8 +8,9 @@ from lullm.config.family.family import NO_WINDOW, UNUSED_WINDOW, Family
 from lullm.config.family.hybrid.layer_types import only_silu
 from lullm.config.family.hybrid.qwen_next import read_delta_net
 from lullm.config.family.layer_kinds import FULL, LINEAR, Kinds, kinds_by_type, num_layers
-from lullm.config.field import MOST_HEADS, MOST_HIDDEN, Data, boolean, optional_object, positive_int
+from lullm.config.field import MOST_HEADS, MOST_HIDDEN, Data, boolean, positive_int
 from lullm.config.layer.recurrent import DeltaNetConfig
+from lullm.config.rope import stated_rope
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import RecurrentState
 
@@ -45,8 +46,7 @@ def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     only_silu(data, "hidden_act")
     if len(set(kinds)) == 1:
         raise ModelLoadError("config.json: layer_types must name both linear_attention and full_attention")
-    name = "rope_scaling" if optional_object(data, "rope_scaling") else "rope_parameters"
-    parameters = optional_object(data, name)
+    name, parameters = stated_rope(data)
     turns = parameters.get("rope_theta", 0) is not None or data.get("rope_theta") is not None
     config = read_dense(data if turns else {**data, name: None}, kinds, head_dim)
     return replace(config, ropes=config.ropes if turns else (None,) * len(kinds), recurrent=_delta_net(data))

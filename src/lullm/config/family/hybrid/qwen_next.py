@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Set
 from dataclasses import replace
+from functools import partial
 
 from lullm.config.decoder import DecoderConfig, OutputGate
 from lullm.config.family.dense import DENSE_READS, activation
@@ -42,8 +43,8 @@ def read_delta_net(data: Data) -> DeltaNetConfig:
 def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     """Without experts."""
     only_silu(data, "hidden_act")
-    partial = "partial_rotary_factor"
-    rope = read_flat_rope({**data, partial: data.get(partial) or 0.25}, has_partial=True, ignores=MROPE)
+    share = "partial_rotary_factor"
+    rope = read_flat_rope({**data, share: data.get(share) or 0.25}, has_partial=True, ignores=MROPE)
     return DecoderConfig(
         intermediate_size=positive_int(data, "intermediate_size", 1, MOST_INTERMEDIATE),
         rms_norm_eps=positive_float(data, "rms_norm_eps", 1e-6),
@@ -56,17 +57,12 @@ def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     )
 
 
-def _read_next(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
-    return _with_experts(data, _read(data, kinds, head_dim), sparse_layers(data))
-
-
-def _read_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
-    return _with_experts(data, _read(data, kinds, head_dim), (True,) * len(kinds))
-
-
-def _with_experts(data: Data, config: DecoderConfig, layers: tuple[bool, ...]) -> DecoderConfig:
+def _read_moe(data: Data, kinds: Kinds, head_dim: int, is_sparse: bool = False) -> DecoderConfig:
+    """`is_sparse`: not every layer has experts."""
+    layers = sparse_layers(data) if is_sparse else None
     experts = read_experts(data, "num_experts", "moe_intermediate_size", layers)
     shared_size = positive_int(data, "shared_expert_intermediate_size", most=MOST_INTERMEDIATE)
+    config = _read(data, kinds, head_dim)
     return replace(config, experts=replace(experts, shared_intermediate_size=shared_size, shared_is_gated=True))
 
 
@@ -81,9 +77,7 @@ _EXPERTS = {"num_experts", "num_experts_per_tok", "moe_intermediate_size", "shar
 _IGNORES = TRAINING | UNUSED_WINDOW | {"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype"}
 
 
-def _family(
-    read: Callable[[Data, Kinds, int], DecoderConfig], defaults: Data, reads: Set[str] = frozenset()
-) -> Family:
+def _family(read: Callable[[Data, Kinds, int], DecoderConfig], defaults: Data, reads: Set[str] = frozenset()) -> Family:
     return Family(
         read,
         defaults=_DELTA_NET | defaults,
@@ -95,20 +89,19 @@ def _family(
 
 
 QWEN3_NEXT = _family(
-    _read_next,
+    partial(_read_moe, is_sparse=True),
     {
         "num_key_value_heads": 2, "intermediate_size": 5632, "decoder_sparse_step": 1, "moe_intermediate_size": 512,
         "shared_expert_intermediate_size": 512, "num_experts_per_tok": 10, "num_experts": 512, "norm_topk_prob": True,
     },
     _EXPERTS | {"mlp_only_layers"},
 )  # fmt: skip
-_DENSE = {"num_key_value_heads": 4, "intermediate_size": 12288}
-_MOE = {
-    "num_key_value_heads": 2,
-    "moe_intermediate_size": 512,
-    "shared_expert_intermediate_size": 512,
-    "num_experts_per_tok": 8,
-    "num_experts": 256,
-}
-QWEN3_5 = _family(_read, _DENSE)
-QWEN3_5_MOE = _family(_read_moe, _MOE, _EXPERTS)
+QWEN3_5 = _family(_read, {"num_key_value_heads": 4, "intermediate_size": 12288})
+QWEN3_5_MOE = _family(
+    _read_moe,
+    {
+        "num_key_value_heads": 2, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+        "num_experts_per_tok": 8, "num_experts": 256,
+    },
+    _EXPERTS,
+)  # fmt: skip

@@ -133,7 +133,7 @@ def _read_granite(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
         config = replace(config, ropes=(None,) * len(kinds))
     if integer(data, "num_local_experts", 8) < 1:
         return config
-    experts = read_experts(data, "num_local_experts", "intermediate_size", (True,) * len(kinds))
+    experts = read_experts(data, "num_local_experts", "intermediate_size")
     return replace(config, experts=replace(experts, shared_intermediate_size=shared_size))
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import read_dense, ropes_where
-from lullm.config.family.experts.reading import TRAINING, behind_dense, read_experts
+from lullm.config.family.experts.reading import TRAINING, behind_dense, read_experts, read_shared
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import FULL, SLIDING, Kinds, full_where_not_named, num_layers, window_but_every
 from lullm.config.family.layer_norm.families import EPS, READS
@@ -65,17 +65,15 @@ def _experts(data: Data, layers: tuple[bool, ...]) -> ExpertsConfig:
             f"config.json: expert_selection_fn {shown(scoring)} and shared_expert_combination_strategy "
             f"{shown(combination)} are not supported, only {' or '.join(scorings)}, and average or sum"
         )
-    num_shared = integer(data, "num_shared_experts", 0)
-    if num_shared <= 0:
-        return replace(experts, scoring=scorings[scoring], normalizes=experts.normalizes or scoring == "softmax")
-    half = 0.5 if combination == "average" else 1.0
+    shared_size = read_shared(data, experts, "num_shared_experts", 0)
+    half = 0.5 if combination == "average" and shared_size else 1.0
     return replace(
         experts,
         scoring=scorings[scoring],
         normalizes=experts.normalizes or scoring == "softmax",
         scale=half,
         shared_scale=half,
-        shared_intermediate_size=num_shared * experts.intermediate_size,
+        shared_intermediate_size=shared_size,
     )
 
 

@@ -4,6 +4,7 @@ Most have their own name for the norms' eps, and attention and MLP in parallel, 
 """
 
 from dataclasses import replace
+from functools import partial
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import activation, read_dense, read_partial, rotated_share
@@ -68,10 +69,6 @@ def _read_gpt_neox(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     )
 
 
-def _read_half(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
-    return read_partial(data, kinds, head_dim, default=0.5)
-
-
 def _read_olmo(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     return replace(read_dense(data, kinds, head_dim), rms_norm_eps=_OLMO_EPS)
 
@@ -117,7 +114,7 @@ GPT_NEOX = Family(
     derive=_older_rope,
 )
 NEMOTRON = Family(
-    _read_half,
+    partial(read_partial, default=0.5),
     aliases={"norm_eps": "rms_norm_eps"},
     defaults={"norm_eps": 1e-5, "hidden_act": "relu2"},
     reads=READS | {"attention_bias", "mlp_bias", "partial_rotary_factor"},
@@ -132,7 +129,7 @@ JAIS2 = Family(
 )
 OLMO = Family(_read_olmo, reads=READS | {"attention_bias"}, fixed={"clip_qkv": None})
 PHI = Family(
-    _read_half,
+    partial(read_partial, default=0.5),
     aliases=EPS,
     defaults={"layer_norm_eps": 1e-5, "hidden_act": "gelu_new"},
     reads=READS | {"partial_rotary_factor"},
