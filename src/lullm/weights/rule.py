@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lullm.types.parallel.stage import PipelineStage
 from lullm.weights.encoding.joining import Join
@@ -137,6 +138,11 @@ class WeightRules:
     joins: tuple[Join, ...] = ()
     elsewhere: tuple[re.Pattern[str], ...] = ()
     zeros: tuple[re.Pattern[str], ...] = ()
+
+    def plus(self, first: tuple[Rename, ...] = (), **more: tuple[Any, ...]) -> "WeightRules":
+        """The rules, with more of each named kind behind those that are there; `first`: renames before all others."""
+        rules = replace(self, renames=(*first, *self.renames))
+        return replace(rules, **{kind: (*getattr(rules, kind), *added) for kind, added in more.items()})
 
     def canonical_name(self, name: str) -> str:
         """The name after all renames, in order."""

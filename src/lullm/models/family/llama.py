@@ -10,7 +10,6 @@ With experts: Mixtral (https://arxiv.org/abs/2401.04088), Qwen2 MoE, OLMoE (http
 """
 
 import re
-from dataclasses import replace
 
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import DecoderStyle, plain_mlp
@@ -24,7 +23,7 @@ DRAFTS = re.compile(r"^mtp\.")
 def llama_style(config: ModelConfig) -> DecoderStyle:
     family, rules = config.family, rules_of(config, *EXPERT_RENAMES)
     if family.has_drafts:
-        rules = replace(rules, drops=(*rules.drops, drafts_of(config), DRAFTS))
+        rules = rules.plus(drops=(drafts_of(config), DRAFTS))
     return DecoderStyle(
         rules, head_norms=family.has_head_norms, row_norms=family.has_row_norms, make_mlp=experts_or_mlp
     )

@@ -8,7 +8,7 @@ in three of four layers, with the plain rope. EXAONE 4 norms every head separate
 from torch import Tensor
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderLayer, DecoderStyle, LayerSpec, new_norm
+from lullm.models.decoder import DecoderLayer, DecoderStyle, LayerSpec, new_norm, summed
 from lullm.models.family.experts.routed import experts_or_mlp
 from lullm.models.rules import rules_of
 from lullm.nn.context import StepContext
@@ -23,17 +23,11 @@ class OlmoLayer(DecoderLayer):
         self.post_feedforward_layernorm = new_norm(spec.config, spec.dtype)
 
     def forward(
-        self,
-        hidden: Tensor,  # [T, H]: the previous layer's contribution
-        residual: Tensor | None,  # [T, H]: everything before that; None in the first layer
-        cos_sin_cache: Tensor,
-        context: StepContext,
+        self, hidden: Tensor, residual: Tensor | None, cos_sin_cache: Tensor, context: StepContext
     ) -> tuple[Tensor, Tensor]:
+        """See `DecoderLayer.forward`."""
         ops = context.ops
-        if residual is None:
-            residual = hidden
-        else:
-            ops.add_(residual, hidden)
+        residual = summed(hidden, residual, ops)
         hidden = self.mix(residual, cos_sin_cache, context)
         ops.add_(residual, self.post_attention_layernorm(hidden, ops))
         hidden = self.feed(residual, ops)

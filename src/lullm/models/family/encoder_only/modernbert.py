@@ -19,16 +19,14 @@ _HEAD = renames(
 
 
 def modernbert_style(config: ModelConfig) -> DecoderStyle:
-    rules = rules_of(config)
     unused = (r"^decoder\.",) if config.labels is not None else (r"^decoder\.", r"^head\.")
     own = tuple(rename for rename in RENAMES if not rename.pattern.pattern.startswith(_OF_TOKENS))
     plain = renames((r"\.attn\.Wqkv\.", ".self_attn.qkv_proj."), (r"^(?=(embeddings|final_norm)\.)", "model."))
-    rules = replace(
-        rules,
-        renames=(*rules.renames, *plain, *own, *_HEAD),
-        fusions=(),
-        drops=(*rules.drops, *map(re.compile, unused)),
-    )
+    rules = rules_of(config, *plain, *own, *_HEAD).plus(drops=tuple(map(re.compile, unused)))
     return DecoderStyle(
-        rules, norms_embedding=True, make_norm=norm, make_layer=ModernBertLayer, make_model=EncoderModel
+        replace(rules, fusions=()),
+        norms_embedding=True,
+        make_norm=norm,
+        make_layer=ModernBertLayer,
+        make_model=EncoderModel,
     )

@@ -42,11 +42,10 @@ class NormBehindExperts(DecoderLayer):
 
 def axk1_style(config: ModelConfig) -> DecoderStyle:
     """A.X-K1, whose files hold the norm of layers with an MLP, too, and may lack the router's correction."""
-    rules, experts = _rules(config), config.family.experts
+    experts = config.family.experts
     dense = "|".join(str(layer) for layer, own in enumerate(experts.layers if experts else ()) if not own)
-    rules = replace(
-        rules,
-        drops=(*rules.drops, re.compile(rf"\.layers\.({dense or 'none'})\.post_mlp_layernorm\.")),
+    rules = _rules(config).plus(
+        drops=(re.compile(rf"\.layers\.({dense or 'none'})\.post_mlp_layernorm\."),),
         zeros=(re.compile(r"\.e_score_correction_bias$"),),
     )
     return DecoderStyle(rules, make_mlp=experts_or_mlp, make_mixers=latent_attention, make_layer=NormBehindExperts)
@@ -55,11 +54,11 @@ def axk1_style(config: ModelConfig) -> DecoderStyle:
 def mistral4_style(config: ModelConfig) -> DecoderStyle:
     """Its files hold the experts of a layer as one tensor."""
     style = deepseek_style(config)
-    return replace(style, rules=replace(style.rules, stacks=ROW_STACKS))
+    return replace(style, rules=style.rules.plus(stacks=ROW_STACKS))
 
 
 def _rules(config: ModelConfig) -> WeightRules:
-    rules, sizes = rules_of(config), config.family.latent
+    sizes = config.family.latent
     assert sizes is not None, "of a family with latents"
     orders: tuple[HeadOrder, ...] = ()
     if sizes.interleaves:
@@ -70,9 +69,7 @@ def _rules(config: ModelConfig) -> WeightRules:
             ),
             HeadOrder(re.compile(r"\.self_attn\.kv_a_proj_with_mqa\."), _evens_first(sizes.rank, sizes.rope_size)),
         )
-    return replace(
-        rules, renames=(*rules.renames, *GLM_RENAMES), drops=(*rules.drops, drafts_of(config)), head_orders=orders
-    )
+    return replace(rules_of(config, *GLM_RENAMES).plus(drops=(drafts_of(config),)), head_orders=orders)
 
 
 def _evens_first(num_kept: int, num_turned: int) -> tuple[int, ...]:

@@ -29,10 +29,10 @@ def _attention(spec: LayerSpec) -> dict[str, nn.Module]:
 
 
 def llama4_style(config: ModelConfig) -> DecoderStyle:
-    family, rules = config.family, with_neighbours(config)
+    family = config.family
     stacks = tuple(replace(stack, or_plain=False) for stack in COLUMN_STACKS)  # all files are alike: a square is turned
     return DecoderStyle(
-        replace(rules, renames=(*rules.renames, *LLAMA4_RENAMES), stacks=stacks),
+        with_neighbours(config, *LLAMA4_RENAMES).plus(stacks=stacks),
         head_norms=family.has_head_norms,
         has_norm_weights=not family.has_head_norms,
         make_mlp=experts_or_mlp,

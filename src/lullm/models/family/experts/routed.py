@@ -102,13 +102,8 @@ def qwen3_moe_style(config: ModelConfig) -> DecoderStyle:
 
 
 def ernie4_5_moe_style(config: ModelConfig) -> DecoderStyle:
-    rules = with_neighbours(config)
-    rules = replace(
-        rules,
-        renames=(*rules.renames, *GLM_RENAMES, *ERNIE_CORRECTION),
-        drops=(*rules.drops, ERNIE_DRAFTS),
-        flattens=(re.compile(r"\.e_score_correction_bias$"),),
-    )
+    rules = with_neighbours(config, *GLM_RENAMES, *ERNIE_CORRECTION)
+    rules = rules.plus(drops=(ERNIE_DRAFTS,), flattens=(re.compile(r"\.e_score_correction_bias$"),))
     return DecoderStyle(rules, make_mlp=experts_or_mlp)
 
 

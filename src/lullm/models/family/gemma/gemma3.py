@@ -14,7 +14,7 @@ from lullm.config.model import ModelConfig
 from lullm.models.decoder import DecoderLayer, DecoderStyle, LayerSpec, new_norm
 from lullm.models.rules import rules_of
 from lullm.nn.context import StepContext
-from lullm.weights.rule import Offset, Rename
+from lullm.weights.rule import Offset, renames
 
 PLUS_ONE = Offset(re.compile(r"^(?!vision\.tower\.).*norm\.weight$"), 1.0)
 """A checkpoint holds w where the norms multiply by 1 + w.
@@ -33,12 +33,9 @@ class GemmaLayer(DecoderLayer):
         self.post_feedforward_layernorm = new_norm(spec.config, spec.dtype)
 
     def forward(
-        self,
-        hidden: Tensor,  # [T, H]: the previous layer's contribution
-        residual: Tensor | None,  # [T, H]: everything before that; None in the first layer
-        cos_sin_cache: Tensor,
-        context: StepContext,
-    ) -> tuple[Tensor, Tensor]:
+        self, hidden: Tensor, residual: Tensor | None, cos_sin_cache: Tensor, context: StepContext
+    ) -> tuple[Tensor, Tensor | None]:
+        """See `DecoderLayer.forward`."""
         ops = context.ops
         hidden, residual = self.norm_input(hidden, residual, ops)
         hidden = self.mix(hidden, cos_sin_cache, context)
@@ -55,9 +52,8 @@ def gemma_style(config: ModelConfig) -> DecoderStyle:
 def vault_gemma_style(config: ModelConfig) -> DecoderStyle:
     """Gemma 2 in Llama's order of norms, under Gemma's names (https://arxiv.org/abs/2510.15001)."""
     style = _style(config, head_norms=False)
-    norm = Rename(re.compile(r"\.pre_feedforward_layernorm\."), ".post_attention_layernorm.")
-    rules = replace(style.rules, renames=(*style.rules.renames, norm))
-    return replace(style, rules=rules, make_layer=None)
+    norm = renames((r"\.pre_feedforward_layernorm\.", ".post_attention_layernorm."))
+    return replace(style, rules=style.rules.plus(renames=norm), make_layer=None)
 
 
 def gemma2_style(config: ModelConfig) -> DecoderStyle:

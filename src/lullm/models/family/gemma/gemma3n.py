@@ -5,17 +5,15 @@ addition there are four residual streams (`nn.altup`), and the MLPs of the first
 """
 
 import re
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import DecoderLayer, DecoderStyle, LayerSpec, gated_mlp, new_norm
-from lullm.models.family.gemma.gemma4 import Gemma4Decoder, rules_of_shared, stage_cuts
+from lullm.models.decoder import DecoderStyle, LayerSpec, gated_mlp
+from lullm.models.family.gemma.gemma4 import Gemma4Decoder, InputLayer, rules_of_shared, stage_cuts
 from lullm.nn.altup import AltUp, LearnedResidual, StreamProjections
 from lullm.nn.context import StepContext
-from lullm.nn.linear import Linear
 from lullm.nn.mlp import CutGatedMLP
 from lullm.ops.table import Ops
 from lullm.weights.rule import Scale
@@ -31,31 +29,21 @@ def _mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> nn.Module:
     return CutGatedMLP(*sizes, family.activation, False, dtype, cutoff, num_shares)
 
 
-class Gemma3nLayer(DecoderLayer):
+class Gemma3nLayer(InputLayer):
     """One layer, under the checkpoint's names."""
 
     def __init__(self, spec: LayerSpec):
         super().__init__(spec)
         family, hidden_size = spec.config.family, spec.config.hidden_size
-        assert family.altup is not None and family.layer_inputs is not None, "of this family"
-        self.number = spec.number - spec.config.layers.start  # among those of the stage
-        self.activation = family.activation
+        assert family.altup is not None, "of this family"
         self.num_streams, self.active = family.altup.num_streams, family.altup.active
         self.altup = AltUp(family.altup, hidden_size, family.rms_norm_eps, spec.dtype)
         self.laurel = LearnedResidual(family.altup.laurel_rank, hidden_size, family.rms_norm_eps, spec.dtype)
-        self.pre_feedforward_layernorm = new_norm(spec.config, spec.dtype)
-        self.post_feedforward_layernorm = new_norm(spec.config, spec.dtype)
-        self.per_layer_input_gate = Linear(hidden_size, family.layer_inputs.size, False, spec.dtype)
-        self.per_layer_projection = Linear(family.layer_inputs.size, hidden_size, False, spec.dtype)
-        self.post_per_layer_input_norm = new_norm(spec.config, spec.dtype)
 
     def forward(
-        self,
-        hidden: Tensor,  # [T, A * H]: all residual streams
-        residual: Tensor | None,
-        cos_sin_cache: Tensor,
-        context: StepContext,
+        self, hidden: Tensor, residual: Tensor | None, cos_sin_cache: Tensor, context: StepContext
     ) -> tuple[Tensor, None]:
+        """`hidden`: `[T, A * H]`, all residual streams."""
         ops = context.ops
         streams = self.altup.predict(hidden.unflatten(-1, (self.num_streams, -1)), ops)  # [T, A, H]
         active = streams[:, self.active].clone()
@@ -67,16 +55,8 @@ class Gemma3nLayer(DecoderLayer):
         fed = self.feed(self.pre_feedforward_layernorm(active, ops), ops)
         ops.add_(active, self.post_feedforward_layernorm(fed, ops))
         scaled = self.altup.correct_(streams, active, ops)
-        streams[:, 1:] += self._of_inputs(scaled, context).unsqueeze(1)
+        streams[:, 1:] += self.of_inputs(scaled, context).unsqueeze(1)
         return streams.flatten(1), None
-
-    def _of_inputs(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """The contribution of the layer's own embedding of the tokens."""
-        assert context.layer_inputs is not None, "the decoder has made them"
-        ops = context.ops
-        gate = ops.activate(self.per_layer_input_gate(x, ops), self.activation)
-        ops.multiply_(gate, context.layer_inputs[:, self.number], None)
-        return self.post_per_layer_input_norm(self.per_layer_projection(gate, ops), ops)
 
 
 class Gemma3nDecoder(Gemma4Decoder):
@@ -109,10 +89,9 @@ class Gemma3nDecoder(Gemma4Decoder):
 
 
 def gemma3n_style(config: ModelConfig) -> DecoderStyle:
-    rules = rules_of_shared(config)
     routers = Scale(re.compile(r"\.altup\.router_norm\.weight$"), 1 / config.hidden_size)
     return DecoderStyle(
-        rules=replace(rules, scales=(*rules.scales, routers)),
+        rules=rules_of_shared(config).plus(scales=(routers,)),
         head_norms=True,
         make_mlp=_mlp,
         make_layer=Gemma3nLayer,

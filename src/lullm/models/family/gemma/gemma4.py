@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import Decoder, DecoderLayer, DecoderStyle, LayerSpec, new_embedding, new_norm
+from lullm.models.decoder import Decoder, DecoderStyle, LayerSpec, new_embedding, new_norm
+from lullm.models.family.gemma.gemma3 import GemmaLayer
 from lullm.models.rules import rules_of
 from lullm.nn.context import StepContext
 from lullm.nn.embedding import Embedding
@@ -36,23 +37,36 @@ STACKS = (
 )
 
 
-class Gemma4Layer(DecoderLayer):
+class InputLayer(GemmaLayer):
+    """A layer that may have its own embedding of the tokens, under the checkpoint's names."""
+
+    def __init__(self, spec: LayerSpec):
+        super().__init__(spec)
+        inputs, hidden_size = spec.config.family.layer_inputs, spec.config.hidden_size
+        self.number = spec.number - spec.config.layers.start  # among those of the stage
+        self.activation = spec.config.family.activation
+        self.has_inputs = inputs is not None
+        if inputs is not None:
+            self.per_layer_input_gate = Linear(hidden_size, inputs.size, False, spec.dtype)
+            self.per_layer_projection = Linear(inputs.size, hidden_size, False, spec.dtype)
+            self.post_per_layer_input_norm = new_norm(spec.config, spec.dtype)
+
+    def of_inputs(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+        """The contribution of the layer's own embedding of the tokens."""
+        assert context.layer_inputs is not None, "the decoder has made them"
+        ops = context.ops
+        gate = ops.activate(self.per_layer_input_gate(x, ops), self.activation)
+        ops.multiply_(gate, context.layer_inputs[:, self.number], None)
+        return self.post_per_layer_input_norm(self.per_layer_projection(gate, ops), ops)
+
+
+class Gemma4Layer(InputLayer):
     """One layer, under the checkpoint's names."""
 
     def __init__(self, spec: LayerSpec):
         super().__init__(spec)
         family = spec.config.family
-        self.number = spec.number - spec.config.layers.start  # among those of the stage
-        self.activation = family.activation
-        self.pre_feedforward_layernorm = new_norm(spec.config, spec.dtype)
-        self.post_feedforward_layernorm = new_norm(spec.config, spec.dtype)
         self.layer_scalar = meta_parameter((1,), spec.dtype)
-        self.has_inputs = family.layer_inputs is not None
-        if family.layer_inputs is not None:
-            size = family.layer_inputs.size
-            self.per_layer_input_gate = Linear(spec.config.hidden_size, size, False, spec.dtype)
-            self.per_layer_projection = Linear(size, spec.config.hidden_size, False, spec.dtype)
-            self.post_per_layer_input_norm = new_norm(spec.config, spec.dtype)
         self.has_experts = family.experts is not None
         if family.experts is not None:
             self.moe = MixtureOfExperts(family.experts, spec.config.hidden_size, family.activation, spec.dtype)
@@ -62,12 +76,9 @@ class Gemma4Layer(DecoderLayer):
             self.pre_feedforward_layernorm_2 = new_norm(spec.config, spec.dtype)
 
     def forward(
-        self,
-        hidden: Tensor,  # [T, H]: all of the residual stream
-        residual: Tensor | None,
-        cos_sin_cache: Tensor,
-        context: StepContext,
+        self, hidden: Tensor, residual: Tensor | None, cos_sin_cache: Tensor, context: StepContext
     ) -> tuple[Tensor, None]:
+        """`hidden`: all of the residual stream."""
         ops = context.ops
         hidden, stream = self.norm_input(hidden, residual, ops)
         hidden = self.mix(hidden, cos_sin_cache, context)
@@ -79,7 +90,7 @@ class Gemma4Layer(DecoderLayer):
             ops.add_(hidden, self._mixed(stream, ops))
         ops.add_(stream, self.post_feedforward_layernorm(hidden, ops))
         if self.has_inputs:
-            ops.add_(stream, self._of_inputs(stream, context))
+            ops.add_(stream, self.of_inputs(stream, context))
         ops.scale_by_(stream, self.layer_scalar)
         return stream, None
 
@@ -89,14 +100,6 @@ class Gemma4Layer(DecoderLayer):
         mixed = ops.experts(self.pre_feedforward_layernorm_2(stream, ops), routes, self.moe.weights, None, None)
         ops.all_reduce_(mixed)
         return self.post_feedforward_layernorm_2(mixed, ops)
-
-    def _of_inputs(self, stream: Tensor, context: StepContext) -> Tensor:
-        """The contribution of the layer's own embedding of the tokens."""
-        assert context.layer_inputs is not None, "the decoder has made them"
-        ops = context.ops
-        gate = ops.activate(self.per_layer_input_gate(stream, ops), self.activation)
-        ops.multiply_(gate, context.layer_inputs[:, self.number], None)
-        return self.post_per_layer_input_norm(self.per_layer_projection(gate, ops), ops)
 
 
 class Gemma4Decoder(Decoder):
@@ -163,18 +166,15 @@ def stage_cuts(config: ModelConfig) -> dict[str, Cut]:
 
 def rules_of_shared(config: ModelConfig) -> WeightRules:
     """The common rules, also for files with keys and values of layers that share those of others."""
-    rules = rules_of(config)
     shared = [str(layer) for layer, kind in enumerate(config.layer_kinds) if isinstance(kind, SharedAttention)]
     drops = [re.compile(rf"\.layers\.({'|'.join(shared)})\.self_attn\.[kv]_(proj|norm)\.")] if shared else []
-    return replace(rules, drops=(*rules.drops, *drops))
+    return rules_of(config).plus(drops=tuple(drops))
 
 
 def _rules(config: ModelConfig) -> WeightRules:
-    rules = rules_of_shared(config)
-    return replace(
-        rules,
-        renames=(*rules.renames, *RENAMES),
-        fusions=(*rules.fusions, Fusion(("q_proj", "k_proj", "k_proj"), "qkk_proj")),
-        scales=(*rules.scales, Scale(re.compile(r"\.router_norm\.weight$"), config.hidden_size**-0.5)),
+    return rules_of_shared(config).plus(
+        renames=RENAMES,
+        fusions=(Fusion(("q_proj", "k_proj", "k_proj"), "qkk_proj"),),
+        scales=(Scale(re.compile(r"\.router_norm\.weight$"), config.hidden_size**-0.5),),
         stacks=STACKS,
     )

@@ -3,7 +3,6 @@ positions in the others, and DeepSeek-V3's experts.
 """
 
 import re
-from dataclasses import replace
 
 from torch import nn
 
@@ -14,7 +13,7 @@ from lullm.models.family.experts.deepseek import latent_attention
 from lullm.models.family.experts.routed import GLM_RENAMES, MIXTRAL_RENAMES, drafts_of, experts_or_mlp
 from lullm.models.rules import rules_of
 from lullm.nn.recurrent.kimi_delta import KimiDelta
-from lullm.weights.rule import Fusion, Rename
+from lullm.weights.rule import Fusion, renames
 
 
 def _mixers(spec: LayerSpec) -> dict[str, nn.Module]:
@@ -26,18 +25,13 @@ def _mixers(spec: LayerSpec) -> dict[str, nn.Module]:
 
 
 def kimi_linear_style(config: ModelConfig) -> DecoderStyle:
-    rules = rules_of(config)
-    rules = replace(
-        rules,
-        renames=(
-            Rename(re.compile(r"\.forget_gate\."), "."), *rules.renames, *MIXTRAL_RENAMES, *GLM_RENAMES,
-        ),
+    rules = rules_of(config, *MIXTRAL_RENAMES, *GLM_RENAMES).plus(
+        renames((r"\.forget_gate\.", ".")),
         fusions=(
-            *rules.fusions,
             Fusion(("f_a_proj", "g_a_proj"), "fg_down"),
             Fusion(("q_conv1d", "k_conv1d", "v_conv1d"), "conv1d"),
         ),
-        drops=(*rules.drops, drafts_of(config)),
+        drops=(drafts_of(config),),
         flattens=(re.compile(r"\.A_log$"),),
-    )  # fmt: skip
+    )
     return DecoderStyle(rules, make_mlp=experts_or_mlp, make_mixers=_mixers)

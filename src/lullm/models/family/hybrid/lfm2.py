@@ -2,8 +2,6 @@
 others. LFM2 MoE has experts behind a sigmoid router in all but the first layers. In LFM3 some layers of attention have
 a window, a gate multiplies each head's result, and mixers and MLPs have norms on both sides."""
 
-from dataclasses import replace
-
 from torch import nn
 
 from lullm.config.layer.recurrent import ShortConvolutionConfig
@@ -45,16 +43,13 @@ def _mixers(spec: LayerSpec) -> dict[str, nn.Module]:
 
 
 def lfm2_style(config: ModelConfig) -> DecoderStyle:
-    rules = rules_of(config)
-    stacks = () if config.family.experts is None else ROW_STACKS
-    rules = replace(rules, renames=(*rules.renames, *RENAMES), stacks=stacks)
+    rules = rules_of(config, *RENAMES).plus(stacks=() if config.family.experts is None else ROW_STACKS)
     return DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp, make_mixers=_mixers)
 
 
 def lfm3_style(config: ModelConfig) -> DecoderStyle:
-    family, rules = config.family, rules_of(config)
-    own = LFM3_RENAMES if family.has_post_norms else ()
-    rules = replace(rules, renames=(*rules.renames, *own, *RENAMES))
+    family = config.family
+    rules = rules_of(config, *(LFM3_RENAMES if family.has_post_norms else ()), *RENAMES)
     return DecoderStyle(
         rules if family.output_gate is None else with_gates_apart(rules),
         head_norms=True,

@@ -5,7 +5,6 @@ experts give times another.
 """
 
 import re
-from dataclasses import replace
 
 from torch import Tensor, nn
 
@@ -34,12 +33,9 @@ class MiniMaxLayer(DecoderLayer):
         self.kept_by_mlp = stream.mlp_kept
 
     def forward(
-        self,
-        hidden: Tensor,  # [T, H]: all of the residual stream
-        residual: Tensor | None,
-        cos_sin_cache: Tensor,
-        context: StepContext,
+        self, hidden: Tensor, residual: Tensor | None, cos_sin_cache: Tensor, context: StepContext
     ) -> tuple[Tensor, None]:
+        """`hidden`: all of the residual stream."""
         ops = context.ops
         stream = self.input_layernorm(hidden, ops)
         _keep(stream, self.kept_by_mixer, self.mix(stream, cos_sin_cache, context), ops)
@@ -61,17 +57,16 @@ def _mixers(spec: LayerSpec) -> dict[str, nn.Module]:
 
 
 def minimax_style(config: ModelConfig) -> DecoderStyle:
-    rules, stream, size = rules_of(config), config.family.normed_stream, config.head_dim
+    stream, size = config.family.normed_stream, config.head_dim
     assert stream is not None, "of this family"
     # A checkpoint has query, key and value of a head together; here all keys come first, then queries, then values.
     starts = [(3 * head + part) * size for part in (1, 0, 2) for head in range(config.num_attention_heads)]
     order = tuple(start + row for start in starts for row in range(size))
-    rules = replace(
-        rules,
-        renames=(*rules.renames, *MIXTRAL_RENAMES),
-        fusions=(*rules.fusions, Fusion(("qkv_proj", "output_gate"), "qkvz_proj")),
-        drops=(*rules.drops, RATES),
-        head_orders=(HeadOrder(re.compile(r"\.self_attn\.qkv_proj\."), order), *rules.head_orders),
+    rules = rules_of(config).plus(
+        renames=MIXTRAL_RENAMES,
+        fusions=(Fusion(("qkv_proj", "output_gate"), "qkvz_proj"),),
+        drops=(RATES,),
+        head_orders=(HeadOrder(re.compile(r"\.self_attn\.qkv_proj\."), order),),
         scales=(
             Scale(re.compile(r"\.self_attn\.o_proj\."), stream.full_added),
             Scale(re.compile(r"\.self_attn\.out_proj\."), stream.linear_added),

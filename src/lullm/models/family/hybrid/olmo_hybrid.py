@@ -3,7 +3,6 @@
 The others have attention as in OLMo 3, with norms after it; delta nets have norms before them.
 """
 
-from dataclasses import replace
 from functools import partial
 
 from lullm.config.model import ModelConfig
@@ -22,18 +21,15 @@ def _layer(spec: LayerSpec) -> DecoderLayer:
 
 
 def olmo_hybrid_style(config: ModelConfig) -> DecoderStyle:
-    rules = rules_of(config)
     own = renames(
         (r"\.attention_layer_norm\.", ".input_layernorm."),
         (r"\.feedforward_layer_norm\.", ".post_attention_layernorm."),
         (r"\.linear_attn\.o_proj\.", ".linear_attn.out_proj."),
         (r"\.linear_attn\.o_norm\.", ".linear_attn.norm."),
     )
-    rules = replace(
-        rules,
-        renames=(*own, *rules.renames),
+    rules = rules_of(config).plus(
+        own,
         fusions=(
-            *rules.fusions,
             Fusion(("q_proj", "k_proj", "v_proj", "g_proj"), "in_proj_qkvz"),
             Fusion(("b_proj", "a_proj"), "in_proj_ba"),
             Fusion(("q_conv1d", "k_conv1d", "v_conv1d"), "conv1d"),

@@ -14,20 +14,16 @@ from lullm.config.layer.recurrent import DeltaNetConfig
 from lullm.config.model import ModelConfig
 from lullm.log import get_logger
 from lullm.models.decoder import DecoderStyle, LayerSpec, attention_alone
-from lullm.models.family.experts.routed import experts_or_mlp
+from lullm.models.family.experts.routed import ROW_STACKS, experts_or_mlp
 from lullm.models.rules import rules_of
 from lullm.nn.recurrent.gated_delta import GatedDeltaNet
-from lullm.weights.rule import Fusion, HeadOrder, Offset, Stack, WeightRules, rotated_first
+from lullm.weights.rule import Fusion, HeadOrder, Offset, WeightRules, rotated_first
 
 logger = get_logger(__name__)
 
 PLUS_ONE = Offset(re.compile(r"^(?!vision\.).*(?<!linear_attn\.)norm\.weight$"), 1.0)
 DRAFTS = re.compile(r"^mtp\.")
 DELTA_NET = (Fusion(("in_proj_qkv", "in_proj_z"), "in_proj_qkvz"), Fusion(("in_proj_b", "in_proj_a"), "in_proj_ba"))
-STACKS = (
-    Stack("experts", "gate_up_proj", ("gate_proj.weight", "up_proj.weight"), takes_turns=False, or_apart=True),
-    Stack("experts", "down_proj", ("down_proj.weight",), or_apart=True),
-)
 
 
 def delta_net_or_attention(
@@ -55,11 +51,8 @@ def qwen3_next_style(config: ModelConfig) -> DecoderStyle:
 
 
 def qwen3_5_style(config: ModelConfig) -> DecoderStyle:
-    rules = _rules(config)
-    rules = replace(rules, fusions=(*rules.fusions, *DELTA_NET))
-    if config.family.experts is not None:
-        rules = replace(rules, stacks=STACKS)
-    return _style(rules)
+    stacks = () if config.family.experts is None else ROW_STACKS
+    return _style(_rules(config).plus(fusions=DELTA_NET, stacks=stacks))
 
 
 def _style(rules: WeightRules) -> DecoderStyle:
@@ -69,13 +62,8 @@ def _style(rules: WeightRules) -> DecoderStyle:
 
 def _rules(config: ModelConfig) -> WeightRules:
     """The common rules."""
-    rules = rules_of(config)
-    return replace(
-        rules,
-        drops=(*rules.drops, DRAFTS),
-        offsets=(PLUS_ONE,),
-        head_orders=(_order_of_queries(config), *rules.head_orders),
-    )
+    rules = rules_of(config).plus(drops=(DRAFTS,), offsets=(PLUS_ONE,))
+    return replace(rules, head_orders=(_order_of_queries(config), *rules.head_orders))
 
 
 def _order_of_queries(config: ModelConfig) -> HeadOrder:

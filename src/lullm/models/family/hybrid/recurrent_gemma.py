@@ -1,7 +1,6 @@
 """RecurrentGemma (https://arxiv.org/abs/2404.07839): Griffin's recurrent blocks, and attention with a window."""
 
 import re
-from dataclasses import replace
 
 from torch import nn
 
@@ -24,7 +23,6 @@ def _mixers(spec: LayerSpec) -> dict[str, nn.Module]:
 
 
 def recurrent_gemma_style(config: ModelConfig) -> DecoderStyle:
-    rules = rules_of(config)
     own = renames(
         (r"^model\.final_norm\.", "model.norm."),
         (r"\.temporal_pre_norm\.", ".input_layernorm."),
@@ -35,10 +33,5 @@ def recurrent_gemma_style(config: ModelConfig) -> DecoderStyle:
         (r"\.unit\.conv_1d\.", ".unit.conv1d."),
         (r"\.unit\.linear_out\.", ".unit.out_proj."),
     )
-    rules = replace(
-        rules,
-        renames=(*own, *rules.renames),
-        fusions=(*rules.fusions, Fusion(("linear_y", "linear_x"), "in_proj")),
-        offsets=(PLUS_ONE,),
-    )
-    return DecoderStyle(rules, make_mixers=_mixers)
+    fusion = Fusion(("linear_y", "linear_x"), "in_proj")
+    return DecoderStyle(rules_of(config).plus(own, fusions=(fusion,), offsets=(PLUS_ONE,)), make_mixers=_mixers)

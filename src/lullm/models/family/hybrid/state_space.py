@@ -24,7 +24,7 @@ from lullm.nn.mlp import MLP
 from lullm.nn.recurrent.selective import SelectiveScan
 from lullm.nn.recurrent.state_space import StateSpace
 from lullm.types.layer_kind import Nothing, RecurrentState
-from lullm.weights.rule import PartScales, Scale, Stack, WeightRules, renames
+from lullm.weights.rule import PartScales, Scale, Stack, renames
 
 BAMBA_RENAMES = renames(
     (r"^model\.final_layernorm\.", "model.norm."),
@@ -69,13 +69,8 @@ def _either(spec: LayerSpec) -> dict[str, nn.Module]:
     return attention_alone(spec)
 
 
-def _style(config: ModelConfig, rules: WeightRules) -> DecoderStyle:
-    return DecoderStyle(rules, make_mixers=_either)
-
-
 def bamba_style(config: ModelConfig) -> DecoderStyle:
-    rules = rules_of(config, *BAMBA_RENAMES)
-    return _style(config, rules)
+    return DecoderStyle(rules_of(config, *BAMBA_RENAMES), make_mixers=_either)
 
 
 def granite_hybrid_style(config: ModelConfig) -> DecoderStyle:
@@ -87,8 +82,8 @@ def granite_hybrid_style(config: ModelConfig) -> DecoderStyle:
         (r"\.shared_mlp\.output_linear\.", f"{shared}down_proj."),
     )
     rules = with_one_gate_up(rules_of(config, *of_shared, *GRANITE_RENAMES))
-    rules = replace(rules, stacks=GRANITE_STACKS if has_experts else ())
-    return replace(_style(config, rules), make_mlp=experts_or_mlp)
+    rules = rules.plus(stacks=GRANITE_STACKS if has_experts else ())
+    return DecoderStyle(rules, make_mixers=_either, make_mlp=experts_or_mlp)
 
 
 def _side_by_side(spec: LayerSpec) -> dict[str, nn.Module]:
@@ -97,14 +92,12 @@ def _side_by_side(spec: LayerSpec) -> dict[str, nn.Module]:
 
 
 def falcon_h1_style(config: ModelConfig) -> DecoderStyle:
-    rules, factors = rules_of(config), config.family.factors
+    factors = config.family.factors
     assert factors is not None, "of this family"
     sizes = _state_space_config(config)
     in_sizes = sizes.inner_size, sizes.inner_size, sizes.group_size, sizes.group_size, sizes.num_heads
-    rules = replace(
-        rules,
-        renames=(*rules.renames, *BAMBA_RENAMES),
-        scales=(*rules.scales, *_scales(factors)),
+    rules = rules_of(config, *BAMBA_RENAMES).plus(
+        scales=_scales(factors),
         part_scales=(
             PartScales(
                 re.compile(r"\.mamba\.in_proj\.weight$"),
@@ -114,7 +107,7 @@ def falcon_h1_style(config: ModelConfig) -> DecoderStyle:
             PartScales(re.compile(r"\.mamba\.in_proj\.bias$"), in_sizes, factors.space_parts),
         ),
     )
-    return replace(_style(config, rules), make_mixers=_side_by_side)
+    return DecoderStyle(rules, make_mixers=_side_by_side)
 
 
 def _scales(factors: ParallelFactors) -> tuple[Scale, ...]:
@@ -169,19 +162,17 @@ STEP_BIAS = renames((r"\.dt_proj\.bias$", ".dt_bias"))
 
 def mamba_style(config: ModelConfig) -> DecoderStyle:
     """Mamba 1 and 2: layers with only a state space."""
-    rules = rules_of(config)
-    own = (*BACKBONE_RENAMES, *renames((r"\.mixer\.", ".mamba.")), *STEP_BIAS, *rules.renames)
-    return replace(_style(config, replace(rules, renames=own)), make_mlp=no_mlp)
+    own = (*BACKBONE_RENAMES, *renames((r"\.mixer\.", ".mamba.")), *STEP_BIAS)
+    return DecoderStyle(rules_of(config).plus(own), make_mixers=_either, make_mlp=no_mlp)
 
 
 def jamba_style(config: ModelConfig) -> DecoderStyle:
     own = (*BAMBA_RENAMES, *STEP_BIAS, *renames((r"\.mlp\.router\.", ".mlp.gate.")))
-    style = _style(config, rules_of(config, *own))
-    return replace(style, make_mlp=experts_or_mlp)
+    return DecoderStyle(rules_of(config, *own), make_mixers=_either, make_mlp=experts_or_mlp)
 
 
 def nemotron_h_style(config: ModelConfig) -> DecoderStyle:
-    rules, experts = rules_of(config), config.family.experts
+    experts = config.family.experts
     names = {RecurrentState: "mamba", Nothing: "feed_forward"}
     by_layer = [
         (rf"^model\.layers\.{layer}\.mixer\.", f"model.layers.{layer}.{names.get(type(kind), 'self_attn')}.")
@@ -199,7 +190,5 @@ def nemotron_h_style(config: ModelConfig) -> DecoderStyle:
         (r"\.feed_forward\.up_proj\.", ".feed_forward.fc1."),
         (r"\.feed_forward\.down_proj\.", ".feed_forward.fc2."),
     )
-    drafts = re.compile(r"^mtp\.")
-    rules = replace(rules, renames=(*BACKBONE_RENAMES, *own, *rules.renames), drops=(*rules.drops, drafts))
-    rules = with_one_gate_up(rules)
-    return replace(_style(config, rules), make_mlp=no_mlp, make_mixers=_one_thing)
+    rules = rules_of(config).plus((*BACKBONE_RENAMES, *own), drops=(re.compile(r"^mtp\."),))
+    return DecoderStyle(with_one_gate_up(rules), make_mlp=no_mlp, make_mixers=_one_thing)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lullm.config.layer.recurrent import StateSpaceConfig
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import Decoder, DecoderLayer, DecoderStyle, LayerSpec, new_embedding, place_of
+from lullm.models.decoder import Decoder, DecoderLayer, DecoderStyle, LayerSpec, new_embedding, place_of, summed
 from lullm.models.family.hybrid.state_space import no_mlp
 from lullm.models.rules import rules_of
 from lullm.nn.attention import Attention, AttentionStyle
@@ -109,19 +109,13 @@ class Zamba2Layer(DecoderLayer):
         self.block: PlacedBlock | None = None
 
     def forward(
-        self,
-        hidden: Tensor,  # [T, H]: the previous layer's contribution
-        residual: Tensor | None,  # [T, H]: everything before that; None in the first layer
-        cos_sin_cache: Tensor,
-        context: StepContext,
+        self, hidden: Tensor, residual: Tensor | None, cos_sin_cache: Tensor, context: StepContext
     ) -> tuple[Tensor, Tensor | None]:
+        """See `DecoderLayer.forward`."""
         if self.block is None:
             return super().forward(hidden, residual, cos_sin_cache, context)
         ops = context.ops
-        if residual is None:
-            residual = hidden
-        else:
-            ops.add_(residual, hidden)
+        residual = summed(hidden, residual, ops)
         read = self.block(residual, cos_sin_cache, context)
         ops.add_(read, residual)
         return self.mix(self.input_layernorm(read, ops), cos_sin_cache, context), residual
@@ -166,7 +160,7 @@ def _mixers(spec: LayerSpec) -> dict[str, nn.Module]:
 
 def _rules(config: ModelConfig) -> WeightRules:
     """A checkpoint has a block at its first layer, with the small matrices of all its layers in lists."""
-    rules, blocks = rules_of(config), _blocks(config)
+    blocks = _blocks(config)
     first_layers = {number: layer for layer, number in reversed(blocks.items())}
     own_layers = {number: layer for layer, number in reversed(blocks.items()) if layer in config.layers}
     pairs = []
@@ -189,8 +183,7 @@ def _rules(config: ModelConfig) -> WeightRules:
         (r"^model\.final_layernorm\.", "model.norm."),
     ]
     return replace(
-        rules,
-        renames=(*rules.renames, *renames(*pairs)),
+        rules_of(config, *renames(*pairs)),
         fusions=(
             Fusion(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
             Fusion(("q_down", "k_down", "v_down"), "qkv_down"),

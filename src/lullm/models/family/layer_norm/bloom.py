@@ -29,14 +29,11 @@ MPT_RENAMES = renames(
 
 
 def bloom_style(config: ModelConfig) -> DecoderStyle:
-    rules = rules_of(config)
-    rules = replace(
-        rules, renames=(*EMBED_NORM, *RENAMES, *rules.renames), fusions=(), head_orders=(of_each_group(config),)
-    )
+    rules = rules_of(config).plus((*EMBED_NORM, *RENAMES))
+    rules = replace(rules, fusions=(), head_orders=(of_each_group(config),))
     return DecoderStyle(rules, make_norm=layer_norm, make_mlp=plain_mlp, norms_embedding=True)
 
 
 def mpt_style(config: ModelConfig) -> DecoderStyle:
-    rules = rules_of(config)
-    rules = replace(rules, renames=(*MPT_RENAMES, *rules.renames), fusions=())
+    rules = replace(rules_of(config).plus(MPT_RENAMES), fusions=())
     return DecoderStyle(rules, make_norm=partial(layer_norm, has_bias=False), make_mlp=plain_mlp)

@@ -30,6 +30,6 @@ def cohere2_moe_style(config: ModelConfig) -> DecoderStyle:
     style, family = _style(config), config.family
     assert family.experts is not None, "of a family with experts"
     shared = Scale(re.compile(r"\.shared_expert\.down_proj\.weight$"), family.experts.shared_scale)
-    rules = replace(style.rules, renames=(*style.rules.renames, *GLM_RENAMES), scales=(shared,))
+    rules = style.rules.plus(renames=GLM_RENAMES, scales=(shared,))
     make_norm = _norm if family.norms_have_mean else new_norm
     return replace(style, rules=rules, make_mlp=experts_or_mlp, make_norm=make_norm)

@@ -43,8 +43,8 @@ def of_each_group(config: ModelConfig) -> HeadOrder:
 
 
 def falcon_style(config: ModelConfig) -> DecoderStyle:
-    family, rules = config.family, rules_of(config)
-    rules = replace(rules, renames=(*RENAMES, *rules.renames), fusions=(), head_orders=(of_each_group(config),))
+    family = config.family
+    rules = replace(rules_of(config).plus(RENAMES), fusions=(), head_orders=(of_each_group(config),))
     make_layer = DecoderLayer
     if family.has_parallel_mlp:
         make_layer = MLPNormLayer if family.has_mlp_norm else ParallelLayer

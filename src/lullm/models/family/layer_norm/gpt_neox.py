@@ -15,7 +15,7 @@ from lullm.models.decoder import DecoderLayer, DecoderStyle, plain_mlp
 from lullm.models.family.glm import with_neighbours
 from lullm.models.family.layer_norm.parallel import LOGIT_BIAS, MLPNormLayer, ParallelLayer, layer_norm
 from lullm.models.rules import rules_of
-from lullm.weights.rule import HeadOrder, renames, rotated_first
+from lullm.weights.rule import HeadOrder, WeightRules, renames, rotated_first
 
 NEOX_RENAMES = renames(
     (r"^gpt_neox\.", "model."),
@@ -59,27 +59,24 @@ def _of_each_head(config: ModelConfig) -> HeadOrder:
 
 
 def gpt_neox_style(config: ModelConfig) -> DecoderStyle:
-    rules = rules_of(config)
-    rules = replace(
-        rules,
-        renames=(*NEOX_RENAMES, *rules.renames),
-        fusions=(),
-        drops=(*rules.drops, SAVED_MASKS),
-        head_orders=(_of_each_head(config),),
-    )
+    rules = rules_of(config).plus(NEOX_RENAMES, drops=(SAVED_MASKS,))
+    rules = replace(rules, fusions=(), head_orders=(_of_each_head(config),))
     make_layer = MLPNormLayer if config.family.has_parallel_mlp else DecoderLayer
     return DecoderStyle(rules, make_norm=layer_norm, make_mlp=plain_mlp, make_layer=make_layer)
 
 
 def gptj_style(config: ModelConfig) -> DecoderStyle:
-    rules = with_neighbours(config)
-    rules = replace(rules, renames=(*GPTJ_RENAMES, *LOGIT_BIAS, *rules.renames), drops=(*rules.drops, SAVED_MASKS))
+    return _gptj_style(with_neighbours(config))
+
+
+def _gptj_style(rules: WeightRules) -> DecoderStyle:
+    rules = rules.plus((*GPTJ_RENAMES, *LOGIT_BIAS), drops=(SAVED_MASKS,))
     return DecoderStyle(rules, has_logit_bias=True, make_norm=layer_norm, make_mlp=plain_mlp, make_layer=ParallelLayer)
 
 
 def codegen_style(config: ModelConfig) -> DecoderStyle:
     """A checkpoint holds four parts of heads; each has queries, then values, then keys."""
-    rules, num_heads, size = rules_of(config), config.num_attention_heads, config.head_dim
+    num_heads, size = config.num_attention_heads, config.head_dim
     turned = rotated_first(size, config.family.rotary_dim(size), has_neighbours=True)
     num_each = num_heads // CODEGEN_PARTS or 1  # of a worker's heads there are no parts
     order = tuple(
@@ -88,14 +85,8 @@ def codegen_style(config: ModelConfig) -> DecoderStyle:
         for head in range(num_heads)
         for row in rows
     )
-    rules = replace(
-        rules,
-        renames=(*GPTJ_RENAMES, *LOGIT_BIAS, *rules.renames),
-        fusions=(),
-        drops=(*rules.drops, SAVED_MASKS, re.compile(r"\.attn\.causal_mask$")),
-        head_orders=(HeadOrder(re.compile(r"\.qkv_proj\."), order),),
-    )
-    return DecoderStyle(rules, has_logit_bias=True, make_norm=layer_norm, make_mlp=plain_mlp, make_layer=ParallelLayer)
+    rules = rules_of(config).plus(drops=(re.compile(r"\.attn\.causal_mask$"),))
+    return _gptj_style(replace(rules, fusions=(), head_orders=(HeadOrder(re.compile(r"\.qkv_proj\."), order),)))
 
 
 def phi_style(config: ModelConfig) -> DecoderStyle:

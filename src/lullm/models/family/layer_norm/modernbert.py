@@ -1,7 +1,6 @@
 """ModernBERT as a decoder (Ettin, https://arxiv.org/abs/2507.11412): norms without biases, one behind the embedding in
 place of the first layer's, and a layer of its own before the head."""
 
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -62,10 +61,9 @@ class ModernBertCausalLM(CausalLM):
 
 
 def modernbert_style(config: ModelConfig) -> DecoderStyle:
-    rules, family = rules_of(config), config.family
     return DecoderStyle(
-        with_one_gate_up(replace(rules, renames=(*RENAMES, *rules.renames))),
-        has_logit_bias=family.has_logit_bias,
+        with_one_gate_up(rules_of(config).plus(RENAMES)),
+        has_logit_bias=config.family.has_logit_bias,
         norms_embedding=True,
         make_norm=norm,
         make_layer=ModernBertLayer,

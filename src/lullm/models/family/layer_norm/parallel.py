@@ -24,12 +24,9 @@ class ParallelLayer(DecoderLayer):
             del self.post_attention_layernorm
 
     def forward(
-        self,
-        hidden: Tensor,  # [T, H]: the previous layer's contribution
-        residual: Tensor | None,  # [T, H]: everything before that; None in the first layer
-        cos_sin_cache: Tensor,
-        context: StepContext,
+        self, hidden: Tensor, residual: Tensor | None, cos_sin_cache: Tensor, context: StepContext
     ) -> tuple[Tensor, Tensor]:
+        """See `DecoderLayer.forward`."""
         ops = context.ops
         hidden, residual = self.norm_input(hidden, residual, ops)
         assert self.mlp is not None, "of families with one in every layer"
