@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 from lullm.config.field import Data
 from lullm.config.gguf.keys import Architecture, Keys
-from lullm.config.gguf.rope import head_dim, rope_scaling, theta, turned_share, whole_heads
+from lullm.config.gguf.rope import head_dim, rope_scaling, rotated, theta, turned_share, whole_heads
 from lullm.config.gguf.window import layer_types
-from lullm.errors import ModelLoadError
 
 _QUERY_BIAS, _OUTPUT_BIAS, _MLP_BIAS = "blk.0.attn_q.bias", "blk.0.attn_output.bias", "blk.0.ffn_up.bias"
 _QUERY_NORM = "blk.0.attn_q_norm.weight"
@@ -21,13 +20,9 @@ def plain(architecture: str) -> Callable[[Keys], Data]:
     """Whole heads are rotated; no other keys."""
 
     def read(keys: Keys) -> Data:
-        whole_heads(keys)
         if keys.get("expert_count"):
-            raise ModelLoadError(
-                f"{keys.file.path}: {keys.file.architecture} with experts is not supported; take the model's "
-                "safetensors"
-            )
-        return {"architectures": [architecture], "rope_scaling": rope_scaling(keys)}
+            raise keys.fault(f"{keys.file.architecture} with experts is not supported; take the model's safetensors")
+        return rotated(keys, architecture)
 
     return read
 
@@ -36,9 +31,7 @@ def with_biases(architecture: str, **names: str) -> Callable[[Keys], Data]:
     """As `plain`. names: keys of the config, each with a tensor; the key is true if the file has it."""
 
     def read(keys: Keys) -> Data:
-        stated = {name: True for name, tensor in names.items() if keys.has(tensor)}
-        missing = {name: False for name, tensor in names.items() if not keys.has(tensor)}
-        return {**plain(architecture)(keys), **stated, **missing}
+        return plain(architecture)(keys) | {name: keys.has(tensor) for name, tensor in names.items()}
 
     return read
 
@@ -58,8 +51,8 @@ def _partial_heads(architecture: str, eps: str | None = None, **names: str) -> C
 
     def read(keys: Keys) -> Data:
         biases = {name: keys.has(tensor) for name, tensor in names.items()}
-        share = {"partial_rotary_factor": turned_share(keys), "rope_scaling": rope_scaling(keys)}
-        return {"architectures": [architecture], **share, **biases, **({} if eps is None else _eps(keys, eps))}
+        data = rotated(keys, architecture, is_whole=False) | {"partial_rotary_factor": turned_share(keys)} | biases
+        return data if eps is None else data | _eps(keys, eps)
 
     return read
 
@@ -78,11 +71,6 @@ def _cohere2(keys: Keys) -> Data:
     windows = {"sliding_window": keys.need("attention.sliding_window"), "layer_types": layer_types(keys, 4)}
     base = {**plain("Cohere2ForCausalLM")(keys), **_eps(keys, "layer_norm_eps")}
     return {**base, "logit_scale": keys.need("logit_scale"), **windows}
-
-
-def _olmo(keys: Keys) -> Data:
-    whole_heads(keys)
-    return {"architectures": ["OlmoForCausalLM"], "rope_scaling": rope_scaling(keys)}
 
 
 def _olmo2(keys: Keys) -> Data:
@@ -135,7 +123,7 @@ def _mistral3(keys: Keys) -> Data:
 def _gpt2(keys: Keys, architecture: str = "GPT2LMHeadModel") -> Data:
     positions = keys.file.tensors.get("position_embd.weight")
     if positions is None:
-        raise ModelLoadError(f"{keys.file.path} has no tensor position_embd.weight")
+        raise keys.fault("the tensor position_embd.weight is missing")
     sizes = {"n_positions": positions.shape[0], "n_inner": keys.need("feed_forward_length")}
     return {"architectures": [architecture], **sizes, **_eps(keys, "layer_norm_epsilon")}
 
@@ -148,10 +136,9 @@ def _starcoder(keys: Keys) -> Data:
 
 def _gpt_neox(keys: Keys) -> Data:
     return {
-        "architectures": ["GPTNeoXForCausalLM"],
+        **rotated(keys, "GPTNeoXForCausalLM", is_whole=False),
         "rotary_pct": turned_share(keys),
         "rotary_emb_base": theta(keys),
-        "rope_scaling": rope_scaling(keys),
         "use_parallel_residual": bool(keys.get("use_parallel_residual", True)),
         "attention_bias": keys.has("blk.0.attn_qkv.bias"),
         **_eps(keys, "layer_norm_eps"),
@@ -160,17 +147,15 @@ def _gpt_neox(keys: Keys) -> Data:
 
 def _falcon(keys: Keys) -> Data:
     """Attention and MLP are parallel in all files; groups of heads came with the second norm (40B)."""
-    whole_heads(keys)
     if keys.has("blk.0.attn_qkv.bias"):
         raise keys.fault("falcon with biases is not supported in GGUF; take the model's safetensors")
     num_kv_heads, has_two = keys.need("attention.head_count_kv"), keys.has("blk.0.attn_norm_2.weight")
     return {
-        "architectures": ["FalconForCausalLM"],
+        **rotated(keys, "FalconForCausalLM"),
         "new_decoder_architecture": has_two or num_kv_heads > 1,
         "num_kv_heads": num_kv_heads,
         "num_ln_in_parallel_attn": 2 if has_two else 1,
         "ffn_hidden_size": keys.need("feed_forward_length"),
-        "rope_scaling": rope_scaling(keys),
         **_eps(keys, "layer_norm_epsilon"),
     }
 
@@ -209,9 +194,8 @@ def _gemma(keys: Keys) -> Data:
 
 def _refuse_head_norms(keys: Keys) -> None:
     if keys.has(_QUERY_NORM):
-        raise ModelLoadError(
-            f"{keys.file.path}: {keys.file.architecture} with norms of heads (attn_q_norm) is not supported; take "
-            "another model"
+        raise keys.fault(
+            f"{keys.file.architecture} with norms of heads (attn_q_norm) is not supported; take another model"
         )
 
 
@@ -237,7 +221,7 @@ DENSE: dict[str, Architecture] = {
     "mistral3": Architecture(_mistral3, {"attention.temperature_scale"}),
     "mpt": Architecture(_mpt, {"attention.max_alibi_bias"}),
     "nemotron": Architecture(_partial_heads("NemotronForCausalLM", "norm_eps", **_LLAMA_BIASES)),
-    "olmo": Architecture(_olmo),
+    "olmo": Architecture(plain("OlmoForCausalLM")),
     "olmo2": Architecture(_olmo2),
     "phi2": Architecture(_partial_heads("PhiForCausalLM", "layer_norm_eps")),
     "qwen2": Architecture(plain("Qwen2ForCausalLM")),

@@ -5,7 +5,7 @@ from typing import Any
 from lullm.config.field import Data
 from lullm.config.gguf.dense import GRANITE_SCALES, granite_scales, plain
 from lullm.config.gguf.keys import Architecture, Keys
-from lullm.config.gguf.rope import head_dim, rope_scaling, turned_share, whole_heads
+from lullm.config.gguf.rope import head_dim, rope_scaling, rotated, turned_share, whole_heads
 from lullm.config.gguf.window import layer_types
 
 _SOFTMAX, _SIGMOID = 1, 2
@@ -24,13 +24,10 @@ def _check_router(keys: Keys, scoring: int = _SOFTMAX, normalizes: bool = True) 
             raise keys.fault(f"{name} {value!r:.40} is not supported for {keys.file.architecture}, only {own}")
 
 
-def _counts(keys: Keys, name: str) -> Data:
-    return {name: keys.need("expert_count"), "num_experts_per_tok": keys.need("expert_used_count")}
-
-
-def _base(keys: Keys, architecture: str) -> Data:
-    whole_heads(keys)
-    return {"architectures": [architecture], "rope_scaling": rope_scaling(keys)}
+def counts(keys: Keys, name: str, size_name: str | None = None, used_name: str = "num_experts_per_tok") -> Data:
+    """The numbers of experts and of used ones, and the size of one, under these names of the config."""
+    size = {} if size_name is None else {size_name: keys.need("expert_feed_forward_length")}
+    return {name: keys.need("expert_count"), used_name: keys.need("expert_used_count"), **size}
 
 
 def _llama(keys: Keys) -> Data:
@@ -39,7 +36,7 @@ def _llama(keys: Keys) -> Data:
         bias = {"attention_bias": True} if keys.has(_QUERY_BIAS) else {}
         return {**plain("LlamaForCausalLM")(keys), **bias}
     _check_router(keys)
-    return {**_base(keys, "MixtralForCausalLM"), **_counts(keys, "num_local_experts")}
+    return {**rotated(keys, "MixtralForCausalLM"), **counts(keys, "num_local_experts")}
 
 
 def _qwen2_moe(keys: Keys) -> Data:
@@ -47,8 +44,8 @@ def _qwen2_moe(keys: Keys) -> Data:
     _check_router(keys, normalizes=False)
     dense, num_used = keys.need("feed_forward_length"), keys.need("expert_used_count")
     return {
-        **_base(keys, "Qwen2MoeForCausalLM"),
-        **_counts(keys, "num_experts"),
+        **rotated(keys, "Qwen2MoeForCausalLM"),
+        **counts(keys, "num_experts"),
         "moe_intermediate_size": keys.number("expert_feed_forward_length") or dense // num_used,
         "shared_expert_intermediate_size": keys.number("expert_shared_feed_forward_length") or dense,
         "norm_topk_prob": False,
@@ -59,35 +56,31 @@ def _qwen2_moe(keys: Keys) -> Data:
 def _qwen3_moe(keys: Keys) -> Data:
     _check_router(keys)
     return {
-        **_base(keys, "Qwen3MoeForCausalLM"),
-        **_counts(keys, "num_experts"),
-        "moe_intermediate_size": keys.need("expert_feed_forward_length"),
+        **rotated(keys, "Qwen3MoeForCausalLM"),
+        **counts(keys, "num_experts", "moe_intermediate_size"),
         "norm_topk_prob": True,
     }
 
 
 def _olmoe(keys: Keys) -> Data:
     _check_router(keys, normalizes=False)
-    return {**_base(keys, "OlmoeForCausalLM"), **_counts(keys, "num_experts"), "norm_topk_prob": False}
+    return {**rotated(keys, "OlmoeForCausalLM"), **counts(keys, "num_experts"), "norm_topk_prob": False}
 
 
 def _granite_moe(keys: Keys) -> Data:
     _check_router(keys)
     shared = keys.number("expert_shared_feed_forward_length")
     name = "GraniteMoeForCausalLM" if shared is None else "GraniteMoeSharedForCausalLM"
-    scales = {**_counts(keys, "num_local_experts"), **granite_scales(keys), "shared_intermediate_size": shared}
-    return {**_base(keys, name), **scales, "attention_bias": True if keys.has(_QUERY_BIAS) else None}
+    scales = {**counts(keys, "num_local_experts"), **granite_scales(keys), "shared_intermediate_size": shared}
+    return {**rotated(keys, name), **scales, "attention_bias": True if keys.has(_QUERY_BIAS) else None}
 
 
 def grouped(keys: Keys, architecture: str, scoring: int = _SIGMOID) -> Data:
     """DeepSeek's router: experts in groups, shared ones, and dense layers first."""
     _check_router(keys, scoring, bool(keys.get("expert_weights_norm")))
     return {
-        "architectures": [architecture],
-        "rope_scaling": rope_scaling(keys),
-        "n_routed_experts": keys.need("expert_count"),
-        "num_experts_per_tok": keys.need("expert_used_count"),
-        "moe_intermediate_size": keys.need("expert_feed_forward_length"),
+        **rotated(keys, architecture, is_whole=False),
+        **counts(keys, "n_routed_experts", "moe_intermediate_size"),
         "n_shared_experts": keys.number("expert_shared_count"),
         "first_k_dense_replace": keys.get("leading_dense_block_count") or 0,
         "norm_topk_prob": bool(keys.get("expert_weights_norm")),
@@ -98,12 +91,11 @@ def grouped(keys: Keys, architecture: str, scoring: int = _SIGMOID) -> Data:
 
 
 def _glm4_moe(keys: Keys) -> Data:
-    bias, norms = keys.has(_QUERY_BIAS), keys.has("blk.0.attn_q_norm.weight")
     return {
         **grouped(keys, "Glm4MoeForCausalLM"),
         "partial_rotary_factor": turned_share(keys),
-        "attention_bias": bias,
-        "use_qk_norm": norms,
+        "attention_bias": keys.has(_QUERY_BIAS),
+        "use_qk_norm": keys.has("blk.0.attn_q_norm.weight"),
     }
 
 
@@ -124,10 +116,8 @@ def _exaone_moe(keys: Keys) -> Data:
 def _ernie4_5_moe(keys: Keys) -> Data:
     _check_router(keys)
     return {
-        **_base(keys, "Ernie4_5_MoeForCausalLM"),
-        "moe_num_experts": keys.need("expert_count"),
-        "moe_k": keys.need("expert_used_count"),
-        "moe_intermediate_size": keys.need("expert_feed_forward_length"),
+        **rotated(keys, "Ernie4_5_MoeForCausalLM"),
+        **counts(keys, "moe_num_experts", "moe_intermediate_size", "moe_k"),
         "moe_num_shared_experts": keys.get("expert_shared_count") or 0,
         "moe_layer_start_index": keys.get("leading_dense_block_count") or 0,
         "moe_layer_interval": keys.number("interleave_moe_layer_step"),
@@ -137,10 +127,8 @@ def _ernie4_5_moe(keys: Keys) -> Data:
 def _minimax_m2(keys: Keys) -> Data:
     _check_router(keys, _SIGMOID)
     return {
-        "architectures": ["MiniMaxM2ForCausalLM"],
-        "rope_scaling": rope_scaling(keys),
-        **_counts(keys, "num_local_experts"),
-        "intermediate_size": keys.need("expert_feed_forward_length"),
+        **rotated(keys, "MiniMaxM2ForCausalLM", is_whole=False),
+        **counts(keys, "num_local_experts", "intermediate_size"),
         "rotary_dim": keys.number("rope.dimension_count") or head_dim(keys),
     }
 
@@ -149,9 +137,7 @@ def _gpt_oss(keys: Keys) -> Data:
     whole_heads(keys)
     return {
         "architectures": ["GptOssForCausalLM"],
-        "intermediate_size": keys.need("expert_feed_forward_length"),
-        "num_local_experts": keys.need("expert_count"),
-        "num_experts_per_tok": keys.need("expert_used_count"),
+        **counts(keys, "num_local_experts", "intermediate_size"),
         "sliding_window": keys.need("attention.sliding_window"),
         # A plain rope is stated, since a missing one means that of the released models.
         "rope_parameters": rope_scaling(keys, truncate=False) or {"rope_type": "default"},
@@ -162,10 +148,8 @@ def _hunyuan_moe(keys: Keys) -> Data:
     """The stretched base frequency is stored. The shared expert is as wide as the others."""
     _check_router(keys)
     return {
-        **_base(keys, "HunYuanMoEV1ForCausalLM"),
-        "num_experts": keys.need("expert_count"),
-        "moe_topk": keys.need("expert_used_count"),
-        "moe_intermediate_size": keys.need("expert_feed_forward_length"),
+        **rotated(keys, "HunYuanMoEV1ForCausalLM"),
+        **counts(keys, "num_experts", "moe_intermediate_size", "moe_topk"),
         "num_shared_expert": keys.number("expert_shared_count"),
         "attention_bias": keys.has(_QUERY_BIAS),
     }
@@ -173,15 +157,12 @@ def _hunyuan_moe(keys: Keys) -> Data:
 
 def _llama4(keys: Keys) -> Data:
     """The programs that run a file know the chunks, the growth of queries, and that Maverick's heads have no norms."""
-    whole_heads(keys)
     _check_router(keys, _SIGMOID, normalizes=False)
     if keys.get("attention.sliding_window") == 0:
         raise keys.fault("llama4 without chunks (attention.sliding_window 0) is not supported")
     return {
-        **_counts(keys, "num_local_experts"),
-        "architectures": ["Llama4ForCausalLM"],
-        "rope_scaling": rope_scaling(keys),
-        "intermediate_size": keys.need("expert_feed_forward_length"),
+        **rotated(keys, "Llama4ForCausalLM"),
+        **counts(keys, "num_local_experts", "intermediate_size"),
         "intermediate_size_mlp": keys.need("feed_forward_length"),
         "interleave_moe_layer_step": keys.need("interleave_moe_layer_step"),
         "use_qk_norm": keys.need("expert_count") != _MAVERICK_EXPERTS,

@@ -5,8 +5,9 @@ from statistics import NormalDist
 from typing import Any
 
 from lullm.config.field import Data
+from lullm.config.gguf.experts import counts
 from lullm.config.gguf.keys import Architecture, Keys, short
-from lullm.config.gguf.rope import rope_scaling, theta, whole_heads
+from lullm.config.gguf.rope import rotated, theta
 from lullm.config.gguf.window import FULL, layer_types
 
 _SECOND_LARGEST, _THIRD_LARGEST = 46, 62
@@ -14,15 +15,13 @@ _SECOND_LARGEST, _THIRD_LARGEST = 46, 62
 
 
 def _gemma(keys: Keys, architecture: str, layers_of_largest: int) -> Data:
-    whole_heads(keys)
     head_dim = keys.need("attention.key_length")
     is_largest = keys.need("block_count") == layers_of_largest
     scalar = keys.need("embedding_length") / keys.need("attention.head_count") if is_largest else head_dim
     return {
-        "architectures": [architecture],
+        **rotated(keys, architecture),
         "sliding_window": keys.need("attention.sliding_window"),
         "query_pre_attn_scalar": scalar,
-        "rope_scaling": rope_scaling(keys),
     }
 
 
@@ -45,14 +44,13 @@ def _gemma3(keys: Keys) -> Data:
 
 def _gemma3n(keys: Keys) -> Data:
     """A file cuts gates at a number of deviations above the mean, a config cuts a share of them: 0 is -infinity."""
-    whole_heads(keys)
     cutoffs, embedding = keys.get("activation_sparsity_scale"), keys.file.tensors.get("per_layer_token_embd.weight")
     if not isinstance(cutoffs, array) or not all(cutoff < _MOST_DEVIATIONS for cutoff in cutoffs):
         raise keys.fault("activation_sparsity_scale must be a list of deviations, one for each layer")
     if not keys.has(_LEARNED) or embedding is None:
         raise keys.fault(f"one of the tensors {_LEARNED} and per_layer_token_embd.weight is missing")
     return {
-        "architectures": ["Gemma3nForCausalLM"],
+        **rotated(keys, "Gemma3nForCausalLM"),
         "num_key_value_heads": keys.need("attention.head_count_kv"),
         "intermediate_size": _by_layer(keys, "feed_forward_length"),
         "layer_types": layer_types(keys, 5),
@@ -68,7 +66,6 @@ def _gemma3n(keys: Keys) -> Data:
         "attention_bias": keys.has("blk.0.attn_q.bias"),
         "final_logit_softcapping": keys.number("final_logit_softcapping"),
         "rope_local_base_freq": theta(keys, "rope.freq_base_swa"),
-        "rope_scaling": rope_scaling(keys),
     }
 
 
@@ -114,12 +111,7 @@ def _gemma4(keys: Keys) -> Data:
 def _gemma4_experts(keys: Keys) -> Data:
     if not keys.get("expert_count"):
         return {}
-    return {
-        "enable_moe_block": True,
-        "num_experts": keys.need("expert_count"),
-        "top_k_experts": keys.need("expert_used_count"),
-        "moe_intermediate_size": keys.need("expert_feed_forward_length"),
-    }
+    return {"enable_moe_block": True, **counts(keys, "num_experts", "moe_intermediate_size", "top_k_experts")}
 
 
 def _gemma4_ropes(keys: Keys, narrow: int) -> Data:

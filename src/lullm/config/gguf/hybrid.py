@@ -4,9 +4,9 @@ from array import array
 
 from lullm.config.field import Data
 from lullm.config.gguf.dense import GRANITE_SCALES, granite_scales
-from lullm.config.gguf.experts import GROUPED
+from lullm.config.gguf.experts import GROUPED, counts
 from lullm.config.gguf.keys import Architecture, Keys
-from lullm.config.gguf.rope import rope_scaling, turned_share, whole_heads
+from lullm.config.gguf.rope import rotated, turned_share
 
 
 def attends_of(keys: Keys) -> list[bool]:
@@ -17,14 +17,17 @@ def attends_of(keys: Keys) -> list[bool]:
     return [bool(count) for count in heads[: keys.num_layers]]
 
 
+def types_of(keys: Keys, other: str = "linear_attention") -> list[str]:
+    """The type of each layer: `other` where it has no attention."""
+    return ["full_attention" if attends else other for attends in attends_of(keys)]
+
+
 def _lfm2(keys: Keys) -> Data:
-    whole_heads(keys)
     attends = attends_of(keys)
     convolution = next((layer for layer, has_heads in enumerate(attends) if not has_heads), 0)
     return {
-        "architectures": ["Lfm2ForCausalLM"],
-        "rope_scaling": rope_scaling(keys),
-        "layer_types": ["full_attention" if has_heads else "conv" for has_heads in attends],
+        **rotated(keys, "Lfm2ForCausalLM"),
+        "layer_types": types_of(keys, "conv"),
         "conv_L_cache": keys.need("shortconv.l_cache"),
         "conv_bias": keys.has(f"blk.{convolution}.shortconv.in_proj.bias"),
         "norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
@@ -44,9 +47,7 @@ def _lfm2_moe(keys: Keys) -> Data:
         **data,
         "architectures": ["Lfm2MoeForCausalLM"],
         "num_dense_layers": num_dense,
-        "num_experts": keys.need("expert_count"),
-        "num_experts_per_tok": keys.need("expert_used_count"),
-        "moe_intermediate_size": keys.need("expert_feed_forward_length"),
+        **counts(keys, "num_experts", "moe_intermediate_size"),
         "use_expert_bias": keys.has(f"blk.{num_dense}.exp_probs_b.bias"),
         "norm_topk_prob": True,
     }
@@ -55,26 +56,31 @@ def _lfm2_moe(keys: Keys) -> Data:
 def _granite_hybrid(keys: Keys) -> Data:
     """State spaces and attention; experts and a shared one, or the shared one alone. 'finetuned': heads are rotated."""
     num_heads, inner_size = keys.need("ssm.time_step_rank"), keys.need("ssm.inner_size")
-    attends = attends_of(keys)
-    space = attends.index(False) if False in attends else 0
     shared = keys.number("expert_shared_feed_forward_length") or keys.need("feed_forward_length")
     return {
-        "architectures": ["GraniteMoeHybridForCausalLM"],
-        "rope_scaling": rope_scaling(keys),
+        **rotated(keys, "GraniteMoeHybridForCausalLM", is_whole=False),
         **granite_scales(keys),
-        "layer_types": ["full_attention" if has_heads else "linear_attention" for has_heads in attends],
+        "layer_types": types_of(keys),
         "position_embedding_type": "rope" if keys.get("rope.scaling.finetuned") else "nope",
         "mamba_n_heads": num_heads,
         "mamba_d_head": inner_size // num_heads,
         "mamba_expand": inner_size // keys.need("embedding_length"),
-        "mamba_n_groups": keys.need("ssm.group_count"),
-        "mamba_d_state": keys.need("ssm.state_size"),
-        "mamba_d_conv": keys.need("ssm.conv_kernel"),
-        "mamba_conv_bias": keys.has(f"blk.{space}.ssm_conv1d.bias"),
-        "mamba_proj_bias": keys.has(f"blk.{space}.ssm_in.bias"),
+        **keys.numbers(
+            mamba_n_groups="ssm.group_count", mamba_d_state="ssm.state_size", mamba_d_conv="ssm.conv_kernel"
+        ),
+        **_biases(keys, types_of(keys), "mamba_conv_bias", "mamba_proj_bias"),
         "shared_intermediate_size": shared,
         "num_local_experts": keys.number("expert_count") or 0,
         "num_experts_per_tok": keys.number("expert_used_count"),
+    }
+
+
+def _biases(keys: Keys, types: list[str], convolution: str, projection: str) -> Data:
+    """Whether the first state space has biases, under these names of the config."""
+    space = types.index("linear_attention") if "linear_attention" in types else 0
+    return {
+        convolution: keys.has(f"blk.{space}.ssm_conv1d.bias"),
+        projection: keys.has(f"blk.{space}.ssm_in.bias"),
     }
 
 
@@ -111,14 +117,12 @@ def _mamba2(keys: Keys) -> Data:
 
 def _falcon_h1(keys: Keys) -> Data:
     """The weights of a file include its factors. Gates come before the norm, if there is one."""
-    whole_heads(keys)
     sizes = keys.numbers(
         mamba_d_ssm="ssm.inner_size", mamba_n_heads="ssm.time_step_rank", mamba_n_groups="ssm.group_count",
         mamba_d_state="ssm.state_size", mamba_d_conv="ssm.conv_kernel",
     )  # fmt: skip
     return {
-        "architectures": ["FalconH1ForCausalLM"],
-        "rope_scaling": rope_scaling(keys),
+        **rotated(keys, "FalconH1ForCausalLM"),
         "mamba_d_head": sizes["mamba_d_ssm"] // sizes["mamba_n_heads"],
         "mamba_rms_norm": keys.has("blk.0.ssm_norm.weight"),
         "mamba_norm_before_gate": False,
@@ -129,15 +133,12 @@ def _falcon_h1(keys: Keys) -> Data:
 
 def _jamba(keys: Keys) -> Data:
     """A file lists the layers with attention and with experts; a config has a period for each."""
-    attends = attends_of(keys)
-    space = attends.index(False) if False in attends else 0
-    period, offset = _period(keys, attends)
+    period, offset = _period(keys, attends_of(keys))
     data = {
         "architectures": ["JambaForCausalLM"],
         "attn_layer_period": period,
         "attn_layer_offset": offset,
-        "mamba_conv_bias": keys.has(f"blk.{space}.ssm_conv1d.bias"),
-        "mamba_proj_bias": keys.has(f"blk.{space}.ssm_in.bias"),
+        **_biases(keys, types_of(keys), "mamba_conv_bias", "mamba_proj_bias"),
         "mamba_expand": _expansion(keys),
         "num_experts": 1,
         **keys.numbers(
@@ -163,15 +164,11 @@ def _period(keys: Keys, layers: list[bool]) -> tuple[int, int]:
 
 def _nemotron_h(keys: Keys) -> Data:
     """Each layer has one kind: an MLP if it has inner elements, attention if it has heads."""
-    attends, inner = attends_of(keys), keys.get("feed_forward_length")
+    inner = keys.get("feed_forward_length")
     if not isinstance(inner, array) or len(inner) < keys.num_layers:
         raise keys.fault("feed_forward_length must be a list of the inner sizes of each layer")
     num_heads = keys.need("ssm.time_step_rank")
-    kinds = [
-        "mlp" if size else "full_attention" if has_heads else "linear_attention"
-        for size, has_heads in zip(inner[: keys.num_layers], attends, strict=True)
-    ]
-    space = kinds.index("linear_attention") if "linear_attention" in kinds else 0
+    kinds = ["mlp" if size else kind for size, kind in zip(inner[: keys.num_layers], types_of(keys), strict=True)]
     return {
         "architectures": ["NemotronHForCausalLM"],
         "layers_block_type": kinds,
@@ -182,11 +179,8 @@ def _nemotron_h(keys: Keys) -> Data:
         or keys.number("attention.layer_norm_epsilon"),
         "mamba_num_heads": num_heads,
         "mamba_head_dim": keys.need("ssm.inner_size") // num_heads,
-        "n_groups": keys.need("ssm.group_count"),
-        "ssm_state_size": keys.need("ssm.state_size"),
-        "conv_kernel": keys.need("ssm.conv_kernel"),
-        "use_conv_bias": keys.has(f"blk.{space}.ssm_conv1d.bias"),
-        "use_bias": keys.has(f"blk.{space}.ssm_in.bias"),
+        **keys.numbers(n_groups="ssm.group_count", ssm_state_size="ssm.state_size", conv_kernel="ssm.conv_kernel"),
+        **_biases(keys, kinds, "use_conv_bias", "use_bias"),
     }
 
 
@@ -200,9 +194,7 @@ def _nemotron_h_moe(keys: Keys) -> Data:
     return {
         **data,
         "layers_block_type": kinds,
-        "n_routed_experts": keys.need("expert_count"),
-        "num_experts_per_tok": keys.need("expert_used_count"),
-        "moe_intermediate_size": keys.need("expert_feed_forward_length"),
+        **counts(keys, "n_routed_experts", "moe_intermediate_size"),
         "moe_shared_expert_intermediate_size": keys.need("expert_shared_feed_forward_length"),
         "moe_latent_size": keys.number("moe_latent_size"),
         "norm_topk_prob": bool(keys.get("expert_weights_norm")),
@@ -216,15 +208,16 @@ def _qwen3_5(keys: Keys) -> Data:
     """The pairs for a picture's height and width (rope.dimension_sections) change nothing in text."""
     num_heads = keys.need("ssm.time_step_rank")
     return {
-        "architectures": ["Qwen3_5ForCausalLM"],
-        "rope_scaling": rope_scaling(keys),
+        **rotated(keys, "Qwen3_5ForCausalLM", is_whole=False),
         "partial_rotary_factor": turned_share(keys),
         "full_attention_interval": keys.number("full_attention_interval"),
-        "linear_num_key_heads": keys.need("ssm.group_count"),
         "linear_num_value_heads": num_heads,
-        "linear_key_head_dim": keys.need("ssm.state_size"),
         "linear_value_head_dim": keys.need("ssm.inner_size") // num_heads,
-        "linear_conv_kernel_dim": keys.need("ssm.conv_kernel"),
+        **keys.numbers(
+            linear_num_key_heads="ssm.group_count",
+            linear_key_head_dim="ssm.state_size",
+            linear_conv_kernel_dim="ssm.conv_kernel",
+        ),
     }
 
 
@@ -232,9 +225,7 @@ def _with_experts(keys: Keys, architecture: str) -> Data:
     return {
         **_qwen3_5(keys),
         "architectures": [architecture],
-        "num_experts": keys.need("expert_count"),
-        "num_experts_per_tok": keys.need("expert_used_count"),
-        "moe_intermediate_size": keys.need("expert_feed_forward_length"),
+        **counts(keys, "num_experts", "moe_intermediate_size"),
         "shared_expert_intermediate_size": keys.need("expert_shared_feed_forward_length"),
     }
 

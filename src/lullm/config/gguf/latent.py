@@ -2,7 +2,7 @@
 
 from lullm.config.field import Data
 from lullm.config.gguf.experts import GROUPED, grouped
-from lullm.config.gguf.hybrid import attends_of
+from lullm.config.gguf.hybrid import types_of
 from lullm.config.gguf.keys import Architecture, Keys
 from lullm.config.gguf.rope import rope_scaling
 
@@ -54,7 +54,7 @@ def _kimi_linear(keys: Keys) -> Data:
         "n_routed_experts": None,
         "num_experts": experts["n_routed_experts"],
         "norm_topk_prob": bool(keys.get("expert_weights_norm", True)),
-        "layer_types": ["full_attention" if has_heads else "linear_attention" for has_heads in attends_of(keys)],
+        "layer_types": types_of(keys),
         "linear_num_heads": keys.need("attention.head_count"),
         "linear_head_dim": keys.need("kda.head_dim"),
         "linear_conv_kernel_dim": keys.need("ssm.conv_kernel"),

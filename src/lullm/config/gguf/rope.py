@@ -4,7 +4,6 @@ from typing import Any
 
 from lullm.config.field import Data
 from lullm.config.gguf.keys import Keys, short
-from lullm.errors import ModelLoadError
 
 
 def rope_scaling(keys: Keys, **more: Any) -> Data | None:
@@ -28,7 +27,7 @@ def rope_scaling(keys: Keys, **more: Any) -> Data | None:
             **{name: value for name, value in stated.items() if value is not None},
             **more,
         }
-    raise ModelLoadError(f"{keys.file.path}: rope.scaling.type {kind!r} is not supported, only none, linear and yarn")
+    raise keys.fault(f"rope.scaling.type {kind!r} is not supported, only none, linear and yarn")
 
 
 def head_dim(keys: Keys) -> int:
@@ -41,7 +40,14 @@ def whole_heads(keys: Keys) -> None:
     """Raises ModelLoadError: only a part of a head is rotated."""
     turned, size = keys.number("rope.dimension_count"), head_dim(keys)
     if turned not in (None, size):
-        raise ModelLoadError(f"{keys.file.path}: rope.dimension_count {turned} is not supported, only {size}")
+        raise keys.fault(f"rope.dimension_count {turned} is not supported, only {size}")
+
+
+def rotated(keys: Keys, architecture: str, is_whole: bool = True) -> Data:
+    """The name and the rope of a config; `is_whole`: a file that rotates a part of a head is refused."""
+    if is_whole:
+        whole_heads(keys)
+    return {"architectures": [architecture], "rope_scaling": rope_scaling(keys)}
 
 
 def turned_share(keys: Keys) -> float:
