@@ -35,10 +35,14 @@ def shown(value: Any) -> str:
     return reprlib.repr(value)
 
 
+def _stated(data: Data, name: str, default: Any) -> Any:
+    value = data.get(name)
+    return default if value is None else value
+
+
 def positive_int(data: Data, name: str, default: int | None = None, most: int = LARGEST_ID) -> int:
     """`data[name]`, from 1 to `most`; missing or null: the default, if there is one."""
-    value = data.get(name)
-    value = default if value is None else value
+    value = _stated(data, name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise ModelLoadError(f"config.json: {name} must be a positive integer up to {most}, not {shown(value)}")
     return value
@@ -46,8 +50,7 @@ def positive_int(data: Data, name: str, default: int | None = None, most: int = 
 
 def integer(data: Data, name: str, default: int) -> int:
     """`data[name]`; missing or null: the default."""
-    value = data.get(name)
-    value = default if value is None else value
+    value = _stated(data, name, default)
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) > LARGEST_ID:
         raise ModelLoadError(f"config.json: {name} must be an integer, not {shown(value)}")
     return value
@@ -58,8 +61,7 @@ def positive_float(data: Data, name: str, default: float, least: float = 1e-30, 
 
     The default bounds are those of float32, in which a model computes.
     """
-    value = data.get(name)
-    value = default if value is None else value
+    value = _stated(data, name, default)
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value <= most:
         raise ModelLoadError(
             f"config.json: {name} must be a positive number from {least:g} to {most:g}, not {shown(value)}"
@@ -72,12 +74,11 @@ def optional_positive_float(data: Data, name: str) -> float | None:
     return None if data.get(name) is None else positive_float(data, name, 1.0)
 
 
-def boolean(data: Data, name: str, default: bool, file: str = "config.json") -> bool:
+def boolean(data: Data, name: str, default: bool) -> bool:
     """`data[name]`; missing or null: the default. A string is refused: "no" would count as true."""
-    value = data.get(name)
-    value = default if value is None else value
+    value = _stated(data, name, default)
     if not isinstance(value, bool):
-        raise ModelLoadError(f"{file}: {name} must be true or false, not {shown(value)}")
+        raise ModelLoadError(f"config.json: {name} must be true or false, not {shown(value)}")
     return value
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from tokenizers import AddedToken
+from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Backend
 
 from lullm.errors import ModelLoadError
@@ -37,6 +37,17 @@ def add_declared(backend: Backend, declared: Any, file: str = "tokenizer_config.
                 )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelLoadError(f"{file}: the added tokens are damaged: {error!r}") from None
+
+
+def surround(backend: Backend, before: str | None, after: str | None, has_bytes: bool) -> None:
+    """Put these tokens around every text; None: none on that side. `has_bytes`: the tokens are bytes, as GPT-2's."""
+    steps: list[Any] = [processors.ByteLevel(trim_offsets=False)] if has_bytes else []
+    around = {token: backend.token_to_id(token) for token in (before, after) if token}
+    if around:
+        single = [*([before] if before else []), "$A", *([after] if after else [])]
+        steps.append(processors.TemplateProcessing(single=single, special_tokens=list(around.items())))
+    if steps:
+        backend.post_processor = processors.Sequence(steps)
 
 
 def mark_special(backend: Backend, contents: Iterable[str]) -> None:

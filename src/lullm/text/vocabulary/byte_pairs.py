@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
 from lullm.config.field import boolean
 from lullm.config.json_file import optional_object, read_object, read_text
 from lullm.errors import ModelLoadError
-from lullm.text.vocabulary.added import add_declared, added_token
+from lullm.text.vocabulary.added import add_declared, added_token, surround
 from lullm.units import MIB
 
 FILE = "vocab.json"
@@ -201,9 +201,4 @@ def _surround(backend: Backend, config: dict[str, Any], roles: Mapping[str, str]
     else:
         before = roles.get("bos_token") if boolean(config, "add_bos_token", False) else None
         after = roles.get("eos_token") if boolean(config, "add_eos_token", False) else None
-    steps: list[Any] = [processors.ByteLevel(trim_offsets=False)]
-    around = {token: backend.token_to_id(token) for token in (before, after) if token is not None}
-    if around:
-        single = [*([before] if before else []), "$A", *([after] if after else [])]
-        steps.append(processors.TemplateProcessing(single=single, special_tokens=list(around.items())))
-    backend.post_processor = processors.Sequence(steps)
+    surround(backend, before, after, has_bytes=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, decoders, normalizers, processors
+from tokenizers import AddedToken, decoders, normalizers
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
@@ -17,6 +17,7 @@ from lullm.config.gguf.file import GGUFFile, read_gguf
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
 from lullm.text.token_bytes import check_lengths
+from lullm.text.vocabulary.added import surround
 from lullm.text.vocabulary.byte_pairs import CL100K, CONTRACTIONS, Cut, byte_level, pair
 
 logger = get_logger(__name__)
@@ -226,13 +227,7 @@ def _surround(backend: Backend, file: GGUFFile, kind: str, tokens: list[str]) ->
     bos, eos = _token_of(file, tokens, "bos"), _token_of(file, tokens, "eos")
     starts = file.metadata.get(_PREFIX + "add_bos_token", kind != "gpt2" or pre in _STARTS_WITH_BOS)
     ends = file.metadata.get(_PREFIX + "add_eos_token", False)
-    before, after = [bos] if starts and bos else [], [eos] if ends and eos else []
-    steps: list[Any] = [processors.ByteLevel(trim_offsets=False)] if kind == "gpt2" else []
-    if before or after:
-        around = [(token, tokens.index(token)) for token in dict.fromkeys([*before, *after])]
-        steps.append(processors.TemplateProcessing(single=[*before, "$A", *after], special_tokens=around))
-    if steps:
-        backend.post_processor = processors.Sequence(steps)
+    surround(backend, bos if starts else None, eos if ends else None, has_bytes=kind == "gpt2")
 
 
 def _templates(file: GGUFFile) -> dict[str, str]:

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, decoders, normalizers, processors
+from tokenizers import AddedToken, Regex, decoders, normalizers
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE, Unigram
 
 from lullm.config.field import boolean
 from lullm.errors import ModelLoadError
 from lullm.text.token_bytes import check_lengths
+from lullm.text.vocabulary.added import surround
 from lullm.units import MIB, format_bytes
 
 FILE = "tokenizer.model"
@@ -67,11 +68,9 @@ def read_sentence_piece(folder: Path, config: dict[str, Any]) -> tuple[Backend, 
     )
     own = pieces.of_type(_USER_DEFINED)
     backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in own])
-    before = [roles["bos_token"]] if boolean(config, "add_bos_token", kind == _BPE) and "bos_token" in roles else []
-    after = [roles["eos_token"]] if boolean(config, "add_eos_token", False) and "eos_token" in roles else []
-    if before or after:
-        around = [(token, pieces.tokens.index(token)) for token in dict.fromkeys([*before, *after])]
-        backend.post_processor = processors.TemplateProcessing(single=[*before, "$A", *after], special_tokens=around)
+    before = roles.get("bos_token") if boolean(config, "add_bos_token", kind == _BPE) else None
+    after = roles.get("eos_token") if boolean(config, "add_eos_token", False) else None
+    surround(backend, before, after, has_bytes=False)
     return backend, roles
 
 

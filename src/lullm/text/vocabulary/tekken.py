@@ -10,7 +10,7 @@ import binascii
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, decoders, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, decoders, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
@@ -18,6 +18,7 @@ from lullm.config.field import boolean, positive_int
 from lullm.config.json_file import read_object
 from lullm.errors import ModelLoadError
 from lullm.text.token_bytes import BYTE_CHARACTERS, check_lengths
+from lullm.text.vocabulary.added import surround
 from lullm.units import MIB
 
 FILE = "tekken.json"
@@ -84,11 +85,7 @@ def _backend(words: list[bytes], special: list[str], pattern: Regex, starts_with
     )
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
-    steps: list[Any] = [processors.ByteLevel(trim_offsets=False)]
-    if starts_with_bos and "<s>" in special:
-        around = [("<s>", special.index("<s>"))]
-        steps.append(processors.TemplateProcessing(single=["<s>", "$A"], special_tokens=around))
-    backend.post_processor = processors.Sequence(steps)
+    surround(backend, "<s>" if starts_with_bos and "<s>" in special else None, None, has_bytes=True)
     return backend
 
 
