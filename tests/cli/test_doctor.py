@@ -30,6 +30,14 @@ def fresh_library():
     forget_library()
 
 
+@pytest.fixture(autouse=True)
+def imports_that_work():
+    """Trying them takes seconds; `tests/machine/test_imports.py` does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(doctor, "failed_imports", lambda modules: {})
+        yield
+
+
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
     """`tree(path, text)`: a file under the root that the doctor looks at; a machine without anything special."""
@@ -85,6 +93,15 @@ def test_a_missing_and_an_old_library_are_problems(monkeypatch, capsys):
     assert "-> pip install 'xxhash>=3.4'" in out
     assert "-> too old: pip install 'torch>=2.11'" in out
     assert "lullm cannot be used here yet" in out
+
+
+def test_a_library_that_cannot_be_imported_is_a_problem(monkeypatch, capsys):
+    """It said "lullm can be used here" next to a torch without its libraries."""
+    monkeypatch.setattr(doctor, "failed_imports", lambda modules: {"yaml": "ImportError: libyaml.so"})
+    assert main(["doctor"]) == doctor.UNUSABLE
+    assert re.search(
+        r"X pyyaml .* cannot be imported: ImportError: libyaml.so\n.*--force-rein", capsys.readouterr().out
+    )
 
 
 def test_versions_compare_as_numbers():

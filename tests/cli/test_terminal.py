@@ -143,6 +143,11 @@ def test_what_ends_the_command_in_its_middle(qwen3_folder, capsys, monkeypatch):
     for error, code, said in (
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 bytes"), 2, "can't allocate memory"),
         (MemoryError(), 2, "lullm: error: memory is short: no more can be had"),
+        (
+            ImportError("libcudart.so.13: cannot open shared object file"),
+            2,
+            "libcudart.so.13: cannot open shared object",
+        ),
         (wrapped, 130, ""),
     ):
         monkeypatch.setattr(LLMEngine, "add_processed", raises(error))
@@ -152,6 +157,15 @@ def test_what_ends_the_command_in_its_middle(qwen3_folder, capsys, monkeypatch):
     monkeypatch.setattr(LLMEngine, "add_processed", raises(RuntimeError("a mistake in lullm")))
     with pytest.raises(RuntimeError, match="a mistake"):
         main(["run", "--model", str(qwen3_folder), *FLAGS, "--raw", "hello"])
+
+
+def test_a_current_folder_that_is_gone(tmp_path, monkeypatch, capsys):
+    """oneMKL said that it cannot load libtorch_cpu.so, and ended the process."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["list"]) == 2
+    assert "the current folder cannot be used (No such file" in capsys.readouterr().err
 
 
 def raises(error):
@@ -288,9 +302,11 @@ def test_ollamas_words(qwen3_folder, monkeypatch, capsys):
 
 def test_chat_changes_its_settings(qwen3_folder, expected, monkeypatch, capsys):
     lines = ("/set max_tokens 3", "hello", "/reset", "/set max-tokens 12", "/set temp", "/set top_p 7", "hello", "/set")
+    lines += ("/set seed 1.5", "/set top_p x")
     code, out, err = talk(qwen3_folder, monkeypatch, capsys, *lines)
     assert code == 0 and out.endswith(printed(expected[1])) and len(out) < 2 * len(printed(expected[1]))
     assert "no setting 'temp'; did you mean temperature?" in err and "top_p must be" in err
+    assert "seed takes a whole number, not '1.5'" in err and "top_p takes a number, not 'x'" in err
     assert "  temperature 0.0\n  top_k 40\n  top_p 0.95\n  min_p 0.05\n  max_tokens 12\n" in err
 
 

@@ -346,6 +346,8 @@ def test_a_pause_ends_under_vllms_tag():
         assert llm.generate("Once", SamplingParams(max_tokens=1), use_tqdm=False)
         with pytest.raises(InvalidRequestError, match="sleep tags are"):
             llm.sleep(tags=["scheduling"])
+        with pytest.raises(InvalidRequestError, match=r"as a list, such as \['weights'\]"):
+            llm.wake_up(tags="weights")
 
 
 def test_every_engine_pauses(llm):

@@ -53,6 +53,10 @@ def test_calls_that_must_come(start):
         assert chunks[-1].finish_reason == "tool_calls" and entries[0].function.name == "paint"
         with pytest.raises(openai.BadRequestError, match="cannot have a form"):
             create(**ask, tool_choice="required", response_format={"type": "json_object"})
+        del tools[1]["function"]["parameters"]  # OpenAI's: a function without parameters
+        stop = {"type": "function", "function": {"name": "stop"}}
+        for choice in create(**ask, tool_choice=stop, temperature=1.5, n=3, seed=1).choices:
+            assert [json.loads(call.function.arguments) for call in choice.message.tool_calls] == [{}]
         tools[0]["function"]["parameters"] = {"type": "object", "properties": {"x": {"not": {"type": "string"}}}}
         with pytest.raises(openai.BadRequestError, match="tools"):
             create(**ask, tool_choice="required")

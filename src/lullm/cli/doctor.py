@@ -18,6 +18,7 @@ import lullm
 from lullm.config.engine import EngineConfig
 from lullm.errors import ConfigError, LullmError
 from lullm.machine import gpu, memory, processor
+from lullm.machine.imports import failed_imports
 from lullm.ops.cpu import library
 from lullm.units import GIB, format_bytes
 
@@ -69,7 +70,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the description and flags of `lullm doctor`."""
     parser.description = (
         "Say what this machine has, what lullm will use of it, and what to do about what is missing. "
-        f"Exit code 0 unless lullm cannot be used here ({UNUSABLE}). Loads no model and no torch."
+        f"Exit code 0 unless lullm cannot be used here ({UNUSABLE}). Loads no model."
     )
     parser.add_argument("--json", action="store_true", help="print an object instead of lines")
     parser.set_defaults(run=run)
@@ -243,12 +244,17 @@ def _folders() -> Iterator[Finding]:
 
 
 def _libraries() -> Iterator[Finding]:
+    there = {name: module for name, (module, _) in REQUIRED.items() if importlib.util.find_spec(module)}
+    failed = failed_imports(list(there.values()))
     for name, (module, oldest) in REQUIRED.items():
-        version = _version(name) if importlib.util.find_spec(module) else None
+        version = _version(name) if name in there else None
         if version is None:
             yield Finding(name, "not installed", "problem", f"pip install '{name}>={oldest}'")
         elif _numbers(version) < _numbers(oldest):
             yield Finding(name, version, "problem", f"too old: pip install '{name}>={oldest}'")
+        elif module in failed:
+            hint = f"install it again: pip install --force-reinstall '{name}>={oldest}'"
+            yield Finding(name, f"{version} cannot be imported: {failed[module]}", "problem", hint)
         else:
             yield Finding(name, version)
 

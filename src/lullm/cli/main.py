@@ -80,6 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # busy process a 0.6B model decoded 1.1 tok/s with spinning threads and 2.4 tok/s with parked ones.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
+        _check_folder()
         apply_settings(*chosen(parser, argv), os.environ, all_flags)
         args = parser.parse_args(argv)
         code: int = args.run(args)
@@ -97,6 +98,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"lullm: error: memory is short: {str(error) or 'no more can be had'}", file=sys.stderr)
         return USER_ERROR
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] == "lullm":
+            raise
+        print(f"lullm: error: a library cannot be loaded: {error}; `lullm doctor` says which", file=sys.stderr)
+        return USER_ERROR
     except BrokenPipeError:
         _drop_output()  # the reader has ended: `lullm run ... | head`
         return 0
@@ -104,6 +110,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         print(f"lullm: error: {error}", file=sys.stderr)
         return USER_ERROR
+
+
+def _check_folder() -> None:
+    """Check that the current folder exists: oneMKL ends the process without it, and names another cause."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise LullmError(f"the current folder cannot be used ({error.strerror}); change to another one") from None
 
 
 def _open_streams() -> None:

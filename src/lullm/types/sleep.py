@@ -87,7 +87,9 @@ def check_awake(state: SleepState, tags: Sequence[str]) -> None:
 
 def check_tags(tags: Sequence[str] | None, known: Sequence[str] = TAGS) -> None:
     """Check that `tags` are among the `known`, or None for all. Raises InvalidRequestError otherwise."""
-    if isinstance(tags, str) or not set(tags or ()).issubset(known):
+    if isinstance(tags, str):
+        raise InvalidRequestError(f"sleep tags come as a list, such as [{WEIGHTS!r}], not as a str", "tags")
+    if not set(tags or ()).issubset(known):
         raise InvalidRequestError(f"sleep tags are {WEIGHTS!r} and {KV_CACHE!r}, not {tags!r}", "tags")
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -174,3 +175,25 @@ def test_costly_messages_go_to_the_process():
     with pytest.raises(OutOfBounds):
         renderer.render("a", {"x": "b", "n": "a" * 100})
     renderer.close()
+
+
+class Owner:
+    """What is being built while a template is tried."""
+
+
+def test_a_failure_keeps_no_frames_of_its_callers():
+    """Jinja's rewritten tracebacks are cycles: a dropped LLM kept its weights until a garbage collection."""
+    renderer = Renderer({"default": "{{ 'a' + x }}"})
+
+    def build() -> "weakref.ref[Owner]":
+        owner = Owner()
+        with pytest.raises(Failed):
+            renderer.render("default", {"x": [1]})
+        return weakref.ref(owner)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert build()() is None
+    finally:
+        gc.enable()

@@ -112,7 +112,7 @@ class Conversation:
             if text:  # without a value: the default again
                 changes[name] = _value(name, text)
             SamplingParams(**changes)
-        except (InvalidRequestError, ValueError) as error:
+        except InvalidRequestError as error:
             _tell(f"lullm: {error}")
             return
         self._changes = changes
@@ -121,7 +121,11 @@ class Conversation:
 def _value(name: str, text: str) -> Any:
     if name == "stop":
         return [text]
-    return int(text) if name in ("max_tokens", "top_k", "seed") else float(text)
+    kind, called = (int, "a whole number") if name in ("max_tokens", "top_k", "seed") else (float, "a number")
+    try:
+        return kind(text)
+    except ValueError:
+        raise InvalidRequestError(f"{name} takes {called}, not {text!r}", name) from None
 
 
 def _tell(text: str) -> None:

@@ -18,6 +18,7 @@ from lullm.types.request import Conversation
 
 _MAX_TOOLS = 1024
 _TRIAL = [{"role": "user", "content": "Hello!"}]
+_NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}  # OpenAI's: left out means none
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 
 
@@ -164,4 +165,4 @@ def _checked_tool(given: Any, where: str) -> Tool:
     parameters = function.get("parameters")
     if not isinstance(parameters, Mapping | None):
         raise InvalidRequestError(f"{where}: parameters must be a JSON schema", "tools")
-    return Tool(name, parameters or {}, function.get("strict") is True)
+    return Tool(name, _NO_PARAMETERS if parameters is None else parameters, function.get("strict") is True)

@@ -96,6 +96,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         except RecursionError:
             raise Failed("it recursed too deep") from None
         except Exception as error:  # a template may raise any error
+            # Jinja's rewritten traceback has a frame that holds the error: a cycle, and with it all callers' frames and
+            # whatever they are building, until some garbage collection.
+            error.__traceback__ = None
             raise Failed(f"{type(error).__name__}: {error}") from None
         return "".join(pieces)
 
