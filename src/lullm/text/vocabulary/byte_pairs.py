@@ -103,8 +103,8 @@ def pair(merge: str, where: str) -> tuple[str, str]:
     return left, right
 
 
-def read_byte_pairs(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[str, str]]:
-    """The backend of `folder/vocab.json` and merges.txt, and special tokens by role.
+def read_byte_pairs(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[str, str], dict[str, str]]:
+    """The backend of `folder/vocab.json` and merges.txt, special tokens by role, and no chat template.
 
     Args:
         config: of tokenizer_config.json and special_tokens_map.json.
@@ -123,7 +123,7 @@ def read_byte_pairs(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict
         raise ModelLoadError(f"{folder}: {FILE} and {_MERGES} are no tokenizer: {error}") from None
     roles = _add_tokens(backend, folder, config, known.roles)
     _surround(backend, config, roles, known.is_surrounded)
-    return backend, roles
+    return backend, roles, {}
 
 
 def _add_tokens(backend: Backend, folder: Path, config: dict[str, Any], known: Mapping[str, str]) -> dict[str, str]:

@@ -31,10 +31,10 @@ def read_tokenizer(folder: Path) -> tuple[Backend, dict[str, str], dict[str, str
     """
     config = optional_object(folder / "tokenizer_config.json")
     named = optional_object(folder / "special_tokens_map.json") | config
-    backend, roles = _load_backend(folder, named)
+    backend, roles, own_templates = _load_backend(folder, named)
     special_tokens = roles | _special_tokens(named)
     _add_tokens(backend, config, special_tokens)
-    return backend, special_tokens, _chat_template_sources(folder, config)
+    return backend, special_tokens, _chat_template_sources(folder, config) or own_templates
 
 
 def reraise_foreign(error: BaseException) -> None:
@@ -55,8 +55,8 @@ _FORMS = {
 """File -> its reader."""
 
 
-def _load_backend(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[str, str]]:
-    """The backend from tokenizer.json, or the first of `_FORMS`; and special tokens that the file names."""
+def _load_backend(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[str, str], dict[str, str]]:
+    """The backend from tokenizer.json, or the first of `_FORMS`; special tokens and chat templates of that file."""
     path = folder / "tokenizer.json"
     if not folder.is_dir():
         raise ModelLoadError(f"there is no model folder {folder}")
@@ -77,7 +77,7 @@ def _load_backend(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[s
         reraise_foreign(error)
         raise ModelLoadError(f"{path} is not a tokenizer that the `tokenizers` library can read: {error}") from None
     _try_rules(backend, path)
-    return backend, {}
+    return backend, {}, {}
 
 
 _OTHER_FILES = ("*.tiktoken", "tiktoken.model")

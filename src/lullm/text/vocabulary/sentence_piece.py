@@ -40,8 +40,10 @@ class _Pieces:
         return [token for token, kind in zip(self.tokens, self.types, strict=True) if kind in types and token]
 
 
-def read_sentence_piece(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[str, str]]:
-    """The backend of `folder/tokenizer.model`, and special tokens by role. `config`: of tokenizer_config.json.
+def read_sentence_piece(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[str, str], dict[str, str]]:
+    """The backend of `folder/tokenizer.model`, special tokens by role, and no chat template.
+
+    `config`: of tokenizer_config.json.
 
     Raises:
         ModelLoadError: the file is damaged, no SentencePiece model, or of a kind that is not supported.
@@ -71,7 +73,7 @@ def read_sentence_piece(folder: Path, config: dict[str, Any]) -> tuple[Backend, 
     before = roles.get("bos_token") if boolean(config, "add_bos_token", kind == _BPE) else None
     after = roles.get("eos_token") if boolean(config, "add_eos_token", False) else None
     surround(backend, before, after, has_bytes=False)
-    return backend, roles
+    return backend, roles, {}
 
 
 def _fields(message: bytes) -> dict[int, list[Any]]:

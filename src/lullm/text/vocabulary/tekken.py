@@ -19,6 +19,7 @@ from lullm.config.json_file import read_object
 from lullm.errors import ModelLoadError
 from lullm.text.token_bytes import BYTE_CHARACTERS, check_lengths
 from lullm.text.vocabulary.added import surround
+from lullm.text.vocabulary.tekken_template import tekken_template
 from lullm.units import MIB
 
 FILE = "tekken.json"
@@ -34,8 +35,10 @@ _FIRST_SPECIAL = (
 _ROLES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 
 
-def read_tekken(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[str, str]]:
-    """The backend of `folder/tekken.json`, and special tokens by role. `config`: of tokenizer_config.json.
+def read_tekken(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[str, str], dict[str, str]]:
+    """The backend of `folder/tekken.json`, special tokens by role, and its chat template.
+
+    `config`: of tokenizer_config.json.
 
     Raises:
         ModelLoadError: the file is damaged.
@@ -50,6 +53,7 @@ def read_tekken(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[str
         words = [base64.b64decode(entry["token_bytes"], validate=True) for entry in stored]
         special = _special(data.get("special_tokens"), num_special)
         check_lengths(words, "its vocabulary")
+        template = tekken_template(data, special)
     except ModelLoadError as error:
         raise ModelLoadError(f"{path}: {error}") from None
     except (LookupError, TypeError, ValueError, binascii.Error) as error:
@@ -58,9 +62,9 @@ def read_tekken(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[str
         raise ModelLoadError(f"{path}: the pattern is no regular expression: {error}") from None
     if len(words) != size or words[:256] != [bytes([byte]) for byte in range(256)] or len(set(words)) != size:
         raise ModelLoadError(f"{path} is damaged: its vocabulary must be {size} different tokens, the 256 bytes first")
-    return _backend(words, special, pattern, boolean(config, "add_bos_token", True)), {
-        role: token for role, token in _ROLES.items() if token in special
-    }
+    roles = {role: token for role, token in _ROLES.items() if token in special}
+    backend = _backend(words, special, pattern, boolean(config, "add_bos_token", True))
+    return backend, roles, {} if template is None else {"default": template}
 
 
 def _special(listed: Any, count: int) -> list[str]:
