@@ -1,5 +1,7 @@
 """`lullm pull`, `list` and `rm` over a hub on this machine: what is fetched, what goes on, what each refusal says."""
 
+from pathlib import Path
+
 import huggingface_hub
 import pytest
 from huggingface_hub import constants
@@ -52,6 +54,27 @@ def test_pull_list_and_remove(hub, capsys, qwen3_folder):
     assert NAME in listed and "main" in listed and "incomplete" not in listed
     assert main(["rm", NAME]) == 0 and main(["list"]) == 0
     assert NAME not in capsys.readouterr().out.splitlines()[-1]
+
+
+OWN_LAYOUT = {"params.json": b'{"dim": 64}', "consolidated.safetensors": b"x", "tekken.json": b"{}"}
+
+
+def test_a_model_in_mistrals_own_layout(hub, capsys):
+    hub.files = OWN_LAYOUT
+    assert main(["pull", NAME]) == 0
+    folder = Path(capsys.readouterr().out.strip())
+    assert sorted(path.name for path in folder.iterdir()) == sorted(OWN_LAYOUT)
+    count = len(hub.requests)
+    assert main(["pull", NAME]) == 0 and not any(m == "GET" and "/resolve/" in p for m, p, _ in hub.requests[count:])
+    assert main(["list"]) == 0 and "incomplete" not in capsys.readouterr().out
+
+
+def test_a_model_in_both_layouts(hub):
+    """Its weights are fetched once."""
+    hub.files |= OWN_LAYOUT
+    assert main(["pull", NAME]) == 0
+    fetched = {path.rsplit("/", 1)[1] for method, path, _ in hub.requests if method == "GET" and "/resolve/" in path}
+    assert "consolidated.safetensors" not in fetched and {"model.safetensors", "tekken.json"} <= fetched
 
 
 def test_a_download_that_breaks_is_gone_on_with(hub, capsys, monkeypatch):

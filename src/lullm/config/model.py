@@ -32,8 +32,9 @@ from lullm.config.field import (
 )
 from lullm.config.gguf.architecture import config_data
 from lullm.config.gguf.file import is_gguf, read_gguf
-from lullm.config.json_file import overridden, read_object
+from lullm.config.json_file import overridden
 from lullm.config.layer.encoder import EncoderConfig
+from lullm.config.mistral.layout import config_path, read_config
 from lullm.config.pooling.architecture import Labels, read_labels, split_architecture
 from lullm.config.pooling.pooler import DenseLayers, PoolerConfig, TokenScore
 from lullm.config.rope import MOST_POSITIONS
@@ -229,7 +230,7 @@ class ModelConfig:
 
     @classmethod
     def from_folder(cls, folder: Path, overrides: Mapping[str, Any] = MappingProxyType({})) -> "ModelConfig":
-        """Read `folder/config.json`, or the header of a GGUF file if `folder` is one.
+        """Read `folder/config.json`, Mistral's params.json, or the header of a GGUF file if `folder` is one.
 
         Args:
             overrides: other values for its keys.
@@ -240,9 +241,8 @@ class ModelConfig:
         """
         if is_gguf(folder):
             return cls.from_dict(overridden(config_data(read_gguf(folder)), overrides))
-        path = folder / "config.json"
         try:
-            data = read_object(path)
+            data = read_config(folder)
         except FileNotFoundError:
             if (folder / "adapter_config.json").is_file():
                 raise ModelLoadError(
@@ -265,7 +265,8 @@ class ModelConfig:
         if unknown := overrides.keys() & config.unknown_keys:
             raise ConfigError(f"hf_overrides: nothing is known about {', '.join(sorted(unknown))}")
         if config.unknown_keys:
-            logger.warning("%s: ignored, since nothing is known about them: %s", path, ", ".join(config.unknown_keys))
+            path, names = config_path(folder), ", ".join(config.unknown_keys)
+            logger.warning("%s: ignored, since nothing is known about them: %s", path, names)
         return config
 
     @classmethod

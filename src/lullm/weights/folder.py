@@ -5,6 +5,7 @@ from pathlib import Path
 
 from lullm.config.gguf.file import SUFFIX, first_shards, is_gguf, shard_paths
 from lullm.config.json_file import given_path
+from lullm.config.mistral.layout import has_config
 from lullm.errors import ModelLoadError
 from lullm.weights.gguf.hub import hub_gguf
 from lullm.weights.hub.download import cached_snapshot, download, download_config
@@ -73,7 +74,7 @@ def _gguf_file(path: Path) -> Path:
 
 def _gguf_in(folder: Path) -> Path | None:
     """The GGUF file of a folder without a config.json; None: there is a config.json, or no such file."""
-    if (folder / "config.json").exists():
+    if has_config(folder):
         return None
     found = first_shards(list(folder.glob(f"*{SUFFIX}")))
     if len(found) > 1:

@@ -6,7 +6,7 @@ import shutil
 from itertools import chain
 from pathlib import Path
 
-from lullm.config.json_file import read_object
+from lullm.config.mistral.layout import read_config
 from lullm.config.model import ModelConfig
 from lullm.config.pooling.use import with_use
 from lullm.errors import ModelLoadError
@@ -82,7 +82,7 @@ def _write(config: ModelConfig, source: Path, out: Path, quantization: str) -> N
             shutil.copyfile(path, copy)
     for path in source.glob(f"*_Dense/{SINGLE_FILE}"):  # as it is, since `--quantization` leaves these layers, too
         shutil.copyfile(path, out / path.relative_to(source))
-    data = read_object(source / "config.json") | {"quantization_config": stated}
+    data = read_config(source) | {"quantization_config": stated}
     if not config.tie_word_embeddings:  # a quantized head has no bytes to compare
         data["tie_word_embeddings"] = False
     (out / "config.json").write_text(json.dumps(data, indent=1))

@@ -14,9 +14,10 @@ from lullm.cli.plan.beside import OPTIONS, Beside, read_beside
 from lullm.cli.plan.gpu import GPU, GPUS, known_gpu
 from lullm.cli.plan.layout import Devices, LayoutPlan, Planner, gpus, layout_advice, layouts, processes
 from lullm.cli.plan.measure import measure
-from lullm.cli.plan.model import CONFIG_FILE, PlannedModel, read_model
+from lullm.cli.plan.model import PlannedModel, read_model
 from lullm.cli.plan.roofline import Machine, Plan, advice, plan
 from lullm.config.engine import EngineConfig
+from lullm.config.mistral.layout import CONFIG_FILE, PARAMS_FILE
 from lullm.config.option.option import options_of
 from lullm.errors import ConfigError
 from lullm.machine.memory import available_memory_bytes
@@ -84,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     take_model(args, args.positional_model)
     name = getattr(args, "model", "demo")
     model = read_model(name)
-    if model.files is None and Path(name).name != CONFIG_FILE:
+    if model.files is None and Path(name).name not in (CONFIG_FILE, PARAMS_FILE):
         print(f"Of {name} config.json alone is read; its weights are not here.", file=sys.stderr)
     device = "cpu" if args.gpus is None or args.cpu else "cuda"
     model = model.where_it_runs(device, args.gpus or 1)

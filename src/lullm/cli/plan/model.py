@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lullm.config.gguf.file import is_gguf, read_gguf
 from lullm.config.json_file import given_path
+from lullm.config.mistral.layout import CONFIG_FILE, PARAMS_FILE
 from lullm.config.model import ModelConfig
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 _QUANTIZATIONS = ("int8", "int4")
 _OWN_METHODS = {"lullm": "int4"}
 _LONGEST_LEN = 4096
-CONFIG_FILE = "config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def read_model(name: str, revision: str | None = None) -> PlannedModel:
     from lullm.weights.reading.head import with_own_head
 
     path = given_path(name)
-    if path.name == CONFIG_FILE:
+    if path.name in (CONFIG_FILE, PARAMS_FILE):
         return PlannedModel(ModelConfig.from_folder(path.parent), None)
     files = resolve_model(name, revision, needs_weights=False)
     config = with_own_head(ModelConfig.from_folder(files), files)

@@ -16,7 +16,8 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from lullm.config.field import optional_object, positive_int, shown
-from lullm.config.json_file import overridden, read_object
+from lullm.config.json_file import overridden
+from lullm.config.mistral.layout import has_config, read_config
 from lullm.config.model import ModelConfig
 from lullm.config.pooling.architecture import Labels
 from lullm.config.pooling.encoder_only import of_encoder
@@ -64,7 +65,7 @@ def with_use(
         if not model.generates:
             raise ConfigError("runner='generate': the checkpoint has no head for next tokens; leave runner out")
         return model
-    data = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
+    data = read_config(folder) if has_config(folder) else {}
     data = overridden(data, overrides)
     stated = read_modules(folder) if folder.is_dir() else None  # else it is a GGUF file
     form: PairForm = "template" if has_pair_template else "joined"

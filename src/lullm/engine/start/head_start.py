@@ -15,6 +15,7 @@ from pathlib import Path
 
 from lullm.config.engine import EngineConfig
 from lullm.config.json_file import given_path, option_object
+from lullm.config.mistral.layout import has_config
 from lullm.config.model import ModelConfig
 from lullm.errors import LullmError
 from lullm.log import get_logger
@@ -22,6 +23,7 @@ from lullm.machine.memory import available_memory_bytes
 from lullm.machine.memory_ahead import MemoryAhead, Touch, touch_in_steps
 from lullm.ops.cpu.library import load_library
 from lullm.units import MIB
+from lullm.weights.reading.files import weights_stem
 
 logger = get_logger(__name__)
 
@@ -64,8 +66,8 @@ def _anything_is_frozen() -> bool:
 def _begin(config: EngineConfig) -> MemoryAhead | None:
     try:
         folder = given_path(config.model)
-        files = sorted(folder.glob("model*.safetensors"))
-        if not files or not (folder / "config.json").is_file():  # the demo is small; a hub id may not be downloaded yet
+        files = sorted(folder.glob(f"{weights_stem(folder)}*.safetensors"))
+        if not files or not has_config(folder):  # the demo is small; a hub id may not be downloaded yet
             return None
         stored = sum(file.stat().st_size for file in files)
         if stored < _LEAST_BYTES:

@@ -7,7 +7,8 @@ from typing import Any
 
 from lullm.config.engine_option import ModelImpl
 from lullm.config.family.table import is_known
-from lullm.config.json_file import overridden, read_object
+from lullm.config.json_file import overridden
+from lullm.config.mistral.layout import has_config, read_config
 from lullm.config.model import ModelConfig
 from lullm.config.pooling.architecture import split_architecture
 from lullm.errors import FamilyLimitError, ModelLoadError
@@ -31,7 +32,7 @@ def read_model_config(
     """
     if model_impl == "lullm":
         return _own(folder, overrides)
-    data = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
+    data = read_config(folder) if has_config(folder) else {}
     data = overridden(data, overrides) if data else data
     architecture = _architecture(data)
     if architecture is None:  # it names what is missing

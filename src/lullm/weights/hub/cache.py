@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lullm.config.gguf.file import SUFFIX
+from lullm.config.mistral.layout import has_config
 from lullm.errors import ModelLoadError
 from lullm.weights.reading.files import missing_files
 
@@ -34,7 +35,7 @@ def cached_models() -> list[CachedModel]:
             continue
         for revision in repo.revisions:
             path = Path(revision.snapshot_path)
-            if not (path / "config.json").exists() and not _has_gguf(path):
+            if not has_config(path) and not _has_gguf(path):
                 continue
             found.append(
                 CachedModel(

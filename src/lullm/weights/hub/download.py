@@ -8,17 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lullm.config.gguf.file import SUFFIX
+from lullm.config.mistral.layout import CONFIG_FILE, PARAMS_FILE, has_config
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
 from lullm.weights.reading.files import missing_files
 
 logger = get_logger(__name__)
 
-CONFIG_FILE = "config.json"
 _PATTERNS = [
     "*.json", "model*.safetensors", "[0-9]*_Dense/model.safetensors", "*.jinja", "tokenizer.model", "merges.txt",
 ]  # fmt: skip
-"""Files to fetch; not original/ or consolidated.safetensors."""
+"""Files to fetch; not original/."""
+_OWN_WEIGHTS = "consolidated*.safetensors"
+"""Of a model that has Mistral's own layout only."""
 _TIMEOUT_S = 10.0
 
 
@@ -31,7 +33,7 @@ def cached_snapshot(name: str, revision: str | None) -> Path | None:
     except (OSError, ValueError):
         return None
     # Another program may have fetched only a few files of the snapshot.
-    is_complete = (folder / "config.json").exists() and not missing_files(folder)
+    is_complete = has_config(folder) and not missing_files(folder)
     return folder if is_complete else None
 
 
@@ -52,8 +54,11 @@ def download_config(name: str, revision: str | None) -> Path:
     """
     from huggingface_hub import try_to_load_from_cache
 
-    cached = try_to_load_from_cache(name, CONFIG_FILE, revision=revision)
-    return Path(cached).parent if isinstance(cached, str) else _fetch(name, revision, [CONFIG_FILE])
+    for file in (CONFIG_FILE, PARAMS_FILE):
+        cached = try_to_load_from_cache(name, file, revision=revision)
+        if isinstance(cached, str):
+            return Path(cached).parent
+    return _fetch(name, revision, [CONFIG_FILE, PARAMS_FILE])
 
 
 def _fetch(name: str, revision: str | None, patterns: list[str]) -> Path:
@@ -63,8 +68,11 @@ def _fetch(name: str, revision: str | None, patterns: list[str]) -> Path:
     try:
         # One short request first, to notice an unreachable hub within seconds.
         info = HfApi().model_info(name, revision=revision, timeout=_TIMEOUT_S)
-        _check_config(name, [sibling.rfilename for sibling in info.siblings or ()])
-        logger.info("downloading %s from the hub", name if len(patterns) > 1 else f"{patterns[0]} of {name}")
+        files = [sibling.rfilename for sibling in info.siblings or ()]
+        _check_config(name, files)
+        if PARAMS_FILE in files and CONFIG_FILE not in files and patterns is _PATTERNS:
+            patterns = [*_PATTERNS, _OWN_WEIGHTS]
+        logger.info("downloading %s from the hub", name if _PATTERNS[0] in patterns else f"the config of {name}")
         with bars_on_a_terminal():
             return Path(snapshot_download(name, revision=revision, allow_patterns=patterns, etag_timeout=_TIMEOUT_S))
     except ModelLoadError:
@@ -76,7 +84,7 @@ def _fetch(name: str, revision: str | None, patterns: list[str]) -> Path:
 def _check_config(name: str, files: list[str]) -> None:
     """Raises ModelLoadError: the hub's files are no model folder, but GGUF files; the user must name one."""
     ggufs = sorted(Path(file).name for file in files if file.endswith(SUFFIX))
-    if ggufs and CONFIG_FILE not in files:
+    if ggufs and CONFIG_FILE not in files and PARAMS_FILE not in files:
         listed = ", ".join(ggufs[:8]) + (f" and {len(ggufs) - 8} more" if len(ggufs) > 8 else "")
         raise ModelLoadError(f"{name} holds GGUF files; name one by its quantization, as {name}:Q4_K_M: {listed}")
 

@@ -6,12 +6,13 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from lullm.config.json_file import read_object
+from lullm.config.mistral.layout import has_own_layout
 from lullm.errors import ModelLoadError
 from lullm.units import MIB
 
 SINGLE_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
-_SHARD = re.compile(r"model-(\d{5})-of-(\d{5})\.safetensors")
+INDEX_FILE = f"{SINGLE_FILE}.index.json"
+_SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.safetensors")
 _MOST_SHARDS = 4096
 _LARGEST_INDEX = 64 * MIB  # 90,000 tensors of a mixture of experts take 9 MB
 
@@ -28,7 +29,7 @@ def missing_files(folder: Path) -> list[str]:
 
 def _missing_in(folder: Path) -> list[str]:
     """The same without the folders of sentence-transformers' layers."""
-    if (folder / INDEX_FILE).exists():
+    if _index_file(folder).exists():
         return sorted(name for name in set(_read_index(folder).values()) if not (folder / name).is_file())
     return [name for name in _without_index(folder) if not (folder / name).is_file()]
 
@@ -41,7 +42,7 @@ def weight_files(folder: Path) -> dict[Path, set[str] | None]:
     """
     if missing := _missing_in(folder):
         raise ModelLoadError(_explain_missing(folder, missing))
-    if not (folder / INDEX_FILE).exists():
+    if not _index_file(folder).exists():
         return {folder / name: None for name in _without_index(folder)}
     files: dict[Path, set[str] | None] = {}
     for name, file_name in _read_index(folder).items():
@@ -59,21 +60,33 @@ def dense_file(folder: Path, module: str) -> Path:
     return path
 
 
+def weights_stem(folder: Path) -> str:
+    """How the names of its weight files begin."""
+    return "consolidated" if has_own_layout(folder) else "model"
+
+
+def _index_file(folder: Path) -> Path:
+    return folder / f"{weights_stem(folder)}.safetensors.index.json"
+
+
 def _without_index(folder: Path) -> list[str]:
     """One file, or all shards of a set. Raises ModelLoadError: shards of several sets."""
-    if (folder / SINGLE_FILE).is_file() or not folder.is_dir():
-        return [SINGLE_FILE]
-    counts = {int(match[2]) for path in folder.iterdir() if (match := _SHARD.fullmatch(path.name))}
+    stem = weights_stem(folder)
+    single = f"{stem}.safetensors"
+    if (folder / single).is_file() or not folder.is_dir():
+        return [single]
+    names = [path.name.removeprefix(stem) for path in folder.iterdir() if path.name.startswith(stem)]
+    counts = {int(match[2]) for name in names if (match := _SHARD.fullmatch(name))}
     if len(counts) > 1 or max(counts, default=0) > _MOST_SHARDS:
         raise ModelLoadError(
-            f"{folder} holds shards of several checkpoints, and no {INDEX_FILE}; fetch the folder again"
+            f"{folder} holds shards of several checkpoints, and no {_index_file(folder).name}; fetch the folder again"
         )
     count = counts.pop() if counts else 0
-    return [f"model-{number + 1:05}-of-{count:05}.safetensors" for number in range(count)] or [SINGLE_FILE]
+    return [f"{stem}-{number + 1:05}-of-{count:05}.safetensors" for number in range(count)] or [single]
 
 
 def _read_index(folder: Path) -> dict[str, str]:
-    path = folder / INDEX_FILE
+    path = _index_file(folder)
     weight_map = read_object(path, _LARGEST_INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(v, str) for v in weight_map.values()):
         raise ModelLoadError(f"{path} cannot be used: weight_map must map tensor names to file names")
@@ -90,7 +103,7 @@ def _explain_missing(folder: Path, missing: list[str]) -> str:
     if missing == [SINGLE_FILE] and "adapter_model.safetensors" in others:
         return f"{folder} holds an adapter (PEFT) without its model; give the model, and this as a lora_request"
     if missing == [SINGLE_FILE] and any(name.startswith("consolidated") for name in others):
-        return f"{folder} holds {others[0]}, in Mistral's own layout; take the copy that holds {SINGLE_FILE}"
+        return f"{folder} holds {others[0]}, in Mistral's own layout, and no params.json; fetch the folder again"
     if missing == [SINGLE_FILE] and others:
         return f"{folder} holds {', '.join(others[:4])} and no {SINGLE_FILE}; if it is the whole model, rename it so"
     if missing == [SINGLE_FILE] and (list(folder.glob("*.bin")) or list(folder.glob("*.pt*"))):

@@ -9,11 +9,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from lullm.config.gguf.file import is_gguf
+from lullm.config.mistral.layout import has_own_layout
 from lullm.errors import ModelLoadError
 from lullm.weights.encoding.encoded import EncodedTensor
 from lullm.weights.encoding.joining import Joining
 from lullm.weights.gguf.checkpoint import GGUFSource
 from lullm.weights.reading.files import damaged, dense_file, stored_names, weight_files
+from lullm.weights.reading.mistral import MistralNames
 from lullm.weights.rule import WeightRules
 
 
@@ -49,7 +51,9 @@ def open_source(path: Path, dense: Iterable[str] = ()) -> Source:
 
     `dense`: folders in it of layers of sentence-transformers, whose tensors are read, too.
     """
-    return GGUFSource(path) if is_gguf(path) else SafetensorsSource(path, dense)
+    if is_gguf(path):
+        return GGUFSource(path)
+    return MistralSource(path) if has_own_layout(path) else SafetensorsSource(path, dense)
 
 
 class SafetensorsSource:
@@ -99,6 +103,25 @@ class SafetensorsSource:
                 for name in _names_in(file, None):
                     tensor = file.get_tensor(name)
                     yield f"{module}.{name}", tensor, tensor.nbytes
+
+
+class MistralSource(SafetensorsSource):
+    """The same in Mistral's own layout, under the names and in the order of transformers' layout."""
+
+    def __init__(self, folder: Path):
+        super().__init__(folder)
+        self._own = MistralNames(folder)
+
+    def names(self) -> frozenset[str]:
+        return frozenset(map(self._own.of, super().names()))
+
+    def shapes(self) -> dict[str, list[int]]:
+        return {self._own.of(name): shape for name, shape in super().shapes().items()}
+
+    def tensors(self) -> Iterator[tuple[str, Tensor, int]]:
+        for stored, tensor, num_bytes in super().tensors():
+            name = self._own.of(stored)
+            yield name, self._own.in_order(name, tensor), num_bytes
 
 
 @contextlib.contextmanager

@@ -4,9 +4,9 @@ import re
 from typing import Any
 
 from lullm.config.field import boolean, integer, optional_object, shown
-from lullm.config.vision.architecture.pixtral import read_pixtral
+from lullm.config.vision.architecture.pixtral import UNSTATED, read_pixtral
 from lullm.config.vision.architecture.shared import activation, feature_layer
-from lullm.config.vision.picture import KINDS, grids_of, read_picture
+from lullm.config.vision.picture import FILES, KINDS, grids_of, read_picture
 from lullm.config.vision.tower import read_tower
 from lullm.config.vision.vision import MLPConnector, VisionConfig
 from lullm.errors import ModelLoadError
@@ -25,6 +25,8 @@ def read_llava(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
         if strategy != "full":  # it has no row of the whole picture, which could be left out
             raise ModelLoadError(f"vision_feature_select_strategy is {shown(strategy)}, and its tower is Pixtral's")
         return read_pixtral(data, processor, connector, layer)
+    if processor is UNSTATED:
+        raise ModelLoadError(f"its folder has no {' and no '.join(FILES)}")
     tower = read_tower(stated, _TOWERS, layer, strategy == "default")
     image_token_id = integer(data, "image_token_id", integer(data, "image_token_index", 32000))
     return VisionConfig(tower, connector, read_picture(processor), image_token_id, "none")

@@ -10,14 +10,11 @@ from lullm.config.vision.vision import Connector, MergeConnector, VisionConfig
 from lullm.errors import ModelLoadError
 
 UNSTATED = {"image_processor_type": "PixtralImageProcessor"}
-"""The image processor of Mistral 3's folders without a file of one: Mistral Small 3.2's."""
+"""The image processor of folders without a file of one: Mistral Small 3.2's, and those in Mistral's own layout."""
 
 
 def read_mistral3(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
     text = optional_object(data, "text_config")
-    if processor is UNSTATED:
-        edge = positive_int(optional_object(data, "vision_config"), "image_size", 1540, most=MOST_EDGE)
-        processor = processor | {"size": {"longest_edge": edge}}
     connector = MergeConnector(
         activation(data),
         boolean(data, "multimodal_projector_bias", False),
@@ -28,7 +25,11 @@ def read_mistral3(data: dict[str, Any], processor: dict[str, Any]) -> VisionConf
 
 
 def read_pixtral(data: dict[str, Any], processor: dict[str, Any], connector: Connector, layer: int) -> VisionConfig:
-    tower = read_tower(optional_object(data, "vision_config"), ("pixtral",), layer, drops_first=False)
+    stated = optional_object(data, "vision_config")
+    tower = read_tower(stated, ("pixtral",), layer, drops_first=False)
+    if processor is UNSTATED:
+        edge = positive_int(stated, "image_size", 1540, most=MOST_EDGE)
+        processor = processor | {"size": {"longest_edge": edge}}
     # Its processor makes edges multiples of what a row sees, whatever its image processor's file says.
     picture = read_picture(processor | {"patch_size": tower.patch_size * connector.scale_factor})
     if picture.fit != "within":

@@ -35,7 +35,7 @@ _QWEN_TEXTS = {
     "Qwen3_5MoeForConditionalGeneration": ("Qwen3_5MoeForCausalLM",),
 }
 SEEING: Mapping[str, Seeing] = {
-    "LlavaForConditionalGeneration": Seeing(read_llava),
+    "LlavaForConditionalGeneration": Seeing(read_llava, unstated=UNSTATED),
     "LlavaNextForConditionalGeneration": Seeing(read_llava_next),
     ONEVISION: Seeing(read_llava_next),
     "Idefics3ForConditionalGeneration": Seeing(read_idefics3),
