@@ -32,7 +32,10 @@ MODELS = {
     ),
     "experts": ("Mixtral", {"num_local_experts": 4}),
     "latent vectors": ("Mistral4", LATENT | {"rope_parameters": MISTRAL4_ROPE, "n_group": 1, "topk_group": 1}),
-    "groups": ("Mistral4", LATENT | GROUPS | {"rope_parameters": MISTRAL4_ROPE, "first_k_dense_replace": 1, "norm_topk_prob": True}),
+    "groups": (
+        "Mistral4",
+        LATENT | GROUPS | {"rope_parameters": MISTRAL4_ROPE, "first_k_dense_replace": 1, "norm_topk_prob": True},
+    ),
 }  # fmt: skip
 
 

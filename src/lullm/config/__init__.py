@@ -13,6 +13,7 @@ has a model's own sampling parameters; `field` and `json_file` read files with b
 - `family/`: the keys that an architecture reads, ignores and refuses.
 - `encoding/`: the quantization of a checkpoint.
 - `gguf/`: the header of a GGUF file, and the config in it.
+- `mistral/`: the config in Mistral's own layout.
 - `parallel/`: the sizes of a worker's share.
 - `pooling/`: a folder's settings for embeddings and scores.
 - `vision/`: how a model sees pictures.

@@ -10,7 +10,7 @@ from lullm.config.option.option import option
 
 KVCacheDType = Literal["auto", "int8", "fp8", "fp8_e4m3"]
 ModelImpl = Literal["auto", "lullm", "transformers"]
-LoadFormat = Literal["auto", "safetensors", "dummy"]
+LoadFormat = Literal["auto", "safetensors", "mistral", "dummy"]
 SafetensorsLoadStrategy = Literal["lazy", "eager"]
 Quantization = Literal[None, "int8", "int4"]
 SchedulingPolicy = Literal["fcfs", "priority"]
@@ -52,7 +52,8 @@ class EngineOptions:
     )
     load_format: LoadFormat = option(
         "auto",
-        "'dummy' fills deterministic random weights instead of reading them",
+        "'dummy' fills deterministic random weights instead of reading them; 'safetensors' and 'mistral' are 'auto', "
+        "which finds what the folder holds",
         "model",
         advice="leave it out for GGUF files and quantized checkpoints, which are read as they are",
     )

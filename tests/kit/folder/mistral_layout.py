@@ -44,9 +44,9 @@ def params_of(config: dict[str, Any], text: dict[str, Any], tower: dict[str, Any
     params = {
         "dim": text["hidden_size"], "n_layers": text["num_hidden_layers"], "n_heads": text["num_attention_heads"],
         "n_kv_heads": text["num_key_value_heads"], "head_dim": text["head_dim"],
-        "hidden_dim": text["intermediate_size"], "norm_eps": text["rms_norm_eps"], "vocab_size": text["vocab_size"], "rope_theta": rope["rope_theta"],
-        "max_position_embeddings": text["max_position_embeddings"], "dtype": "float32",
-        "tied_embeddings": config["tie_word_embeddings"],
+        "hidden_dim": text["intermediate_size"], "norm_eps": text["rms_norm_eps"], "vocab_size": text["vocab_size"],
+        "rope_theta": rope["rope_theta"], "max_position_embeddings": text["max_position_embeddings"],
+        "dtype": "float32", "tied_embeddings": config["tie_word_embeddings"],
     }  # fmt: skip
     if text.get("sliding_window") is not None:
         kinds = text.get("layer_types")

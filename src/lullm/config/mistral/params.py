@@ -157,7 +157,7 @@ def _with_tower(text: Data, tower: Data) -> Data:
     if merges and not boolean(tower, "add_pre_mm_projector_layer_norm", False):
         raise ModelLoadError("vision_encoder: a patch_merge without a norm before it is not implemented")
     stated = {name: tower[name] for name in _TOWER if name in tower}
-    whole = {name: text.pop(name) for name in ("architectures", "quantization_config") if name in text}
+    whole: Data = {name: text.pop(name) for name in ("architectures", "quantization_config") if name in text}
     text["model_type"] = _MODEL_TYPES[whole["architectures"][0]]
     data: Data = {
         **whole,

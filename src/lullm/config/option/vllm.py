@@ -16,9 +16,14 @@ VLLM_OPTIONS: dict[str, VllmArgument] = {
         "of packages",
         trust_remote_code=False,
     ),
-    **refused("the tokenizer's files say what it is", tokenizer_mode="auto", skip_tokenizer_init=False),
+    **without_effect(
+        "the folder's files say it; Mistral's own layout (params.json, tekken.json) is found by them",
+        tokenizer_mode="auto",
+        config_format="auto",
+    ),
+    **refused("the tokenizer's files say what it is", skip_tokenizer_init=False),
     **refused("one revision holds for the whole folder (`revision`)", code_revision=None, tokenizer_revision=None),
-    **refused("edit config.json, or give `hf_overrides`", hf_config_path=None, config_format="auto"),
+    **refused("edit config.json, or give `hf_overrides`", hf_config_path=None),
     **refused(
         "the folder's modules.json says how to pool; `PoolingParams` change the rest",
         pooler_config=None,
