@@ -103,7 +103,10 @@ def _explain_missing(folder: Path, missing: list[str]) -> str:
     if missing == [SINGLE_FILE] and "adapter_model.safetensors" in others:
         return f"{folder} holds an adapter (PEFT) without its model; give the model, and this as a lora_request"
     if missing == [SINGLE_FILE] and any(name.startswith("consolidated") for name in others):
-        return f"{folder} holds {others[0]}, in Mistral's own layout, and no params.json; fetch the folder again"
+        return (
+            f"{folder} holds {others[0]}, in Mistral's own layout, which is read beside params.json and without "
+            f"config.json; take the copy that holds {SINGLE_FILE}, or a folder of that layout alone"
+        )
     if missing == [SINGLE_FILE] and others:
         return f"{folder} holds {', '.join(others[:4])} and no {SINGLE_FILE}; if it is the whole model, rename it so"
     if missing == [SINGLE_FILE] and (list(folder.glob("*.bin")) or list(folder.glob("*.pt*"))):
