@@ -1,6 +1,9 @@
 """Folders in Mistral's own layout, beside the same models in transformers' layout."""
 
+import contextlib
+import copy
 import json
+import random
 import re
 
 import pytest
@@ -211,3 +214,34 @@ def test_unknown_keys_are_named(plain, caplog):
     (own / "params.json").write_text(json.dumps(params | {"strange": 1}))
     ModelConfig.from_folder(own)
     assert "params.json: ignored, since nothing is known about them: strange" in caplog.text
+
+
+VALUES = (None, 0, -1, 1, 3, 1 << 40, 1.5, float("nan"), float("inf"), True, "", "7", [], [1], [None, 7], {}, {"a": 1})
+STATED = {
+    "moe": {"num_experts": 4, "num_experts_per_tok": 2},
+    "yarn": {"factor": 2.0, "original_max_position_embeddings": 32},
+    "llama_4_scaling": {"beta": 0.1}, "vision_encoder": {"image_size": 8, "mm_projector_id": "patch_merge"},
+    "sliding_window": 7, "quantization": {"qformat_weight": "fp8_e4m3"}, "kv_lora_rank": 4, "model_type": "transformer",
+}  # fmt: skip
+
+
+def test_damaged_params_are_an_error_or_a_config(tmp_path):
+    """Of 600 files with one or two other values; no other error than ModelLoadError."""
+    source = tmp_path / "source"
+    source.mkdir()
+    save_model(source, PLAIN[0], PLAIN[1] | {"vocab_size": 301})
+    own = write_own_layout(source, tmp_path / "own")
+    whole = json.loads((own / "params.json").read_text())
+    rng, num_read = random.Random(0), 0
+    for _ in range(600):
+        params = copy.deepcopy(whole)
+        params |= copy.deepcopy({name: STATED[name] for name in rng.sample(sorted(STATED), rng.randrange(3))})
+        for _ in range(rng.choice((1, 1, 2))):
+            places = [params, *(value for value in params.values() if isinstance(value, dict) and value)]
+            place = rng.choice(places)
+            place[rng.choice(sorted(place))] = rng.choice(VALUES)
+        (own / "params.json").write_text(json.dumps(params))
+        with contextlib.suppress(ModelLoadError):
+            ModelConfig.from_folder(own)
+            num_read += 1
+    assert 20 < num_read < 580
