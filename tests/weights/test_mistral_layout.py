@@ -239,7 +239,7 @@ def test_damaged_params_are_an_error_or_a_config(tmp_path):
         for _ in range(rng.choice((1, 1, 2))):
             places = [params, *(value for value in params.values() if isinstance(value, dict) and value)]
             place = rng.choice(places)
-            place[rng.choice(sorted(place))] = rng.choice(VALUES)
+            place[rng.choice(sorted(place))] = copy.deepcopy(rng.choice(VALUES))
         (own / "params.json").write_text(json.dumps(params))
         with contextlib.suppress(ModelLoadError):
             ModelConfig.from_folder(own)
