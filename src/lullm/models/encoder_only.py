@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
 from lullm.config.pooling.pooler import Classifier
-from lullm.errors import ModelLoadError
 from lullm.models.decoder import CausalLM, Decoder, DecoderLayer, DecoderStyle, new_embedding
 from lullm.nn.context import StepContext
-from lullm.nn.embedding import Embedding, LabelHead, tanh_rows
+from lullm.nn.embedding import Embedding, LabelHead, PositionEmbedding, tanh_rows
 from lullm.nn.linear import Linear, PlainLinear, meta_parameter
 from lullm.ops.table import Ops
 
@@ -45,18 +44,15 @@ class Encoder(Decoder):
         del self.norm
         encoder = config.family.encoder_only
         assert encoder is not None, "of a family of encoders"
-        if encoder.num_positions and max_model_len > config.max_position_embeddings:
-            raise ModelLoadError(
-                f"{config.architecture} has learned {config.max_position_embeddings} positions; max_model_len "
-                f"({max_model_len}) must not be more"
-            )
         size = config.family.embedding_size or config.hidden_size
         self.embed_projection = None
         if size != config.hidden_size:
             self.embed_tokens = new_embedding(config, size, dtype)
             self.embed_norm = style.make_norm(replace(config, hidden_size=size), dtype)
             self.embed_projection = Linear(size, config.hidden_size, True, dtype)
-        self.embed_positions = Embedding(encoder.num_positions, size, dtype) if encoder.num_positions else None
+        self.embed_positions = None
+        if num_rows := encoder.num_positions:
+            self.embed_positions = PositionEmbedding(config, num_rows, size, dtype, max_model_len)
         self.embed_segments = Embedding(encoder.num_segments, size, dtype) if encoder.num_segments else None
         self.tells_pairs = encoder.tells_pairs
 

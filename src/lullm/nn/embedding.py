@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
 from lullm.config.pooling.pooler import Classifier, DenseLayer, DenseLayers
+from lullm.errors import ModelLoadError
 from lullm.nn.linear import Matrix, PlainLinear, meta_parameter
 from lullm.ops.quantized.weight import PANEL_ROWS, Layout
 from lullm.ops.table import Ops
@@ -29,6 +30,18 @@ class Embedding(Matrix):
 
     def forward(self, token_ids: Tensor, ops: Ops) -> Tensor:  # [T] -> [T, H]
         return _rows(self, token_ids, ops)
+
+
+class PositionEmbedding(Embedding):
+    """A learned row per position. Raises ModelLoadError: a sequence may have more positions than the model."""
+
+    def __init__(self, config: ModelConfig, num_rows: int, size: int, dtype: torch.dtype, max_model_len: int):
+        if max_model_len > config.max_position_embeddings:
+            raise ModelLoadError(
+                f"{config.architecture} has learned {config.max_position_embeddings} positions; max_model_len "
+                f"({max_model_len}) must not be more"
+            )
+        super().__init__(num_rows, size, dtype)
 
 
 class LMHead(Matrix):

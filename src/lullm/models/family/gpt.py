@@ -7,23 +7,18 @@ too, have its names.
 """
 
 import re
-from dataclasses import dataclass
+from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lullm.config.model import ModelConfig
-from lullm.errors import ModelLoadError
-from lullm.kv.layout import layer_places
-from lullm.models.decoder import new_embedding, new_head
-from lullm.models.protocol import Model
-from lullm.nn.attention import Attention, AttentionStyle
+from lullm.models.decoder import CausalLM, Decoder, DecoderStyle, new_embedding, new_head, plain_mlp
+from lullm.models.encoder_only import EncoderLayer
+from lullm.models.family.layer_norm.parallel import layer_norm
 from lullm.nn.context import StepContext
-from lullm.nn.embedding import Embedding
+from lullm.nn.embedding import PositionEmbedding
 from lullm.nn.linear import Linear
-from lullm.nn.mlp import MLP
-from lullm.nn.norm import LayerNorm
-from lullm.nn.rotary import Rotary
 from lullm.ops.table import Ops
 from lullm.weights.rule import Fusion, HeadOrder, WeightRules, renames
 
@@ -31,130 +26,79 @@ OPT_UNUSED_POSITIONS = 2
 """The table of positions of OPT and BioGPT starts with two unused rows. They are moved to its end."""
 
 
-class GPTLayer(nn.Module):
-    """One layer. Norms come before attention and MLP, or after the sums (GPT-1, OPT-350m)."""
+class GPT(Decoder):
+    """A decoder with learned positions. Its embedding may be narrower than its rows, between two projections."""
 
-    def __init__(self, config: ModelConfig, layer: int, group: int, dtype: torch.dtype):
-        super().__init__()
-        family = config.family
-        biases = family.attention_bias, family.has_output_bias
-        style = AttentionStyle(scale=family.attention_scale, qkv_bias=biases[0], o_bias=biases[1])
-        self.norms_first = family.norms_first
-        self.input_layernorm = LayerNorm(config.hidden_size, family.rms_norm_eps, dtype)
-        self.self_attn = Attention(config, style, layer, group, dtype)
-        self.post_attention_layernorm = LayerNorm(config.hidden_size, family.rms_norm_eps, dtype)
-        self.mlp = MLP(config.hidden_size, family.intermediate_size, family.activation, family.mlp_bias, dtype)
-
-    def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """Overwrites `x`."""
-        ops = context.ops
-        attended = self.self_attn(self.input_layernorm(x, ops) if self.norms_first else x, cos_sin_cache, context)
-        ops.all_reduce_(attended)
-        ops.add_(x, attended)
-        if not self.norms_first:
-            x = self.input_layernorm(x, ops)
-        fed = self.mlp(self.post_attention_layernorm(x, ops) if self.norms_first else x, ops)
-        ops.all_reduce_(fed)
-        ops.add_(x, fed)
-        return x if self.norms_first else self.post_attention_layernorm(x, ops)
-
-
-class GPT(nn.Module):
-    """From token ids to the head's input: embeddings of tokens and positions, layers, the last norm.
-
-    On a stage of a pipeline as in `Decoder`.
-    """
-
-    def __init__(self, config: ModelConfig, num_unused_positions: int, dtype: torch.dtype, max_model_len: int):
-        super().__init__()
-        if max_model_len > config.max_position_embeddings:
-            raise ModelLoadError(
-                f"{config.architecture} has learned {config.max_position_embeddings} positions; max_model_len "
-                f"({max_model_len}) must not be more"
-            )
-        family, hidden_size, stage = config.family, config.hidden_size, config.stage
-        embedding_size = family.embedding_size or hidden_size
-        self.embedding_scale = family.embedding_scale
-        if stage.is_first or (stage.is_last and config.ties_head):
-            self.embed_tokens = new_embedding(config, embedding_size, dtype)
+    def __init__(
+        self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int, num_unused: int = 0
+    ):
+        super().__init__(config, style, dtype, max_model_len)
+        hidden_size, stage = config.hidden_size, config.stage
+        size = config.family.embedding_size or hidden_size
+        self.norms_first = config.family.norms_first
         self.project_in: Linear | None = None
-        self.project_out: Linear | None = None
         if stage.is_first:
-            num_positions = config.max_position_embeddings + num_unused_positions
-            self.embed_positions = Embedding(num_positions, hidden_size, dtype)
-            if embedding_size != hidden_size:
-                self.project_in = Linear(embedding_size, hidden_size, False, dtype)
-        if stage.is_last and embedding_size != hidden_size:
-            self.project_out = Linear(hidden_size, embedding_size, False, dtype)
-        groups = [0 if place is None else place.group for place in layer_places(config).places]
-        self.layers = nn.ModuleList()
-        for layer in config.layers:  # under its number in the model, on every stage
-            self.layers.add_module(str(layer), GPTLayer(config, layer, groups[layer], dtype))
-        has_norm = family.norms_first and stage.is_last
-        self.norm = LayerNorm(hidden_size, family.rms_norm_eps, dtype) if has_norm else None
-        self.rotary = Rotary(config, None, max_model_len)
+            num_rows = config.max_position_embeddings + num_unused
+            self.embed_positions = PositionEmbedding(config, num_rows, hidden_size, dtype, max_model_len)
+        if stage.is_last and not self.norms_first:
+            del self.norm
+        if size == hidden_size:
+            return
+        if hasattr(self, "embed_tokens"):
+            self.embed_tokens = new_embedding(config, size, dtype)
+        if stage.is_first:
+            self.project_in = Linear(size, hidden_size, False, dtype)
+        if stage.is_last:
+            self.project_out = Linear(hidden_size, size, False, dtype)
 
-    def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
-        ops = context.ops
-        x = self._embed(token_ids, context) if context.stream is None else context.stream
-        for layer in self.layers:
-            x = layer(x, self.rotary.cos_sin_cache, context)
-        return x if self.norm is None else self.norm(x, ops)
+    def run(self, hidden: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+        """See `Decoder.run`."""
+        return super().run(hidden, context) if self.norms_first else self.run_layers(hidden, context)[0]
 
-    def _embed(self, token_ids: Tensor, context: StepContext) -> Tensor:  # [T] -> [T, H]
-        ops, embeddings = context.ops, context.input_embeddings
-        x = self.embed_tokens(token_ids, ops) if embeddings is None else embeddings.clone()  # layers write over it
-        if self.embedding_scale != 1.0 and embeddings is None:
-            ops.scale_(x, self.embedding_scale)
-        for rows in context.shown:
-            rows.put(x)
+    def embed(self, token_ids: Tensor, context: StepContext) -> Tensor:  # [T] -> [T, H]
+        """See `Decoder.embed`."""
+        hidden, ops = super().embed(token_ids, context), context.ops
+        if context.stream is not None:
+            return hidden
         if self.project_in is not None:
-            x = self.project_in(x, ops)
-        ops.add_(x, self.embed_positions(context.positions, ops))
-        return x
-
-
-class GPTCausalLM(Model):
-    """A GPT with its head."""
-
-    has_stages = reads_shown = True
-
-    def __init__(self, config: ModelConfig, style: "GPTStyle", dtype: torch.dtype, max_model_len: int):
-        super().__init__(config, style.rules)
-        self.model = GPT(config, style.num_unused_positions, dtype, max_model_len)
-        size = config.family.embedding_size or config.hidden_size
-        if config.stage.is_last:
-            self.lm_head = new_head(config, size, dtype)
-
-    def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
-        """See `Model.forward`."""
-        hidden: Tensor = self.model(token_ids, context)
+            hidden = self.project_in(hidden, ops)
+        ops.add_(hidden, self.embed_positions(context.positions, ops))
         return hidden
+
+
+class GPTCausalLM(CausalLM):
+    """A GPT with its head, which is as wide as the embedding."""
+
+    has_pooling_heads = False
+
+    def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
+        super().__init__(config, style, dtype, max_model_len)
+        if config.stage.is_last and config.family.embedding_size is not None:
+            self.lm_head = new_head(config, config.family.embedding_size, dtype)
 
     def compute_logits(self, hidden: Tensor, ops: Ops) -> Tensor:
         """See `Model.compute_logits`."""
-        embedding = getattr(self.model, "embed_tokens", None)
-        return self.lm_head(self._projected(hidden, ops), embedding, ops)
+        return super().compute_logits(self._projected(hidden, ops), ops)
 
     def pool(self, hidden: Tensor, ops: Ops) -> Tensor:
         """See `Model.pool`."""
         return self._projected(hidden, ops).float()
 
     def _projected(self, hidden: Tensor, ops: Ops) -> Tensor:
-        projected: Tensor = hidden if self.model.project_out is None else self.model.project_out(hidden, ops)
-        return projected
+        project_out: Linear | None = getattr(self.model, "project_out", None)
+        return hidden if project_out is None else project_out(hidden, ops)
 
 
-@dataclass(frozen=True, slots=True)
-class GPTStyle:
-    """The differences of a family. `num_unused_positions`: rows of the table of positions that no token has."""
-
-    rules: WeightRules
-    num_unused_positions: int = 0
-
-    def build(self, config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> GPTCausalLM:
-        """See `registry.Style`."""
-        return GPTCausalLM(config, self, dtype, max_model_len)
+def _style(config: ModelConfig, rules: WeightRules, num_unused: int = 0) -> DecoderStyle:
+    """`num_unused`: rows of the table of positions that no token has."""
+    return DecoderStyle(
+        rules,
+        make_norm=layer_norm,
+        make_mlp=plain_mlp,
+        make_layer=None if config.family.norms_first else EncoderLayer,
+        make_decoder=partial(GPT, num_unused=num_unused),
+        make_model=GPTCausalLM,
+    )
 
 
 def _drops(config: ModelConfig, *patterns: str) -> tuple[re.Pattern[str], ...]:
@@ -180,26 +124,26 @@ _SAVED_MASKS = r"\.attn\.(attention\.)?(masked_)?bias$"
 """The causal mask, saved by older checkpoints."""
 
 
-def gpt2_style(config: ModelConfig) -> GPTStyle:
+def gpt2_style(config: ModelConfig) -> DecoderStyle:
     rules = WeightRules(
         renames=renames(*_GPT2_RENAMES),
         drops=_drops(config, _SAVED_MASKS),
         transposes=(re.compile(r"\.(qkv_proj|o_proj|fc1|fc2)\.weight$"),),
     )
-    return GPTStyle(rules)
+    return _style(config, rules)
 
 
-def gpt1_style(config: ModelConfig) -> GPTStyle:
+def gpt1_style(config: ModelConfig) -> DecoderStyle:
     names = ((r"(?<![^.])tokens_embed\.", "wte."), (r"(?<![^.])positions_embed\.", "wpe."))
     rules = WeightRules(
         renames=renames(*names, *_GPT2_RENAMES),
         drops=_drops(config, _SAVED_MASKS, r"^(transformer\.)?position_ids$"),
         transposes=(re.compile(r"\.(qkv_proj|o_proj|fc1|fc2)\.weight$"),),
     )
-    return GPTStyle(rules)
+    return _style(config, rules)
 
 
-def gpt_bigcode_style(config: ModelConfig) -> GPTStyle:
+def gpt_bigcode_style(config: ModelConfig) -> DecoderStyle:
     """With one key head all queries come first in a checkpoint; else query, key and value of a head are together."""
     num_heads, size = config.num_attention_heads, config.head_dim
     orders: tuple[HeadOrder, ...] = ()
@@ -208,17 +152,17 @@ def gpt_bigcode_style(config: ModelConfig) -> GPTStyle:
         rows = tuple(start + row for start in starts for row in range(size))
         orders = (HeadOrder(re.compile(r"\.qkv_proj\."), rows),)
     rules = WeightRules(renames=renames(*_GPT2_RENAMES), drops=_drops(config, _SAVED_MASKS), head_orders=orders)
-    return GPTStyle(rules)
+    return _style(config, rules)
 
 
-def gpt_neo_style(config: ModelConfig) -> GPTStyle:
+def gpt_neo_style(config: ModelConfig) -> DecoderStyle:
     names = ((r"\.attn\.attention\.out_proj\.", ".self_attn.o_proj."), (r"\.attn\.attention\.", ".self_attn."))
     rules = WeightRules(
         renames=renames(*names, *_GPT2_RENAMES),
         fusions=(Fusion(("q_proj", "k_proj", "v_proj"), "qkv_proj"),),
         drops=_drops(config, _SAVED_MASKS, r"\.self_attn\.(masked_)?bias$"),
     )
-    return GPTStyle(rules)
+    return _style(config, rules)
 
 
 def _used_first(num_positions: int) -> tuple[int, ...]:
@@ -226,7 +170,7 @@ def _used_first(num_positions: int) -> tuple[int, ...]:
     return (*range(OPT_UNUSED_POSITIONS, num_positions + OPT_UNUSED_POSITIONS), *range(OPT_UNUSED_POSITIONS))
 
 
-def opt_style(config: ModelConfig) -> GPTStyle:
+def opt_style(config: ModelConfig) -> DecoderStyle:
     names = (
         (r"^(?=decoder\.)", "model."),
         (r"^model\.decoder\.final_layer_norm\.", "model.norm."),
@@ -235,7 +179,7 @@ def opt_style(config: ModelConfig) -> GPTStyle:
     return _opt_style(config, names)
 
 
-def biogpt_style(config: ModelConfig) -> GPTStyle:
+def biogpt_style(config: ModelConfig) -> DecoderStyle:
     names = (
         (r"^(biogpt\.)?(?=(embed_tokens|embed_positions|layers|layer_norm)\.)", "model."),
         (r"^model\.layer_norm\.", "model.norm."),
@@ -244,7 +188,7 @@ def biogpt_style(config: ModelConfig) -> GPTStyle:
     return _opt_style(config, names)
 
 
-def _opt_style(config: ModelConfig, names: tuple[tuple[str, str], ...]) -> GPTStyle:
+def _opt_style(config: ModelConfig, names: tuple[tuple[str, str], ...]) -> DecoderStyle:
     rules = WeightRules(
         renames=renames(
             *names,
@@ -257,4 +201,4 @@ def _opt_style(config: ModelConfig, names: tuple[tuple[str, str], ...]) -> GPTSt
         drops=_drops(config),
         head_orders=(HeadOrder(re.compile(r"\.embed_positions\."), _used_first(config.max_position_embeddings)),),
     )
-    return GPTStyle(rules, OPT_UNUSED_POSITIONS)
+    return _style(config, rules, OPT_UNUSED_POSITIONS)

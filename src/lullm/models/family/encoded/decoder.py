@@ -13,14 +13,13 @@ from torch import Tensor, nn
 
 from lullm.config.layer.encoder import EncoderConfig
 from lullm.config.model import ModelConfig
-from lullm.errors import ModelLoadError
 from lullm.models.decoder import new_embedding, new_head
 from lullm.models.encoder.sound import SoundEncoder
 from lullm.models.encoder.text import TextEncoder
 from lullm.models.protocol import Model, TileReader
 from lullm.nn.attention import Attention, AttentionStyle
 from lullm.nn.context import StepContext
-from lullm.nn.embedding import Embedding, LogitBias
+from lullm.nn.embedding import LogitBias, PositionEmbedding
 from lullm.nn.linear import FusedLinear, Linear
 from lullm.nn.mlp import MLP
 from lullm.nn.norm import LayerNorm
@@ -93,14 +92,10 @@ class EncodedDecoder(nn.Module):
     def __init__(self, config: ModelConfig, encoder: EncoderConfig, dtype: torch.dtype, max_model_len: int):
         super().__init__()
         family, size = config.family, config.hidden_size
-        if max_model_len > config.max_position_embeddings:
-            raise ModelLoadError(
-                f"{config.architecture} has learned {config.max_position_embeddings} positions; max_model_len "
-                f"({max_model_len}) must not be more"
-            )
         self.embedding_scale = family.embedding_scale
         self.embed_tokens = new_embedding(config, size, dtype)
-        self.embed_positions = Embedding(config.max_position_embeddings + encoder.num_unused_positions, size, dtype)
+        num_rows = config.max_position_embeddings + encoder.num_unused_positions
+        self.embed_positions = PositionEmbedding(config, num_rows, size, dtype, max_model_len)
         self.embed_norm = None if family.norms_first else LayerNorm(size, family.rms_norm_eps, dtype)
         self.layers = nn.ModuleList(EncodedLayer(config, layer, dtype) for layer in config.layers)
         self.norm = LayerNorm(size, family.rms_norm_eps, dtype) if family.norms_first else None
