@@ -114,14 +114,7 @@ class InputProcessor:
                 best-of-several is to be streamed; the model does not generate, or not pool, as the request asks; it
                 has an adapter and the engine takes none; or its rows are none of this model.
         """
-        if not isinstance(request_id, str) or not request_id or not has_utf8(request_id):
-            raise InvalidRequestError(
-                f"request_id must be a non-empty string without lone surrogates, not {request_id!r}", "request_id"
-            )
-        if not isinstance(priority, int) or isinstance(priority, bool):
-            raise InvalidRequestError(f"priority must be an integer, not {priority!r}", "priority")
-        if priority and not self._by_priority:
-            raise InvalidRequestError("priority needs an engine with scheduling_policy='priority'", "priority")
+        self._check_place(request_id, priority)
         if lora_request is not None:
             as_lora(lora_request)
             check_enabled(self._config)
@@ -129,28 +122,14 @@ class InputProcessor:
         if isinstance(params, PoolingParams):
             if given:
                 raise InvalidRequestError("prompt adapters are for next tokens", "prompt_adapter_request")
-            request = self._process_pooling(request_id, prompt, params, priority, may_block)
-            return request if lora_request is None else replace(request, lora=lora_request)
+            return replace(self._process_pooling(request_id, prompt, params, priority, may_block), lora=lora_request)
         if not isinstance(params, SamplingParams):
             raise InvalidRequestError(f"sampling_params must be SamplingParams, not {type(params).__name__}")
         check_generates(self._model)
         params = params.clone()  # the caller may change its object later, or since it was checked
         self._check_params(params)
         own, encoded = (prompt, None) if self._encoder is None else self._read(self._encoder, prompt, may_block)
-        # The prompt of a decoder begins with words of its own, spelled out.
-        text, token_ids, tiles = self._encoded(own, add_special_tokens=encoded is None, may_block=may_block)
-        if params.truncate_prompt_tokens is not None:
-            num_most = self._max_model_len - sum(rows.num_rows for rows in given) - (params.max_tokens or 1)
-            token_ids = truncated(token_ids, params.truncate_prompt_tokens, max(num_most, 1), tiles)
-        if not token_ids:
-            given = ()  # rows alone are no prompt
-        token_ids, tiles = placed(given, token_ids, tiles)
-        if params.prompt_logprobs is not None and any(isinstance(place.tile, GivenRows) for place in tiles):
-            raise InvalidRequestError(
-                "prompt_logprobs are of token ids, and rows of prompt_embeds or of a prompt adapter have none; leave "
-                "them out",
-                "prompt_logprobs",
-            )
+        text, token_ids, tiles = self._begun(own, params, given, is_encoded=encoded is not None, may_block=may_block)
         self._check_prompt(prompt_field(prompt), token_ids, num_drawn=1)
         reply = self._replies.rules(prompt, text or "") if isinstance(prompt, Conversation) else None
         if params.thinking_token_budget is not None and (reply is None or reply.thinking is None):
@@ -178,6 +157,35 @@ class InputProcessor:
             encoded=encoded,
             rules=self._rules.of(params, token_ids),
         )
+
+    def _check_place(self, request_id: str, priority: int) -> None:
+        """Check a request's name, and its place in the queue."""
+        if not isinstance(request_id, str) or not request_id or not has_utf8(request_id):
+            raise InvalidRequestError(
+                f"request_id must be a non-empty string without lone surrogates, not {request_id!r}", "request_id"
+            )
+        if not isinstance(priority, int) or isinstance(priority, bool):
+            raise InvalidRequestError(f"priority must be an integer, not {priority!r}", "priority")
+        if priority and not self._by_priority:
+            raise InvalidRequestError("priority needs an engine with scheduling_policy='priority'", "priority")
+
+    def _begun(
+        self, prompt: Input, params: SamplingParams, given: Sequence[GivenRows], is_encoded: bool, may_block: bool
+    ) -> tuple[str | None, list[int], tuple[TilePlace, ...]]:
+        """As `_encoded`, for a prompt to go on: cut to its length, behind the rows of its prompt adapter."""
+        # The prompt of a decoder beside an encoder begins with words of its own, spelled out.
+        text, token_ids, tiles = self._encoded(prompt, add_special_tokens=not is_encoded, may_block=may_block)
+        if params.truncate_prompt_tokens is not None:
+            num_most = self._max_model_len - sum(rows.num_rows for rows in given) - (params.max_tokens or 1)
+            token_ids = truncated(token_ids, params.truncate_prompt_tokens, max(num_most, 1), tiles)
+        token_ids, tiles = placed(given if token_ids else (), token_ids, tiles)  # rows alone are no prompt
+        if params.prompt_logprobs is not None and any(isinstance(place.tile, GivenRows) for place in tiles):
+            raise InvalidRequestError(
+                "prompt_logprobs are of token ids, and rows of prompt_embeds or of a prompt adapter have none; leave "
+                "them out",
+                "prompt_logprobs",
+            )
+        return text, token_ids, tiles
 
     def _guide(self, params: SamplingParams, reply: ReplyRules | None, may_block: bool) -> Guide | None:
         """The guide of the reply: its grammar, and the tools that it must call."""
@@ -219,10 +227,9 @@ class InputProcessor:
                 token_ids = cut(token_ids, num_kept, self._max_model_len, tiles)
         self._check_prompt(prompt_field(prompt), token_ids, num_drawn=0)
         check_rows(self._model, pooling, token_ids)
-        now = time.monotonic()
+        request = GenerateRequest(request_id, text, token_ids, NO_TOKENS, 0, time.monotonic(), priority)
         salt = cache_salt(prompt)
-        request = GenerateRequest(request_id, text, token_ids, NO_TOKENS, 0, now, priority, pooling=pooling)
-        return replace(request, cache_salt=salt, tiles=tiles, second_text=second)
+        return replace(request, pooling=pooling, cache_salt=salt, tiles=tiles, second_text=second)
 
     def tokenize(
         self, prompt: Prompt | Conversation, add_special_tokens: bool = True, may_block: bool = True

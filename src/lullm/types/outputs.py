@@ -156,6 +156,12 @@ class RequestMetrics:
     finished_time: float | None = None
 
     @property
+    def times(self) -> tuple[float, float | None, float | None, float | None, float | None]:
+        """The fields, in their order."""
+        started, last = (self.arrival_time, self.first_scheduled_time), (self.last_token_time, self.finished_time)
+        return *started, self.first_token_time, *last
+
+    @property
     def time_in_queue(self) -> float | None:
         """Seconds from arrival until the request was first scheduled."""
         return None if self.first_scheduled_time is None else self.first_scheduled_time - self.arrival_time

@@ -21,13 +21,14 @@ TextOf = Callable[[int], str]
 
 def encode_output(serial: int, output: EngineOutput) -> WireOutput:
     """Encode an output. On the engine's thread, before the next step changes objects that the output refers to."""
+    times = None if output.metrics is None else output.metrics.times
     if isinstance(output, PoolingRequestOutput):
         data = output.outputs.data
         return WireOutput(
             serial,
             [],
             output.finished,
-            _encode_times(output.metrics),
+            times,
             output.num_cached_tokens,
             vector=data if isinstance(data, list) else None,
             table=None if isinstance(data, list) else packed_table(data),
@@ -50,7 +51,7 @@ def encode_output(serial: int, output: EngineOutput) -> WireOutput:
         serial,
         completions,
         output.finished,
-        _encode_times(output.metrics),
+        times,
         output.num_cached_tokens,
         _encode_rows(output.prompt_logprobs),
     )
@@ -91,18 +92,6 @@ def decode_output(wire: WireOutput, request: GenerateRequest, text_of: TextOf) -
         metrics,
         wire.num_cached_tokens,
         _decode_rows(wire.prompt_logprobs, text_of),
-    )
-
-
-def _encode_times(metrics: RequestMetrics | None) -> tuple[float | None, ...] | None:
-    if metrics is None:
-        return None
-    return (
-        metrics.arrival_time,
-        metrics.first_scheduled_time,
-        metrics.first_token_time,
-        metrics.last_token_time,
-        metrics.finished_time,
     )
 
 

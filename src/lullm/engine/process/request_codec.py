@@ -13,6 +13,13 @@ from lullm.types.sampling_params import OutputKind, SamplingParams
 _AT_HOME = frozenset({"bad_words", "structured_outputs", "truncate_prompt_tokens"})
 """Parameters that are sent in another form: `bad_words_ids`, `guide` and the prompt."""
 _SENT = tuple(field.name for field in dataclasses.fields(SamplingParams) if field.name not in _AT_HOME)
+_OTHERWISE = frozenset({"params", "priority", "cache_salt", "lora"})
+_SAME = tuple(
+    field.name
+    for field in dataclasses.fields(GenerateRequest)
+    if field.name in WireRequest.__struct_fields__ and field.name not in _OTHERWISE
+)
+"""Fields that are sent as they are."""
 _DEFAULTS = SamplingParams()
 _LARGEST = (1 << 63) - 1
 
@@ -21,25 +28,14 @@ def encode_request(request: GenerateRequest) -> WireRequest:
     """Encode a request, without the prompt's text and the rules for reading the reply."""
     reply = request.reply
     return WireRequest(
-        request_id=request.request_id,
+        **{name: getattr(request, name) for name in _SAME},
         token_ids=request.prompt_token_ids,
         params=_encode_params(request.params),
-        seed=request.seed,
-        arrival_time=request.arrival_time,
         priority=max(-_LARGEST, min(request.priority, _LARGEST)),
-        end_token_ids=request.end_token_ids,
-        bad_words_ids=request.bad_words_ids,
-        pooling=request.pooling,
-        guide=request.guide,
         cache_salt=_bytes(request.cache_salt),
         thinking=reply.thinking if reply else None,
         shown_token_ids=tuple(reply.shown_token_ids) if reply else (),
         lora=None if request.lora is None else dataclasses.astuple(request.lora),
-        adapter_digest=request.adapter_digest,
-        tiles=request.tiles,
-        encoded=request.encoded,
-        rules=request.rules,
-        second_text=request.second_text,
     )
 
 
@@ -49,25 +45,14 @@ def decode_request(wire: WireRequest) -> GenerateRequest:
     if wire.thinking is not None or wire.shown_token_ids:
         reply = ReplyRules(ReplyForm(), thinking=wire.thinking, shown_token_ids=frozenset(wire.shown_token_ids))
     return GenerateRequest(
-        request_id=wire.request_id,
+        **{name: getattr(wire, name) for name in _SAME},
         prompt=None,
         prompt_token_ids=wire.token_ids,
         params=_decode_params(wire.params),
-        seed=wire.seed,
-        arrival_time=wire.arrival_time,
         priority=wire.priority,
-        end_token_ids=wire.end_token_ids,
-        bad_words_ids=wire.bad_words_ids,
-        pooling=wire.pooling,
-        guide=wire.guide,
         cache_salt=_text(wire.cache_salt),
         reply=reply,
         lora=None if wire.lora is None else LoRARequest(*wire.lora),
-        adapter_digest=wire.adapter_digest,
-        tiles=wire.tiles,
-        encoded=wire.encoded,
-        rules=wire.rules,
-        second_text=wire.second_text,
     )
 
 

@@ -87,17 +87,6 @@ def take_sequence(seq: Sequence, tables: list[TableImage]) -> SequenceImage:
     )
 
 
-def times_of(metrics: RequestMetrics) -> tuple[float, float | None, float | None, float | None, float | None]:
-    """The fields, in their order."""
-    return (
-        metrics.arrival_time,
-        metrics.first_scheduled_time,
-        metrics.first_token_time,
-        metrics.last_token_time,
-        metrics.finished_time,
-    )
-
-
 def new_group_image(request: GenerateRequest) -> GroupImage:
     """Of a request that no scheduler has seen yet."""
     seq = SequenceImage(0, [], SequenceStatus.WAITING.name, 0, False, [])

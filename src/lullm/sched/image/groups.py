@@ -9,7 +9,7 @@ from lullm.kv.block_table import NULL_BLOCK
 from lullm.kv.image.image import BlockSpaceImage, PoolImage, TableImage
 from lullm.sched.adapter.queue import NO_ADAPTER
 from lullm.sched.beam import BeamSearch
-from lullm.sched.image.group import BeamImage, GroupImage, take_pooled, take_sequence, times_of
+from lullm.sched.image.group import BeamImage, GroupImage, take_pooled, take_sequence
 from lullm.sched.scheduler import Scheduler
 from lullm.types.sequence import SequenceGroup, SequenceStatus
 
@@ -49,7 +49,7 @@ def take_groups(scheduler: Scheduler) -> list[tuple[SequenceGroup, GroupImage]]:
         image = GroupImage(
             "waiting" if is_waiting else "swapped" if group in scheduler.swapped else "running",
             [take_sequence(seq, [] if seq.is_finished else images.tables_of(seq)) for seq in group.seqs],
-            times_of(group.metrics),
+            group.metrics.times,
             group.num_cached_tokens,
             group.prompt_logprobs.to_bytes(),
             take_pooled(group.pooled),
