@@ -8,14 +8,22 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import gc
 import logging
 import signal
+import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from kit.folder.checkpoint import write_checkpoint
+from kit.pairs import thin
+from kit.ready_process import ReadyPopen
 
 from lullm.config import user_option
+from lullm.engine.process import spawn
 from lullm.engine.start import head_start
+from lullm.executor.mp import processes
+
+STARTERS = (spawn, processes)
 
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # no GPU: kernels are interpreted; read when triton is imported
@@ -37,6 +45,11 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    thin(items)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _what_stays_is_no_garbage() -> None:
     """25,000 tests and the modules that they import stay to the end, and each full collection looked at them for half a
@@ -51,6 +64,16 @@ def _frozen_objects_are_not_counted() -> Iterator[None]:
     """There are 1.2 million, and each start of an engine took 0.1 s to find that out."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(head_start, "_anything_is_frozen", lambda: True)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _processes_start_at_once() -> Iterator[None]:
+    """Those of workers and engines took 3 s of importing each. What scripts and servers of tests start is fresh."""
+    ready = SimpleNamespace(**vars(subprocess) | {"Popen": ReadyPopen})
+    with pytest.MonkeyPatch.context() as patch:
+        for module in STARTERS:
+            patch.setattr(module, "subprocess", ready)
         yield
 
 

@@ -117,6 +117,7 @@ def test_a_flipped_bit(make_store, position):
         backup.close()
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("new_digest", DIGESTS)
 @pytest.mark.parametrize("in_turn", [False, True])
 def test_every_flip_right_after_the_save_is_noticed(make_store, in_turn, new_digest):
@@ -131,6 +132,7 @@ def test_every_flip_right_after_the_save_is_noticed(make_store, in_turn, new_dig
             backup.restore(places)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("new_digest", DIGESTS)
 @pytest.mark.parametrize("in_turn", [False, True])
 def test_a_copy_that_goes_wrong_is_noticed(make_store, in_turn, new_digest):

@@ -1,12 +1,12 @@
 """CUDA, ROCm and Ascend arenas over a recording fake driver: calls, sizes, ways back, leaks. No device is needed."""
 
 import gc
-import subprocess
 import sys
 import threading
 
 import pytest
 import torch
+from kit.ready_process import ready_run
 
 from lullm.arena.arena import Arena, ArenaState
 from lullm.arena.driver.npu import PhysicalMemoryProperties
@@ -103,7 +103,7 @@ arena.release()
 tensor.fill_(2)
 print("alive", flush=True)
 """
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    result = ready_run([sys.executable, "-c", script])
     assert result.stdout == "mapped\n" and result.returncode < 0
 
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from kit.ready_process import ready_run
 
 from lullm.arena.arena import ALIGNMENT, Arena, ArenaState
 from lullm.arena.host import HOST, HostArena
@@ -118,12 +119,8 @@ def test_a_release_that_the_system_refuses():
     assert arena.state is ArenaState.RELEASED and not tensor.any()
 
 
-def run_python(script):
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
-
-
 def test_no_addresses_left():
-    result = run_python("""
+    script = """
 import resource, torch
 from lullm.arena.host import HostArena
 from lullm.errors import CacheSizeError
@@ -134,7 +131,8 @@ try:
 except CacheSizeError as error:
     print(error)
 print(small.empty((4,), torch.float32).fill_(1).sum().item())
-""")
+"""
+    result = ready_run([sys.executable, "-c", script])
     assert (
         "for 'kv_cache': mmap of 1024.0 GiB failed with ENOMEM (Cannot allocate memory); ask for less" in result.stdout
     )
@@ -143,7 +141,7 @@ print(small.empty((4,), torch.float32).fill_(1).sum().item())
 
 def test_tensors_may_outlive_everything():
     """At the end of a process modules go in any order, and tensors with them."""
-    result = run_python("""
+    script = """
 import os, sys, threading, torch
 from lullm.arena.host import HostArena
 tensor = HostArena("weights", 1).empty((4,), torch.float32)
@@ -154,7 +152,8 @@ class Late:
     def __del__(self, write=os.write): write(1, b"late %d" % self.tensor.fill_(1).sum().item())
 torch.late = Late()
 threading.Thread(target=threading.Event().wait, args=(60,), daemon=True).start()
-""")
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
     assert (result.stdout, result.stderr, result.returncode) == ("late 4", "", 0)
 
 
@@ -197,7 +196,7 @@ print(made // MIB, touched // MIB, released // MIB)
 @pytest.mark.parametrize("release", ["arena.close()", "arena.close(); del tensor", "del arena, tensor"])
 def test_physical_memory_comes_at_the_first_touch_and_goes(release):
     script = RESIDENCY.format(release=release)
-    result = run_python(script)
+    result = ready_run([sys.executable, "-c", script])
     made, touched, released = map(int, result.stdout.split())
     assert made < 8
     assert 60 <= touched < 80

@@ -4,12 +4,13 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 import torch
-from kit.ready_process import ReadyProcess
+from kit.ready_process import ready_run
 
 from lullm.ops.cpu.library import load_library
 
@@ -18,7 +19,7 @@ BENCH = ROOT / "bench"
 FIGURE = r"\d+\.\d+"
 # script: its arguments, and a line that holds its figures
 RUNS = {
-    "allocator": ("--num-blocks 20000 --repeat 1", rf"\| find, share .* \| {FIGURE} \|"),
+    "allocator": ("--num-blocks 4000 --repeat 1", rf"\| find, share .* \| {FIGURE} \|"),
     "beside": (
         "--streams 1 --steps 2 --rounds 1 --seconds 0.1",
         rf"(?s)counting on \d+ cores: {FIGURE} .* 1 streams: +{FIGURE} -> +{FIGURE} tok/s, {FIGURE}",
@@ -70,11 +71,11 @@ RUNS = {
     ),
     "load": ("--clients 6 --waves 1 --fits 4", r"(?s)wave 0: 6 ended, 0 failed, \d+ tok/s.*exit code 0"),
     "memory waste": (
-        "--dataset sharegpt --num-requests 250 --block-size 16",
+        "--dataset sharegpt --num-requests 100 --block-size 16",
         rf"\| paged, block 16 .* \| {FIGURE}% \| {FIGURE}% \|",
     ),
     "memory sharing": (
-        "--dataset alpaca --num-requests 400 --width 6 --theta 0.05",
+        "--dataset alpaca --num-requests 120 --width 6 --theta 0.05",
         rf"(?s)parallel sampling, n \| {FIGURE}% .*beam search, width; .* \| {FIGURE}% \|",
     ),
     "models": (
@@ -135,13 +136,13 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(
 @pytest.fixture(scope="module")
 def run():
     """`run(script, *arguments)`: what became of it; `script`: 'NAME [ARGUMENT ...]'."""
-    with ReadyProcess(os.environ | {"PYTHONPATH": str(ROOT / "src")}) as ready:
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
 
-        def start(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-            name, *first = script.split()
-            return ready.run(BENCH / f"{name}.py", *first, *arguments)
+    def start(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        name, *first = script.split()
+        return ready_run([sys.executable, BENCH / f"{name}.py", *first, *arguments], env=environment)
 
-        yield start
+    return start
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import sys
 
 import httpx
 import pytest
+from kit.ready_process import ReadyPopen
 
 from lullm.cli.fleet import fleet_options, model_specs
 from lullm.cli.main import build_parser, main
@@ -190,9 +191,7 @@ def test_serve_several(file, tmp_path):
     argv = ["serve", "one=demo", "--models-config", str(file), "--memory-budget", "200MiB", "--port", "0"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-W", "error", "-m", "lullm.cli.main", *argv]
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with ReadyPopen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         line = process.stdout.readline()
         assert line.startswith("lullm is ready on http://"), process.communicate()
         with httpx.Client(base_url=line.split()[-1], timeout=60) as http:

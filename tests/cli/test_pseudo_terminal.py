@@ -5,12 +5,12 @@ import os
 import pty
 import re
 import select
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 
 import pytest
+from kit.ready_process import ReadyPopen, take_terminal
 
 WAIT_S = 30.0
 CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
@@ -22,12 +22,12 @@ class Keyboard:
     def __init__(self, *argv: str):
         self._own, theirs = pty.openpty()
         env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TERM": "xterm"}
-        self.process = subprocess.Popen(
+        self.process = ReadyPopen(
             [sys.executable, "-m", "lullm", *argv],
             **dict.fromkeys(("stdin", "stdout", "stderr"), theirs),
             env=env,
             start_new_session=True,
-            preexec_fn=_take_terminal,
+            preexec_fn=take_terminal,
         )
         os.close(theirs)
         self._unread = ""
@@ -52,13 +52,6 @@ class Keyboard:
         self.process.kill()
         self.process.wait()
         os.close(self._own)
-
-
-def _take_terminal() -> None:
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C is sent to it
 
 
 @pytest.fixture

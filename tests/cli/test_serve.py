@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import openai
 import pytest
+from kit.ready_process import ReadyPopen
 
 from lullm.cli.main import main
 from lullm.cli.serve import ENGINE_DEAD
@@ -28,10 +29,10 @@ FLAGS = ("--dtype", "float32", "--num-gpu-blocks-override", "40", "--served-mode
 class Served:
     """The process and its address."""
 
-    def __init__(self, *argv: str, **variables: str):
+    def __init__(self, *argv: str, start: type[subprocess.Popen[str]] = ReadyPopen, **variables: str):
         env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"} | variables
         command = [sys.executable, "-W", "error", "-m", "lullm.cli.main", "serve", *argv]
-        self.process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = start(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout
         self.ready_line = self.process.stdout.readline()
         match = re.fullmatch(r"lullm is ready on (http://127\.0\.0\.1:\d+)\n", self.ready_line)
@@ -69,8 +70,11 @@ def test_serve_and_end(served, number):
     assert out == "" and "Traceback" not in err
 
 
-def test_idle_server_ends_at_once(served):
-    code, err = served.end(signal.SIGTERM)
+def test_idle_server_ends_at_once(qwen3_folder):
+    """Of a fresh interpreter, whose imports warn of nothing."""
+    running = Served("--model", str(qwen3_folder), *FLAGS, start=subprocess.Popen)
+    with running.process:
+        code, err = running.end(signal.SIGTERM)
     assert code == 0 and "Traceback" not in err
 
 

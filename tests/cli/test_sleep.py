@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from kit.ready_process import ReadyPopen
 from kit.running import running
 
 from lullm.cli.main import main
@@ -184,7 +185,7 @@ def test_a_server_without_sleep_mode(qwen3_folder, capsys):
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"}
     flags = ["--model", str(qwen3_folder), "--num-gpu-blocks-override", "40", "--port", "0", "--api-key", "secret"]
     command = [sys.executable, "-m", "lullm.cli.main", "serve", *flags]
-    with running(command, env=env, stderr=subprocess.DEVNULL) as process:
+    with running(command, ReadyPopen, env=env, stderr=subprocess.DEVNULL) as process:
         assert process.stdout
         url = process.stdout.readline().split()[-1]
         assert main(["sleep", "--url", url, "--admin-key", "secret"]) == 2

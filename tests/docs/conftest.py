@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from kit.ready_process import ReadyPopen
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +27,7 @@ def server(tmp_path_factory):
     command += ["--tool-call-parser", "hermes", "--enable-sleep-mode", "--sleep-after", "1h:1"]
     command += ["--sleep-dir", str(tmp_path_factory.mktemp("sleep"))]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+    with ReadyPopen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process.stdout.readline().split()[-1]
         process.terminate()

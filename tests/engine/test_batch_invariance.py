@@ -156,12 +156,14 @@ def test_batches(proof):
     proof.holds(2, 7, 28, **ALONE)
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("chunk", [16, 100])
 def test_chunks_with_a_prefix_cache_on_two_threads(proof, chunk):
     stats = proof.holds(28, max_num_batched_tokens=chunk, max_num_seqs=min(chunk, 100), threads=2)
     assert stats.prefix_cache_hits_total > 0
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("mode", ["swap", "recompute"])
 def test_preemption(proof, mode):
     assert proof.holds(28, **SMALL_POOL, preemption_mode=mode).num_preemptions > 0

@@ -29,6 +29,7 @@ def expected(mixed_folder):
     return [[greedy_tokens(model, prompt, GREEDY.max_tokens)] for prompt in PROMPTS]
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("chunk", [7, 64, 2048])
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
 def test_greedy_tokens_equal_transformers(mixed_folder, expected, chunk, enable_prefix_caching):

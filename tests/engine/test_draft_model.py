@@ -36,6 +36,7 @@ def guessing(draft, adaptive=False, num=3, **more):
 POOLS = {"num_gpu_blocks_override": 30, "block_size": 8}
 
 
+@pytest.mark.half
 @pytest.mark.parametrize(
     "options",
     [

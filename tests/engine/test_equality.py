@@ -31,6 +31,7 @@ def test_sixty_four_greedy_tokens_equal_transformers(family, request):
     assert ours == [[greedy_tokens(model, prompt, 64)] for prompt in prompts]
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("chunk", [1, 7, 64, 4096])
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
 def test_chunk_size_and_prefix_cache_change_nothing(qwen3_folder, expected, chunk, enable_prefix_caching):

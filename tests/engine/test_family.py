@@ -11,7 +11,6 @@ import torch
 from kit.folder.checkpoint import write_tokenizer
 from kit.model.families import BY_RARITY, CASES
 from kit.model.golden import SIZES, golden_logits, random_model, save
-from kit.model.greedy import greedy_tokens
 
 from lullm import LLM, SamplingParams
 from lullm.config.model import ModelConfig
@@ -33,6 +32,10 @@ def make_prompts() -> list[list[int]]:
     return [draw(8)] + [(shared if i % 2 else draw(60)) + draw(36 - 5 * i) for i in range(4)]
 
 
+def generate(llm):
+    return [output.outputs[0].token_ids for output in llm.generate(make_prompts(), GREEDY, use_tqdm=False)]
+
+
 @pytest.fixture(scope="module", params=BY_RARITY)
 def checkpoint(request, tmp_path_factory):
     """(folder, transformers' tokens and log-probabilities of the prompts, the bound of `test_fewer_bits_stay_near`)."""
@@ -40,15 +43,17 @@ def checkpoint(request, tmp_path_factory):
     model = random_model(request.param, ENGINE_SIZES | CASES[request.param].engine)
     save(model, folder)
     write_tokenizer(folder)
-    tokens = [greedy_tokens(model, prompt, GREEDY.max_tokens) for prompt in make_prompts()]
+    with LLM(str(folder), **OPTIONS) as llm:
+        found = generate(llm)
+    logits = [golden_logits(model, prompt + said) for prompt, said in zip(make_prompts(), found, strict=True)]
+    tokens = [
+        rows[len(prompt) - 1 : -1].argmax(-1).tolist() for prompt, rows in zip(make_prompts(), logits, strict=True)
+    ]
+    assert found == tokens, "what transformers draws next, behind each that was drawn"
     assert len({token for output in tokens for token in output}) > 10, "a model that says something"
-    logprobs = [golden_logits(model, prompt)[:-1].log_softmax(-1) for prompt in make_prompts()]
+    logprobs = [rows[: len(prompt) - 1].log_softmax(-1) for prompt, rows in zip(make_prompts(), logits, strict=True)]
     of_prompts = [rows[range(len(rows)), prompt[1:]] for rows, prompt in zip(logprobs, make_prompts(), strict=True)]
     return str(folder), tokens, torch.cat(of_prompts), CASES[request.param].loss
-
-
-def generate(llm):
-    return [output.outputs[0].token_ids for output in llm.generate(make_prompts(), GREEDY, use_tqdm=False)]
 
 
 def test_chunks_and_the_prefix_cache(checkpoint):
@@ -62,6 +67,7 @@ def test_chunks_and_the_prefix_cache(checkpoint):
 
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 def test_preemption(checkpoint, mode):
+    """What is recomputed is a prompt in chunks."""
     folder, expected, *_ = checkpoint
     enough = num_blocks_for_len(
         ModelConfig.from_folder(Path(folder)), OPTIONS["block_size"], "float32", OPTIONS["max_model_len"]

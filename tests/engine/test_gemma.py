@@ -45,6 +45,7 @@ def expected(folder):
     return transformers_tokens(folder)
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("chunk", [7, 64, 2048])
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
 def test_greedy_tokens_equal_transformers(folder, expected, chunk, enable_prefix_caching):

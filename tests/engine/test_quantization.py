@@ -38,6 +38,7 @@ def expected(qwen3_folder):
     return found
 
 
+@pytest.mark.half
 @FORMATS
 @pytest.mark.parametrize(
     "options",

@@ -61,6 +61,7 @@ def test_log_probabilities_are_near(qwen3_folder, kind):
     assert 1e-4 < mean < {"int8": 0.1, "fp8": 0.4}[kind]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
 def test_preemption_keeps_the_scales(qwen3_folder, expected, kind, mode, enable_prefix_caching):

@@ -32,6 +32,7 @@ def expected(folder):
     return [[greedy_tokens(model, prompt, GREEDY.max_tokens)] for prompt in PROMPTS]
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("chunk", [1, 7, 64, 2048])
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
 def test_greedy_tokens_equal_transformers(folder, expected, chunk, enable_prefix_caching):
@@ -54,6 +55,7 @@ def test_logprobs_equal_transformers(folder):
     assert_logprobs_equal(model, output)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
 @pytest.mark.parametrize("mode", ["recompute", "swap", "auto"])
 @pytest.mark.parametrize("num_blocks", [BLOCKS_OF_WINDOW, 16])

@@ -15,6 +15,7 @@ def requests():
     return workload(64, seed=7)
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     "options",

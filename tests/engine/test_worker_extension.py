@@ -1,11 +1,11 @@
 """A trainer's own methods on the workers, and an executor of one's own, as vLLM's scripts have them."""
 
-import subprocess
 import sys
 
 import pytest
 import torch
 from kit.engine.prompts import random_prompts
+from kit.ready_process import ready_run
 
 from lullm import LLM, SamplingParams
 from lullm.errors import ConfigError, InvalidRequestError, UnsupportedError
@@ -140,5 +140,6 @@ def test_a_script_of_its_own(qwen3_folder, tmp_path):
         f"with LLM({str(qwen3_folder)!r}, worker_extension_cls=Mine, max_model_len=64) as llm:\n"
         "    print(llm.collective_rpc('double', args=(21,)))\n"
     )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    done = ready_run([sys.executable, str(script)])
+    assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[('WorkerWithMine', 42)]"

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit.ready_process import ReadyProcess
+from kit.ready_process import ready_run
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -31,14 +31,9 @@ def test_every_example_is_run_here():
     assert all(f"[{name}.py]({name}.py)" in listed for name in WORDS)
 
 
-@pytest.fixture(scope="module")
-def ready():
-    with ReadyProcess(os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}) as ready:
-        yield ready
-
-
 @pytest.mark.parametrize("name", WORDS)
-def test_example(ready, name):
-    done = ready.run(EXAMPLES / f"{name}.py")
+def test_example(name):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = ready_run([sys.executable, EXAMPLES / f"{name}.py"], env=environment)
     assert done.returncode == 0, done.stderr
     assert re.search(WORDS[name], done.stdout), done.stdout

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit.ready_process import ReadyPopen
 from kit.worker import launched
 
 from lullm import LLM
@@ -29,7 +30,7 @@ def run_by_trainer(num_processes, folder, out, *sizes):
     """Processes that a trainer has put into one group; what each has written, by rank."""
     command = [sys.executable, str(SCRIPT), str(folder), str(out), str(out / "store"), *sizes]
     ranks = [{"RANK": str(rank), "WORLD_SIZE": str(num_processes)} for rank in range(num_processes)]
-    processes = [subprocess.Popen(command, env=ENVIRONMENT | rank, stderr=subprocess.PIPE, text=True) for rank in ranks]
+    processes = [ReadyPopen(command, env=ENVIRONMENT | rank, stderr=subprocess.PIPE, text=True) for rank in ranks]
     errors = [process.communicate(timeout=300)[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * num_processes, "\n".join(errors)
     return [(out / f"{rank}.json").read_text() for rank in range(num_processes)]

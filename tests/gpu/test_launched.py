@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from kit.folder.checkpoint import write_checkpoint
+from kit.ready_process import ReadyPopen
 from kit.worker import launched_gpus
 
 from lullm import LLM
@@ -30,7 +31,7 @@ def run_by_trainer(folder, out, *arguments, variables=({}, {})):
     """(exit status, standard error) of each process."""
     command = [sys.executable, launched_gpus.__file__, str(folder), str(out), str(out / "store"), *arguments]
     ranks = [{"RANK": str(rank), "WORLD_SIZE": str(len(variables))} | more for rank, more in enumerate(variables)]
-    processes = [subprocess.Popen(command, env=ENVIRONMENT | rank, stderr=subprocess.PIPE, text=True) for rank in ranks]
+    processes = [ReadyPopen(command, env=ENVIRONMENT | rank, stderr=subprocess.PIPE, text=True) for rank in ranks]
     errors = [process.communicate(timeout=300)[1] for process in processes]
     return [(process.returncode, error) for process, error in zip(processes, errors, strict=True)]
 

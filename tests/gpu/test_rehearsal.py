@@ -78,7 +78,9 @@ def test_an_engine_as_a_gpu_runs_it(tmp_path, gpu):
     assert gpu.allocator.reserved < 1 << 20, "a closed engine keeps no graphs"
 
 
-@pytest.mark.parametrize("options", [{"runner": "pooling"}, {"convert": "embed"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [pytest.param({"runner": "pooling"}, marks=pytest.mark.slow), {"convert": "embed"}], ids=str
+)
 def test_embeddings_as_a_gpu_computes_them(tmp_path, gpu, options):
     """The numbers of a step go in one copy, the vectors come in one. Memory is measured without a head, too."""
     from lullm import LLM

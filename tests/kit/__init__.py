@@ -12,4 +12,6 @@
 - `worker/`: workers that are fakes, threads of this process, members of a group, or processes of their own.
 - `device/`: fakes of an accelerator and its driver, digests, and Triton's interpreter; a rehearsal of what only a GPU
   runs. `rehearsed/`: what each process of it loads first, and toy sizes.
+- `ready_process.py`: processes that start in milliseconds, forked from one that has imported torch. `running.py`: those
+  that end with their test. `pairs.py`: products of parameters, thinned.
 """

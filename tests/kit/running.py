@@ -7,9 +7,12 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def running(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """As `with Popen`, which waits for the process after a failure, too: a wrong word stopped a run for 20 minutes."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options) as process:
+def running(command: Sequence[str], start: Any = subprocess.Popen, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """As `with Popen`, which waits for the process after a failure, too: a wrong word stopped a run for 20 minutes.
+
+    `start`: `Popen` itself, or `kit.ready_process.ReadyPopen`.
+    """
+    with start(command, stdout=subprocess.PIPE, text=True, **options) as process:
         try:
             yield process
         finally:

@@ -275,6 +275,44 @@ def assert_same_or_refused(folder, family, options, keys, token_ids):
     return True
 
 
+PLAIN = {"vocab_size", "intermediate_size", "moe_intermediate_size", "rms_norm_eps", "initializer_range", "dtype"}
+"""Keys of `CHANGES` whose new values leave others their meaning, as those of switches, factors and token ids do."""
+AT_ONCE = 6
+
+
+def is_plain(family, key):
+    return (
+        key in PLAIN
+        or key.endswith("token_id")
+        or (key not in CHANGES and type(default_of(family, key)) in (bool, float))
+    )
+
+
+def compare_together(tmp_path, family, base, changes, token_ids):
+    """Compare models in which several keys are changed; those keys that no comparison has met."""
+    accepted, left = {}, []
+    for key, value in changes.items():
+        write_config(tmp_path, family, base | {key: value})
+        try:
+            ModelConfig.from_folder(tmp_path)
+            accepted[key] = value
+        except ModelLoadError:
+            left.append(key)  # refused alone, by its name
+    keys = list(accepted)
+    for first in range(0, len(keys), AT_ONCE):
+        some = keys[first : first + AT_ONCE]
+        folder = tmp_path / f"together-{first}"
+        folder.mkdir()
+        options = base | {key: accepted[key] for key in some}
+        try:
+            is_compared = assert_same_or_refused(folder, family, options, some, token_ids)
+        except Exception as error:
+            error.add_note(f"{family} with { ({key: accepted[key] for key in some}) }")
+            raise
+        left += [] if is_compared else some
+    return left
+
+
 @pytest.mark.parametrize("family", BY_RARITY)
 def test_every_key_is_computed_or_refused(tmp_path, family):
     token_ids = [token_id % 50 for token_id in prompt(1, 20)]
@@ -283,27 +321,23 @@ def test_every_key_is_computed_or_refused(tmp_path, family):
     assert expected.std() > 0.3, "otherwise 1e-4 would prove little"
     declared = FAMILIES[architecture_of(family)]
     ignored = (COMMON_IGNORES | declared.ignores) - declared.reads
-    in_vain = {}
+    known = ignored | COMMON_READS | COMMON_FIXED.keys() | declared.reads | declared.fixed.keys() | ARITHMETIC
+    known |= declared.defaults.keys() | declared.aliases.keys() | set(EXTRA)
+    in_vain, together, alone = {}, {}, []
     for key in fields_of(family):
-        assert (
-            key
-            in ignored
-            | COMMON_READS
-            | COMMON_FIXED.keys()
-            | declared.reads
-            | declared.fixed.keys()
-            | ARITHMETIC
-            | (declared.defaults.keys() | declared.aliases.keys())
-            or key in EXTRA
-        ), f"{key} of {family} is declared nowhere"
+        assert key in known, f"{key} of {family} is declared nowhere"
         values = changes_of(family, key)
         if key in ignored:
             in_vain |= {key: values[-1]} if values else {}
-            continue
-        for value in values:
-            folder = tmp_path / f"{key}-{values.index(value)}"
-            folder.mkdir()
-            assert_same_or_refused(folder, family, base | {key: value}, [key], token_ids)
+        elif len(values) == 1 and is_plain(family, key):
+            together[key] = values[0]
+        else:
+            alone += [(key, value) for value in values]
+    alone += [(key, together[key]) for key in compare_together(tmp_path, family, base, together, token_ids)]
+    for number, (key, value) in enumerate(alone):
+        folder = tmp_path / f"{key}-{number}"
+        folder.mkdir()
+        assert_same_or_refused(folder, family, base | {key: value}, [key], token_ids)
     assert assert_same_or_refused(tmp_path, family, base | in_vain, [], token_ids), "what is ignored is not refused"
     assert_close(golden_logits(random_model(family, base | in_vain), token_ids), expected)
 

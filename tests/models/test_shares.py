@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from kit.model.families import CASES
+from kit.model.families import CASES, variants
 from kit.model.golden import PagedRun, assert_close, golden_logits, load_model, prompt, save_model
 from kit.worker.threads import thread_group
 
@@ -14,11 +14,6 @@ from lullm.errors import ConfigError, WorkerLostError
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS, with_collective
 from lullm.types.parallel.placement import Axis
 
-VARIANTS = {
-    f"{family} {name}": (family, name, options)
-    for family, cases in CASES.items()
-    for name, options in cases.variants.items()
-}
 TOKENS = prompt(1, 40)
 INDIVISIBLE = {
     "Bamba biases, tied, one group": "groups of a state space",
@@ -53,7 +48,7 @@ def shared_logits(folder, size, deals_experts=False, ops=TORCH_CPU_OPS):
     return found
 
 
-@pytest.mark.parametrize(("family", "name", "options"), VARIANTS.values(), ids=VARIANTS.keys())
+@pytest.mark.parametrize(("family", "name", "options"), variants(None, 1))
 def test_two_workers(tmp_path, family, name, options):
     theirs = save_model(tmp_path, family, options)
     if reason := INDIVISIBLE.get(f"{family} {name}"):

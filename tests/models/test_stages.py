@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from kit.model.families import CASES
+from kit.model.families import CASES, variants
 from kit.model.golden import PagedRun, assert_close, golden_logits, load_model, prompt, save_model
 
 from lullm.config.engine import EngineConfig
@@ -16,11 +16,6 @@ from lullm.ops.selection import TORCH_CPU_OPS
 from lullm.types.layer_kind import FullAttention, SharedAttention
 from lullm.types.parallel.stage import PipelineStage
 
-VARIANTS = {
-    f"{family} {name}": (family, name, options)
-    for family, cases in CASES.items()
-    for name, options in cases.variants.items()
-}
 TOKENS = prompt(1, 40)
 
 
@@ -35,7 +30,7 @@ def stage_runs(folder, num_layers):
     return [PagedRun(model, TORCH_CPU_OPS, 1) for model in models]
 
 
-@pytest.mark.parametrize(("family", "name", "options"), VARIANTS.values(), ids=VARIANTS.keys())
+@pytest.mark.parametrize(("family", "name", "options"), variants(2, 1))
 def test_two_stages(tmp_path, family, name, options):
     theirs = save_model(tmp_path, family, options)
     config = ModelConfig.from_folder(tmp_path)

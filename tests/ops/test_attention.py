@@ -87,6 +87,7 @@ def test_shapes(shape, heads):
     assert_like_reference(layout, q, caches, 0.25, atol=2e-6, rtol=1e-5)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("shape", STEPS.values(), ids=STEPS.keys())
 @pytest.mark.parametrize("window", [1, 3, 16, 32, 200, 1000])
 @pytest.mark.parametrize("is_chunked", [False, True], ids=["sliding", "chunks"])

@@ -89,6 +89,7 @@ CASES = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.pairs
 @CASES
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_bits_of_a_row_depend_on_the_row_alone(dtype, heads, head_size, window):
@@ -112,6 +113,7 @@ def in_chunks(dtype, chunk):
     return sequences, expected
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("chunk", [7, 100, 1024, 1500])
 def test_chunks(dtype, chunk):
@@ -123,6 +125,7 @@ def test_chunks(dtype, chunk):
         torch.testing.assert_close(found.float(), wanted, atol=tolerance, rtol=tolerance)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", KINDS[1:])
 @pytest.mark.parametrize(("heads", "head_size", "window"), [((4, 2), 80, None), ((6, 2), 128, 1030)])
 def test_with_a_cache_of_8_bits_soft_cap_and_sinks_too(kind, heads, head_size, window):
@@ -173,6 +176,7 @@ def test_sums_that_are_denormal(dtype):
     assert_equal(sequences, {5: whole}, [(5, p, p + 1) for p in (*EDGES, 2299)])
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_query_or_key_of_nan_stays_nan(dtype, kind):

@@ -96,6 +96,7 @@ def test_results_that_begin_within_a_cache_line(dtype):
         assert (memory == 7).all()
 
 
+@pytest.mark.pairs
 @DTYPES
 @SHAPES
 def test_linear_and_logits(dtype, shape):
@@ -106,6 +107,7 @@ def test_linear_and_logits(dtype, shape):
     assert_invariant(lambda x: native.logits(x, weight), rows)
 
 
+@pytest.mark.pairs
 @DTYPES
 @SHAPES
 @ACTIVATIONS
@@ -118,6 +120,7 @@ def test_gated_linear(dtype, shape, activation):
     assert_invariant(lambda x: native.gated_linear(x, weight, bias, activation), make_rows(depth, dtype))
 
 
+@pytest.mark.pairs
 @DTYPES
 @SHAPES
 @pytest.mark.parametrize("bits", [8, 4])
@@ -135,6 +138,7 @@ def test_quantized_linear(bits, dtype, shape):
         )
 
 
+@pytest.mark.pairs
 @DTYPES
 @pytest.mark.parametrize("size", [64, 70, 1000])
 def test_norms(dtype, size):
@@ -152,6 +156,7 @@ def test_norms(dtype, size):
     assert_invariant(lambda x: native.rms_norm(x, weight[: size // 10], 1e-6), heads.contiguous())
 
 
+@pytest.mark.pairs
 @DTYPES
 @pytest.mark.parametrize("with_norms", [False, True])
 @pytest.mark.parametrize("head_size", [16, 72])

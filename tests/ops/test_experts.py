@@ -158,6 +158,7 @@ def cases(ops, shape, kind, dtype):
     return gold, fast, lambda count: random_routes(count, num_experts, num_used), hidden
 
 
+@pytest.mark.pairs
 @DTYPES
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES)
@@ -234,6 +235,7 @@ def test_pieces_change_no_bit(monkeypatch, shape, kind, dtype):
     assert torch.equal(NATIVE_CPU_OPS.experts(x, routes, fast, x, None), whole)
 
 
+@pytest.mark.pairs
 @pytest.mark.skipif(LIBRARY is None, reason="the native ops are not built here")
 @DTYPES
 @pytest.mark.parametrize("kind", KINDS)

@@ -121,6 +121,7 @@ def test_embedding(kind, block, dtype):
     torch.testing.assert_close(found, weight[ids].to(dtype), atol=0, rtol=0)
 
 
+@pytest.mark.pairs
 @needs_native
 @CASES
 @DTYPES

@@ -16,6 +16,7 @@ def normal(*shape, dtype, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
+@pytest.mark.pairs
 @DTYPES
 @pytest.mark.parametrize("num_rows", [1, 2, 9, 64, 300, 1100])
 @pytest.mark.parametrize(("size", "out", "num_kept"), [(32, 64, 0), (128, 320, 64), (10, 24, 8), (17, 35, 3)])

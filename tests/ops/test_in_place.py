@@ -173,6 +173,7 @@ def test_a_row_does_not_depend_on_its_batch(ops, dtype, change):
         assert torch.equal(changed(rows[first : first + count], 2), whole[first : first + count])
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("vocab_size", [1, 31, 32, 33, 1000, 151_936])
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999, 1.0])
 def test_forbid(ops, vocab_size, share):

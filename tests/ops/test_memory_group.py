@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from kit.ready_process import ReadyPopen
 from kit.worker.members import run_members, run_seats, sum_in_order
 from torch import Tensor
 
@@ -188,7 +189,7 @@ time.sleep(60)
 def start_peer(meeting):
     descriptor = meeting.rendezvous.descriptor
     command = [sys.executable, "-c", CHILD, str(descriptor)]
-    return subprocess.Popen(command, pass_fds=[descriptor], stdout=subprocess.PIPE, text=True)
+    return ReadyPopen(command, pass_fds=[descriptor], stdout=subprocess.PIPE, text=True)
 
 
 def test_the_death_of_a_process_is_noticed_at_once():

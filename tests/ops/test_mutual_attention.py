@@ -42,6 +42,7 @@ def test_torch_agrees_with_the_golden_one(name, dtype):
     check(torch_cpu.mutual_attention, name, dtype)
 
 
+@pytest.mark.pairs
 @pytest.mark.usefixtures("isa")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", CASES)

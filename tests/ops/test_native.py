@@ -76,6 +76,7 @@ def test_packing_is_undone_and_keeps_to_its_bytes(dtype, shape):
     assert torch.equal(memory, before)
 
 
+@pytest.mark.pairs
 @DTYPES
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("num_rows", [1, 2, 3, 7, 16, 17, 32, 33, 47, 64, 255, 300])
@@ -90,6 +91,7 @@ def test_linear(dtype, shape, num_rows):
         assert_close(native.linear(x, packed, given), reference.linear(x, weight, given), 4e-6, 2**-6)
 
 
+@pytest.mark.pairs
 @DTYPES
 @pytest.mark.parametrize("depth", [1056, 2112])
 @pytest.mark.parametrize("num_rows", [40, 545])
@@ -104,6 +106,7 @@ def test_linear_of_deep_matrices(dtype, depth, num_rows):
     assert_close(native.gated_linear(x, gate_up, None, "silu"), gold, 2e-5, 2**-6)
 
 
+@pytest.mark.pairs
 @DTYPES
 @pytest.mark.parametrize("shape", [(64, 64), (96, 100), (544, 64), (65, 33)], ids=str)
 @pytest.mark.parametrize("num_rows", [0, 1, 8, 33, 100])
@@ -188,6 +191,7 @@ def test_add_rms_norm(dtype, shape):
     assert_close(actual_normed, normed)
 
 
+@pytest.mark.pairs
 @DTYPES
 @pytest.mark.parametrize("head_size", [2, 16, 64, 80, 96, 128, 256])
 @pytest.mark.parametrize("num_rows", [1, 40])
@@ -214,6 +218,7 @@ def test_rope_and_cache(dtype, head_size, num_rows, with_norms):
     assert torch.equal(qkv, before)
 
 
+@pytest.mark.pairs
 @DTYPES
 @pytest.mark.parametrize("shape", [(64, 64), (1024, 128), (96, 192), (64, 128 + 6), (33, 64), (64, 2)], ids=str)
 @pytest.mark.parametrize("num_rows", [1, 2, 7, 17, 33, 100])
@@ -278,6 +283,7 @@ DRAWS = [
 ]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("spread", [0.0, 1.0, 8.0], ids=["flat", "broad", "peaked"])
 @pytest.mark.parametrize("vocab_size", [1, 5, 512, 3001])
 def test_draw_tokens(vocab_size, spread):
@@ -361,6 +367,7 @@ def assert_attention(layout, q, caches, scale):
     assert_close(native_attention.attention(q, LayerCache(*caches), prepared, scale), expected, 4e-6, 2**-6)
 
 
+@pytest.mark.pairs
 @DTYPES
 @pytest.mark.parametrize("shape", STEPS.values(), ids=STEPS.keys())
 @pytest.mark.parametrize("heads", [(4, 4), (6, 2), (8, 1), (10, 2)], ids=str)
@@ -371,6 +378,7 @@ def test_attention_of_steps(dtype, shape, heads):
     assert_attention(layout, q, caches, 32**-0.5)
 
 
+@pytest.mark.pairs
 @DTYPES
 @pytest.mark.parametrize("head_size", [16, 64, 80, 96, 128, 256])
 @pytest.mark.parametrize("block_size", [1, 8, 16, 32])
@@ -394,6 +402,7 @@ def test_attention_of_rows_that_see_nothing(dtype, others):
     assert_close(found, expected, 4e-6, 2**-6)
 
 
+@pytest.mark.pairs
 @DTYPES
 @pytest.mark.parametrize("group", [1, 2, 3, 4, 5, 6, 7, 8, 16])
 def test_attention_of_grouped_heads(dtype, group):
@@ -402,6 +411,7 @@ def test_attention_of_grouped_heads(dtype, group):
     assert_attention(layout, q, caches, 48**-0.5)
 
 
+@pytest.mark.pairs
 @DTYPES
 @pytest.mark.parametrize("window", [1, 15, 64, 100, 1000])
 def test_attention_within_a_window(dtype, window):

@@ -77,6 +77,7 @@ def assert_native(layout, q, cache, scale, *extras, float32=4e-6, bfloat16=2**-6
     return expected
 
 
+@pytest.mark.pairs
 @DTYPES
 @QUANTIZED
 @pytest.mark.parametrize("shape", STEPS.values(), ids=STEPS.keys())
@@ -87,6 +88,7 @@ def test_steps(dtype, kind, shape):
     assert_native(layout, q, cache_of(kind, *caches), 32**-0.5)
 
 
+@pytest.mark.pairs
 @DTYPES
 @QUANTIZED
 @pytest.mark.parametrize("head_size", [16, 48, 64, 80, 128, 256])
@@ -129,6 +131,7 @@ def test_a_nan_of_e4m3_stays_where_it_is(dtype, kind, head_size):
     assert torch.equal(found.isnan(), expected)
 
 
+@pytest.mark.pairs
 @DTYPES
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("extras", [(0.8, None), (None, SINKS), (0.8, SINKS)], ids=["cap", "sinks", "both"])
@@ -202,6 +205,7 @@ def test_every_byte_is_read_as_what_it_is(kind, isa):
         assert found.isnan().any() == (kind != "int8")
 
 
+@pytest.mark.pairs
 @DTYPES
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("head_size", [2, 16, 40, 80, 128])

@@ -178,6 +178,7 @@ def test_torch_linear(bits, dtype, shape):
     check_linear(expansion, bits, dtype, shape, 5, lambda x, weight: 4e-6 * (x.abs() @ weight.abs().T))
 
 
+@pytest.mark.pairs
 @DTYPES
 @BITS
 @pytest.mark.parametrize("num_rows", [1, 2, 3, 7, 16, 33, 150])

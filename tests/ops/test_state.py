@@ -107,6 +107,7 @@ EVERY_KIND = pytest.mark.parametrize("kind", ["delta rule", "state space", "deca
 """The last one is Kimi Delta Attention."""
 
 
+@pytest.mark.pairs
 @EVERY_KIND
 @pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("query_lens", LENS, ids=str)
@@ -128,6 +129,7 @@ def check_recurrence(ops, kind, given, query_lens, heads):
     torch.testing.assert_close(settled(*found[1:]), expected[1], atol=5e-5, rtol=1e-4)
 
 
+@pytest.mark.pairs
 @EVERY_KIND
 @pytest.mark.parametrize("rate", [1.5, 4.0, 8.0])
 def test_what_is_forgotten_soon_or_at_once(ops, kind, rate):
@@ -171,6 +173,7 @@ def input_of_scan(num_tokens, num_channels, state_size, dtype=torch.float32):
     return x, bc, dt * 3, DecayWeights(draw(num_channels, state_size), draw(num_channels) - 1, draw(num_channels))
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("sizes", [(10, 3), (150, 16)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("query_lens", LENS, ids=str)
@@ -247,6 +250,7 @@ def test_gated_units_in_steps_of_any_size_give_the_same(ops):
             assert all(torch.equal(found, first) for found, first in zip(result, results[0], strict=True))
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("activates", [False, True])
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -72,6 +72,7 @@ def golden(kind, heads, rate):
     return expected, run(REFERENCE_OPS, kind, first_of(exact), heads, [WHOLE])[1].read(1)
 
 
+@pytest.mark.pairs
 @EVERY_KIND
 @pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("rate", [-1.0, 2.0, 6.0])

@@ -7,6 +7,7 @@ import time
 
 import pytest
 import torch
+from kit.ready_process import ready_run
 
 from lullm.ops import threads
 from lullm.ops.cpu import native
@@ -110,5 +111,5 @@ def test_an_engine_in_a_fork_of_a_process_that_has_had_one(isa):
     )
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     env |= {"LULLM_CPU_ISA": isa} if isa else {}
-    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
+    done = ready_run([sys.executable, "-c", program], env=env)
     assert done.returncode == 0, done.stderr

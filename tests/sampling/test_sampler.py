@@ -112,19 +112,25 @@ def test_wrong_shapes_and_modes_are_refused():
 # --- distributions and filters
 
 
+DISTRIBUTIONS = [
+    {"temperature": 1.0},
+    {"temperature": 0.5},
+    {"temperature": 2.0, "top_k": 10},
+    {"temperature": 1.0, "top_p": 0.7},
+    {"temperature": 1.5, "min_p": 0.05},
+    {"temperature": 1.2, "top_k": 30, "top_p": 0.85, "min_p": 0.02},
+]
+
+
 @pytest.mark.parametrize(
-    "params",
+    ("vocab_size", "params"),
     [
-        {"temperature": 1.0},
-        {"temperature": 0.5},
-        {"temperature": 2.0, "top_k": 10},
-        {"temperature": 1.0, "top_p": 0.7},
-        {"temperature": 1.5, "min_p": 0.05},
-        {"temperature": 1.2, "top_k": 30, "top_p": 0.85, "min_p": 0.02},
+        pytest.param(size, params, marks=pytest.mark.slow if size == 1300 and number % 2 else ())
+        for size in (50, 1300)
+        for number, params in enumerate(DISTRIBUTIONS)
     ],
 )
-@pytest.mark.parametrize("vocab_size", [50, 1300])
-def test_tokens_follow_the_distribution(params, vocab_size):
+def test_tokens_follow_the_distribution(vocab_size, params):
     row = random_logits(1, vocab_size, seed=vocab_size)
     num_draws = 2000
     draws = [draw(seed=i, **params) for i in range(num_draws)]

@@ -37,6 +37,7 @@ def answers(seed: int, max_in_flight: int, **options: object) -> tuple[dict[str,
     return found, sim
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
 @pytest.mark.parametrize("windows", [(None,), (6,), (None, 6)])

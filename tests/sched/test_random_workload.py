@@ -12,7 +12,7 @@ from lullm.sched.preemption import PreemptionPolicy, Speeds
 
 
 def half_of_it_slow(*axes):
-    """The product of the axes; slow where the sum of the indices is odd. In the rest any two values still meet."""
+    """The product of the axes; slow where the sum of the indices is odd. With three, any two values still meet."""
     return [
         pytest.param(*(value for _, value in case), marks=pytest.mark.slow if sum(i for i, _ in case) % 2 else ())
         for case in itertools.product(*map(enumerate, axes))
@@ -68,31 +68,28 @@ GROUPS = [
 ]
 
 
-@pytest.mark.parametrize("enable_prefix_caching", [True, False])
-@pytest.mark.parametrize(("windows", "num_blocks", "num_host_blocks", "max_num_batched_tokens", "mode"), GROUPS)
-def test_fifteen_hundred_rounds_in_several_groups(
-    windows, enable_prefix_caching, num_blocks, num_host_blocks, max_num_batched_tokens, mode
-):
-    pools = num_blocks, num_host_blocks, max_num_batched_tokens, mode
+@pytest.mark.parametrize(("enable_prefix_caching", "group"), half_of_it_slow([True, False], GROUPS))
+def test_fifteen_hundred_rounds_in_several_groups(enable_prefix_caching, group):
+    windows, *pools = group
     run_workload("fcfs", enable_prefix_caching, *pools, windows=windows)
 
 
-@pytest.mark.parametrize(
-    ("num_blocks", "num_host_blocks", "max_num_batched_tokens", "mode", "options"),
-    [
-        (12, 0, 8, "recompute", {}),
-        (20, 6, 16, "swap", {"policy": "priority"}),
-        (20, 64, 16, "auto", {"enable_prefix_caching": False}),
-        (20, 64, 48, "auto", {"enable_chunked_prefill": False, "delay_factor": 0.5}),
-        (7, 64, 16, "auto", {"windows": (3,)}),
-        (7, 4, 16, "swap", {"windows": (8,)}),
-        (30, 8, 16, "auto", {"windows": (6, None)}),
-    ],
-)
-@pytest.mark.parametrize("ahead", [{"max_in_flight": 2}, {"max_in_flight": 4}, {"max_in_flight": 3, "most_drafts": 4}])
-def test_fifteen_hundred_rounds_planned_ahead(
-    num_blocks, num_host_blocks, max_num_batched_tokens, mode, options, ahead
-):
+AHEAD = [{"max_in_flight": 2}, {"max_in_flight": 4}, {"max_in_flight": 3, "most_drafts": 4}]
+POOLS_AHEAD = [
+    # as above, and options
+    (12, 0, 8, "recompute", {}),
+    (20, 6, 16, "swap", {"policy": "priority"}),
+    (20, 64, 16, "auto", {"enable_prefix_caching": False}),
+    (20, 64, 48, "auto", {"enable_chunked_prefill": False, "delay_factor": 0.5}),
+    (7, 64, 16, "auto", {"windows": (3,)}),
+    (7, 4, 16, "swap", {"windows": (8,)}),
+    (30, 8, 16, "auto", {"windows": (6, None)}),
+]
+
+
+@pytest.mark.parametrize(("ahead", "pool"), half_of_it_slow(AHEAD, POOLS_AHEAD))
+def test_fifteen_hundred_rounds_planned_ahead(ahead, pool):
+    num_blocks, num_host_blocks, max_num_batched_tokens, mode, options = pool
     options = {"policy": "fcfs", "enable_prefix_caching": True, **ahead, **options}
     run_workload(
         num_blocks=num_blocks,
@@ -179,13 +176,13 @@ STATES = [
 ]
 
 
-@pytest.mark.parametrize("options", [{}, {"enable_prefix_caching": False}, {"max_in_flight": 3, "most_drafts": 3}])
-@pytest.mark.parametrize(("windows", "num_blocks", "num_host_blocks", "max_num_batched_tokens", "mode"), STATES)
-def test_fifteen_hundred_rounds_with_states(
-    monkeypatch, windows, num_blocks, num_host_blocks, max_num_batched_tokens, mode, options
-):
+@pytest.mark.parametrize(
+    ("options", "group"),
+    half_of_it_slow([{}, {"enable_prefix_caching": False}, {"max_in_flight": 3, "most_drafts": 3}], STATES),
+)
+def test_fifteen_hundred_rounds_with_states(monkeypatch, options, group):
     monkeypatch.setattr(snapshots, "LEAST_INTERVAL", 8)
-    pools = num_blocks, num_host_blocks, max_num_batched_tokens, mode
+    windows, *pools = group
     options, has_cache = dict(options), options.get("enable_prefix_caching", True)
     options.pop("enable_prefix_caching", None)
     sim = run_workload("fcfs", has_cache, *pools, windows=windows, **options).sim

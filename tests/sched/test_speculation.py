@@ -30,6 +30,7 @@ def answers(seed: int, **options: object) -> tuple[dict[str, list], Simulation]:
     return {g.request_id: lines[g.request_id] or [(s.token_ids, s.status) for s in g.seqs] for g in groups}, sim
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 @pytest.mark.parametrize("windows", [(None,), (6,), (None, 6)])
 @pytest.mark.parametrize("max_in_flight", [1, 3])

@@ -10,6 +10,7 @@ from lullm.types.step import DrawnToken, StepPlan, StepResult
 from .test_lookahead import answers
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
 @pytest.mark.parametrize("windows", [(None,), (6,), (None, 6)])

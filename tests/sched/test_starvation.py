@@ -21,6 +21,7 @@ def preemption(mode: str) -> PreemptionPolicy:
     return PreemptionPolicy(mode, block_bytes=100, speeds=Speeds(600.0, 10.0))
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
 @pytest.mark.parametrize("mode", ["recompute", "swap", "auto"])
 @pytest.mark.parametrize("seed, max_in_flight", [*((seed, 1) for seed in range(6)), (6, 2)])

@@ -10,6 +10,7 @@ import time
 
 import httpx
 import pytest
+from kit.ready_process import ReadyPopen
 
 from lullm import AsyncLLMEngine
 from lullm.config.engine import EngineConfig
@@ -80,7 +81,7 @@ def served(qwen3_folder):
     """`lullm serve --engine-process`: (process, url, pid of the engine)."""
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in OPTIONS.items() if value is not True]
     command = [sys.executable, "-m", "lullm.cli.main", "serve", str(qwen3_folder), "--port=0", "--engine-process"]
-    with subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with ReadyPopen([*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             url = process.stdout.readline().split()[-1]
             children = f"/proc/{process.pid}/task/{process.pid}/children"

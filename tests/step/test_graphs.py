@@ -62,7 +62,7 @@ def requests():
     ]
     return [
         (prompt, SamplingParams(max_tokens=16 + number % 17, seed=number, **kinds[number % len(kinds)]))
-        for number, prompt in enumerate(random_prompts(28, 60, seed=9))
+        for number, prompt in enumerate(random_prompts(16, 60, seed=9))
     ]
 
 
@@ -92,6 +92,7 @@ def on_device(folder, device, **options):
     return run(folder, num_gpu_blocks_override=options.pop("num_gpu_blocks_override", 200), **options)
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("async_scheduling", [False, True])
 @pytest.mark.parametrize("draws_on_device", [False, True])
 def test_replay_equals_eager_bit_for_bit(qwen3_folder, device, monkeypatch, async_scheduling, draws_on_device):

@@ -15,6 +15,7 @@ import pytest
 import torch
 from kit.engine.async_client import collect, tokens
 from kit.engine.prompts import random_prompts
+from kit.ready_process import ReadyPopen
 from kit.running import running
 
 from lullm import LLM, SamplingParams, StructuredOutputsParams
@@ -239,7 +240,7 @@ def test_an_idle_server_ends_with_its_worker():
         "--num-gpu-blocks-override",
         "64",
     ]
-    with running([*command, "--distributed-executor-backend", "mp"], stderr=subprocess.STDOUT) as server:
+    with running([*command, "--distributed-executor-backend", "mp"], ReadyPopen, stderr=subprocess.STDOUT) as server:
         line = next(line for line in server.stdout if "http://" in line)
         url = "http://" + line.split("http://")[1].split()[0].strip().rstrip("/")
         (pid,) = children(server.pid)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from kit.ready_process import ReadyPopen
 from kit.running import running
 from kit.worker.remote import DIES, FAILS, FAKE, HANGS, STOPS, TAKES_LONG, rank_of
 
@@ -313,7 +314,7 @@ def test_the_end_of_the_engines_process_is_theirs(stops, exits):
     """Killed, killed while one of them is stopped, or just at the end of its script."""
     tests = str(Path(__file__).parents[2])
     code = DRIVER.format(tests=tests, stops=stops, exits=exits)
-    with running([sys.executable, "-c", code]) as driver:
+    with running([sys.executable, "-c", code], ReadyPopen) as driver:
         pids = list(map(int, driver.stdout.readline().split()))
         assert len(pids) == 2
         if exits:

@@ -1490,3 +1490,18 @@ BY_RARITY = [
     pytest.param(family, marks=pytest.mark.slow if cases.is_rare else (), id=family) for family, cases in CASES.items()
 ]
 """The families, as parameters of a test."""
+
+
+def variants(of_common: int | None, of_rare: int) -> list[Any]:
+    """Variants as parameters (family, name, options) of a test: so many of a family, the last among them, or all.
+
+    The others are slow. A family's last variant has most of what it may leave out.
+    """
+    params = []
+    for family, cases in CASES.items():
+        names, most = list(cases.variants), of_rare if cases.is_rare else of_common
+        kept = names if most is None else [*names[: most - 1], names[-1]] if most > 1 else names[:1]
+        for name, options in cases.variants.items():
+            marks = () if name in kept else pytest.mark.slow
+            params.append(pytest.param(family, name, options, marks=marks, id=f"{family} {name}"))
+    return params

@@ -203,6 +203,7 @@ SPLIT_SHAPES = {
 }
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize(("window", "is_chunked"), [(None, False), (7, False), (100, False), (7, True), (100, True)])
 @pytest.mark.parametrize("name", SPLIT_SHAPES)
 def test_prefill_split_along_the_context(name, window, is_chunked, monkeypatch):
@@ -272,6 +273,7 @@ EXTRAS = {
 }
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("window", [None, 7], ids=lambda w: f"window {w}")
 @pytest.mark.parametrize("name", EXTRAS)
 def test_soft_cap_and_sinks(name, window, monkeypatch):

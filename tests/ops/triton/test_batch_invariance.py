@@ -67,6 +67,7 @@ def attend(ops, q, caches, query_lens, context_lens, tables, window):
     return ops.attention(q, caches, ops.prepare_attention(placed), 0.25)
 
 
+@pytest.mark.pairs
 @DTYPES
 @pytest.mark.parametrize("window", [None, 9])
 @pytest.mark.parametrize("heads", [(4, 2), (6, 1)], ids=str)
