@@ -15,24 +15,26 @@ MOST_S = 3600
 _BLOCK_FRAMES = 1 << 20
 
 
-def decoded(data: bytes) -> tuple[np.ndarray, int]:
+def decoded(data: bytes, most_s: float = MOST_S) -> tuple[np.ndarray, int]:
     """(samples `[N]` float32 of one channel, samples per second) of a file. Takes milliseconds to seconds.
 
     Raises:
-        InvalidRequestError: it is broken, empty, or longer than MOST_S.
+        InvalidRequestError: it is broken, empty, or longer than `most_s` seconds.
         UnsupportedError: it is no WAV file, and soundfile is not installed.
     """
-    samples, rate = read_wave(data) if is_wave(data) else _read_other(data)
+    samples, rate = read_wave(data) if is_wave(data) else _read_other(data, most_s)
     if not len(samples):
         raise InvalidRequestError("the sound has no samples")
-    if len(samples) > MOST_S * rate:
-        raise InvalidRequestError(f"the sound takes {len(samples) / rate:.0f} s, more than {MOST_S}; send it in pieces")
+    if len(samples) > most_s * rate:
+        raise InvalidRequestError(
+            f"the sound takes {len(samples) / rate:.0f} s, more than {most_s:g}; send it in pieces"
+        )
     if not np.isfinite(samples).all():
         raise InvalidRequestError("some of the sound's samples are not finite")
     return samples, rate
 
 
-def _read_other(data: bytes) -> tuple[np.ndarray, int]:
+def _read_other(data: bytes, most_s: float) -> tuple[np.ndarray, int]:
     try:
         soundfile: Any = importlib.import_module("soundfile")
     except (ImportError, OSError):
@@ -46,7 +48,7 @@ def _read_other(data: bytes) -> tuple[np.ndarray, int]:
             if not is_rate(rate):
                 raise InvalidRequestError(f"the sound has {rate} samples per second")
             # A file of few bytes may say that it is long, so it is read in parts.
-            most, num_frames = (MOST_S + 1) * rate, 0
+            most, num_frames = (most_s + 1) * rate, 0
             while num_frames < most and len(block := file.read(_BLOCK_FRAMES // num_channels, "float32", True)):
                 found.append(block.mean(axis=1, dtype=np.float32))
                 num_frames += len(block)

@@ -19,21 +19,14 @@ from lullm.config.encoding.table import read_encoding
 from lullm.config.family.keys import check_keys
 from lullm.config.family.table import FAMILIES, family_of
 from lullm.config.family.text_model import text_part
-from lullm.config.field import (
-    MOST_HEAD_DIM,
-    MOST_HEADS,
-    MOST_HIDDEN,
-    MOST_VOCAB,
-    Data,
-    boolean,
-    positive_int,
-    shown,
-    token_id_list,
-)
+from lullm.config.field import MOST_VOCAB, Data, boolean, positive_int, shown, token_id_list
 from lullm.config.gguf.architecture import config_data
 from lullm.config.gguf.file import is_gguf, read_gguf
+from lullm.config.hearing.hearing import HearingConfig
+from lullm.config.hearing.reading import read_hearing
 from lullm.config.json_file import overridden
 from lullm.config.layer.encoder import EncoderConfig
+from lullm.config.layer.heads import read_heads
 from lullm.config.mistral.layout import config_path, read_config
 from lullm.config.pooling.architecture import Labels, read_labels, split_architecture
 from lullm.config.pooling.pooler import DenseLayers, PoolerConfig, TokenScore
@@ -87,6 +80,7 @@ class ModelConfig:
         share: of a worker's part of a model (`config.parallel.share`), whose sizes these are; None: all of it.
         stage: which layers a worker has; the other fields are of all layers.
         vision: how it sees pictures; None: not at all, for the reason `no_vision`, empty for a model of text.
+        hearing: how its decoder hears; None: not at all, for the reason `no_hearing`.
     """
 
     architecture: str
@@ -113,6 +107,8 @@ class ModelConfig:
     stage: PipelineStage = PipelineStage()
     vision: VisionConfig | None = None
     no_vision: str = field(default="", compare=False)
+    hearing: HearingConfig | None = None
+    no_hearing: str = field(default="", compare=False)
 
     @property
     def quantization(self) -> Literal[None, "int8"]:
@@ -261,7 +257,8 @@ class ModelConfig:
                 "config.json: a model that reads pictures, and whose text model has no causal mask, is not supported; "
                 "choose a checkpoint of the text model alone"
             )
-        config = replace(config, vision=vision, no_vision=no_vision)
+        hearing, no_hearing = read_hearing(data, folder, config.architecture, config.vocab_size)
+        config = replace(config, vision=vision, no_vision=no_vision, hearing=hearing, no_hearing=no_hearing)
         if unknown := overrides.keys() & config.unknown_keys:
             raise ConfigError(f"hf_overrides: nothing is known about {', '.join(sorted(unknown))}")
         if config.unknown_keys:
@@ -282,7 +279,7 @@ class ModelConfig:
         family = family_of(architecture)
         unknown_keys = check_keys(data, architecture, family, FAMILIES.values())
         data = family.fill(data)
-        heads, kv_heads, hidden_size, head_dim = _read_heads(data)
+        heads, kv_heads, hidden_size, head_dim = read_heads(data)
         stated = data.get("quantization_config")
         encoding = read_encoding(stated, family.encodings)
         own_encoding = stated["quant_method"] if stated and family.encodings else None
@@ -315,21 +312,6 @@ def _named_architecture(data: Data) -> str:
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise ModelLoadError('config.json names no architecture ("architectures": ["Qwen3ForCausalLM"])')
     return names[0]
-
-
-def _read_heads(data: Data) -> tuple[int, int, int, int]:
-    """(heads, heads of keys and values, hidden size, head size)."""
-    heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
-    kv_heads = positive_int(data, "num_key_value_heads", heads, MOST_HEADS)
-    hidden_size = positive_int(data, "hidden_size", most=MOST_HIDDEN)
-    if heads % kv_heads:
-        raise ModelLoadError(
-            f"config.json: num_attention_heads ({heads}) must be a multiple of num_key_value_heads ({kv_heads})"
-        )
-    head_dim = positive_int(data, "head_dim", hidden_size // heads, MOST_HEAD_DIM)
-    if head_dim % 2:
-        raise ModelLoadError(f"config.json: head_dim must be even for rotary embeddings, got {head_dim}")
-    return heads, kv_heads, hidden_size, head_dim
 
 
 def _read_dtype(data: Data, default: ModelDType) -> ModelDType:

@@ -40,6 +40,7 @@ class ResolvedConfig(EngineOptions):
         speculative_config: how the next tokens are guessed; None: they are not. draft: the model that guesses them.
         keep_backup: the host memory of a sleep stays allocated, with the weights in it, for the next sleep.
         limit_mm_per_prompt: the most pictures of a prompt; 0: the model is loaded without what reads them.
+        max_sounds: the same of sounds.
     """
 
     served_model_name: str
@@ -53,6 +54,7 @@ class ResolvedConfig(EngineOptions):
     speculative_config: Speculation | None = None
     draft: DraftModel | None = None
     limit_mm_per_prompt: int = MOST_PICTURES
+    max_sounds: int = MOST_PICTURES
 
     @property
     def max_in_flight(self) -> int:

@@ -59,7 +59,7 @@ class UserOptions(EngineOptions):
     )
     limit_mm_per_prompt: str | None = option(
         None,
-        'most pictures of a prompt, as JSON: {"image": 4}; 0 loads the text model alone; default: 999',
+        'most pictures and sounds of a prompt, as JSON: {"image": 4, "audio": 1}; 0 loads no tower; default: 999',
         "model",
         value_name="JSON",
     )

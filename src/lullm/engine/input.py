@@ -18,6 +18,7 @@ from lullm.engine.caller.tools import check_calls_alone, tools_error
 from lullm.engine.encoder.rules import RuleMaker
 from lullm.engine.encoder.sounds import SoundInput
 from lullm.engine.encoder.texts import TextInput
+from lullm.engine.hearing.sounds import HeardInput
 from lullm.engine.lora.adapters import as_lora, check_enabled
 from lullm.engine.pooling.encoder_only import EncoderOnlyInput
 from lullm.engine.pooling.rules import check_generates, check_rows, resolved_pooling
@@ -62,6 +63,7 @@ class InputProcessor:
         self._config = config
         self._model = model
         self._pictures = PictureInput(config, model, tokenizer)
+        self._sounds = HeardInput(config, model, tokenizer)
         self._encoder: SoundInput | TextInput | None = None
         if model.encoder is not None and model.encoder.reads == "audio":
             self._encoder = SoundInput(model.encoder)
@@ -261,13 +263,16 @@ class InputProcessor:
     def _encoded(
         self, prompt: Input, add_special_tokens: bool, may_block: bool
     ) -> tuple[str | None, list[int], tuple[TilePlace, ...]]:
-        """The prompt's text if it has one, its token ids, and the tiles of its pictures, or its rows."""
+        """The prompt's text if it has one, its token ids, and the tiles of its pictures or sounds, or its rows."""
         try:
             if isinstance(prompt, dict) and prompt.get(EMBEDS) is not None:
                 return self._embeds.read(prompt, may_block)
+            prompt, sounds = self._sounds.take(prompt, may_block)
             prompt, pictures = self._pictures.take(prompt, may_block)
             text, token_ids = self._text_and_ids(prompt, add_special_tokens, may_block)
-            return text, *self._pictures.place(token_ids, pictures)
+            token_ids, heard = self._sounds.place(token_ids, sounds)
+            token_ids, seen = self._pictures.place(token_ids, pictures)
+            return text, token_ids, heard or seen  # no model has both
         except InvalidRequestError as error:
             raise InvalidRequestError(str(error), error.param or prompt_field(prompt), error.code) from None
 

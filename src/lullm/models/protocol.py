@@ -37,6 +37,7 @@ class Model(nn.Module):
             computes all rows of a text; if False, the mean of its numbers is wanted.
         update_weights: see `WeightStore.update`; None: there is no memory for weights yet.
         vision: what reads tiles of pictures (`models.vision.add_vision`); None: nothing, or another stage has it.
+        hearing: what reads those of sounds (`models.encoder.hearing.add_hearing`); None: as `vision`.
     """
 
     reads_shown = False
@@ -60,11 +61,12 @@ class Model(nn.Module):
         self.cuts: Mapping[str, Cut] = {}
         self.update_weights: Callable[[Iterable[tuple[str, Tensor]]], list[str]] | None = None
         self.vision: nn.Module | None = None
+        self.hearing: nn.Module | None = None
 
     @property
     def tile_reader(self) -> TileReader | None:
         """What reads tiles; None: nothing."""
-        return self.vision
+        return self.hearing if self.vision is None else self.vision
 
     def write_encoder(self, rows: Tensor, slots: Tensor, caches: Sequence[LayerCache], ops: Ops) -> None:
         """Write the keys and values of an encoder's `rows [P, H]` into `slots [P]` of every layer's cache.

@@ -14,6 +14,7 @@ from lullm.config.family.family import Family
 from lullm.config.family.table import ALL_STYLES, OUTSIDE
 from lullm.config.model import ModelConfig, Share
 from lullm.errors import ConfigError, UnsupportedError
+from lullm.models.encoder.hearing import add_hearing
 from lullm.models.protocol import Model
 from lullm.models.vision.reader import add_vision
 from lullm.weights.rows.cut import cuts_of
@@ -82,6 +83,7 @@ def build_model(config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> 
         if config.share is not None:
             _cut(model, config, config.share, lambda whole: builder(whole, dtype, max_model_len))
         add_vision(model, dtype)
+        add_hearing(model, dtype)
     return model
 
 

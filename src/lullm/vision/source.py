@@ -1,4 +1,4 @@
-"""Where a picture's bytes are: in a data: URL, or in a file of a folder that the operator allows.
+"""Where the bytes of a picture or of a sound are: in a data: URL, or in a file of a folder that the operator allows.
 
 No address on the network is fetched: a server that does can be made to ask its own network (SSRF).
 """
@@ -8,6 +8,7 @@ import binascii
 import os
 import re
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
@@ -18,7 +19,24 @@ MAX_FILE_BYTES = 64 * MIB
 _DATA = re.compile(r"data:(?P<kind>[^,;]*)(?P<options>(;[^,;]*)*),", re.ASCII | re.IGNORECASE)
 
 
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """What is sent. `kind`: the first part of its media type. `example`: a whole one."""
+
+    noun: str
+    kind: str
+    example: str
+
+
+PICTURE, SOUND = Medium("picture", "image", "image/png"), Medium("sound", "audio", "audio/wav")
+
+
 def picture_bytes(url: str, allowed_folder: Path | None = None) -> bytes:
+    """`media_bytes` of a picture."""
+    return media_bytes(url, PICTURE, allowed_folder)
+
+
+def media_bytes(url: str, medium: Medium, allowed_folder: Path | None = None) -> bytes:
     """The bytes behind a URL. Blocks on the disk for a file.
 
     Args:
@@ -28,46 +46,50 @@ def picture_bytes(url: str, allowed_folder: Path | None = None) -> bytes:
     """
     scheme = url[:16].partition(":")[0].lower()
     if scheme == "data":
-        return _inline(url)
+        return _inline(url, medium)
     if scheme == "file":
-        return _read(url, allowed_folder)
+        return _read(url, medium, allowed_folder)
     if scheme in ("http", "https"):
         raise InvalidRequestError(
-            "pictures are not fetched from the network; send the picture itself, as data:image/png;base64,..."
+            f"{medium.noun}s are not fetched from the network; send the {medium.noun} itself, as "
+            f"data:{medium.example};base64,..."
         )
     raise InvalidRequestError(
-        f"a picture's URL is data:image/png;base64,... (or file:// with allowed_local_media_path), not {url[:40]!r}",
+        f"a {medium.noun}'s URL is data:{medium.example};base64,... (or file:// with allowed_local_media_path), not "
+        f"{url[:40]!r}",
     )
 
 
-def from_base64(text: str) -> bytes:
+def from_base64(text: str, medium: Medium = PICTURE) -> bytes:
     """Raises InvalidRequestError."""
     try:
         return base64.b64decode("".join(text.split()) if any(map(str.isspace, text[:200])) else text, validate=True)
     except (binascii.Error, ValueError):
-        raise InvalidRequestError("a picture's base64 is not valid") from None
+        raise InvalidRequestError(f"a {medium.noun}'s base64 is not valid") from None
 
 
-def _inline(url: str) -> bytes:
+def _inline(url: str, medium: Medium) -> bytes:
     match = _DATA.match(url)
     if match is None:
-        raise InvalidRequestError("a picture's data: URL is data:image/png;base64,...")
-    if match["kind"] and not match["kind"].lower().startswith(("image/", "application/octet-stream")):
-        raise InvalidRequestError(f"a data: URL of {match['kind'][:40]} is no picture")
+        raise InvalidRequestError(f"a {medium.noun}'s data: URL is data:{medium.example};base64,...")
+    if match["kind"] and not match["kind"].lower().startswith((f"{medium.kind}/", "application/octet-stream")):
+        raise InvalidRequestError(f"a data: URL of {match['kind'][:40]} is no {medium.noun}")
     body = url[match.end() :]
     if ";base64" in match["options"].lower():
-        return from_base64(unquote(body) if "%" in body else body)
+        return from_base64(unquote(body) if "%" in body else body, medium)
     return unquote_to_bytes(body)
 
 
-def _read(url: str, allowed_folder: Path | None) -> bytes:
+def _read(url: str, medium: Medium, allowed_folder: Path | None) -> bytes:
+    noun = medium.noun
     if allowed_folder is None:
         raise InvalidRequestError(
-            "file:// pictures need allowed_local_media_path, the folder that they may be read from"
+            f"file:// {noun}s need allowed_local_media_path, the folder that they may be read from"
         )
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost"):
-        raise InvalidRequestError("a file:// URL of a picture has three slashes: file:///folder/picture.png")
+        name = f"{noun}.{medium.example.partition('/')[2]}"
+        raise InvalidRequestError(f"a file:// URL of a {noun} has three slashes: file:///folder/{name}")
     try:
         # Links are followed before the comparison, so none leads out of the folder.
         path = Path(os.path.realpath(unquote(parts.path)))
@@ -75,13 +97,13 @@ def _read(url: str, allowed_folder: Path | None) -> bytes:
             raise InvalidRequestError(f"{unquote(parts.path)[:200]} is not below allowed_local_media_path")
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise InvalidRequestError("a file:// URL of a picture is of no regular file")
+                raise InvalidRequestError(f"a file:// URL of a {noun} is of no regular file")
             data = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         if isinstance(error, InvalidRequestError):
             raise
         reason = getattr(error, "strerror", None) or "no such path"
-        raise InvalidRequestError(f"a file:// picture cannot be read: {reason}") from None
+        raise InvalidRequestError(f"a file:// {noun} cannot be read: {reason}") from None
     if len(data) > MAX_FILE_BYTES:
-        raise InvalidRequestError(f"a file:// picture is above {MAX_FILE_BYTES} bytes")
+        raise InvalidRequestError(f"a file:// {noun} is above {MAX_FILE_BYTES} bytes")
     return data

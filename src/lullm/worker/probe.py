@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from lullm.config.hearing.hearing import HearingConfig
 from lullm.config.layer.encoder import EncoderConfig
 from lullm.types.packed import pack, unpack
 from lullm.types.step import Span
-from lullm.types.vision.tile import Tile
+from lullm.types.vision.tile import EDGE_FRAMES, Tile
 from lullm.worker.setup import WorkerSetup
 
 
@@ -30,4 +31,10 @@ def behind_encoder(setup: WorkerSetup, spans: Sequence[Span]) -> list[Span]:
 def largest_input(encoder: EncoderConfig) -> Tile:
     """Silence, or a text of one token again and again, as long as any."""
     height, width = (encoder.num_mels, encoder.num_frames) if encoder.reads == "audio" else (1, encoder.max_rows)
+    return Tile.of(height, width, bytes(4 * height * width))
+
+
+def longest_window(hearing: HearingConfig) -> Tile:
+    """Silence, for a decoder that hears."""
+    height, width = hearing.encoder.num_mels, hearing.encoder.num_frames + EDGE_FRAMES
     return Tile.of(height, width, bytes(4 * height * width))

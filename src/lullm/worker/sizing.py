@@ -20,7 +20,7 @@ from lullm.types.vision.given import GivenRows
 from lullm.types.vision.tile import Tile
 from lullm.units import GIB, MIB, cdiv, format_bytes
 from lullm.worker.kv_pools import KVPools, loose_blocks
-from lullm.worker.probe import behind_encoder, largest_input
+from lullm.worker.probe import behind_encoder, largest_input, longest_window
 from lullm.worker.setup import WorkerSetup
 
 logger = get_logger(__name__)
@@ -89,6 +89,8 @@ def _profile(setup: WorkerSetup, model: Model, query_len: int) -> int:
         spans.append(Span(number, 0, tokens, blocks, draws, pooled_rows=pooled_rows, sums_pooled=False))
     vision = setup.model_config.vision
     tiles: list[Tile | GivenRows] = [] if vision is None else [_largest_tile(vision, config.max_model_len)]
+    if setup.model_config.hearing is not None:
+        tiles = [longest_window(setup.model_config.hearing)]
     if (encoder := setup.model_config.encoder) is not None:
         tiles, spans = [largest_input(encoder)], behind_encoder(setup, spans)
     if config.takes_rows:

@@ -33,6 +33,16 @@ _QWEN3_VL_MOE = {
 _GLM4V = {"rms_norm_eps": 1e-5, "num_key_value_heads": 2, "attention_bias": True}
 _GLM4V_MOE = {"num_key_value_heads": 8, "attention_bias": True}
 
+_QWEN2_AUDIO = {
+    "model_type": "qwen2", "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 32, "max_position_embeddings": 32768, "vocab_size": 151936,
+}  # fmt: skip
+_VOXTRAL = {
+    "model_type": "llama", "vocab_size": 131072, "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 30,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+    "rope_theta": 1e8, "head_dim": 128,
+}  # fmt: skip
+
 TEXT_MODELS: dict[str, TextModel] = {
     "AyaVisionForConditionalGeneration": TextModel(None),
     "Cohere2VisionForConditionalGeneration": TextModel(None),
@@ -53,6 +63,7 @@ TEXT_MODELS: dict[str, TextModel] = {
     "LlavaNextForConditionalGeneration": TextModel(None),
     "LlavaOnevisionForConditionalGeneration": TextModel(None),
     "Mistral3ForConditionalGeneration": TextModel(None),
+    "Qwen2AudioForConditionalGeneration": TextModel(None, _QWEN2_AUDIO),
     "Qwen2VLForConditionalGeneration": TextModel("Qwen2ForCausalLM", _QWEN2_VL, has_plane_rope=True),
     "Qwen2_5_VLForConditionalGeneration": TextModel("Qwen2ForCausalLM", _QWEN2_VL, has_plane_rope=True),
     "Qwen3VLForConditionalGeneration": TextModel("Qwen3ForCausalLM", _QWEN3_VL, has_plane_rope=True),
@@ -60,6 +71,7 @@ TEXT_MODELS: dict[str, TextModel] = {
     "Qwen3_5ForConditionalGeneration": TextModel("Qwen3_5ForCausalLM"),
     "Qwen3_5MoeForConditionalGeneration": TextModel("Qwen3_5MoeForCausalLM"),
     "SmolVLMForConditionalGeneration": TextModel(None),
+    "VoxtralForConditionalGeneration": TextModel(None, _VOXTRAL),
 }
 
 _BY_MODEL_TYPE = {
@@ -103,7 +115,7 @@ def text_part(data: Data, architecture: str) -> Data:
     outer = {key: data[key] for key in _OF_THE_WHOLE if data.get(key) is not None}
     # Whether the head is tied is said by the whole, as transformers reads it: it ties the head of the whole.
     own = {key: value for key, value in text.items() if key not in outer or value is not None and key != _TIES}
-    model_type = text.get("model_type")
+    model_type = text.get("model_type") or model.defaults.get("model_type")
     name = model.architecture or (_BY_MODEL_TYPE.get(model_type) if isinstance(model_type, str) else None)
     stated = outer | own
     stated |= {key: value for key, value in model.defaults.items() if stated.get(key) is None}

@@ -1,1 +1,1 @@
-"""The parts of layers beside attention and a plain MLP: recurrent layers, and experts."""
+"""The parts of layers beside plain ones: recurrent layers, experts, encoders; and the numbers of `heads`."""

@@ -1,15 +1,15 @@
-"""`limit_mm_per_prompt`: how many pictures a prompt may have, with vLLM's keys: {"image": 4}."""
+"""`limit_mm_per_prompt`: how many pictures and sounds a prompt may have, with vLLM's keys: {"image": 4, "audio": 1}."""
 
 from lullm.config.json_file import option_object
 from lullm.errors import ConfigError
 
 MOST_PICTURES = 999
-"""vLLM's default."""
+"""vLLM's default, of sounds, too."""
 _KINDS = ("image", "video", "audio")
 
 
-def parse_max_pictures(text: str | None) -> int:
-    """The value of `limit_mm_per_prompt`; None: `MOST_PICTURES`. Videos and sounds are taken by no model here.
+def parse_most(text: str | None, kind: str) -> int:
+    """The value of `limit_mm_per_prompt` for a kind; None: `MOST_PICTURES`. Videos are taken by no model here.
 
     Raises ConfigError: no such object.
     """
@@ -21,7 +21,7 @@ def parse_max_pictures(text: str | None) -> int:
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
             raise ConfigError(f"limit_mm_per_prompt: {name} must be an integer of at least 0, not {count!r}")
         data[name] = count
-    most: int = data.get("image", MOST_PICTURES)
+    most: int = data.get(kind, MOST_PICTURES)
     return most
 
 

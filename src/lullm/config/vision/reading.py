@@ -5,6 +5,7 @@ from typing import Any
 
 from lullm.config.family.text_model import TEXT_MODELS
 from lullm.config.field import LARGEST_ID
+from lullm.config.hearing.reading import HEARS
 from lullm.config.vision.architecture.table import SEEING
 from lullm.config.vision.picture import FILES, processor_data
 from lullm.config.vision.vision import VisionConfig
@@ -26,6 +27,8 @@ def read_vision(
     architecture = names[0] if isinstance(names, list) and names else None
     if architecture not in TEXT_MODELS:
         return None, ""
+    if architecture in HEARS:
+        return None, f"lullm sees no pictures with {architecture}"
     try:
         seeing = SEEING.get(architecture)
         if seeing is None:

@@ -43,10 +43,14 @@ class SoundEncoder(nn.Module):
 
     def forward(self, tile: Tile, device: torch.device, ops: Ops) -> Tensor:  # [1, R, H]
         """The rows of a sound, see `Model.tile_reader`."""
+        return self.layer_norm(self.heard(tile, tile.width // 2, device, ops), ops)[None]
+
+    def heard(self, tile: Tile, num_rows: int, device: torch.device, ops: Ops) -> Tensor:  # [R, H]
+        """The first rows behind the last layer, without the norm. They see each other, and none behind them."""
         features = np.frombuffer(tile.pixels, np.float32).reshape(tile.height, tile.width).copy()
         x = torch.from_numpy(features).to(device, self.dtype)
         x = functional.gelu(self.conv2(functional.gelu(self.conv1(x))))
-        x = x.T + self.embed_positions.weight
+        x = x.T[:num_rows] + self.embed_positions.weight[:num_rows]
         for layer in self.layers:
             x = layer(x, ops)
-        return self.layer_norm(x, ops)[None]
+        return x

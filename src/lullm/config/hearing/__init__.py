@@ -1,0 +1,1 @@
+"""What a model folder says about sounds in prompts: `hearing` is the result, `reading` reads it."""

@@ -1,0 +1,48 @@
+"""HearingConfig: how a decoder hears. An encoder reads windows of a sound; a connector makes rows of the decoder of them.
+
+The rows stand in a prompt in place of tokens, as those of a picture do. (Whisper's decoder attends to an encoder
+instead: `DecoderConfig.encoder`.)
+"""
+
+from dataclasses import dataclass
+
+from lullm.config.layer.encoder import EncoderConfig
+from lullm.types.arithmetic import Activation
+
+
+@dataclass(frozen=True, slots=True)
+class HearingConfig:
+    """All of it.
+
+    Args:
+        encoder: the layers. `max_rows`: of a whole window, before any are joined.
+        encoder_size: elements of the encoder's rows.
+        audio_token_id: the id in a prompt in place of each row of a sound, and of a whole one before it is expanded.
+        num_averaged: the encoder takes the mean of so many neighbours before its last norm (Qwen2-Audio,
+            https://arxiv.org/abs/2407.10759).
+        num_joined: the connector reads so many neighbours side by side (Voxtral, https://arxiv.org/abs/2507.13264).
+        connector_act: between two linear layers without biases; None: there is one layer, with a bias.
+        fills_windows: silence fills the last window, and is heard: a sound has any number of windows, of equally many
+            rows. If False, a sound has one window, and as many rows as it is long.
+    """
+
+    encoder: EncoderConfig
+    encoder_size: int
+    audio_token_id: int
+    num_averaged: int = 1
+    num_joined: int = 1
+    connector_act: Activation | None = None
+    fills_windows: bool = False
+
+    def heard_rows(self, num_frames: int) -> int:
+        """Rows of the encoder's layers for so many frames: its second convolution takes every other one."""
+        return (num_frames + 1) // 2
+
+    def rows_of(self, num_frames: int) -> int:
+        """Rows of the decoder for one window with so many frames."""
+        return self.heard_rows(num_frames) // (self.num_averaged * self.num_joined)
+
+    @property
+    def window_rows(self) -> int:
+        """Rows of the decoder for a whole window."""
+        return self.rows_of(self.encoder.num_frames)

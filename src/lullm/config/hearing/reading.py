@@ -1,0 +1,177 @@
+"""Reads how a model hears, or why it does not: then its text model is loaded alone."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lullm.config.family.dense import ACTIVATIONS
+from lullm.config.field import (
+    LARGEST_ID,
+    MOST_HEADS,
+    MOST_HIDDEN,
+    MOST_INTERMEDIATE,
+    MOST_LAYERS,
+    integer,
+    optional_object,
+    positive_int,
+    shown,
+)
+from lullm.config.hearing.hearing import HearingConfig
+from lullm.config.json_file import read_object
+from lullm.config.layer.encoder import EncoderConfig
+from lullm.config.rope import MOST_POSITIONS
+from lullm.errors import ModelLoadError
+from lullm.log import get_logger
+from lullm.types.arithmetic import Activation
+
+logger = get_logger(__name__)
+
+_QWEN2_AUDIO = "Qwen2AudioForConditionalGeneration"
+_VOXTRAL = "VoxtralForConditionalGeneration"
+_TEXTS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+_EPS = 1e-5
+"""Of all norms of the encoders; their files lack it."""
+_MOST_MELS = 1 << 10
+_FILES = ("preprocessor_config.json", "processor_config.json")
+_EXTRACTOR = {"hop_length": 160, "n_fft": 400, "sampling_rate": 16_000, "dither": 0.0, "padding_value": 0.0}
+"""What the features of `lullm.audio.features` are made with."""
+_QWEN_NAMES = {
+    "hidden_size": "d_model", "num_hidden_layers": "encoder_layers", "num_attention_heads": "encoder_attention_heads",
+    "intermediate_size": "encoder_ffn_dim",
+}  # fmt: skip
+"""A config's second names of keys."""
+_DEFAULTS: dict[str, Any] = {
+    "hidden_size": 1280, "num_hidden_layers": 32, "num_attention_heads": 20, "intermediate_size": 5120,
+    "num_mel_bins": 128, "max_source_positions": 1500, "activation_function": "gelu",
+}  # fmt: skip
+"""Of both kinds."""
+
+
+def read_hearing(
+    data: dict[str, Any], folder: Path, text_architecture: str, vocab_size: int
+) -> tuple[HearingConfig | None, str]:
+    """(how the model of a config.json hears; or None, why it does not). The second is empty for models of text.
+
+    Args:
+        data: of the whole model. text_architecture, vocab_size: of the text model.
+    """
+    names = data.get("architectures")
+    architecture = names[0] if isinstance(names, list) and names else None
+    if architecture not in HEARS:
+        return None, ""
+    try:
+        if text_architecture not in _TEXTS:
+            raise ModelLoadError(f"its text model is {text_architecture}")
+        kind, stated = HEARS[architecture], optional_object(data, "audio_config")
+        if stated.get("model_type", kind.encoder) != kind.encoder:
+            raise ModelLoadError(f"audio_config: model_type is {shown(stated['model_type'])}, not {kind.encoder}")
+        size, encoder = _encoder(stated)
+        hearing = kind.read(data, size, encoder)
+        _check_extractor(folder, encoder)
+        if not 0 <= hearing.audio_token_id < min(vocab_size, LARGEST_ID):
+            raise ModelLoadError(f"its audio token {hearing.audio_token_id} is not in its vocabulary of {vocab_size}")
+        if not hearing.window_rows:
+            raise ModelLoadError(f"max_source_positions {encoder.max_rows} give no row of the decoder")
+        return hearing, ""
+    except ModelLoadError as error:
+        logger.info("%s: only the text model is loaded; what hears is passed over: %s", architecture, error)
+        return None, str(error)
+
+
+def _encoder(stated: dict[str, Any]) -> tuple[int, EncoderConfig]:
+    """(elements of its rows, the rest). Raises ModelLoadError."""
+    own = dict(_DEFAULTS)
+    for name in _DEFAULTS:
+        given = [
+            stated[key] for key in (name, _QWEN_NAMES.get(name)) if key is not None and stated.get(key) is not None
+        ]
+        if len(given) == 2 and given[0] != given[1]:
+            raise ModelLoadError(
+                f"audio_config: {name} is {shown(given[0])}, and {_QWEN_NAMES[name]} {shown(given[1])}"
+            )
+        own |= {name: given[0]} if given else {}
+    size, heads = positive_int(own, "hidden_size", most=MOST_HIDDEN), positive_int(own, "num_attention_heads")
+    if heads > MOST_HEADS or size % heads:
+        raise ModelLoadError(f"audio_config: {size} elements are not for {heads} heads")
+    return size, EncoderConfig(
+        reads="audio",
+        num_layers=positive_int(own, "num_hidden_layers", most=MOST_LAYERS),
+        num_attention_heads=heads,
+        intermediate_size=positive_int(own, "intermediate_size", most=MOST_INTERMEDIATE),
+        activation=_activation(own, "activation_function"),
+        layer_norm_eps=_EPS,
+        max_rows=positive_int(own, "max_source_positions", most=MOST_POSITIONS),
+        num_mels=positive_int(own, "num_mel_bins", most=_MOST_MELS),
+    )
+
+
+def _qwen2_audio(data: dict[str, Any], size: int, encoder: EncoderConfig) -> HearingConfig:
+    token_id = integer(data, "audio_token_index", integer(data, "audio_token_id", 151646))
+    return HearingConfig(encoder, size, token_id, num_averaged=2)
+
+
+def _voxtral(data: dict[str, Any], size: int, encoder: EncoderConfig) -> HearingConfig:
+    num_joined = encoder.intermediate_size // size  # the connector reads rows of `intermediate_size` elements
+    if encoder.intermediate_size % size or encoder.max_rows % num_joined:
+        raise ModelLoadError(
+            f"audio_config: {encoder.max_rows} rows of {size} elements make no rows of {encoder.intermediate_size}"
+        )
+    return HearingConfig(
+        encoder,
+        size,
+        integer(data, "audio_token_id", 24),
+        num_joined=num_joined,
+        connector_act=_activation({"projector_hidden_act": "gelu"} | data, "projector_hidden_act"),
+        fills_windows=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Of an architecture. `encoder`: its `model_type`. `read`: (config.json, size and rest of the encoder) -> all."""
+
+    encoder: str
+    read: Callable[[dict[str, Any], int, EncoderConfig], HearingConfig]
+
+
+HEARS: Mapping[str, _Kind] = {
+    _QWEN2_AUDIO: _Kind("qwen2_audio_encoder", _qwen2_audio),
+    _VOXTRAL: _Kind("voxtral_encoder", _voxtral),
+}
+"""The architectures that hear."""
+
+
+def _activation(data: Mapping[str, Any], name: str) -> Activation:
+    stated = data[name]
+    if not isinstance(stated, str) or stated not in ACTIVATIONS:
+        raise ModelLoadError(f"{name} is {shown(stated)}")
+    return ACTIVATIONS[stated]
+
+
+def _check_extractor(folder: Path, encoder: EncoderConfig) -> None:
+    """Raises ModelLoadError: the folder's feature extractor makes others than Whisper's, or for another encoder."""
+    stated = _extractor(folder)
+    kind = stated.get("feature_extractor_type", "WhisperFeatureExtractor")
+    if kind != "WhisperFeatureExtractor":
+        raise ModelLoadError(f"its feature extractor is {shown(kind)}")
+    seconds = encoder.num_frames * _EXTRACTOR["hop_length"] / _EXTRACTOR["sampling_rate"]
+    known = _EXTRACTOR | {"feature_size": encoder.num_mels, "chunk_length": seconds}
+    for name, number in known.items():
+        if stated.get(name, number) != number:
+            raise ModelLoadError(f"{name} of its feature extractor is {shown(stated[name])}, not {number:g}")
+
+
+def _extractor(folder: Path) -> dict[str, Any]:
+    """Its keys; none where the folder says nothing of it."""
+    for name in _FILES:
+        try:
+            data = read_object(folder / name)
+        except FileNotFoundError:
+            continue
+        inner = data.get("feature_extractor")
+        if isinstance(inner, dict):
+            return inner
+        if name == _FILES[0]:
+            return data
+    return {}

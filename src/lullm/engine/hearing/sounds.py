@@ -1,0 +1,149 @@
+"""HeardInput: takes the sounds out of a caller's prompt, and puts their tiles in the place of tokens.
+
+Both halves are those of transformers' processors: the same tokens, and the same features.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from lullm.audio.features import SAMPLING_RATE
+from lullm.audio.resampling import resampled
+from lullm.audio.source import MOST_S, decoded
+from lullm.audio.tiling import num_rows, sound_tiles, window_s
+from lullm.config.hearing.hearing import HearingConfig
+from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
+from lullm.engine.encoder.sounds import as_sound
+from lullm.engine.hearing.parts import has_sounds, sounds_in, without_sounds
+from lullm.engine.vision.pictures import split_at
+from lullm.errors import InvalidRequestError
+from lullm.text.template.failure import WouldBlock
+from lullm.text.tokenizer import Tokenizer
+from lullm.types.request import Conversation, Input
+from lullm.types.vision.tile import EDGE_FRAMES, Tile, TilePlace
+from lullm.vision.source import SOUND, media_bytes
+
+P = TypeVar("P", bound=Input)
+Heard = list[Tile]
+"""The windows of a sound."""
+
+_MOST_AT_ONCE = 4
+"""Callers whose sounds are read: an hour takes a gigabyte meanwhile."""
+
+
+class HeardInput:
+    """The sounds of one model's prompts. Safe to call from several threads."""
+
+    def __init__(self, config: ResolvedConfig, model: ModelConfig, tokenizer: Tokenizer) -> None:
+        self._hearing = model.hearing
+        self._reason = model.no_hearing
+        self._tokenizer = tokenizer
+        self._most = config.max_sounds
+        self._max_model_len = config.max_model_len
+        self._reading = threading.BoundedSemaphore(_MOST_AT_ONCE)
+        self._folder = None if config.allowed_local_media_path is None else Path(config.allowed_local_media_path)
+
+    def take(self, prompt: P, may_block: bool) -> tuple[P, list[Heard]]:
+        """The prompt with places instead of sounds, and their tiles, in order. Takes 0.1 s for 30 s of them.
+
+        Raises:
+            InvalidRequestError: the model does not hear, or not so many; one is broken, too long, too short or nowhere.
+            UnsupportedError: a file is no WAV, and soundfile is not installed.
+            WouldBlock: there are sounds, and `may_block` is False.
+        """
+        given: list[Any] = []
+        settings: Any = None
+        if isinstance(prompt, Conversation):
+            messages, settings = prompt.messages, prompt.mm_processor_kwargs
+            if isinstance(messages, Sequence) and any(map(has_sounds, messages)):
+                prompt = cast(P, without_sounds(prompt, given))
+        elif isinstance(prompt, Mapping) and isinstance(data := prompt.get("multi_modal_data"), Mapping):
+            given, settings = sounds_in(data), prompt.get("mm_processor_kwargs")
+            rest = {key: value for key, value in data.items() if key != "audio"}
+            prompt = cast(P, {**prompt, "multi_modal_data": rest or None})
+        if not given:
+            return prompt, []
+        if self._hearing is None:
+            raise InvalidRequestError(f"this model takes no sounds{': ' * bool(self._reason)}{self._reason}")
+        if len(given) > self._most:
+            raise InvalidRequestError(
+                f"a prompt may have at most {self._most} sounds (limit_mm_per_prompt), not {len(given)}"
+            )
+        if settings:
+            raise InvalidRequestError("mm_processor_kwargs are for pictures; a sound is read in one way only")
+        if not may_block:
+            raise WouldBlock
+        if isinstance(prompt, Conversation) and not self._shows_sounds(prompt):
+            raise InvalidRequestError(
+                "the chat template of this model has no place for sounds; give one that has (chat_template)"
+            )
+        with self._reading:
+            return prompt, self._tiled(given, self._hearing)
+
+    def place(self, token_ids: list[int], sounds: Sequence[Heard]) -> tuple[list[int], tuple[TilePlace, ...]]:
+        """The ids of a prompt with a token for each row of a sound, and the places of all tiles.
+
+        Raises InvalidRequestError: the prompt has more or fewer places than there are sounds.
+        """
+        if self._hearing is None:
+            return token_ids, ()
+        word, num_places = self._hearing.audio_token_id, token_ids.count(self._hearing.audio_token_id)
+        if num_places != len(sounds):
+            name = self._tokenizer.backend.id_to_token(word) or f"the id {word}"
+            raise InvalidRequestError(
+                f"the prompt has {num_places} places for sounds ({name}), and {len(sounds)} sounds come with it"
+            )
+        if not sounds:
+            return token_ids, ()
+        first, *parts = split_at(token_ids, word)
+        expanded, places = list(first), list[TilePlace]()
+        for tiles, part in zip(sounds, parts, strict=True):
+            for tile in tiles:
+                places.append(TilePlace(tile, len(expanded), self._hearing.rows_of(tile.width - EDGE_FRAMES)))
+                expanded += [word] * places[-1].num_rows
+            expanded += part
+        return expanded, tuple(places)
+
+    def _shows_sounds(self, prompt: Conversation) -> bool:
+        template = self._tokenizer.chat_template
+        return prompt.template is not None or template is None or template.shows_sounds
+
+    def _tiled(self, given: Sequence[Any], hearing: HearingConfig) -> list[Heard]:
+        """Lengths first: what a prompt has no room for is not made."""
+        sounds, left = [], self._max_model_len
+        for one in given:
+            samples, rate = self._samples(one, hearing, left)
+            left -= self._rows(samples, rate, hearing, left)
+            sounds.append((samples, rate))
+        return [sound_tiles(resampled(samples, rate, SAMPLING_RATE), hearing) for samples, rate in sounds]
+
+    def _samples(self, given: Any, hearing: HearingConfig, left: int) -> tuple[np.ndarray, int]:
+        """Of a sound as it was given. `left`: rows for which a prompt has room."""
+        if isinstance(given, str):
+            given = media_bytes(given, SOUND, self._folder)
+        if not isinstance(given, bytes):
+            return as_sound(given)
+        num_windows = left // hearing.window_rows + 1 if hearing.fills_windows else 1
+        return decoded(given, min(num_windows * window_s(hearing), MOST_S))
+
+    def _rows(self, samples: np.ndarray, rate: int, hearing: HearingConfig, left: int) -> int:
+        """Raises InvalidRequestError: the sound is too long, or too short for a row."""
+        seconds, most_s = len(samples) / rate, MOST_S if hearing.fills_windows else window_s(hearing)
+        if seconds > most_s:
+            raise InvalidRequestError(
+                f"the sound takes {seconds:.1f} s, and the model hears {most_s:g} s at once; cut it into pieces"
+            )
+        rows = num_rows(len(samples), rate, hearing)
+        if not rows:
+            raise InvalidRequestError(f"the sound takes {seconds:.3f} s, too short for a row; send a longer one")
+        if rows > left:
+            raise InvalidRequestError(
+                f"the prompt is too long: its sounds alone take more than the {self._max_model_len} tokens of this "
+                "model's maximum context length (max_model_len); send shorter sounds, or fewer",
+                code="context_length_exceeded",
+            )
+        return rows

@@ -1,0 +1,83 @@
+"""SoundReader: from a window of a sound to rows of the decoder, for models whose prompts hold sounds."""
+
+import re
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from lullm.config.hearing.hearing import HearingConfig
+from lullm.models.encoder.sound import SoundEncoder
+from lullm.models.protocol import Model
+from lullm.models.vision.parts import dense
+from lullm.ops.table import Ops
+from lullm.types.vision.tile import EDGE_FRAMES, Tile
+from lullm.weights.rule import TOWER, WeightRules, renames
+
+_RENAMES = renames(
+    (r"^(model\.)?audio_tower\.", "hearing.tower."),
+    (r"^(model\.)?multi_modal_projector\.", "hearing.connector."),
+)
+"""Newer and older names."""
+_NO_BIAS = re.compile(r"^hearing\.tower\.layers\.\d+\.self_attn\.k_proj\.bias$")
+"""Keys have none, as Whisper's."""
+
+
+class Connector(nn.Module):
+    """One linear layer, or two with an activation between them; see `HearingConfig`."""
+
+    def __init__(self, config: HearingConfig, hidden_size: int, dtype: torch.dtype):
+        super().__init__()
+        size, self.activation = config.encoder_size * config.num_joined, config.connector_act
+        if self.activation is None:
+            self.linear = dense(size, hidden_size, True, dtype)
+        else:
+            self.linear_1 = dense(size, hidden_size, False, dtype)
+            self.linear_2 = dense(hidden_size, hidden_size, False, dtype)
+
+    def forward(self, x: Tensor, ops: Ops) -> Tensor:  # [R, D] -> [R, H]
+        if self.activation is None:
+            out: Tensor = self.linear(x, ops)
+            return out
+        out = self.linear_2(ops.activate(self.linear_1(x, ops), self.activation), ops)
+        return out
+
+
+class SoundReader(nn.Module):
+    """The encoder and the connector. Workers that share a model have all of it each, as of a tower of pictures."""
+
+    def __init__(self, config: HearingConfig, hidden_size: int, dtype: torch.dtype):
+        super().__init__()
+        self.config = config
+        self.tower = SoundEncoder(config.encoder, config.encoder_size, dtype)
+        self.connector = Connector(config, hidden_size, dtype)
+
+    def forward(self, tile: Tile, device: torch.device, ops: Ops) -> Tensor:
+        """The rows of a window, on the device: `[1, R, H]`, see `ShownRows`."""
+        config = self.config
+        x = self.tower.heard(tile, config.heard_rows(tile.width - EDGE_FRAMES), device, ops)
+        if config.num_averaged > 1:
+            x = _groups(x, config.num_averaged).mean(1)
+        x = self.tower.layer_norm(x, ops)
+        return self.connector(_groups(x, config.num_joined).flatten(1), ops)[None]
+
+
+def _groups(x: Tensor, size: int) -> Tensor:  # [R, D] -> [R / size, size, D]
+    """Neighbours; those that fill no group are left out."""
+    return x[: len(x) // size * size].unflatten(0, (-1, size))
+
+
+def add_hearing(model: Model, dtype: torch.dtype) -> None:
+    """Give a model what hears (`ModelConfig.hearing`), its parameters on the meta device, with their rules.
+
+    Only the first stage of a pipeline embeds, so only it needs them.
+    """
+    config = model.config
+    if config.hearing is not None and config.stage.is_first:
+        model.hearing = SoundReader(config.hearing, config.hidden_size, dtype)
+        model.rules = _with_hearing(model.rules)
+
+
+def _with_hearing(rules: WeightRules) -> WeightRules:
+    drops = tuple(pattern for pattern in rules.drops if pattern is not TOWER)
+    return replace(rules, renames=(*_RENAMES, *rules.renames), drops=drops, zeros=(*rules.zeros, _NO_BIAS))
