@@ -16,5 +16,5 @@ has a model's own sampling parameters; `field` and `json_file` read files with b
 - `mistral/`: the config in Mistral's own layout.
 - `parallel/`: the sizes of a worker's share.
 - `pooling/`: a folder's settings for embeddings and scores.
-- `vision/`: how a model sees pictures.
+- `vision/`: how a model sees pictures. `hearing/`: how a decoder hears.
 """

@@ -9,7 +9,7 @@ take effect between steps.
 - `start/`: reads a model's folder, and fetches files and memory while torch is imported.
 - `lora/`: the adapters of requests.
 - `pooling/`: checks requests for vectors, and makes their outputs.
-- `vision/`: pictures of requests. `encoder/`: sounds, and texts beside a decoder's.
+- `vision/`: pictures of requests. `hearing/`: sounds. `encoder/`: sounds and texts beside a decoder's.
 - `rows/`: rows in place of tokens: prompts as embeddings, prompt adapters.
 - `hibernation/`: its conversations in a folder on disk, from which another process goes on.
 - `caller/`: runs on a caller's event loop: requests in, streams out, outputs that wait for a slow reader.

@@ -287,7 +287,8 @@ def _said(problem: ErrorDetails, data: Any) -> str:
 
 
 def _not_taken(given: str, name: str, taken: str) -> str:
-    hint = " (of all media, only pictures are taken)" if _OTHER_MEDIA.search(given) else ""
+    media = "pictures and sounds" if "audio" in taken else "pictures"
+    hint = f" (of all media, only {media} are taken)" if _OTHER_MEDIA.search(given) else ""
     return f"{name} {given} is not supported by this server{hint}; it takes {taken}"
 
 

@@ -28,7 +28,7 @@ class Ears:
         encoder = engine.model_config.encoder
         if encoder is None or encoder.reads != "audio":
             name = engine.config.served_model_name
-            raise InvalidRequestError(f"--audio: the model {name!r} does not hear; take a Whisper (docs/audio.md)")
+            raise InvalidRequestError(f"--audio: the model {name!r} does not hear; take one that does (docs/audio.md)")
         from lullm.audio.features import HOP, SAMPLING_RATE
         from lullm.audio.transcript.words import Words
 

@@ -108,6 +108,10 @@ class EnginePartner:
     def has_template(self) -> bool:
         return self._engine.tokenizer.chat_template is not None
 
+    @property
+    def hears(self) -> bool:
+        return self._engine.model_config.hearing is not None
+
     def check_chat(self, messages: Messages) -> None:
         check_generates(self._engine.model_config)
         self._engine.input_processor.tokenize(Conversation(list(messages)))
@@ -162,6 +166,13 @@ class ServerPartner:
             return {name: params[name] for name in LLAMA_CPP}
         except (LullmError, KeyError, TypeError):
             return {}
+
+    @property
+    def hears(self) -> bool:
+        try:
+            return self._server.get_json("/props")["modalities"]["audio"] is True
+        except (LullmError, KeyError, TypeError):
+            return False  # servers without such a page may have OpenAI's endpoint for transcriptions
 
     def check_chat(self, messages: Messages) -> None:
         """Check nothing: the server reports with the first answer what it lacks."""

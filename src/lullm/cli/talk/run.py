@@ -1,7 +1,6 @@
 """`lullm run`: answers prompts on the terminal."""
 
 import argparse
-import dataclasses
 import sys
 import time
 from typing import Any
@@ -13,7 +12,15 @@ from lullm.cli.flag.settings import add_config_flag
 from lullm.cli.talk import chat
 from lullm.cli.talk.partner import add_lora_flag, add_url_flags, open_terminal
 from lullm.cli.talk.picture import add_image_flag, picture_parts
-from lullm.cli.talk.sound import add_sound_flags, check_without_sound, read_sounds, wish_of
+from lullm.cli.talk.sound import (
+    Wish,
+    add_sound_flags,
+    check_for_answers,
+    check_without_sound,
+    read_sounds,
+    sound_parts,
+    wish_of,
+)
 from lullm.cli.talk.terminal import Prompt, Summary, Terminal
 from lullm.errors import ConfigError
 
@@ -26,6 +33,7 @@ examples:
   lullm run model.gguf - < question.txt            the prompt is what stdin holds
   lullm run path/to/SmolVLM "What is this?" --image cat.png
   lullm run openai/whisper-small --audio talk.wav --response-format srt
+  lullm run path/to/Qwen2-Audio "Who speaks?" --audio talk.wav
   lullm run --url http://127.0.0.1:8000 "Hello!"   a running server answers
   lullm run path/to/folder                         a conversation, as `lullm chat`"""
 
@@ -60,7 +68,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Answer the prompts, or write down sounds. Raises LullmError."""
     if args.audio:
-        return _listen(args)
+        return _hear(args)
     check_without_sound(args)
     if args.raw:
         _refuse_with_raw(args)
@@ -79,25 +87,35 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _listen(args: argparse.Namespace) -> int:
-    wish = wish_of(args, split_model(args), sampling_changes(args))
-    if wish.earlier == STDIN:
-        wish = dataclasses.replace(wish, earlier=_stdin(args))
-    sounds = read_sounds(args.audio)
+def _hear(args: argparse.Namespace) -> int:
+    """Answer prompts about sounds, or write down what is said in them: the model decides."""
+    if args.raw:
+        raise ConfigError("--raw does not go with --audio; leave out one of them")
+    prompts, changes = split_model(args), sampling_changes(args)
+    prompts = [_stdin(args) if prompt == STDIN else prompt for prompt in prompts]
+    sounds, pictures = read_sounds(args.audio), picture_parts(args.image or ())
     with open_terminal(args) as terminal:
-        for number, (name, data) in enumerate(zip(args.audio, sounds, strict=True)):
-            if len(sounds) > 1:
-                print(f"{'' if number == 0 else chr(10)}> {name}", flush=True)
-            summary = Summary(start_s=time.monotonic())
-            said = ""
-            for text in terminal.partner.transcript(data, wish, summary):
-                print(text, end="", flush=True)
-                said = text or said
-            if not said.endswith("\n"):
-                print(flush=True)
-            if args.verbose:
-                print(summary, file=sys.stderr, flush=True)
+        if terminal.partner.hears:
+            check_for_answers(args)
+            _answer_all(args, terminal, prompts or [""], [*pictures, *sound_parts(args.audio, sounds)])
+        else:
+            _listen(args, terminal, wish_of(args, prompts, changes), sounds)
     return 0
+
+
+def _listen(args: argparse.Namespace, terminal: Terminal, wish: Wish, sounds: list[bytes]) -> None:
+    for number, (name, data) in enumerate(zip(args.audio, sounds, strict=True)):
+        if len(sounds) > 1:
+            print(f"{'' if number == 0 else chr(10)}> {name}", flush=True)
+        summary = Summary(start_s=time.monotonic())
+        said = ""
+        for text in terminal.partner.transcript(data, wish, summary):
+            print(text, end="", flush=True)
+            said = text or said
+        if not said.endswith("\n"):
+            print(flush=True)
+        if args.verbose:
+            print(summary, file=sys.stderr, flush=True)
 
 
 def _refuse_with_raw(args: argparse.Namespace) -> None:
@@ -120,17 +138,17 @@ def _stdin(args: argparse.Namespace) -> str:
     raise ConfigError('there is no prompt, and stdin holds none; try: lullm run demo "What is 17 + 25?"')
 
 
-def _answer_all(
-    args: argparse.Namespace, terminal: Terminal, prompts: list[str], pictures: list[dict[str, Any]]
-) -> None:
+def _answer_all(args: argparse.Namespace, terminal: Terminal, prompts: list[str], parts: list[dict[str, Any]]) -> None:
+    """`parts`: pictures and sounds before each prompt."""
     has_template = terminal.partner.has_template and not args.raw
-    for name in ("system", "image"):
+    for name in ("system", "image", "audio"):
         if getattr(args, name) is not None and not has_template:
             raise ConfigError(f"--{name} needs a model with a chat template")
     for number, text in enumerate(prompts):
         if len(prompts) > 1:
             print(f"{'' if number == 0 else chr(10)}> {text}", flush=True)
-        content = [*pictures, {"type": "text", "text": text}] if pictures else text
+        texts = [{"type": "text", "text": text}] if text else []
+        content = [*parts, *texts] if parts else text
         prompt: Prompt = [*opening(args), {"role": "user", "content": content}] if has_template else text
         terminal.print_answer(prompt, sampling_changes(args))
         if args.verbose:

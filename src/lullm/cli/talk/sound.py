@@ -1,6 +1,7 @@
 """Sounds of the command line: files, and what is wished of them."""
 
 import argparse
+import base64
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,8 @@ from lullm.errors import ConfigError
 
 FORMS = ("text", "json", "verbose_json", "srt", "vtt")
 _FLAGS = ("language", "translate", "response_format")
-_NOT_WITH_SOUNDS = ("raw", "image", "system", "lora", "stop")
+_NOT_WITH_SOUNDS = ("image", "system", "lora", "stop")
+"""Flags of answers: a model that writes down what it hears has none of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +34,15 @@ class Wish:
 def add_sound_flags(parser: argparse.ArgumentParser) -> None:
     """Add --audio and what belongs to it."""
     group = parser.add_argument_group(
-        "sounds", "For a model that hears (docs/audio.md). The prompt is an earlier text."
+        "sounds",
+        "For a model that hears (docs/audio.md). It answers the prompt; if it only writes down what is said, the prompt is "
+        "an earlier text.",
     )
     group.add_argument(
-        "--audio", metavar="FILE", action="append", help="write down what is said in it; may be given several times"
+        "--audio",
+        metavar="FILE",
+        action="append",
+        help="hear it before each prompt, or write down what is said in it; may be given several times",
     )
     group.add_argument("--language", metavar="NAME", help="of the sound, such as en (default: the one that is heard)")
     group.add_argument("--translate", action="store_true", default=None, help="into English")
@@ -43,11 +50,14 @@ def add_sound_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def wish_of(args: argparse.Namespace, prompts: list[str], changes: dict[str, Any]) -> Wish:
-    """What the flags ask for. Raises ConfigError: some do not go with sounds."""
+    """What the flags ask for. Raises ConfigError: some do not go with a model that writes down what it hears."""
     if given := [name for name in _NOT_WITH_SOUNDS if getattr(args, name, None)]:
-        raise ConfigError(f"--{given[0]} does not go with --audio; leave out one of them")
+        raise ConfigError(f"--{given[0]} does not go with --audio: this model writes down what it hears; leave out one")
     if len(prompts) > 1:
-        raise ConfigError("--audio takes one prompt: a text before the sound, with its names and its spelling")
+        raise ConfigError(
+            "--audio takes one prompt, since this model writes down what it hears: a text before the sound, with its "
+            "names and its spelling"
+        )
     earlier = prompts[0] if prompts else None
     return Wish(args.language, bool(args.translate), args.response_format or "text", earlier, changes)
 
@@ -57,6 +67,25 @@ def check_without_sound(args: argparse.Namespace) -> None:
     for name in _FLAGS:
         if getattr(args, name) is not None:
             raise ConfigError(f"--{name.replace('_', '-')} is for a sound; name its file by --audio")
+
+
+def check_for_answers(args: argparse.Namespace) -> None:
+    """Raises ConfigError: a flag is for writing down what is said, and the model answers."""
+    for name in _FLAGS:
+        if getattr(args, name) is not None:
+            flag = name.replace("_", "-")
+            raise ConfigError(f"--{flag} is for Whisper: this model answers a prompt about a sound; say it there")
+
+
+def sound_parts(files: list[str], sounds: list[bytes]) -> list[dict[str, Any]]:
+    """The parts of a message. `sounds`: the bytes of the files."""
+    return [
+        {
+            "type": "input_audio",
+            "input_audio": {"data": base64.b64encode(data).decode(), "format": Path(file).suffix[1:].lower() or "wav"},
+        }
+        for file, data in zip(files, sounds, strict=True)
+    ]
 
 
 def read_sounds(files: list[str]) -> list[bytes]:

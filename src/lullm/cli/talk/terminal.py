@@ -63,6 +63,11 @@ class Partner(Protocol):
         """Whether it answers conversations; without a template it only continues texts."""
         ...
 
+    @property
+    def hears(self) -> bool:
+        """Whether conversations may have sounds; otherwise `transcript` may write them down."""
+        ...
+
     def check_chat(self, messages: Messages) -> None:
         """Check that a conversation can begin with `messages`. Raises LullmError."""
         ...

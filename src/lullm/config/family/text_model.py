@@ -38,9 +38,9 @@ _QWEN2_AUDIO = {
     "num_attention_heads": 32, "num_key_value_heads": 32, "max_position_embeddings": 32768, "vocab_size": 151936,
 }  # fmt: skip
 _VOXTRAL = {
-    "model_type": "llama", "vocab_size": 131072, "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 30,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
-    "rope_theta": 1e8, "head_dim": 128,
+    "model_type": "llama", "vocab_size": 131072, "hidden_size": 3072, "intermediate_size": 8192,
+    "num_hidden_layers": 30, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+    "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 1e8,
 }  # fmt: skip
 
 TEXT_MODELS: dict[str, TextModel] = {

@@ -1,4 +1,4 @@
-"""HearingConfig: how a decoder hears. An encoder reads windows of a sound; a connector makes rows of the decoder of them.
+"""HearingConfig: how a decoder hears. An encoder reads a sound in windows; a connector makes its rows.
 
 The rows stand in a prompt in place of tokens, as those of a picture do. (Whisper's decoder attends to an encoder
 instead: `DecoderConfig.encoder`.)

@@ -58,21 +58,22 @@ def read_hearing(
     """
     names = data.get("architectures")
     architecture = names[0] if isinstance(names, list) and names else None
-    if architecture not in HEARS:
+    kind = HEARS.get(architecture) if isinstance(architecture, str) else None
+    if kind is None:
         return None, ""
     try:
         if text_architecture not in _TEXTS:
             raise ModelLoadError(f"its text model is {text_architecture}")
-        kind, stated = HEARS[architecture], optional_object(data, "audio_config")
+        stated = optional_object(data, "audio_config")
         if stated.get("model_type", kind.encoder) != kind.encoder:
             raise ModelLoadError(f"audio_config: model_type is {shown(stated['model_type'])}, not {kind.encoder}")
         size, encoder = _encoder(stated)
         hearing = kind.read(data, size, encoder)
-        _check_extractor(folder, encoder)
         if not 0 <= hearing.audio_token_id < min(vocab_size, LARGEST_ID):
             raise ModelLoadError(f"its audio token {hearing.audio_token_id} is not in its vocabulary of {vocab_size}")
         if not hearing.window_rows:
             raise ModelLoadError(f"max_source_positions {encoder.max_rows} give no row of the decoder")
+        _check_extractor(folder, encoder)
         return hearing, ""
     except ModelLoadError as error:
         logger.info("%s: only the text model is loaded; what hears is passed over: %s", architecture, error)

@@ -1,6 +1,6 @@
 """Sounds in a caller's prompt, as they were given: in parts of conversations, and in `multi_modal_data`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -58,7 +58,10 @@ def _props(context: ServerContext) -> dict[str, Any]:
         "chat_template": template.sources["default"] if template else "",
         "bos_token": engine.tokenizer.bos_token or "",
         "eos_token": engine.tokenizer.eos_token or "",
-        "modalities": {"vision": engine.model_config.vision is not None, "audio": False},
+        "modalities": {
+            "vision": engine.model_config.vision is not None,
+            "audio": engine.model_config.hearing is not None,
+        },
         "build_info": f"lullm {lullm.__version__}",
         "is_sleeping": engine.sleep_state != "awake",
     }

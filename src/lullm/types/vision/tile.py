@@ -20,7 +20,6 @@ import msgspec
 from lullm.types.vision.given import GivenRows
 from lullm.types.vision.grid import SquareGrid
 
-
 EDGE_FRAMES = 2
 """Frames behind those of a window that a decoder hears: convolutions at its end see them. Behind a whole one: zeros."""
 
@@ -28,8 +27,8 @@ EDGE_FRAMES = 2
 class Tile(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """A rectangle of a picture. `digest`: its name, a hash of shape and pixels. `pixels`: RGB, `[height, width, 3]`.
 
-    Others hold numbers of 4 bytes, `[height, width]`: float32 features of a sound, or of a window of it with EDGE_FRAMES
-    behind, a row per mel band (`lullm.audio.features`); or for an encoder, one row of int32 token ids.
+    Others hold numbers of 4 bytes, `[height, width]`: float32 features of a sound, or of a window of it with
+    EDGE_FRAMES behind, a row per mel band (`lullm.audio.features`); or for an encoder, one row of int32 token ids.
 
     `grid`: the pixels are those of squares below each other, which the tower reads one by one: the whole picture, then
     a grid of its parts, line by line.

@@ -43,7 +43,43 @@ class PicturePart(WireModel):
     image_url: PictureUrl | str
 
 
-AnyPart = Annotated[TextPart | RefusalPart | PicturePart, Field(discriminator="type")]
+class SoundFile(WireModel):
+    """`data`: base64. `format` has no effect: the file says what it is."""
+
+    data: str
+    format: str | None = None
+
+
+class SoundFilePart(WireModel):
+    """A sound, as OpenAI's clients send it. The engine decodes it, or refuses it."""
+
+    type: Literal["input_audio"]
+    input_audio: SoundFile
+
+
+class SoundUrl(WireModel):
+    url: str
+
+
+class SoundUrlPart(WireModel):
+    """A sound, as vLLM takes it: mostly a data: URL."""
+
+    type: Literal["audio_url"]
+    audio_url: SoundUrl | str
+
+
+class SoundPart(WireModel):
+    """A sound, as transformers takes it: one of these, a data: URL or base64."""
+
+    type: Literal["audio"]
+    audio: str | None = None
+    audio_url: str | None = None
+    url: str | None = None
+    base64: str | None = None
+
+
+AnyText = TextPart | RefusalPart
+AnyPart = Annotated[AnyText | PicturePart | SoundFilePart | SoundUrlPart | SoundPart, Field(discriminator="type")]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
@@ -118,8 +154,8 @@ class ChatMessage(WireModel):
         return self.reasoning or self.reasoning_content
 
     def for_template(self) -> dict[str, Any]:
-        """In the form of chat templates: text parts joined by newlines, unless pictures are among them; 'developer' is
-        the newer name of 'system'."""
+        """In the form of chat templates: text parts joined by newlines, unless pictures or sounds are among them;
+        'developer' is the newer name of 'system'."""
         message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role}
         said = self.refusal if self.content is None else self.content
         if said is None and not self.tool_calls:  # only thoughts; templates expect null beside calls alone
@@ -135,11 +171,11 @@ class ChatMessage(WireModel):
         return message
 
 
-def _content(parts: list[TextPart | RefusalPart | PicturePart]) -> str | list[dict[str, Any]]:
-    if not any(isinstance(part, PicturePart) for part in parts):
-        return "\n".join(part.text for part in parts if not isinstance(part, PicturePart))
+def _content(parts: list[AnyPart]) -> str | list[dict[str, Any]]:
+    if all(isinstance(part, AnyText) for part in parts):
+        return "\n".join(part.text for part in parts if isinstance(part, AnyText))
     return [
-        part.model_dump(exclude_none=True) if isinstance(part, PicturePart) else {"type": "text", "text": part.text}
+        {"type": "text", "text": part.text} if isinstance(part, AnyText) else part.model_dump(exclude_none=True)
         for part in parts
     ]
 
