@@ -23,7 +23,7 @@ class TextPrompt(TypedDict):
     for each place that the text has for one, in order. `mm_processor_kwargs`: other values for keys of
     preprocessor_config.json, which may make fewer tiles of these pictures, and smaller ones, than the engine's.
 
-    For a model that hears, `multi_modal_data` is `{"audio": (samples, sampling rate)}`.
+    For a model that hears, `multi_modal_data` is `{"audio": (samples, sampling rate)}`, or has a list of such pairs.
     """
 
     prompt: str

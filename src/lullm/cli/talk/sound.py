@@ -35,8 +35,8 @@ def add_sound_flags(parser: argparse.ArgumentParser) -> None:
     """Add --audio and what belongs to it."""
     group = parser.add_argument_group(
         "sounds",
-        "For a model that hears (docs/audio.md). It answers the prompt; if it only writes down what is said, the prompt is "
-        "an earlier text.",
+        "For a model that hears (docs/audio.md). It answers the prompt. If it only writes down what is said, the "
+        "prompt is an earlier text.",
     )
     group.add_argument(
         "--audio",

@@ -12,6 +12,7 @@ from lullm.config.field import (
     MOST_HIDDEN,
     MOST_INTERMEDIATE,
     MOST_LAYERS,
+    Data,
     integer,
     optional_object,
     positive_int,
@@ -41,16 +42,14 @@ _QWEN_NAMES = {
     "intermediate_size": "encoder_ffn_dim",
 }  # fmt: skip
 """A config's second names of keys."""
-_DEFAULTS: dict[str, Any] = {
+_DEFAULTS: Data = {
     "hidden_size": 1280, "num_hidden_layers": 32, "num_attention_heads": 20, "intermediate_size": 5120,
     "num_mel_bins": 128, "max_source_positions": 1500, "activation_function": "gelu",
 }  # fmt: skip
 """Of both kinds."""
 
 
-def read_hearing(
-    data: dict[str, Any], folder: Path, text_architecture: str, vocab_size: int
-) -> tuple[HearingConfig | None, str]:
+def read_hearing(data: Data, folder: Path, text_architecture: str, vocab_size: int) -> tuple[HearingConfig | None, str]:
     """(how the model of a config.json hears; or None, why it does not). The second is empty for models of text.
 
     Args:
@@ -80,7 +79,7 @@ def read_hearing(
         return None, str(error)
 
 
-def _encoder(stated: dict[str, Any]) -> tuple[int, EncoderConfig]:
+def _encoder(stated: Data) -> tuple[int, EncoderConfig]:
     """(elements of its rows, the rest). Raises ModelLoadError."""
     own = dict(_DEFAULTS)
     for name in _DEFAULTS:
@@ -107,12 +106,12 @@ def _encoder(stated: dict[str, Any]) -> tuple[int, EncoderConfig]:
     )
 
 
-def _qwen2_audio(data: dict[str, Any], size: int, encoder: EncoderConfig) -> HearingConfig:
+def _qwen2_audio(data: Data, size: int, encoder: EncoderConfig) -> HearingConfig:
     token_id = integer(data, "audio_token_index", integer(data, "audio_token_id", 151646))
     return HearingConfig(encoder, size, token_id, num_averaged=2)
 
 
-def _voxtral(data: dict[str, Any], size: int, encoder: EncoderConfig) -> HearingConfig:
+def _voxtral(data: Data, size: int, encoder: EncoderConfig) -> HearingConfig:
     num_joined = encoder.intermediate_size // size  # the connector reads rows of `intermediate_size` elements
     if encoder.intermediate_size % size or encoder.max_rows % num_joined:
         raise ModelLoadError(
@@ -133,7 +132,7 @@ class _Kind:
     """Of an architecture. `encoder`: its `model_type`. `read`: (config.json, size and rest of the encoder) -> all."""
 
     encoder: str
-    read: Callable[[dict[str, Any], int, EncoderConfig], HearingConfig]
+    read: Callable[[Data, int, EncoderConfig], HearingConfig]
 
 
 HEARS: Mapping[str, _Kind] = {
@@ -163,7 +162,7 @@ def _check_extractor(folder: Path, encoder: EncoderConfig) -> None:
             raise ModelLoadError(f"{name} of its feature extractor is {shown(stated[name])}, not {number:g}")
 
 
-def _extractor(folder: Path) -> dict[str, Any]:
+def _extractor(folder: Path) -> Data:
     """Its keys; none where the folder says nothing of it."""
     for name in _FILES:
         try:
