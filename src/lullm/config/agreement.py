@@ -4,7 +4,7 @@ from lullm.config.generation import parse_override
 from lullm.config.json_file import option_object
 from lullm.config.model import ModelConfig
 from lullm.config.option.option import options_of
-from lullm.config.option.pictures import is_turned_off, parse_most
+from lullm.config.option.pictures import parse_limits
 from lullm.config.option.speculation import parse_speculation
 from lullm.config.parallel.cut import check_stages
 from lullm.config.parallel.share import share_of
@@ -50,7 +50,7 @@ def _check_together(options: UserOptions) -> None:
     parse_override(options.override_generation_config)
     option_object("hf_overrides", options.hf_overrides)
     option_object("mm_processor_kwargs", options.mm_processor_kwargs)
-    parse_most(options.limit_mm_per_prompt, "image")
+    parse_limits(options.limit_mm_per_prompt)
     _check_speculation(options)
     check_stages(options.pipeline_layers, options.pipeline_parallel_size, bool(options.async_scheduling))
     if options.delay_factor and options.enable_chunked_prefill:
@@ -202,7 +202,7 @@ def _check_encoded(options: UserOptions, model: ModelConfig) -> None:
                 "encoder; leave it out (data_parallel_size runs several engines)"
             )
     assert model.encoder is not None, "the caller's question"
-    is_deaf = options.language_model_only or is_turned_off(options.limit_mm_per_prompt, "audio")
+    is_deaf = options.language_model_only or not parse_limits(options.limit_mm_per_prompt).audio
     if is_deaf and model.encoder.reads == "audio":
         raise ConfigError(
             f"{model.architecture} writes down what it hears, which limit_mm_per_prompt or language_model_only turns "

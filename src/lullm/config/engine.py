@@ -16,7 +16,7 @@ from lullm.config.engine_option import EngineOptions
 from lullm.config.json_file import given_path
 from lullm.config.model import ModelConfig, ModelDType
 from lullm.config.option.option import described, options_of
-from lullm.config.option.pictures import parse_most
+from lullm.config.option.pictures import MediaLimits, parse_limits
 from lullm.config.option.speculation import parse_speculation
 from lullm.config.option.vllm import ELSEWHERE, VLLM_OPTIONS
 from lullm.config.parallel.cut import parse_pipeline_layers
@@ -134,8 +134,9 @@ class EngineConfig(UserOptions):
             pipeline_layers=parse_pipeline_layers(self.pipeline_layers, self.pipeline_parallel_size),
             keep_backup=(on_gpu and self.enable_sleep_mode) if self.keep_backup is None else self.keep_backup,
             speculative_config=speculation,
-            limit_mm_per_prompt=0 if self.language_model_only else parse_most(self.limit_mm_per_prompt, "image"),
-            max_sounds=0 if self.language_model_only else parse_most(self.limit_mm_per_prompt, "audio"),
+            limit_mm_per_prompt=MediaLimits(0, 0)
+            if self.language_model_only
+            else parse_limits(self.limit_mm_per_prompt),
         )
 
 

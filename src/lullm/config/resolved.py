@@ -9,7 +9,7 @@ from typing import Literal
 
 from lullm.config.engine_option import EngineOptions
 from lullm.config.model import ModelConfig, ModelDType
-from lullm.config.option.pictures import MOST_PICTURES
+from lullm.config.option.pictures import MediaLimits
 from lullm.config.option.sleep_after import SleepRung
 from lullm.config.option.speculation import Speculation
 
@@ -39,8 +39,7 @@ class ResolvedConfig(EngineOptions):
         pipeline_layers: layers of each stage; empty: there is one stage, or the engine has not chosen yet.
         speculative_config: how the next tokens are guessed; None: they are not. draft: the model that guesses them.
         keep_backup: the host memory of a sleep stays allocated, with the weights in it, for the next sleep.
-        limit_mm_per_prompt: the most pictures of a prompt; 0: the model is loaded without what reads them.
-        max_sounds: the same of sounds.
+        limit_mm_per_prompt: the most pictures and sounds of a prompt.
     """
 
     served_model_name: str
@@ -53,8 +52,7 @@ class ResolvedConfig(EngineOptions):
     keep_backup: bool
     speculative_config: Speculation | None = None
     draft: DraftModel | None = None
-    limit_mm_per_prompt: int = MOST_PICTURES
-    max_sounds: int = MOST_PICTURES
+    limit_mm_per_prompt: MediaLimits = MediaLimits()
 
     @property
     def max_in_flight(self) -> int:

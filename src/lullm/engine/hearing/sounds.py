@@ -42,7 +42,7 @@ class HeardInput:
         self._hearing = model.hearing
         self._reason = model.no_hearing
         self._tokenizer = tokenizer
-        self._most = config.max_sounds
+        self._most = config.limit_mm_per_prompt.audio
         self._max_model_len = config.max_model_len
         self._reading = threading.BoundedSemaphore(_MOST_AT_ONCE)
         self._folder = None if config.allowed_local_media_path is None else Path(config.allowed_local_media_path)

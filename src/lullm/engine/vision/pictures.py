@@ -40,7 +40,7 @@ class PictureInput:
         self._vision = model.vision
         self._reason = model.no_vision
         self._tokenizer = tokenizer
-        self._most = config.limit_mm_per_prompt
+        self._most = config.limit_mm_per_prompt.image
         self._max_model_len = config.max_model_len
         self._decoding = threading.BoundedSemaphore(_MOST_AT_ONCE)
         self._folder = None if config.allowed_local_media_path is None else Path(config.allowed_local_media_path)
