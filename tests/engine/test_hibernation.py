@@ -353,7 +353,10 @@ def test_damage_is_noticed_and_changes_nothing(opener, written, folder):
         (folder / name).rename(folder / "away")
         with pytest.raises(HibernationError, match=name):
             llm.resume(folder)
-        (folder / "away").rename(folder / name)
+        os.mkfifo(folder / name)  # its open waited for a writer
+        with pytest.raises(HibernationError, match=f"{name} cannot be read: it is not a regular file"):
+            llm.resume(folder)
+        (folder / "away").replace(folder / name)
     [after] = llm.generate("a", GREEDY, use_tqdm=False)
     assert after.outputs[0].token_ids == before.outputs[0].token_ids
     assert len(llm.resume(folder).request_ids) == len(PROMPTS) - num_ended(written)

@@ -252,6 +252,8 @@ def test_failures(http, engine, path, failure, status, code, caplog):
     error = response.json()["error"]
     assert response.status_code == status and error["code"] == code
     assert "secret" not in error["message"]
+    if code == "sleep_failed":
+        assert str(failure) in caplog.text, "it stood in the answer alone"
     assert http.get("/is_sleeping").json()["is_sleeping"] == (path == "/wake_up"), "as it was before"
 
 

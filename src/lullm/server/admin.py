@@ -16,11 +16,14 @@ from fastapi.responses import JSONResponse
 
 from lullm.engine.client import EngineClient
 from lullm.errors import EngineAsleepError, WakeUpError
+from lullm.log import get_logger
 from lullm.server.admin_schema import AdminBody, EmptyBody, ExplainBody, PauseBody, RemoteCallBody, SleepBody, TagsBody
 from lullm.server.application import routed
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
 from lullm.server.wire import parse_body
+
+logger = get_logger(__name__)
 
 Body = TypeVar("Body", bound=AdminBody)
 _DONE = {"status": "ok", "success": True}
@@ -69,6 +72,7 @@ class Admin:
         except EngineAsleepError as error:  # mode 'wait' for kept requests, which cannot end
             raise _conflict(error, "mode") from None
         except (OSError, WakeUpError) as error:
+            logger.error("the engine could not go to sleep: %s; it is %s", error, engine.sleep_state)
             raise ApiError(500, f"{error}; the engine is {engine.sleep_state}", code="sleep_failed") from None
         return JSONResponse(_DONE | dataclasses.asdict(report) | _state(engine))
 

@@ -120,7 +120,7 @@ def test_what_is_given_up_frees_its_backups(ram):
 def test_room_is_looked_for_before_anything_is_written(monkeypatch, tmp_path):
     monkeypatch.setattr("lullm.worker.sleep.saving.available_memory_bytes", lambda: 479)
     savings = plan((WEIGHTS, "offload"), is_accelerator=True)
-    with pytest.raises(OSError, match="480 B must be saved and memory has 479 B left"):
+    with pytest.raises(OSError, match="480 B must be saved and memory has 479 B left; give backup='disk'"):
         check_room(savings, tmp_path)
     monkeypatch.setattr("lullm.worker.sleep.saving.available_memory_bytes", lambda: 480)
     check_room(savings, tmp_path)

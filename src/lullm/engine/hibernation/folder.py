@@ -13,6 +13,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,9 +139,11 @@ def read_folder(path: str | os.PathLike[str], version: str, layout: str) -> tupl
     for rank, file in enumerate(manifest.files):
         path_of_file = folder / block_file_name(rank)
         try:
-            found = path_of_file.stat().st_size
+            status = path_of_file.stat()
         except OSError as error:
             raise HibernationError(f"{path_of_file} cannot be read: {error.strerror}") from None
+        _check_regular(path_of_file, status)
+        found = status.st_size
         if found != _file_bytes(file):
             raise HibernationError(f"{path_of_file} is damaged: it has {found} bytes, {_file_bytes(file)} were written")
     return folder, manifest, queue
@@ -169,12 +172,20 @@ def _read_manifest(folder: Path, version: str, layout: str) -> Manifest:
 
 def _read_whole(path: Path, most: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        # Without O_NONBLOCK the open of a FIFO waits for a writer.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            _check_regular(path, os.fstat(file.fileno()))
             return file.read(most + 1)
     except FileNotFoundError:
         raise HibernationError(f"there is no hibernation in {path.parent}: {path.name} is missing") from None
     except OSError as error:
         raise HibernationError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _check_regular(path: Path, status: os.stat_result) -> None:
+    """Raises HibernationError: a folder, a pipe or a device, which may wait or never end."""
+    if not stat.S_ISREG(status.st_mode):
+        raise HibernationError(f"{path} cannot be read: it is not a regular file")
 
 
 def _file_bytes(file: BlockFile) -> int:

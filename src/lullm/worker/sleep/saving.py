@@ -140,4 +140,7 @@ def check_room(savings: list[Saving], directory: Path | None) -> None:
             wanted, free = sum(s.num_bytes for s in savings), shutil.disk_usage(where).free
         if free < wanted:
             code = errno.ENOMEM if target == "ram" else errno.ENOSPC
-            raise OSError(code, f"{format_bytes(wanted)} must be saved and {where} has {format_bytes(free)} left")
+            hint = "give backup='disk'" if target == "ram" else "give a larger sleep_dir, or backup='ram'"
+            raise OSError(
+                code, f"{format_bytes(wanted)} must be saved and {where} has {format_bytes(free)} left; {hint}"
+            )
