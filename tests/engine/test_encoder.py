@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from kit.audio.checkpoint import NUM_ROWS, RATE, sound, write_whisper
 from kit.engine.parts import block_space_of, executor_of, runner_of
+from kit.engine.same_tokens import check_continued
 
 from lullm import LLM, SamplingParams
 from lullm.errors import ConfigError, InvalidRequestError, UnsupportedError
@@ -35,14 +36,6 @@ def prompt_of(ids, heard, rate=RATE):
 PROMPTS = [prompt_of(ids, heard) for ids, heard in zip(STARTS, SOUNDS, strict=True)]
 
 
-def check(outputs, expected):
-    for number, (output, (tokens, logprobs)) in enumerate(zip(outputs, expected, strict=True)):
-        assert output.prompt_token_ids == STARTS[number % len(STARTS)]
-        assert list(output.outputs[0].token_ids) == tokens
-        drawn = [row[token].logprob for row, token in zip(output.outputs[0].logprobs, tokens, strict=True)]
-        assert drawn == pytest.approx(logprobs, abs=1e-4)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -57,7 +50,7 @@ def check(outputs, expected):
 def test_as_transformers(whisper, expected, options):
     with LLM(str(whisper.folder), **OPTIONS | options) as llm:
         for _ in range(2):  # the second time from cached blocks
-            check(llm.generate(PROMPTS, GREEDY, use_tqdm=False), expected)
+            check_continued(STARTS, llm.generate(PROMPTS, GREEDY, use_tqdm=False), expected)
         block_space_of(llm).check_conservation()
 
 
@@ -65,7 +58,7 @@ def test_128_bands_and_a_decoder_of_other_depth(tmp_path):
     whisper = write_whisper(tmp_path, 3, num_mel_bins=128, encoder_layers=3, decoder_layers=1)
     with LLM(str(tmp_path), **OPTIONS) as llm:
         [output] = llm.generate(PROMPTS[:1], GREEDY, use_tqdm=False)
-    check([output], [whisper.continued(SOUNDS[0], STARTS[0], NUM_TOKENS)])
+    check_continued(STARTS, [output], [whisper.continued(SOUNDS[0], STARTS[0], NUM_TOKENS)])
 
 
 def test_a_sound_is_read_once_and_shared(whisper, expected):
@@ -86,7 +79,7 @@ def test_a_sound_is_read_once_and_shared(whisper, expected):
 
 def test_decodes_are_recorded(whisper, expected):
     with LLM(str(whisper.folder), **OPTIONS) as llm:
-        check(llm.generate(PROMPTS, GREEDY, use_tqdm=False), expected)
+        check_continued(STARTS, llm.generate(PROMPTS, GREEDY, use_tqdm=False), expected)
         graphs = runner_of(llm).graphs
         assert graphs.refusal is None and graphs.sizes
 
@@ -97,7 +90,7 @@ def test_preemption(whisper, expected, mode):
     options = {"num_gpu_blocks_override": num_blocks, "block_size": 2, "max_num_batched_tokens": 24, "max_num_seqs": 8}
     options |= {"max_model_len": 40, "watermark": 0.0}
     with LLM(str(whisper.folder), **OPTIONS | options, preemption_mode=mode) as llm:
-        check(llm.generate(PROMPTS * 2, GREEDY, use_tqdm=False), expected * 2)
+        check_continued(STARTS, llm.generate(PROMPTS * 2, GREEDY, use_tqdm=False), expected * 2)
         assert sum(llm.llm_engine.stats().preemptions_total.values()) > 0
         block_space_of(llm).check_conservation()
 
@@ -115,7 +108,7 @@ def test_sleep_in_the_middle_of_sounds(whisper, expected, call):
             if num_steps % 3 == 0 and num_steps < 20:
                 llm.sleep(mode="keep", **call)
                 llm.wake_up()
-        check([ended[key] for key in sorted(ended)], expected)
+        check_continued(STARTS, [ended[key] for key in sorted(ended)], expected)
 
 
 def test_hibernation_in_the_middle_of_sounds(whisper, expected, tmp_path):
@@ -129,14 +122,14 @@ def test_hibernation_in_the_middle_of_sounds(whisper, expected, tmp_path):
     with LLM(str(whisper.folder), **options) as llm:
         llm.resume(str(tmp_path / "there"))
         outputs = llm.wait_for_completion(use_tqdm=False)
-    check(sorted(outputs, key=lambda output: output.request_id), expected)
+    check_continued(STARTS, sorted(outputs, key=lambda output: output.request_id), expected)
 
 
 def test_a_worker_in_a_process(whisper, expected):
     with LLM(str(whisper.folder), **OPTIONS, distributed_executor_backend="mp", enable_sleep_mode=True) as llm:
         llm.sleep(1)
         llm.wake_up()
-        check(llm.generate(PROMPTS, GREEDY, use_tqdm=False), expected)
+        check_continued(STARTS, llm.generate(PROMPTS, GREEDY, use_tqdm=False), expected)
 
 
 def test_forks_and_beams(whisper):
@@ -222,7 +215,7 @@ def test_forms_of_prompts(whisper, expected):
             },
         ]
         for output in llm.generate(same, GREEDY, use_tqdm=False):
-            check([output], expected[:1])
+            check_continued(STARTS, [output], expected[:1])
         [other] = llm.generate(prompt_of(STARTS[0], fast, 48_000), GREEDY, use_tqdm=False)
         assert other.prompt_token_ids == STARTS[0]
         for prompt, reason in [

@@ -2,6 +2,7 @@
 
 import pytest
 from kit.engine.parts import block_space_of, executor_of, runner_of
+from kit.engine.same_tokens import check_continued
 from kit.model.bart import write_bart
 
 from lullm import LLM, SamplingParams
@@ -30,14 +31,6 @@ PROMPTS = [
 ]
 
 
-def check(outputs, expected):
-    for number, (output, (tokens, logprobs)) in enumerate(zip(outputs, expected, strict=True)):
-        assert output.prompt_token_ids == STARTS[number % len(STARTS)]
-        assert list(output.outputs[0].token_ids) == tokens
-        drawn = [row[token].logprob for row, token in zip(output.outputs[0].logprobs, tokens, strict=True)]
-        assert drawn == pytest.approx(logprobs, abs=1e-4)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -50,7 +43,7 @@ def check(outputs, expected):
 def test_as_transformers(bart, expected, options):
     with LLM(str(bart.folder), **OPTIONS | options) as llm:
         for _ in range(2):  # the second time from cached blocks
-            check(llm.generate(PROMPTS, GREEDY, use_tqdm=False), expected)
+            check_continued(STARTS, llm.generate(PROMPTS, GREEDY, use_tqdm=False), expected)
         block_space_of(llm).check_conservation()
         if not options:
             assert runner_of(llm).graphs.refusal is None and runner_of(llm).graphs.sizes
@@ -59,7 +52,9 @@ def test_as_transformers(bart, expected, options):
 def test_scaled_embeddings(tmp_path):
     bart = write_bart(tmp_path, 3, scale_embedding=True, activation_function="relu")
     with LLM(str(tmp_path), **OPTIONS) as llm:
-        check(llm.generate(PROMPTS[:1], GREEDY, use_tqdm=False), [bart.continued(GIVEN[0], STARTS[0], NUM_TOKENS)])
+        check_continued(
+            STARTS, llm.generate(PROMPTS[:1], GREEDY, use_tqdm=False), [bart.continued(GIVEN[0], STARTS[0], NUM_TOKENS)]
+        )
 
 
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
@@ -67,7 +62,7 @@ def test_preemption(bart, expected, mode):
     options = {"num_gpu_blocks_override": 56, "block_size": 2, "max_num_batched_tokens": 24, "max_num_seqs": 8}
     options |= {"max_model_len": 40, "watermark": 0.0}
     with LLM(str(bart.folder), **OPTIONS | options, preemption_mode=mode) as llm:
-        check(llm.generate(PROMPTS * 2, GREEDY, use_tqdm=False), expected * 2)
+        check_continued(STARTS, llm.generate(PROMPTS * 2, GREEDY, use_tqdm=False), expected * 2)
         assert sum(llm.llm_engine.stats().preemptions_total.values()) > 0
         block_space_of(llm).check_conservation()
 
@@ -84,7 +79,7 @@ def test_sleep_in_the_middle_of_texts(bart, expected):
             if num_steps % 3 == 0 and num_steps < 20:
                 llm.sleep(mode="keep", level=1 + num_steps % 2)
                 llm.wake_up()
-        check([ended[key] for key in sorted(ended)], expected)
+        check_continued(STARTS, [ended[key] for key in sorted(ended)], expected)
 
 
 def test_a_text_is_read_once_and_no_longer_one_in_its_place(bart):

@@ -11,11 +11,14 @@ from lullm.types.packed import unpack
 from lullm.types.step import DrawnToken, StepPlan, StepResult
 
 
-def answers(seed: int, **options: object) -> tuple[dict[str, list], Simulation]:
+def answers(
+    seed: int, num_requests: int = 100, evicts_every: int = 1000, **options: object
+) -> tuple[dict[str, list], Simulation]:
+    """What random requests draw; after `evicts_every` requests each, all that run lose their blocks."""
     rng = random.Random(seed)
     sim = Simulation(max_num_seqs=8, max_model_len=40, **options)
     groups = []
-    for number in range(100):
+    for number in range(num_requests):
         prompt = [rng.randrange(2) for _ in range(rng.choice([1, 3, 4, 8, 15, 30]))]
         kind = rng.choice([{}, {}, {}, {"n": 3}, {"beam_width": 2}, {"presence_penalty": 0.5}, {"min_tokens": 2}])
         end, max_tokens = rng.choice([None, None, 1]), rng.choice([1, 2, 9, 30, None])
@@ -25,6 +28,8 @@ def answers(seed: int, **options: object) -> tuple[dict[str, list], Simulation]:
             continue
         for _ in range(rng.randrange(12)):
             sim.step()
+        if number % evicts_every == evicts_every - 1:
+            sim.scheduler.evict_all()
     sim.run()
     lines = {g.request_id: [(h.token_ids, h.finish_reason) for h in g.hypotheses] for g in groups}
     return {g.request_id: lines[g.request_id] or [(s.token_ids, s.status) for s in g.seqs] for g in groups}, sim

@@ -1,21 +1,9 @@
 """Events of replies as OpenAI's messages and deltas."""
 
-from lullm.server.openai.chat.message import delta, message
-from lullm.text.reply.event import CallArguments, CallEnd, CallStart, Text, Thinking
+from kit.template.events import EVENTS
 
-EVENTS = [
-    Thinking("Let me "),
-    Thinking("look."),
-    Text("Well"),
-    Text(":"),
-    CallStart(0, "call_a", "add"),
-    CallArguments(0, '{"x":'),
-    CallArguments(0, "1}"),
-    CallEnd(0),
-    CallStart(1, "call_b", "list"),
-    CallArguments(1, "{}"),
-    CallEnd(1),
-]
+from lullm.server.openai.chat.message import delta, message
+from lullm.text.reply.event import CallEnd, Text
 
 
 def test_a_message_without_calls_and_thoughts_has_no_fields_for_them():

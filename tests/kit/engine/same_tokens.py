@@ -2,6 +2,7 @@
 
 import contextlib
 
+import pytest
 from kit.folder.checkpoint import write_checkpoint
 from kit.model.decisive import decisive_tokens
 from safetensors.torch import load_file
@@ -25,6 +26,15 @@ def check_equal(llm, answers, max_tokens=24):
     params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
     found = tokens_of(llm.generate(list(answers), params, use_tqdm=False))
     assert found == [[expected] for expected in answers.values()]
+
+
+def check_continued(starts, outputs, expected):
+    """Tokens and log-probabilities behind these prompts, which outputs have in turn."""
+    for number, (output, (tokens, logprobs)) in enumerate(zip(outputs, expected, strict=True)):
+        assert output.prompt_token_ids == starts[number % len(starts)]
+        assert list(output.outputs[0].token_ids) == tokens
+        drawn = [row[token].logprob for row, token in zip(output.outputs[0].logprobs, tokens, strict=True)]
+        assert drawn == pytest.approx(logprobs, abs=1e-4)
 
 
 def check_sleep_in_the_middle(llm, answers, level):

@@ -3,36 +3,14 @@
 `DraftMemory` checks at each step that the draft model attends to what it has seen itself.
 """
 
-import random
-
 import pytest
 from kit.sched.simulation import Simulation
 
-from lullm.errors import InvalidRequestError
 from lullm.sched.preemption import PreemptionPolicy, Speeds
 from lullm.types.packed import unpack
 from lullm.types.step import GUESSED_TOKEN
 
-
-def answers(seed: int, **options: object) -> tuple[dict[str, list], Simulation]:
-    rng = random.Random(seed)
-    sim = Simulation(max_num_seqs=8, max_model_len=40, **options)
-    groups = []
-    for number in range(60):
-        prompt = [rng.randrange(2) for _ in range(rng.choice([1, 3, 4, 8, 15, 30]))]
-        kind = rng.choice([{}, {}, {}, {"n": 3}, {"beam_width": 2}, {"presence_penalty": 0.5}, {"min_tokens": 2}])
-        end, max_tokens = rng.choice([None, None, 1]), rng.choice([1, 2, 9, 30, None])
-        try:
-            groups.append(sim.add(str(number), prompt, number % 3, end, max_tokens=max_tokens, **kind))
-        except InvalidRequestError:
-            continue
-        for _ in range(rng.randrange(12)):
-            sim.step()
-        if number % 20 == 19:
-            sim.scheduler.evict_all()
-    sim.run()
-    lines = {g.request_id: [(h.token_ids, h.finish_reason) for h in g.hypotheses] for g in groups}
-    return {g.request_id: lines[g.request_id] or [(s.token_ids, s.status) for s in g.seqs] for g in groups}, sim
+from ..test_speculation import answers
 
 
 @pytest.mark.parametrize(
@@ -50,8 +28,8 @@ def test_the_same_tokens_in_fewer_steps(mode, windows, prefix):
             "enable_prefix_caching": prefix,
         }
 
-    plain, without = answers(1, **options())
-    drafted, sim = answers(1, draft_model=3, **options())
+    plain, without = answers(1, 60, 20, **options())
+    drafted, sim = answers(1, 60, 20, draft_model=3, **options())
     stats = sim.scheduler.stats
     assert drafted == plain and len(sim.plans) < len(without.plans)
     assert stats.num_draft_tokens > 200 and sim.scheduler.preemption.num_preemptions > 0

@@ -2,24 +2,12 @@
 
 import pytest
 from anthropic.types import ContentBlock, RawMessageStreamEvent
+from kit.template.events import REPLY
 from pydantic import TypeAdapter
 
 from lullm.server.anthropic.block_stream import BlockStream, content_blocks
-from lullm.text.reply.event import CallArguments, CallEnd, CallStart, Text, Thinking
+from lullm.text.reply.event import CallArguments, CallEnd, CallStart
 
-REPLY = [
-    Thinking("let me "),
-    Thinking("see"),
-    Text("I "),
-    Text("look"),
-    CallStart(0, "call_1", "weather"),
-    CallArguments(0, '{"city": '),
-    CallArguments(0, '"Paris"}'),
-    CallEnd(0),
-    CallStart(1, "call_2", "time"),
-    CallEnd(1),
-    Text("done"),
-]
 BLOCKS = [
     {"type": "thinking", "thinking": "let me see", "signature": ""},
     {"type": "text", "text": "I look"},

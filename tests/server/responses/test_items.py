@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from kit.template.events import REPLY
 from kit.template.styles import QWEN_TOOLS
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
@@ -12,7 +13,6 @@ from lullm.server.openai.responses.item_stream import ItemStream
 from lullm.server.openai.responses.tool import CustomTool, input_of
 from lullm.server.openai.responses.translation import openai_messages
 from lullm.server.wire import parse_body
-from lullm.text.reply.event import CallArguments, CallEnd, CallStart, Text, Thinking
 
 ADD = {
     "type": "function",
@@ -170,21 +170,6 @@ def test_effort(start, replying):
     with start(engine).openai() as client:
         client.responses.create(model="scripted", input="hello", reasoning={"effort": "none"})
     assert engine.prompts[0].endswith("<think>\n\n</think>\n\n")
-
-
-REPLY = [
-    Thinking("let me "),
-    Thinking("see"),
-    Text("I "),
-    Text("look"),
-    CallStart(0, "call_1", "weather"),
-    CallArguments(0, '{"city": '),
-    CallArguments(0, '"Paris"}'),
-    CallEnd(0),
-    CallStart(1, "call_2", "time"),
-    CallEnd(1),
-    Text("done"),
-]
 
 
 def test_each_item_begins_and_ends_once_in_order():

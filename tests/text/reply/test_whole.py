@@ -1,21 +1,8 @@
 """Events of replies, joined."""
 
-from lullm.text.reply.event import CallArguments, CallEnd, CallStart, Text, Thinking
-from lullm.text.reply.whole import ToolCall, joined
+from kit.template.events import EVENTS
 
-EVENTS = [
-    Thinking("Let me "),
-    Thinking("look."),
-    Text("Well"),
-    Text(":"),
-    CallStart(0, "call_a", "add"),
-    CallArguments(0, '{"x":'),
-    CallArguments(0, "1}"),
-    CallEnd(0),
-    CallStart(1, "call_b", "list"),
-    CallArguments(1, "{}"),
-    CallEnd(1),
-]
+from lullm.text.reply.whole import ToolCall, joined
 
 
 def test_joined():
