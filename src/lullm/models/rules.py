@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 from lullm.config.model import ModelConfig
-from lullm.weights.rule import Rename, Scale, WeightRules, decoder_rules, without_tower
+from lullm.weights.rule import HeadOrder, Rename, Scale, WeightRules, decoder_rules, without_tower
 
 
 def rules_of(config: ModelConfig, *renames: Rename) -> WeightRules:
@@ -21,6 +21,11 @@ def rules_of(config: ModelConfig, *renames: Rename) -> WeightRules:
 def with_one_gate_up(rules: WeightRules) -> WeightRules:
     """Where a checkpoint holds gates and ups as one tensor, or no gates."""
     return replace(rules, fusions=tuple(fusion for fusion in rules.fusions if fusion.into != "gate_up_proj"))
+
+
+def used_first(num_unused: int, num_rows: int) -> HeadOrder:
+    """The order of a table of positions whose first rows no token has: those come last."""
+    return HeadOrder(re.compile(r"\.embed_positions\."), (*range(num_unused, num_rows), *range(num_unused)))
 
 
 RESIDUAL = re.compile(r"\.(o_proj|out_proj|down_proj)\.(weight|bias)$")

@@ -16,6 +16,7 @@ from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, Decoder, DecoderStyle, new_embedding, new_head, plain_mlp
 from lullm.models.encoder_only import EncoderLayer
 from lullm.models.family.layer_norm.parallel import layer_norm
+from lullm.models.rules import used_first
 from lullm.nn.context import StepContext
 from lullm.nn.embedding import PositionEmbedding
 from lullm.nn.linear import Linear
@@ -165,11 +166,6 @@ def gpt_neo_style(config: ModelConfig) -> DecoderStyle:
     return _style(config, rules)
 
 
-def _used_first(num_positions: int) -> tuple[int, ...]:
-    """The order of OPT's positions: row i is for position i."""
-    return (*range(OPT_UNUSED_POSITIONS, num_positions + OPT_UNUSED_POSITIONS), *range(OPT_UNUSED_POSITIONS))
-
-
 def opt_style(config: ModelConfig) -> DecoderStyle:
     names = (
         (r"^(?=decoder\.)", "model."),
@@ -199,6 +195,6 @@ def _opt_style(config: ModelConfig, names: tuple[tuple[str, str], ...]) -> Decod
         ),
         fusions=(Fusion(("q_proj", "k_proj", "v_proj"), "qkv_proj"),),
         drops=_drops(config),
-        head_orders=(HeadOrder(re.compile(r"\.embed_positions\."), _used_first(config.max_position_embeddings)),),
+        head_orders=(used_first(OPT_UNUSED_POSITIONS, config.max_position_embeddings + OPT_UNUSED_POSITIONS),),
     )
     return _style(config, rules, OPT_UNUSED_POSITIONS)

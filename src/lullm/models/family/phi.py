@@ -9,18 +9,13 @@ from dataclasses import replace
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import DecoderStyle
 from lullm.models.rules import rules_of
-from lullm.weights.rule import WeightRules
 
 
 def phi3_style(config: ModelConfig) -> DecoderStyle:
-    return DecoderStyle(_rules(config))
-
-
-def _rules(config: ModelConfig) -> WeightRules:
     """Queries, keys and values are one tensor; the heads of queries and keys are reordered."""
     rules = rules_of(config)
     num_heads = config.num_attention_heads + config.num_key_value_heads
     orders = tuple(
         replace(order, pattern=re.compile(r"\.qkv_proj\."), num_heads=num_heads) for order in rules.head_orders
     )
-    return replace(rules, fusions=(), head_orders=orders)
+    return DecoderStyle(replace(rules, fusions=(), head_orders=orders))

@@ -7,15 +7,13 @@ from lullm.config.family.encoder_decoder import BART_UNUSED_POSITIONS as NUM_UNU
 from lullm.config.model import ModelConfig
 from lullm.models.encoder.text import TextEncoder
 from lullm.models.family.encoded.decoder import EncodedStyle, encoded_rules
-from lullm.weights.rule import HeadOrder
+from lullm.models.rules import used_first
 
 _COPIES = re.compile(r"^(encoder|model)\.embed_tokens_copy\.weight$")
 
 
 def bart_style(config: ModelConfig) -> EncodedStyle:
     """Encoder and decoder share one embedding, which a file may hold several times."""
-    num_positions = config.max_position_embeddings
-    used_first = (*range(NUM_UNUSED, num_positions + NUM_UNUSED), *range(NUM_UNUSED))
     rules = encoded_rules(
         config,
         (r"^(model\.)?(encoder|decoder)\.embed_tokens\.", r"\1\2.embed_tokens_copy."),
@@ -25,7 +23,7 @@ def bart_style(config: ModelConfig) -> EncodedStyle:
     rules = replace(
         rules,
         drops=(*rules.drops, _COPIES),
-        head_orders=(HeadOrder(re.compile(r"\.embed_positions\."), used_first),),
+        head_orders=(used_first(NUM_UNUSED, config.max_position_embeddings + NUM_UNUSED),),
         flattens=(re.compile(r"^logit_bias\.weight$"),),
         zeros=(re.compile(r"^logit_bias\.weight$"),),
     )

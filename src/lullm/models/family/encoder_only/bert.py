@@ -13,6 +13,7 @@ from lullm.config.model import ModelConfig
 from lullm.models.decoder import DecoderStyle, gated_mlp, plain_mlp
 from lullm.models.encoder_only import Encoder, EncoderLayer, EncoderModel
 from lullm.models.family.layer_norm.parallel import layer_norm
+from lullm.models.rules import used_first
 from lullm.nn.linear import Linear
 from lullm.nn.mlp import GatedMLP
 from lullm.weights.rule import Fusion, HeadOrder, WeightRules, renames
@@ -76,15 +77,12 @@ def encoder_rules(config: ModelConfig, *names: tuple[str, str]) -> WeightRules:
         unused = (*unused, r"^head\.dense\.")  # of the training before
     encoder = config.family.encoder_only
     assert encoder is not None, "of a family of encoders"
-    orders: tuple[HeadOrder, ...] = ()
-    if first := encoder.first_position:
-        rows = (*range(first, encoder.num_positions), *range(first))
-        orders = (HeadOrder(re.compile(r"\.embed_positions\."), rows),)
+    first = encoder.first_position
     return WeightRules(
         renames=renames(*_EMBEDDINGS, *names, *_HEAD),
         fusions=(Fusion(("q_proj", "k_proj", "v_proj"), "qkv_proj"), Fusion(("gate_proj", "up_proj"), "gate_up_proj")),
         drops=tuple(re.compile(pattern) for pattern in unused),
-        head_orders=orders,
+        head_orders=(used_first(first, encoder.num_positions),) if first else (),
     )
 
 

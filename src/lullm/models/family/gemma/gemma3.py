@@ -46,25 +46,19 @@ class GemmaLayer(DecoderLayer):
 
 
 def gemma_style(config: ModelConfig) -> DecoderStyle:
-    return replace(_style(config, head_norms=False), make_layer=None)  # Llama's order of norms
+    return replace(gemma2_style(config), make_layer=None)  # Llama's order of norms
 
 
 def vault_gemma_style(config: ModelConfig) -> DecoderStyle:
     """Gemma 2 in Llama's order of norms, under Gemma's names (https://arxiv.org/abs/2510.15001)."""
-    style = _style(config, head_norms=False)
+    style = gemma2_style(config)
     norm = renames((r"\.pre_feedforward_layernorm\.", ".post_attention_layernorm."))
     return replace(style, rules=style.rules.plus(renames=norm), make_layer=None)
 
 
 def gemma2_style(config: ModelConfig) -> DecoderStyle:
-    return _style(config, head_norms=False)
+    return DecoderStyle(rules_of(config).plus(offsets=(PLUS_ONE,)), make_layer=GemmaLayer)
 
 
 def gemma3_style(config: ModelConfig) -> DecoderStyle:
-    return _style(config, head_norms=True)
-
-
-def _style(config: ModelConfig, head_norms: bool) -> DecoderStyle:
-    return DecoderStyle(
-        rules=replace(rules_of(config), offsets=(PLUS_ONE,)), head_norms=head_norms, make_layer=GemmaLayer
-    )
+    return replace(gemma2_style(config), head_norms=True)

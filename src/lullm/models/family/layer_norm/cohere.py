@@ -18,16 +18,12 @@ from lullm.weights.rule import Scale
 _norm = partial(layer_norm, has_bias=False)
 
 
-def _style(config: ModelConfig) -> DecoderStyle:
+def cohere_style(config: ModelConfig) -> DecoderStyle:
     return DecoderStyle(with_neighbours(config), make_norm=_norm, make_layer=ParallelLayer)
 
 
-def cohere_style(config: ModelConfig) -> DecoderStyle:
-    return _style(config)
-
-
 def cohere2_moe_style(config: ModelConfig) -> DecoderStyle:
-    style, family = _style(config), config.family
+    style, family = cohere_style(config), config.family
     assert family.experts is not None, "of a family with experts"
     shared = Scale(re.compile(r"\.shared_expert\.down_proj\.weight$"), family.experts.shared_scale)
     rules = style.rules.plus(renames=GLM_RENAMES, scales=(shared,))
