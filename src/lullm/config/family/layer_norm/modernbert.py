@@ -35,19 +35,19 @@ MODERNBERT_DECODER = Family(
     _read,
     aliases={"norm_eps": "rms_norm_eps"},
     defaults={
-        "norm_eps": 1e-5, "hidden_activation": "gelu", "decoder_bias": True, "tie_word_embeddings": True,
-        "intermediate_size": 1152, "local_attention": 128,
+        "norm_eps": 1e-5, "hidden_activation": "gelu", "tie_word_embeddings": True, "intermediate_size": 1152,
+        "local_attention": 128,
     },
     reads={
         "rope_parameters", "attention_bias", "mlp_bias", "global_attn_every_n_layers", "global_rope_theta",
-        "local_rope_theta", "sliding_window",
+        "local_rope_theta", "sliding_window", "decoder_bias",
     },
     fixed={"norm_bias": False, "classifier_bias": False, "classifier_activation": "gelu"},
     # Released files have keys of the encoder, too.
     ignores=DROPOUTS
     | {
-        "mlp_dropout", "classifier_dropout", "classifier_pooling", "initializer_cutoff_factor",
-        "cls_token_id", "layer_norm_eps", "position_embedding_type", "deterministic_flash_attn", "reference_compile",
+        "mlp_dropout", "classifier_dropout", "classifier_pooling", "initializer_cutoff_factor", "cls_token_id",
+        "layer_norm_eps", "position_embedding_type", "deterministic_flash_attn", "reference_compile",
         "repad_logits_with_grad", "sparse_prediction", "sparse_pred_ignore_index", "causal_mask",
     },
     layer_kinds=_kinds,
