@@ -11,11 +11,23 @@ from lullm.ops.state.layout import LayerState, StateLayout
 from lullm.ops.table import Ops
 
 
-def state_of(config: RecurrentConfig, layer: int, place: LayerPlace, context: StepContext) -> LayerState:
-    """The states of a layer, for the sequences of the step."""
-    layout = context.attention[place.group]
-    assert isinstance(layout, StateLayout), "the group of a recurrent layer"
-    return LayerState(context.caches[layer], layout, place.part, config.state_shapes)
+class RecurrentMixer(nn.Module):
+    """Keeps a state per sequence. Mixers are called with (hidden states `[T, H]`, a rotary table that they do not
+    use, context), and give `[T, H]`.
+
+    Args:
+        layer: the number of its entry in `layer_kinds`. place: the place of its state.
+    """
+
+    def __init__(self, config: RecurrentConfig, layer: int, place: LayerPlace):
+        super().__init__()
+        self.config, self.layer, self.place = config, layer, place
+
+    def state(self, context: StepContext) -> LayerState:
+        """The states, for the sequences of the step."""
+        layout = context.attention[self.place.group]
+        assert isinstance(layout, StateLayout), "the group of a recurrent layer"
+        return LayerState(context.caches[self.layer], layout, self.place.part, self.config.state_shapes)
 
 
 class Convolution(nn.Module):
@@ -36,28 +48,20 @@ class Convolution(nn.Module):
         return ops.causal_convolution(x, self.weight.flatten(1), self.bias, activates, state)
 
 
-class ShortConvolution(nn.Module):
-    """`out(c * convolution(b * x))` of three projections b, c, x.
-
-    Args:
-        layer: the number of its entry in `layer_kinds`. place: the place of its state.
-    """
+class ShortConvolution(RecurrentMixer):
+    """`out(c * convolution(b * x))` of three projections b, c, x."""
 
     def __init__(
         self, config: ShortConvolutionConfig, hidden_size: int, layer: int, place: LayerPlace, dtype: torch.dtype
     ):
-        super().__init__()
-        self.config = config
-        self.layer = layer
-        self.place = place
+        super().__init__(config, layer, place)
         size, bias = config.num_channels, config.has_bias
         self.in_proj = FusedLinear(hidden_size, (size, size, size), bias, dtype)
         self.conv1d = Convolution((size,), config.kernel_size, bias, dtype)
         self.out_proj = Linear(size, hidden_size, bias, dtype)
 
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """The rotary table is not used."""
-        ops, state = context.ops, state_of(self.config, self.layer, self.place, context)
+        ops, state = context.ops, self.state(context)
         b, c, mixed = self.in_proj(x, ops).split(self.in_proj.part_sizes, dim=-1)  # [T, C] each
         ops.multiply_(mixed, b, None)
         out = self.conv1d(mixed, False, state, ops)

@@ -1,7 +1,7 @@
 """Gated delta net (https://arxiv.org/abs/2412.06464): a mixer whose memory of a sequence is one matrix per head."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lullm.config.layer.recurrent import DeltaNetConfig
 from lullm.kv.cache_group import LayerPlace
@@ -9,7 +9,7 @@ from lullm.nn.context import StepContext
 from lullm.nn.experts import Gate
 from lullm.nn.linear import FusedLinear, Linear, meta_parameter
 from lullm.nn.norm import RMSNorm
-from lullm.nn.recurrent.convolution import Convolution, state_of
+from lullm.nn.recurrent.convolution import Convolution, RecurrentMixer
 from lullm.ops.state.weights import DecayWeights
 
 
@@ -21,13 +21,14 @@ class StepSizes(FusedLinear, Gate):
         self.part_sizes = self.shared_sizes = (num_heads, num_heads)
 
 
-class GatedDeltaNet(nn.Module):
+class GatedDeltaNet(RecurrentMixer):
     """Project, convolve, update the state and read it, norm, gate, project back.
 
     Args:
-        layer: the number of its entry in `layer_kinds`. place: the place of its state.
         is_apart: a checkpoint has separate matrices for queries, keys and values.
     """
+
+    config: DeltaNetConfig
 
     def __init__(
         self,
@@ -39,10 +40,7 @@ class GatedDeltaNet(nn.Module):
         dtype: torch.dtype,
         is_apart: bool = False,
     ):
-        super().__init__()
-        self.config = config
-        self.layer = layer
-        self.place = place
+        super().__init__(config, layer, place)
         channels = (config.key_size, config.key_size, config.value_size)
         part_sizes = (*channels, config.value_size) if is_apart else (config.num_channels, config.value_size)
         self.in_proj_qkvz = FusedLinear(hidden_size, part_sizes, False, dtype, (*channels, config.value_size))
@@ -54,8 +52,7 @@ class GatedDeltaNet(nn.Module):
         self.out_proj = Linear(config.value_size, hidden_size, False, dtype)
 
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """The rotary table is not used."""
-        config, ops, state = self.config, context.ops, state_of(self.config, self.layer, self.place, context)
+        config, ops, state = self.config, context.ops, self.state(context)
         mixed, z = self.in_proj_qkvz(x, ops).split(
             (config.num_channels, config.value_size), dim=-1
         )  # [T, C], [T, Hv * Dv]

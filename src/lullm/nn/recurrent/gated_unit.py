@@ -1,23 +1,21 @@
 """Griffin's recurrent block (RG-LRU, https://arxiv.org/abs/2402.19427): a mixer with one number per channel."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lullm.config.layer.recurrent import GatedUnitConfig
 from lullm.kv.cache_group import LayerPlace
 from lullm.nn.context import StepContext
 from lullm.nn.linear import FusedLinear, Linear, meta_parameter
-from lullm.nn.recurrent.convolution import Convolution, state_of
+from lullm.nn.recurrent.convolution import Convolution, RecurrentMixer
 from lullm.ops.state.weights import UnitWeights
 from lullm.types.arithmetic import Activation
 
 
-class GatedUnit(nn.Module):
-    """Project, convolve, compute the gates by head, update the states, multiply by the other branch, project back.
+class GatedUnit(RecurrentMixer):
+    """Project, convolve, compute the gates by head, update the states, multiply by the other branch, project back."""
 
-    Args:
-        layer: the number of its entry in `layer_kinds`. place: the place of its state.
-    """
+    config: GatedUnitConfig
 
     def __init__(
         self,
@@ -28,9 +26,8 @@ class GatedUnit(nn.Module):
         place: LayerPlace,
         dtype: torch.dtype,
     ):
-        super().__init__()
-        self.config, self.activation = config, activation
-        self.layer, self.place = layer, place
+        super().__init__(config, layer, place)
+        self.activation = activation
         size, heads = config.num_channels, (config.num_heads, config.head_dim)
         self.in_proj = FusedLinear(hidden_size, (size, size), True, dtype)
         self.conv1d = Convolution((size,), config.kernel_size, True, dtype)
@@ -42,8 +39,7 @@ class GatedUnit(nn.Module):
         self.out_proj = Linear(size, hidden_size, True, dtype)
 
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """The rotary table is not used."""
-        ops, state = context.ops, state_of(self.config, self.layer, self.place, context)
+        ops, state = context.ops, self.state(context)
         other, mixed = self.in_proj(x, ops).split(self.in_proj.part_sizes, dim=-1)  # [T, I] each
         mixed = self.conv1d(mixed, False, state, ops)
         heads = mixed.unflatten(-1, (self.config.num_heads, -1))  # [T, heads, in]

@@ -1,7 +1,7 @@
 """Kimi Delta Attention (https://arxiv.org/abs/2510.26692): a gated delta net with a decay per element of a key."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lullm.config.layer.recurrent import DeltaNetConfig
 from lullm.kv.cache_group import LayerPlace
@@ -9,24 +9,22 @@ from lullm.nn.context import StepContext
 from lullm.nn.experts import Gate
 from lullm.nn.linear import FusedLinear, Linear, meta_parameter
 from lullm.nn.norm import RMSNorm
-from lullm.nn.recurrent.convolution import Convolution, state_of
+from lullm.nn.recurrent.convolution import Convolution, RecurrentMixer
 from lullm.ops.state.weights import DecayWeights
 
 
-class KimiDelta(nn.Module):
+class KimiDelta(RecurrentMixer):
     """Project, convolve, update the state and read it, norm, gate, project back.
 
     Decays and gates are computed from vectors of a head's size.
-
-    Args:
-        layer: the number of its entry in `layer_kinds`. place: the place of its state.
     """
+
+    config: DeltaNetConfig
 
     def __init__(
         self, config: DeltaNetConfig, hidden_size: int, eps: float, layer: int, place: LayerPlace, dtype: torch.dtype
     ):
-        super().__init__()
-        self.config, self.layer, self.place = config, layer, place
+        super().__init__(config, layer, place)
         size, low = config.value_size, config.value_head_dim
         self.qkv_proj = FusedLinear(hidden_size, (size, size, size), False, dtype)
         self.conv1d = Convolution((size, size, size), config.kernel_size, False, dtype)
@@ -39,8 +37,7 @@ class KimiDelta(nn.Module):
         self.o_proj = Linear(size, hidden_size, False, dtype)
 
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """The rotary table is not used."""
-        config, ops, state = self.config, context.ops, state_of(self.config, self.layer, self.place, context)
+        config, ops, state = self.config, context.ops, self.state(context)
         mixed = self.conv1d(self.qkv_proj(x, ops), True, state, ops)
         heads = mixed.unflatten(-1, (-1, config.key_head_dim))  # [T, 3 * H, D]
         qk, v = heads.split((2 * config.num_key_heads, config.num_value_heads), dim=1)

@@ -6,14 +6,14 @@ It is a state space (Mamba 2) of steps of one size: keys write, queries read, an
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lullm.config.model import ModelConfig
 from lullm.kv.cache_group import LayerPlace
 from lullm.nn.context import StepContext
 from lullm.nn.linear import FusedLinear, Linear
 from lullm.nn.norm import RMSNorm, norm_rows_
-from lullm.nn.recurrent.convolution import state_of
+from lullm.nn.recurrent.convolution import RecurrentMixer
 from lullm.ops.state.weights import DecayWeights
 
 _EPS = 1e-6
@@ -22,12 +22,8 @@ _ONE = math.log(math.e - 1)
 """Whose softplus is 1, the size of a step."""
 
 
-class LightningAttention(nn.Module):
-    """Project, move the state on and read it, norm, gate, project back.
-
-    Args:
-        layer: the number of the layer. place: of its state.
-    """
+class LightningAttention(RecurrentMixer):
+    """Project, move the state on and read it, norm, gate, project back."""
 
     a_log: Tensor
     ones: Tensor
@@ -35,8 +31,9 @@ class LightningAttention(nn.Module):
     steps: Tensor
 
     def __init__(self, config: ModelConfig, layer: int, place: LayerPlace, dtype: torch.dtype):
-        super().__init__()
-        self.activation, self.layer, self.place, self.share = config.family.activation, layer, place, config.share
+        assert config.family.recurrent is not None, "of this family"
+        super().__init__(config.family.recurrent, layer, place)
+        self.activation, self.share = config.family.activation, config.share
         self.head_dim, num_heads = config.head_dim, config.num_attention_heads
         num_all = num_heads if self.share is None else self.share.whole.num_attention_heads
         first = 0 if self.share is None else self.share.first(num_heads, num_all)
@@ -44,7 +41,6 @@ class LightningAttention(nn.Module):
         self.qkvz_proj = FusedLinear(config.hidden_size, (3 * size, size), False, dtype, (size,) * 4)
         self.norm = RMSNorm(size, _EPS, dtype)
         self.out_proj = Linear(size, config.hidden_size, False, dtype)
-        self.space = config.family.recurrent
         heads = torch.arange(first, first + num_heads, device="cpu") + 1
         # Later layers forget less; the last one, next to nothing.
         share_of_rate = 1 - layer / (config.num_hidden_layers - 1 + 1e-5) + 1e-5
@@ -55,9 +51,7 @@ class LightningAttention(nn.Module):
         self.register_buffer("steps", torch.zeros(1, num_heads, dtype=dtype, device="cpu"), persistent=False)
 
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """The rotary table is for attention."""
-        assert self.space is not None, "of this family"
-        ops, state = context.ops, state_of(self.space, self.layer, self.place, context)
+        ops, state = context.ops, self.state(context)
         kqv, z = self.qkvz_proj(x, ops).split(self.qkvz_proj.part_sizes, dim=-1)  # [T, 3 * I], [T, I]
         kqv = ops.activate(kqv, self.activation).unflatten(-1, (-1, self.head_dim))  # [T, 3 * H, D]
         num_heads = len(self.a_log)

@@ -1,38 +1,24 @@
 """Selective scan (Mamba 1, https://arxiv.org/abs/2312.00752): a mixer with a state vector per channel."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lullm.config.layer.recurrent import SelectiveConfig
 from lullm.kv.cache_group import LayerPlace
 from lullm.nn.context import StepContext
 from lullm.nn.linear import FusedLinear, Linear, meta_parameter
 from lullm.nn.norm import RMSNorm
-from lullm.nn.recurrent.convolution import Convolution, state_of
+from lullm.nn.recurrent.convolution import Convolution, RecurrentMixer
 from lullm.ops.state.weights import DecayWeights
 
 
-class PlainNorm(RMSNorm):
-    """RMSNorm without a learned weight."""
+class SelectiveScan(RecurrentMixer):
+    """Project, convolve, compute step sizes, B and C, update the states, gate, project back."""
 
-    def __init__(self, size: int, eps: float, dtype: torch.dtype):
-        nn.Module.__init__(self)
-        self.register_buffer("weight", torch.ones(size, dtype=dtype, device="cpu"), persistent=False)
-        self.eps = eps
-
-
-class SelectiveScan(nn.Module):
-    """Project, convolve, compute step sizes, B and C, update the states, gate, project back.
-
-    Args:
-        layer: the number of its entry in `layer_kinds`. place: the place of its state.
-    """
+    config: SelectiveConfig
 
     def __init__(self, config: SelectiveConfig, hidden_size: int, layer: int, place: LayerPlace, dtype: torch.dtype):
-        super().__init__()
-        self.config = config
-        self.layer = layer
-        self.place = place
+        super().__init__(config, layer, place)
         size, bias = config.num_channels, config.projection_bias
         self.in_proj = FusedLinear(hidden_size, (size, size), bias, dtype)
         self.conv1d = Convolution((size,), config.kernel_size, config.convolution_bias, dtype)
@@ -43,15 +29,13 @@ class SelectiveScan(nn.Module):
         self.A_log = meta_parameter((size, config.state_size), torch.float32)
         self.norms: tuple[RMSNorm, ...] = ()
         if config.norm_eps is not None:
-            make_norm = RMSNorm if config.has_norm_weights else PlainNorm
             self.dt_layernorm, self.b_layernorm, self.c_layernorm = self.norms = tuple(
-                make_norm(part_size, config.norm_eps, dtype) for part_size in self.part_sizes
+                RMSNorm(size, config.norm_eps, dtype, config.has_norm_weights) for size in self.part_sizes
             )
         self.out_proj = Linear(size, hidden_size, bias, dtype)
 
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """The rotary table is not used."""
-        ops, state = context.ops, state_of(self.config, self.layer, self.place, context)
+        ops, state = context.ops, self.state(context)
         mixed, z = self.in_proj(x, ops).split(self.in_proj.part_sizes, dim=-1)  # [T, I] each
         mixed = self.conv1d(mixed, True, state, ops)
         sizes = self.x_proj(mixed, ops)  # [T, R + 2 N]

@@ -1,31 +1,26 @@
 """State space (Mamba 2, https://arxiv.org/abs/2405.21060): a mixer with a state matrix per head."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lullm.config.layer.recurrent import StateSpaceConfig
 from lullm.kv.cache_group import LayerPlace
 from lullm.nn.context import StepContext
 from lullm.nn.linear import FusedLinear, Linear, meta_parameter
 from lullm.nn.norm import RMSNorm
-from lullm.nn.recurrent.convolution import Convolution, state_of
+from lullm.nn.recurrent.convolution import Convolution, RecurrentMixer
 from lullm.ops.state.weights import DecayWeights
 
 
-class StateSpace(nn.Module):
-    """Project, convolve, update the state and read it, gate, norm, project back.
+class StateSpace(RecurrentMixer):
+    """Project, convolve, update the state and read it, gate, norm, project back."""
 
-    Args:
-        layer: the number of its entry in `layer_kinds`. place: the place of its state.
-    """
+    config: StateSpaceConfig
 
     def __init__(
         self, config: StateSpaceConfig, hidden_size: int, eps: float, layer: int, place: LayerPlace, dtype: torch.dtype
     ):
-        super().__init__()
-        self.config = config
-        self.layer = layer
-        self.place = place
+        super().__init__(config, layer, place)
         part_sizes = (config.inner_size, config.num_channels, config.num_heads)
         channels = (config.inner_size, config.group_size, config.group_size)
         shared_sizes = (config.inner_size, *channels, config.num_heads)
@@ -36,8 +31,7 @@ class StateSpace(nn.Module):
         self.out_proj = Linear(config.inner_size, hidden_size, config.output_bias, dtype)
 
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """The rotary table is not used."""
-        config, ops, state = self.config, context.ops, state_of(self.config, self.layer, self.place, context)
+        config, ops, state = self.config, context.ops, self.state(context)
         z, mixed, dt = self.in_proj(x, ops).split(self.in_proj.part_sizes, dim=-1)  # [T, I], [T, C], [T, H]
         mixed = self.conv1d(mixed, True, state, ops)
         values, bc = mixed.split((config.inner_size, 2 * config.group_size), dim=-1)
