@@ -91,7 +91,7 @@ class StepContext:
     mutual: Sequence[Sequence[MutualRows]] = ()
 
     def of_rows(self) -> "StepContext":
-        """The same where tokens find their rows in tables that are made for this step, if there are planes."""
+        """For layers: with planes, rotary tables are made for the step, so a token's position in them is its row."""
         if self.planes is None:
             return self
         return replace(self, positions=torch.arange(self.planes.shape[1], device=self.planes.device))

@@ -36,30 +36,31 @@ class Keys:
             raise self.fault(f"nextn_predict_layers {num_drafting!r:.40} is no number of its layers")
         return int(self.need("block_count")) - int(num_drafting)
 
+    def number(self, key: str, by_layer: bool = False) -> Any:
+        """One positive number for all layers, even if the file has an array of them; None: the key is missing.
+
+        by_layer: 0 in an array means none in that layer. Raises ModelLoadError.
+        """
+        value = self.get(key)
+        if isinstance(value, array) and len(different := set(value) - ({0} if by_layer else set())) == 1:
+            value = different.pop()
+        if isinstance(value, array):
+            raise self.fault(f"{self._prefix}.{key} differs from layer to layer, which is not supported")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _LARGEST
+        if value is not None and not is_number:
+            raise self.fault(f"{self._prefix}.{key} must be a positive number, not {value!r:.80}")
+        return value
+
     def need(self, key: str, by_layer: bool = False) -> Any:
-        """One positive number for all layers, even if the file has an array of them."""
+        """As `number`. Raises ModelLoadError, also if the key is missing."""
         value = self.number(key, by_layer)
         if value is None:
-            raise ModelLoadError(f"{self.file.path}: {self._prefix}.{key} is missing")
+            raise self.fault(f"{self._prefix}.{key} is missing")
         return value
 
     def numbers(self, **keys: str) -> Data:
         """Positive numbers by names of a config; `keys` has the file's key for each."""
         return {name: self.need(key) for name, key in keys.items()}
-
-    def number(self, key: str, by_layer: bool = False) -> Any:
-        """The same, or None. by_layer: 0 in an array means none in that layer. Raises ModelLoadError."""
-        value = self.get(key)
-        if isinstance(value, array) and len(different := set(value) - ({0} if by_layer else set())) == 1:
-            value = different.pop()
-        if isinstance(value, array):
-            raise ModelLoadError(
-                f"{self.file.path}: {self._prefix}.{key} differs from layer to layer, which is not supported"
-            )
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _LARGEST
-        if value is not None and not is_number:
-            raise ModelLoadError(f"{self.file.path}: {self._prefix}.{key} must be a positive number, not {value!r:.80}")
-        return value
 
     def floats(self, tensor: str) -> list[float] | None:
         place = self.file.tensors.get(tensor)

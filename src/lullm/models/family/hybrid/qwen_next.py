@@ -84,7 +84,7 @@ def _order_of_projections(config: DeltaNetConfig) -> HeadOrder:
 
 
 def _order_of_sizes(config: DeltaNetConfig) -> HeadOrder:
-    """The same for the step sizes."""
+    """A checkpoint has the step sizes of a key head together; here those of one kind are."""
     num_each = config.num_value_heads // config.num_key_heads
     return _by_part(r"\.in_proj_ba\.", (num_each, num_each), config.num_key_heads)
 
