@@ -37,6 +37,7 @@ class GPT(Decoder):
         hidden_size, stage = config.hidden_size, config.stage
         size = config.family.embedding_size or hidden_size
         self.norms_first = config.family.norms_first
+        self.embedding_scale = config.family.embedding_scale  # not rounded, as transformers' is not
         self.project_in: Linear | None = None
         if stage.is_first:
             num_rows = config.max_position_embeddings + num_unused

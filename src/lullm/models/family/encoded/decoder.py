@@ -6,32 +6,31 @@ blocks (`Model.write_encoder`), and steps read them as a cache group of its own 
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from lullm.config.layer.encoder import EncoderConfig
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import new_embedding, new_head
+from lullm.models.decoder import CausalLM, DecoderLayer, DecoderStyle, LayerSpec, plain_mlp
 from lullm.models.encoder.sound import SoundEncoder
 from lullm.models.encoder.text import TextEncoder
-from lullm.models.protocol import Model, TileReader
-from lullm.nn.attention import Attention, AttentionStyle
+from lullm.models.family.gpt import GPT
+from lullm.models.family.layer_norm.parallel import layer_norm
+from lullm.models.protocol import TileReader
 from lullm.nn.context import StepContext
-from lullm.nn.embedding import LogitBias, PositionEmbedding
 from lullm.nn.linear import FusedLinear, Linear
-from lullm.nn.mlp import MLP
-from lullm.nn.norm import LayerNorm
-from lullm.nn.rotary import Rotary
+from lullm.nn.norm import Norm
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.table import Ops
 from lullm.types.packed import unpack
 from lullm.types.vision.tile import Tile
 from lullm.weights.rule import Fusion, WeightRules, renames
 
-_OWN, _CROSS = 0, 1
-"""Groups of a step's attention: of a sequence's own tokens, and of the encoder's rows (`step.encoder.split`)."""
+MakeEncoder = Callable[[EncoderConfig, int, torch.dtype], SoundEncoder | TextEncoder]
+_CROSS = 1
+"""The group of a step's attention to the encoder's rows (`step.encoder.split`); a sequence's own tokens are group 0."""
 
 
 class CrossAttention(nn.Module):
@@ -56,79 +55,65 @@ class CrossAttention(nn.Module):
         return self.o_proj(out.flatten(1), ops)
 
 
-class EncodedLayer(nn.Module):
+class EncodedLayer(DecoderLayer):
     """One layer of the decoder. Norms come before attention and MLP, or behind the sums."""
 
-    def __init__(self, config: ModelConfig, layer: int, dtype: torch.dtype):
-        super().__init__()
-        family, size, eps = config.family, config.hidden_size, config.family.rms_norm_eps
-        style = AttentionStyle(scale=family.attention_scale, qkv_bias=True, o_bias=True)
-        self.norms_first = family.norms_first
-        self.self_attn = Attention(config, style, layer, _OWN, dtype)
-        self.self_attn_layer_norm = LayerNorm(size, eps, dtype)
-        self.encoder_attn = CrossAttention(config, layer, dtype)
-        self.encoder_attn_layer_norm = LayerNorm(size, eps, dtype)
-        self.mlp = MLP(size, family.intermediate_size, family.activation, True, dtype)
-        self.final_layer_norm = LayerNorm(size, eps, dtype)
+    def __init__(self, spec: LayerSpec):
+        super().__init__(spec)
+        self.norms_first = spec.config.family.norms_first
+        self.encoder_attn = CrossAttention(spec.config, spec.number, spec.dtype)
+        self.encoder_attn_layer_norm = layer_norm(spec.config, spec.dtype)
 
-    def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """Overwrites `x`."""
-        ops = context.ops
-        parts: tuple[tuple[LayerNorm, Callable[[Tensor], Tensor]], ...] = (
-            (self.self_attn_layer_norm, lambda rows: self.self_attn(rows, cos_sin_cache, context)),
+    def forward(
+        self, hidden: Tensor, residual: Tensor | None, cos_sin_cache: Tensor, context: StepContext
+    ) -> tuple[Tensor, None]:
+        """`hidden`: all of the residual stream, which is overwritten."""
+        ops, x = context.ops, hidden
+        parts: tuple[tuple[Norm, Callable[[Tensor], Tensor]], ...] = (
+            (self.input_layernorm, lambda rows: self.mix(rows, cos_sin_cache, context)),
             (self.encoder_attn_layer_norm, lambda rows: self.encoder_attn(rows, context)),
-            (self.final_layer_norm, lambda rows: self.mlp(rows, ops)),
+            (self.post_attention_layernorm, lambda rows: self.feed(rows, ops)),
         )
         for norm, part in parts:
             ops.add_(x, part(norm(x, ops) if self.norms_first else x))
             if not self.norms_first:
                 x = norm(x, ops)
-        return x
+        return x, None
 
 
-class EncodedDecoder(nn.Module):
-    """From token ids to the head's input: embeddings of tokens and positions, layers, the last norm."""
+class EncodedDecoder(GPT):
+    """From token ids to the head's input. With norms behind the sums one comes behind the embedding, too."""
 
-    def __init__(self, config: ModelConfig, encoder: EncoderConfig, dtype: torch.dtype, max_model_len: int):
-        super().__init__()
-        family, size = config.family, config.hidden_size
-        self.embedding_scale = family.embedding_scale
-        self.embed_tokens = new_embedding(config, size, dtype)
-        num_rows = config.max_position_embeddings + encoder.num_unused_positions
-        self.embed_positions = PositionEmbedding(config, num_rows, size, dtype, max_model_len)
-        self.embed_norm = None if family.norms_first else LayerNorm(size, family.rms_norm_eps, dtype)
-        self.layers = nn.ModuleList(EncodedLayer(config, layer, dtype) for layer in config.layers)
-        self.norm = LayerNorm(size, family.rms_norm_eps, dtype) if family.norms_first else None
-        self.rotary = Rotary(config, None, max_model_len)  # nothing turns
+    def embed(self, token_ids: Tensor, context: StepContext) -> Tensor:
+        """See `Decoder.embed`."""
+        x = self.embed_text(token_ids, context.ops)
+        context.ops.add_(x, self.embed_positions(context.positions, context.ops))
+        return x if self.embed_norm is None else self.embed_norm(x, context.ops)
 
-    def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
-        ops = context.ops
-        x = self.embed(token_ids, ops)
-        ops.add_(x, self.embed_positions(context.positions, ops))
-        if self.embed_norm is not None:
-            x = self.embed_norm(x, ops)
-        for layer in self.layers:
-            x = layer(x, self.rotary.cos_sin_cache, context)
-        return x if self.norm is None else self.norm(x, ops)
-
-    def embed(self, token_ids: Tensor, ops: Ops) -> Tensor:  # [T] -> [T, H]
+    def embed_text(self, token_ids: Tensor, ops: Ops) -> Tensor:  # [T] -> [T, H]
+        """The embedding alone, which an encoder of texts reads, too."""
         x = self.embed_tokens(token_ids, ops)
         if self.embedding_scale != 1.0:
             ops.scale_(x, self.embedding_scale)
         return x
 
 
-class EncodedLM(Model):
+class EncodedLM(CausalLM):
     """An encoder, a decoder, a head."""
 
-    def __init__(self, config: ModelConfig, style: "EncodedStyle", dtype: torch.dtype, max_model_len: int):
-        super().__init__(config, style.rules)
-        encoder = config.encoder
-        assert encoder is not None, "of families with an encoder"
-        self.encoder = style.make_encoder(encoder, config.hidden_size, dtype)
-        self.model = EncodedDecoder(config, encoder, dtype, max_model_len)
-        self.lm_head = new_head(config, config.hidden_size, dtype)
-        self.logit_bias = LogitBias(config.vocab_size) if style.has_logit_bias else None
+    has_stages = reads_shown = has_pooling_heads = False
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        style: DecoderStyle,
+        dtype: torch.dtype,
+        max_model_len: int,
+        make_encoder: MakeEncoder,
+    ):
+        super().__init__(config, style, dtype, max_model_len)
+        assert config.encoder is not None, "of families with an encoder"
+        self.encoder = make_encoder(config.encoder, config.hidden_size, dtype)
 
     @property
     def tile_reader(self) -> TileReader:
@@ -136,8 +121,9 @@ class EncodedLM(Model):
         return self.encoder if isinstance(self.encoder, SoundEncoder) else self._read_text
 
     def _read_text(self, tile: Tile, device: torch.device, ops: Ops) -> Tensor:  # [1, R, H]
+        assert isinstance(self.model, EncodedDecoder)
         token_ids = torch.tensor(unpack(tile.pixels), device=device)
-        rows: Tensor = self.encoder(self.model.embed(token_ids, ops), ops)
+        rows: Tensor = self.encoder(self.model.embed_text(token_ids, ops), ops)
         return rows[None]
 
     def write_encoder(self, rows: Tensor, slots: Tensor, caches: Sequence[LayerCache], ops: Ops) -> None:
@@ -146,35 +132,22 @@ class EncodedLM(Model):
             assert isinstance(layer, EncodedLayer)
             layer.encoder_attn.write(rows, slots, caches[layer.encoder_attn.layer], ops)
 
-    def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
-        """See `Model.forward`."""
-        hidden: Tensor = self.model(token_ids, context)
-        return hidden
 
-    def compute_logits(self, hidden: Tensor, ops: Ops) -> Tensor:
-        """See `Model.compute_logits`."""
-        logits: Tensor = self.lm_head(hidden, self.model.embed_tokens, ops)
-        if self.logit_bias is not None:
-            self.logit_bias(logits, ops)
-        return logits
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedStyle:
-    """The differences of a family.
-
-    Args:
-        make_encoder: (config, hidden size, dtype) -> the encoder.
-        has_logit_bias: a learned bias is added to the logits.
-    """
-
-    rules: WeightRules
-    make_encoder: Callable[[EncoderConfig, int, torch.dtype], SoundEncoder | TextEncoder]
-    has_logit_bias: bool = False
-
-    def build(self, config: ModelConfig, dtype: torch.dtype, max_model_len: int) -> EncodedLM:
-        """See `registry.Style`."""
-        return EncodedLM(config, self, dtype, max_model_len)
+def encoded_style(
+    config: ModelConfig, rules: WeightRules, make_encoder: MakeEncoder, has_logit_bias: bool = False
+) -> DecoderStyle:
+    """`make_encoder`: (config, hidden size, dtype) -> the encoder."""
+    assert config.encoder is not None, "of families with an encoder"
+    return DecoderStyle(
+        rules,
+        has_logit_bias=has_logit_bias,
+        norms_embedding=not config.family.norms_first,
+        make_norm=layer_norm,
+        make_mlp=plain_mlp,
+        make_layer=EncodedLayer,
+        make_decoder=partial(EncodedDecoder, num_unused=config.encoder.num_unused_positions),
+        make_model=partial(EncodedLM, make_encoder=make_encoder),
+    )
 
 
 def encoded_rules(config: ModelConfig, *first: tuple[str, str]) -> WeightRules:
@@ -188,6 +161,8 @@ def encoded_rules(config: ModelConfig, *first: tuple[str, str]) -> WeightRules:
             (r"^model\.(layer_norm)\.", "model.norm."),
             (r"^(model|encoder)\.layernorm_embedding\.", r"\1.embed_norm."),
             (r"(?<=^model\.layers)(\.\d+\.(?:self|encoder)_attn\.)out_proj\.", r"\1o_proj."),
+            (r"(?<=^model\.layers)(\.\d+\.)self_attn_layer_norm\.", r"\1input_layernorm."),
+            (r"(?<=^model\.layers)(\.\d+\.)final_layer_norm\.", r"\1post_attention_layernorm."),
             (r"(?<=^model\.layers)(\.\d+\.)(?=fc[12]\.)", r"\1mlp."),
         ),
         fusions=(Fusion(("q_proj", "k_proj", "v_proj"), "qkv_proj"), Fusion(("k_proj", "v_proj"), "kv_proj")),
