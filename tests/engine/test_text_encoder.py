@@ -120,7 +120,7 @@ def test_forms_of_prompts(bart):
             ({"encoder_prompt": None, "decoder_prompt": text}, "encoder_prompt is missing"),
             ({"encoder_prompt": text, "prompt": text}, "encoder_prompt and decoder_prompt only"),
             ({"encoder_prompt": {"prompt_token_ids": 5}, "decoder_prompt": text}, "list of token ids"),
-            ({"prompt": text, "multi_modal_data": {"audio": [0.0]}}, "'image' only, not audio"),
+            ({"prompt": text, "multi_modal_data": {"audio": [0.0]}}, "takes no sounds"),
         ]:
             with pytest.raises(InvalidRequestError, match=reason):
                 llm.generate(prompt, GREEDY, use_tqdm=False)
