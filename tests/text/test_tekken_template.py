@@ -6,6 +6,7 @@ import pytest
 from text import tekken_prompts as prompts
 
 from lullm.errors import InvalidRequestError, ModelLoadError
+from lullm.text.chat_template import SOUND
 from lullm.text.reply.form.detection import reply_form
 from lullm.text.tokenizer import Tokenizer
 
@@ -44,6 +45,8 @@ def test_a_picture_behind_texts_stands_before_them(tokenizers, number):
     assert shown(text, picture) == "[INST][IMG]What?[/INST]"
     assert shown(text, picture, text) == "[INST]What?[IMG]What?[/INST]"
     assert shown(picture) == "[INST][IMG][/INST]"
+    sound = "[BEGIN_AUDIO][AUDIO]" if number > 3 else ""
+    assert shown(text, SOUND) == f"[INST]What?{sound}[/INST]", "which stays where it is"
 
 
 @pytest.mark.parametrize(

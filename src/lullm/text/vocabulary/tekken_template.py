@@ -18,16 +18,17 @@ from typing import Any
 from lullm.errors import ModelLoadError
 
 _NUMBERS = (3, 7, 11, 13, 15)
+_WORDS = {"image": ("[IMG]",), "audio": ("[BEGIN_AUDIO]", "[AUDIO]")}
 _SHOWN = """\
 {%- macro shown(content) -%}
     {%- if content is string -%}
         {{- content -}}
     {%- else -%}
         {%- set texts = content | selectattr('type', 'equalto', 'text') | list -%}
-        {%- set ends_with_picture = texts and texts == content[:-1] -%}
+        {%- set ends_with_picture = texts and texts == content[:-1] and content[-1].type == 'image' -%}
         {{- '[IMG]' if ends_with_picture -}}
         {%- for part in (texts if ends_with_picture else content) -%}
-            {{- part.text if part.type == 'text' else '[IMG]' -}}
+            {{- part.text if part.type == 'text' else WORDS[part.type] -}}
         {%- endfor -%}
     {%- endif -%}
 {%- endmacro -%}
@@ -128,6 +129,7 @@ def tekken_template(data: Mapping[str, Any], special: Collection[str]) -> str | 
     Raises:
         ModelLoadError: the settings of the model are in another form.
     """
+    special_tokens = frozenset(special)
     version = str(data["config"].get("version"))
     number = int(version[1:]) if version[1:].isdecimal() else 0
     if number not in _NUMBERS:
@@ -138,9 +140,10 @@ def tekken_template(data: Mapping[str, Any], special: Collection[str]) -> str | 
     results = _RESULTS["object" if number < 7 else form]
     user = _TOOLS + (_settings(data) if number >= 15 else "")
     in_turn = _SYSTEM_IN_TURN if number < 7 else ""
-    thoughts = _THOUGHTS if {"[THINK]", "[/THINK]"} <= set(special) else ""
+    words = {kind: "".join(tokens) for kind, tokens in _WORDS.items() if special_tokens.issuperset(tokens)}
+    thoughts = _THOUGHTS if {"[THINK]", "[/THINK]"} <= special_tokens else ""
     return (
-        f"{_SHOWN}{_ORDER}"
+        f"{_SHOWN.replace('WORDS', repr(words))}{_ORDER}"
         "{{- bos_token -}}\n"
         "{%- for message in messages -%}\n"
         "    {%- if message.role == 'user' -%}\n"
