@@ -16,6 +16,9 @@ SPECIAL = (
     "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]",
 )  # fmt: skip
 LATER = {
+    7: ("[AUDIO]", "[BEGIN_AUDIO]"), 11: ("[ARGS]", "[CALL_ID]"), 13: ("[THINK]", "[/THINK]"),
+    15: ("[MODEL_SETTINGS]", "[/MODEL_SETTINGS]"),
+}  # fmt: skip
     7: ("[AUDIO]", "[BEGIN_AUDIO]"),
     11: ("[ARGS]", "[CALL_ID]"),
     13: ("[THINK]", "[/THINK]"),
