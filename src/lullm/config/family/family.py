@@ -12,6 +12,9 @@ NO_WINDOW: Data = {"use_sliding_window": False}
 """Fixed for families without windows. transformers' models have none, whatever the value of `sliding_window`."""
 UNUSED_WINDOW = frozenset({"sliding_window", "max_window_layers"})
 
+Read = Callable[[Data, Kinds, int], DecoderConfig]
+"""(data, kinds of the layers, head_dim) -> the family's part. Raises ModelLoadError."""
+
 
 @dataclass(frozen=True, slots=True)
 class Family:
@@ -20,7 +23,7 @@ class Family:
     `tests/models/test_config_keys.py` compares every field of transformers' config class with these declarations.
 
     Args:
-        read: (data, kinds of the layers, head_dim) -> the family's part. Raises ModelLoadError.
+        read: see `Read`.
         defaults: values of missing keys, as in transformers' config class.
         reads: keys that change the result, and are implemented.
         fixed: keys that change the result, with their only implemented value; null means that value, too.
@@ -33,7 +36,7 @@ class Family:
         encodings: values of `quant_method` in `quantization_config` that the family decodes itself.
     """
 
-    read: Callable[[Data, Kinds, int], DecoderConfig]
+    read: Read
     defaults: Mapping[str, Any] = field(default_factory=dict)
     reads: Set[str] = frozenset()
     fixed: Mapping[str, Any] = field(default_factory=dict)

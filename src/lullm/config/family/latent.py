@@ -13,6 +13,7 @@ from lullm.config.family.experts.reading import (
     read_grouped_experts,
     read_groups,
     read_shared,
+    with_experts,
 )
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import Kinds
@@ -69,11 +70,11 @@ def as_one_head(data: Data) -> Data:
     return {**data, "num_key_value_heads": 1, "head_dim": sizes.cached_size}
 
 
-def read_latent(data: Data, kinds: Kinds, head_dim: int, experts: ExpertsConfig | None = None) -> DecoderConfig:
+def read_latent(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     config, sizes = read_dense(data, kinds, head_dim), _sizes(data)
     rope = config.ropes[0]
     assert rope is not None, "read_dense has one rope for all layers"
-    return replace(config, experts=experts, latent=sizes, attention_scale=_stretch(rope) * sizes.query_size**-0.5)
+    return replace(config, latent=sizes, attention_scale=_stretch(rope) * sizes.query_size**-0.5)
 
 
 def _stretch(rope: RopeConfig) -> float:
@@ -83,7 +84,7 @@ def _stretch(rope: RopeConfig) -> float:
     return (0.1 * rope.mscale_all_dim * math.log(rope.factor) + 1.0) ** 2
 
 
-def _read_second(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+def _v2_experts(data: Data) -> ExpertsConfig:
     experts = read_experts(data, "n_routed_experts", "moe_intermediate_size", behind_dense(data, 0))
     method = data.get("topk_method")
     if method not in ("greedy", "group_limited_greedy"):
@@ -91,7 +92,7 @@ def _read_second(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
             f"config.json: topk_method {shown(method)} is not supported, only 'greedy' and 'group_limited_greedy'"
         )
     num_groups = read_groups(data, experts) if method == "group_limited_greedy" else (1, 1)
-    experts = replace(
+    return replace(
         experts,
         normalizes=False,
         scale=positive_float(data, "routed_scaling_factor", 1.0),
@@ -100,16 +101,6 @@ def _read_second(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
         num_group_scores=1,
         shared_intermediate_size=read_shared(data, experts),
     )
-    return read_latent(data, kinds, head_dim, experts)
-
-
-def _read_third(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
-    return read_latent(data, kinds, head_dim, read_grouped_experts(data, behind_dense(data, 3)))
-
-
-def _read_axk1(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
-    experts = read_grouped_experts(data, behind_dense(data, 1))
-    return replace(read_latent(data, kinds, head_dim, experts), has_post_norms=True)
 
 
 def _read_mistral4(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
@@ -125,17 +116,13 @@ def _read_mistral4(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
                 f"config.json: {name} {shown(share)} is not the share of qk_rope_head_dim in a head "
                 f"({sizes.rope_size} of {sizes.query_size})"
             )
-    return replace(read_latent(data, kinds, head_dim, experts), query_stretch=stretch)
+    return replace(read_latent(data, kinds, head_dim), query_stretch=stretch, experts=experts)
 
 
 def _mistral4_heads(data: Data) -> Data:
     """`head_dim` is the size of a query."""
     is_stated = data.get("head_dim") not in (None, _sizes(data).query_size)
     return as_one_head(data if is_stated else {**data, "head_dim": None})
-
-
-def _read_glm4_lite(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
-    return read_latent(data, kinds, head_dim, read_grouped_experts(data, layers_by_name(data, num_dense=1)))
 
 
 def _read_minicpm3(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
@@ -172,7 +159,7 @@ _IGNORES = TRAINING | {
 _SIGMOID = {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1}
 
 DEEPSEEK_V2 = Family(
-    _read_second,
+    with_experts(read_latent, _v2_experts),
     defaults={
         "q_lora_rank": 1536, "qk_nope_head_dim": 128, "v_head_dim": 128, "n_shared_experts": 2,
         "topk_method": "greedy", "n_routed_experts": 64, "moe_intermediate_size": 1407, "first_k_dense_replace": 0,
@@ -183,7 +170,7 @@ DEEPSEEK_V2 = Family(
     derive=as_one_head,
 )  # fmt: skip
 DEEPSEEK_V3 = Family(
-    _read_third,
+    with_experts(read_latent, lambda data: read_grouped_experts(data, behind_dense(data, 3))),
     defaults={
         "q_lora_rank": 1536, "qk_nope_head_dim": 128, "v_head_dim": 128, "n_group": 8, "topk_group": 4,
         "n_routed_experts": 256, "moe_intermediate_size": 2048, "num_experts_per_tok": 8,
@@ -195,7 +182,8 @@ DEEPSEEK_V3 = Family(
     derive=as_one_head,
 )  # fmt: skip
 AXK1 = Family(
-    _read_axk1,
+    with_experts(read_latent, lambda data: read_grouped_experts(data, behind_dense(data, 1))),
+    always={"has_post_norms": True},
     aliases={"num_local_experts": "n_routed_experts"},
     defaults={
         "q_lora_rank": 1536, "qk_nope_head_dim": 128, "v_head_dim": 128, "n_group": 8, "topk_group": 4,
@@ -207,7 +195,7 @@ AXK1 = Family(
     derive=as_one_head,
 )  # fmt: skip
 GLM4_MOE_LITE = Family(
-    _read_glm4_lite,
+    with_experts(read_latent, lambda data: read_grouped_experts(data, layers_by_name(data, 1))),
     aliases={"head_dim": "qk_rope_head_dim"},
     defaults={
         "q_lora_rank": 768, "qk_nope_head_dim": 192, "v_head_dim": 256, "n_routed_experts": 64,

@@ -15,7 +15,7 @@ from lullm.config.family.dense import (
     with_rope,
     without_stretch,
 )
-from lullm.config.family.experts.reading import TRAINING, behind_dense, read_grouped_experts
+from lullm.config.family.experts.reading import TRAINING, behind_dense, read_grouped_experts, with_experts
 from lullm.config.family.family import NO_WINDOW, Family
 from lullm.config.family.layer_kinds import (
     Kinds,
@@ -96,11 +96,6 @@ def _read_exaone4(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     if data.get("sliding_window") is None:
         return config
     return replace(config, ropes=ropes_where([isinstance(kind, SlidingWindow) for kind in kinds], config))
-
-
-def _read_exaone_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
-    """Behind DeepSeek-V3's router."""
-    return replace(_read_exaone4(data, kinds, head_dim), experts=read_grouped_experts(data, behind_dense(data, 1)))
 
 
 _LLAMA3_ROPE = {
@@ -210,7 +205,7 @@ EXAONE4 = Family(
     layer_kinds=_exaone4_kinds,
 )
 EXAONE_MOE = Family(
-    _read_exaone_moe,
+    with_experts(_read_exaone4, lambda data: read_grouped_experts(data, behind_dense(data, 1))),
     defaults={
         "rms_norm_eps": 1e-5, "sliding_window": 4096, "num_experts": 64, "num_experts_per_tok": 8,
         "moe_intermediate_size": 1024, "routed_scaling_factor": 2.5, "num_key_value_heads": 32,

@@ -1,8 +1,10 @@
 """The common keys of families with experts: their number, layers, groups, and shared experts."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from lullm.config.family.dense import DENSE_READS
+from lullm.config.family.family import Read
 from lullm.config.family.layer_kinds import num_layers
 from lullm.config.field import (
     MOST_EXPERTS,
@@ -29,6 +31,11 @@ def read_experts(data: Data, count_name: str, size_name: str, layers: tuple[bool
         )
     size = positive_int(data, size_name, most=MOST_INTERMEDIATE)
     return ExpertsConfig(num_experts, num_used, size, layers, normalizes=boolean(data, "norm_topk_prob", True))
+
+
+def with_experts(read: Read, experts: Callable[[Data], ExpertsConfig]) -> Read:
+    """`read` of a family whose files are those of another, and have experts."""
+    return lambda data, kinds, head_dim: replace(read(data, kinds, head_dim), experts=experts(data))
 
 
 def sparse_layers(data: Data) -> tuple[bool, ...]:

@@ -12,6 +12,7 @@ from lullm.config.family.experts.reading import (
     read_experts,
     read_grouped_experts,
     read_shared,
+    with_experts,
 )
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import Kinds, window_but_every, window_from
@@ -32,11 +33,6 @@ def _read_solar(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     experts = read_grouped_experts(data)
     data = {**data, "intermediate_size": experts.intermediate_size}
     return replace(read_partial(data, kinds, head_dim, default=1.0), experts=experts)
-
-
-def _read_dots1(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
-    experts = read_grouped_experts(data, behind_dense(data, 0))
-    return replace(read_dense(data, kinds, head_dim), experts=experts)
 
 
 def _read_minimax_m2(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
@@ -111,7 +107,7 @@ SOLAR_OPEN = Family(
     always={"output_bias": False, "has_drafts": True},
 )
 DOTS1 = Family(
-    _read_dots1,
+    with_experts(read_dense, lambda data: read_grouped_experts(data, behind_dense(data, 0))),
     defaults={"sliding_window": 4096, "norm_topk_prob": False},
     reads=_GROUPED | {"sliding_window", "max_window_layers"},
     ignores=TRAINING,

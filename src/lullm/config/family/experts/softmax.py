@@ -11,6 +11,7 @@ from lullm.config.family.experts.reading import (
     read_experts,
     read_shared,
     sparse_layers,
+    with_experts,
 )
 from lullm.config.family.family import NO_WINDOW, Family
 from lullm.config.family.granite import GRANITE_FACTORS, SWA_READS, read_granite, swa_kinds, with_sinks
@@ -22,13 +23,9 @@ from lullm.config.family.layer_kinds import (
     window_unless_null,
 )
 from lullm.config.field import MOST_INTERMEDIATE, Data, boolean, integer, positive_int
+from lullm.config.layer.experts import ExpertsConfig
 from lullm.config.rope import read_ropes_by_kind
 from lullm.errors import ModelLoadError
-
-
-def _read_mixtral(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
-    experts = read_experts(data, "num_local_experts", "intermediate_size")
-    return replace(read_dense(data, kinds, head_dim), experts=experts)
 
 
 def _read_qwen2_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
@@ -41,10 +38,9 @@ def _read_qwen2_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     return replace(config, experts=experts, attention_bias=boolean(data, "qkv_bias", True))
 
 
-def _read_qwen3_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+def _qwen3_experts(data: Data) -> ExpertsConfig:
     name = "num_experts" if data.get("num_experts") is not None else "num_local_experts"
-    experts = read_experts(data, name, "moe_intermediate_size", sparse_layers(data))
-    return replace(read_dense(data, kinds, head_dim), experts=experts)
+    return read_experts(data, name, "moe_intermediate_size", sparse_layers(data))
 
 
 def _read_mellum(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
@@ -53,11 +49,6 @@ def _read_mellum(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     ropes = ropes_of(kinds, *read_ropes_by_kind(data, 5e5, 1e4))
     plain = {**data, "rope_parameters": None}
     return replace(read_dense(plain, kinds, head_dim), ropes=ropes, experts=experts)
-
-
-def _read_olmoe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
-    experts = read_experts(data, "num_experts", "intermediate_size")
-    return replace(read_dense(data, kinds, head_dim), experts=experts)
 
 
 def _read_ernie4_5_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
@@ -87,7 +78,7 @@ _QWEN = READS | {
 _TO_MANY = {"norm_topk_prob": False}
 
 MIXTRAL = Family(
-    _read_mixtral,
+    with_experts(read_dense, lambda data: read_experts(data, "num_local_experts", "intermediate_size")),
     defaults={"rms_norm_eps": 1e-5, "rope_theta": 1e6, "num_experts_per_tok": 2, "num_local_experts": 8},
     reads=READS | {"num_local_experts", "sliding_window"},
     fixed={"norm_topk_prob": True},
@@ -103,7 +94,7 @@ QWEN2_MOE = Family(
     always={"output_bias": False},
 )
 QWEN3_MOE = Family(
-    _read_qwen3_moe,
+    with_experts(read_dense, _qwen3_experts),
     defaults=_TO_MANY | {"sliding_window": 4096},
     reads=_QWEN | {"attention_bias", "num_local_experts"},
     ignores=TRAINING | {"max_window_layers"},
@@ -124,7 +115,7 @@ MELLUM = Family(
     layer_kinds=full_where_not_named,
 )  # fmt: skip
 OLMOE = Family(
-    _read_olmoe,
+    with_experts(read_dense, lambda data: read_experts(data, "num_experts", "intermediate_size")),
     defaults=_TO_MANY | {"rms_norm_eps": 1e-5},
     reads=READS | {"num_experts", "norm_topk_prob", "attention_bias"},
     fixed={"clip_qkv": None},
@@ -132,7 +123,7 @@ OLMOE = Family(
     always={"has_row_norms": True},
 )
 FLEX_OLMO = Family(
-    _read_olmoe,
+    OLMOE.read,
     defaults={"num_experts": 7, "num_experts_per_tok": 5, "norm_topk_prob": False, "rope_theta": 500000.0},
     aliases={"num_local_experts": "num_experts"},
     reads=DENSE_READS | {"attention_bias"},

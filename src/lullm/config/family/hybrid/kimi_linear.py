@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from lullm.config.decoder import DecoderConfig
-from lullm.config.family.experts.reading import TRAINING, behind_dense, read_grouped_experts
+from lullm.config.family.experts.reading import TRAINING, behind_dense, read_grouped_experts, with_experts
 from lullm.config.family.family import Family
 from lullm.config.family.hybrid.layer_types import MOST_KERNEL, only_silu
 from lullm.config.family.latent import as_one_head, read_latent
@@ -51,13 +51,12 @@ def _kinds(data: Data) -> Kinds:
 
 def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     only_silu(data, "hidden_act")
-    experts = read_grouped_experts(data, behind_dense(data, 1))
-    config = read_latent(data, kinds, head_dim, experts)
+    config = read_latent(data, kinds, head_dim)
     return replace(config, ropes=(None,) * len(kinds), recurrent=_delta_net(data))
 
 
 KIMI_LINEAR = Family(
-    _read,
+    with_experts(_read, lambda data: read_grouped_experts(data, behind_dense(data, 1))),
     aliases={
         "model_max_length": "max_position_embeddings", "moe_renormalize": "norm_topk_prob",
         "num_expert_group": "n_group", "num_experts": "n_routed_experts", "num_local_experts": "n_routed_experts",

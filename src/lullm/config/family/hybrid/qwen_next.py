@@ -1,13 +1,13 @@
 """Qwen3-Next and Qwen3.5: three of four layers are gated delta nets, the others have attention with an output gate."""
 
-from collections.abc import Callable, Set
+from collections.abc import Set
 from dataclasses import replace
 from functools import partial
 
 from lullm.config.decoder import DecoderConfig, OutputGate
 from lullm.config.family.dense import DENSE_READS, activation
 from lullm.config.family.experts.reading import TRAINING, read_experts, sparse_layers
-from lullm.config.family.family import NO_WINDOW, UNUSED_WINDOW, Family
+from lullm.config.family.family import NO_WINDOW, UNUSED_WINDOW, Family, Read
 from lullm.config.family.hybrid.layer_types import MOST_KERNEL, only_silu
 from lullm.config.family.layer_kinds import FULL, LINEAR, Kinds, kinds_by_type, num_layers
 from lullm.config.field import MOST_HEAD_DIM, MOST_HEADS, MOST_INTERMEDIATE, Data, boolean, positive_float, positive_int
@@ -77,7 +77,7 @@ _EXPERTS = {"num_experts", "num_experts_per_tok", "moe_intermediate_size", "shar
 _IGNORES = TRAINING | UNUSED_WINDOW | {"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype"}
 
 
-def _family(read: Callable[[Data, Kinds, int], DecoderConfig], defaults: Data, reads: Set[str] = frozenset()) -> Family:
+def _family(read: Read, defaults: Data, reads: Set[str] = frozenset()) -> Family:
     return Family(
         read,
         defaults=_DELTA_NET | defaults,
