@@ -157,6 +157,13 @@ def test_streaming_gives_the_same(llm):
     assert texts[-1] == whole.outputs[0].text and all(texts[-1].startswith(text) for text in texts)
 
 
+def test_a_form_that_becomes_too_large_ends_no_text(llm):
+    """The text was cut where the library gave up, with the reason 'stop'."""
+    params = SamplingParams(max_tokens=20, structured_outputs=StructuredOutputsParams(regex="[bc]a{1000000}"))
+    [output] = llm.generate("x", params, use_tqdm=False)[0].outputs
+    assert output.finish_reason == "abort" and "(structured_outputs) became too large" in output.stop_reason
+
+
 def test_beside_other_restrictions(llm):
     """min_tokens yields where the grammar has ended; a bad word and a bias apply within it."""
     yes_no = StructuredOutputsParams(choice=["yes", "no"])

@@ -81,6 +81,8 @@ class Intake:
                 metrics.last_token_time = now
             if drawn.token_id == NO_TOKEN:
                 reason = "no token can be drawn: the model gave no finite logits for this request"
+                if group.request.params.structured_outputs is not None:
+                    reason += ", or the form of its output (structured_outputs) became too large"
                 self._roster.end(seq, SequenceStatus.FINISHED_ABORTED, reason)
                 updates.append(SequenceUpdate(group, seq, None, True))
             elif group.request.params.beam_width is not None:

@@ -174,6 +174,26 @@ def test_a_large_automaton_is_refused_or_answers(regex):
     assert tokens and all(expected)
 
 
+@pytest.mark.parametrize("form", [{"regex": "a{100000}"}, {"grammar": 'root ::= "a"{100000}'}])
+def test_a_grammar_that_fails_behind_its_first_mask_is_refused(form):
+    with pytest.raises(InvalidRequestError, match="oo many"):
+        new_matchers().check(guide_of(**form))
+
+
+def test_a_grammar_that_becomes_too_large_allows_no_end():
+    """The library allows the end token when it gives up, so that `b` seemed to be a whole text of this form."""
+    matchers, guide = new_matchers(), guide_of(regex="[bc]a{1000000}")
+    matchers.check(guide)
+    tokens, expected = [], []
+    while not expected or expected[-1].any():
+        expected.append(allowed(matchers, [guided(1, guide, tokens)])[0])
+        if expected[-1].any():
+            tokens.append(int(np.flatnonzero(expected[-1])[0]))
+    assert tokens and not any(mask[list(END)].any() for mask in expected)
+    settled = guided(2, guide, tokens)
+    assert matchers.settle(settled, END[0]) is None and not allowed(matchers, [settled]).any()
+
+
 def test_a_grammar_that_nothing_fits():
     with pytest.raises(InvalidRequestError, match="no text fits"):
         new_matchers().check(guide_of(json={"$ref": "#"}))

@@ -34,6 +34,7 @@ _MAX_LEXER_STATES = 20_000
 _MAX_GRAMMAR_SIZE = 100_000
 _MIN_PARALLEL = 1 << 18
 """Masks times tokens. Fewer are found faster than threads wake up."""
+_HAS_LEFT = "doesn't satisfy the grammar"  # the library's words; each other error is one of size
 _LENGTHS = (1, 2, 3, 4, 6, 8, 10, 13, 16, 30)
 _SLICES = [*(rf'[^"\\\x00-\x1F\x7F]{{1,{most}}}' for most in _LENGTHS), r'[^"\\\x00-\x1F\x7F]+']
 """Groups of tokens that a mask takes as a whole where the rest of a string has room for them: by length, since strings
@@ -89,17 +90,19 @@ class Matchers:
     def check(self, guide: Guide) -> None:
         """Raises InvalidRequestError: the grammar is wrong or too large, with the library's reason."""
         matcher = self._fresh_matcher(guide)
-        if not matcher.is_error():  # a grammar that is too large fails at its first mask
-            matcher.compute_bitmask()
-        if matcher.is_error():
+        if not matcher.is_error():  # a grammar that is too large fails at its first mask or at its first token
+            mask = matcher.compute_bitmask()
+        error = matcher.get_error() or _error_of_first_token(matcher, mask)
+        if error:
             self._fresh.pop(guide, None)
-            reason = reason_of(matcher.get_error())
+            reason = reason_of(error)
             if reason.startswith("NoExtension"):
                 reason = "no text fits this grammar"
             raise InvalidRequestError(f"structured_outputs: {reason}", "structured_outputs")
 
     def allowed(self, sequences: Sequence[Guided]) -> npt.NDArray[np.int32]:
         """[len(sequences), W]: a bit for each token that may come next; only the end token's where a text is complete.
+        None, where a grammar has become too large for the library.
 
         Token 32 * w + b has bit b of word w; there are V bits or more. A sequence may occur several times, with
         different tokens.
@@ -118,11 +121,11 @@ class Matchers:
             address, num_bytes = bits.ctypes.data, bits.strides[0]
             for matcher, row in matchers:
                 matcher.unsafe_compute_mask_ptr(address + row * num_bytes, num_bytes)
-            return bits
+            return _without_ends(matchers, bits)
         if self._executor is None:  # of all cores: the library's own leaves one of two idle
             self._executor = LLExecutor(num_threads=default_num_threads())
         fill_next_token_bitmask_par(self._executor, matchers, bits)
-        return bits
+        return _without_ends(matchers, bits)
 
     def settle(self, sequence: Guided, token_id: int) -> int | None:
         """The next token if `token_id` was chosen without a mask: this token, or the only one that the mask allows.
@@ -135,6 +138,8 @@ class Matchers:
         if forced := place.matcher.compute_ff_tokens():  # where a grammar allows a single text
             token_id = forced[0]
         if place.matcher.try_consume_tokens([token_id]) != 1:
+            if place.matcher.is_error():  # the forced text is too long to be looked at; a mask may be found without it
+                del self._places[sequence.seq_id]
             return None
         place.token_ids += pack_one(token_id)
         return token_id
@@ -200,6 +205,26 @@ class Matchers:
             self._num_ids = made.vocab_size
             self._tokenizers[end_token_ids] = made
         return self._tokenizers[end_token_ids]
+
+
+def _error_of_first_token(matcher: "LLMatcher", mask: bytes) -> str:
+    """The error behind the first token that a fresh matcher allows; empty: none."""
+    trial = matcher.deep_copy()
+    token_ids = trial.compute_ff_tokens() or np.flatnonzero(unpacked(np.frombuffer(mask, np.int32)))
+    if not trial.is_error() and len(token_ids):
+        trial.consume_token(int(token_ids[0]))
+    return trial.get_error()
+
+
+def _without_ends(matchers: Sequence[tuple["LLMatcher", int]], bits: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """The masks without the end token that the library allows when it gives up: the text would seem complete.
+
+    A text that has left its grammar (behind a wrong guess) may end.
+    """
+    for matcher, row in matchers:
+        if matcher.is_error() and _HAS_LEFT not in matcher.get_error():
+            bits[row] = 0
+    return bits
 
 
 def _num_common(one: PackedInts, other: PackedInts) -> int:
