@@ -125,7 +125,7 @@ def test_every_flip_right_after_the_save_is_noticed(make_store, in_turn, new_dig
     saved = contents()
     places = [torch.zeros_like(tensor) for tensor in saved]
     backup = Backup(make_store(), "x", new_digest)
-    for position in range(0, sum(SIZES), sum(SIZES) // 30):
+    for position in range(0, sum(SIZES), sum(SIZES) // 15):
         backup.save(saved, in_turn)
         damage(backup, position)
         with pytest.raises(WakeUpError, match="damaged"):

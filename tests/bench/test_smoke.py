@@ -19,7 +19,7 @@ BENCH = ROOT / "bench"
 FIGURE = r"\d+\.\d+"
 # script: its arguments, and a line that holds its figures
 RUNS = {
-    "allocator": ("--num-blocks 4000 --repeat 1", rf"\| find, share .* \| {FIGURE} \|"),
+    "allocator": ("--num-blocks 20000 --repeat 1", rf"\| find, share .* \| {FIGURE} \|"),
     "beside": (
         "--streams 1 --steps 2 --rounds 1 --seconds 0.1",
         rf"(?s)counting on \d+ cores: {FIGURE} .* 1 streams: +{FIGURE} -> +{FIGURE} tok/s, {FIGURE}",
@@ -71,11 +71,11 @@ RUNS = {
     ),
     "load": ("--clients 6 --waves 1 --fits 4", r"(?s)wave 0: 6 ended, 0 failed, \d+ tok/s.*exit code 0"),
     "memory waste": (
-        "--dataset sharegpt --num-requests 100 --block-size 16",
+        "--dataset sharegpt --num-requests 250 --block-size 16",
         rf"\| paged, block 16 .* \| {FIGURE}% \| {FIGURE}% \|",
     ),
     "memory sharing": (
-        "--dataset alpaca --num-requests 120 --width 6 --theta 0.05",
+        "--dataset alpaca --num-requests 400 --width 6 --theta 0.05",
         rf"(?s)parallel sampling, n \| {FIGURE}% .*beam search, width; .* \| {FIGURE}% \|",
     ),
     "models": (
@@ -122,8 +122,9 @@ RUNS = {
         rf"clip-l, 576 patches, 1 layers: lullm {FIGURE} s, transformers {FIGURE} s, x{FIGURE}",
     ),
 }
-SLOW = {"gpu_warm_up": pytest.mark.slow}
-"""It compiles twenty kernels; `gpu_host` compiles some, tests/gpu/test_warm_up.py counts what is compiled ahead."""
+SLOW = dict.fromkeys(("gpu_warm_up", "startup --serve", "preemption prefix"), pytest.mark.slow)
+"""The first compiles twenty kernels; `gpu_host` compiles some, tests/gpu/test_warm_up.py counts what is compiled ahead.
+The others are other ways through scripts that are run."""
 ALONE = {"memory picture", "checkpoint", "cpu", "roofline", "peer/fields"}
 """Those with a test of their own below."""
 FOR_A_GPU = {"gpu", "gpu_tiles", "gpu_check"}

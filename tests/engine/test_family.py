@@ -65,6 +65,7 @@ def test_chunks_and_the_prefix_cache(checkpoint):
         assert llm.llm_engine.stats().prefix_cache_hits_total >= hits + 4 * 72
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 def test_preemption(checkpoint, mode):
     """What is recomputed is a prompt in chunks."""

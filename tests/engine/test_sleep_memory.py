@@ -39,7 +39,7 @@ engine.step()
 calls = [dict(level=2), dict(level=1, backup="disk"), dict(level=1, backup="disk", keep_prefix_cache=True),
          dict(level=1, backup="ram")]
 rows = []
-for cycle in range(20):
+for cycle in range(17):
     call = calls[cycle % 4 if cycle < 8 else 1 + cycle % 3]
     if cycle == 5:
         changed = torch.zeros(1024, 1024, dtype=torch.bfloat16)
@@ -87,7 +87,7 @@ def test_many_cycles(tmp_path):
         assert row["awake"] - row["asleep"] >= 0.95 * row["held"] - row["in_ram"], f"cycle {cycle}: {row}"
     assert rows[3]["backs_up"][1] > 16 * 200 * 2 * 6 * 8 * 128 * 2, "of the KV of all requests"
     assert rows[7]["backs_up"][1] >= rows[3]["backs_up"][1] + 6 * 1024 * 1024 * 2, "and of changed weights"
-    for early, late in zip(rows[8:11], rows[17:20], strict=True):
+    for early, late in zip(rows[8:11], rows[14:17], strict=True):
         assert late["asleep"] - early["asleep"] < 0.02 * early["held"], "cycles leave nothing behind"
         assert late["backs_up"][1] == early["backs_up"][1] > 0
     assert found["left"] == []
@@ -97,7 +97,7 @@ FALL_ASLEEP = """
 print("ready", flush=True)
 engine = llm.llm_engine
 long = params.replace(max_tokens=800)
-for number, prompt in enumerate(prompts):
+for number, prompt in enumerate(prompts[:4]):
     engine.add_request(str(number), prompt, long)
 while True:
     engine.step()

@@ -17,7 +17,7 @@ from lullm.errors import ConfigError, UnsupportedError, WorkerLostError
 
 pytest.importorskip("triton")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-PARAMS = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
+PARAMS = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
 PROMPTS = [[5, 6, 7], [9, 10, 11, 12]]
 MORE_SIZES = {"Olmo2": {}, "Qwen3Moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}}
 OPTIONS = {"dtype": "float32", "max_model_len": 64, "max_num_seqs": 2}
@@ -28,7 +28,7 @@ OPTIONS = {"dtype": "float32", "max_model_len": 64, "max_num_seqs": 2}
     ("family", "tensor", "pipeline"),
     [
         ("qwen3", 2, 1),
-        ("qwen3", 1, 2),
+        pytest.param("qwen3", 1, 2, marks=pytest.mark.slow),  # of launched processes: tests/gpu/test_launched.py
         pytest.param("qwen3", 2, 2, marks=pytest.mark.slow),
         pytest.param("Olmo2", 2, 1, marks=pytest.mark.slow),
         pytest.param("Qwen3Moe", 2, 1, marks=pytest.mark.slow),
@@ -57,7 +57,7 @@ def test_workers_give_the_tokens_of_one(tmp_path, monkeypatch, family, tensor, p
             assert llm.sleep(level).tags == ("weights", "kv_cache")
             llm.wake_up()
         for num_replays, faults, device, own in llm.collective_rpc(gpu_facts):
-            assert (num_replays, faults, device, own) == (15 * pipeline, [], "cuda:0", "x")
+            assert (num_replays, faults, device, own) == (9 * pipeline, [], "cuda:0", "x")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the real thing is here")
@@ -110,7 +110,7 @@ def test_an_engine_on_each_gpu(tmp_path, monkeypatch):
         facts = llm.collective_rpc(gpu_facts)
         assert [own for *_, own in facts] == ["x", "y"]
         for num_replays, faults, device, _ in facts:
-            assert num_replays == 10 and faults == [] and device == "cuda:0", "one prompt each time"
+            assert num_replays == 6 and faults == [] and device == "cuda:0", "one prompt each time"
 
 
 def test_each_worker_sees_a_gpu_of_its_own(monkeypatch):

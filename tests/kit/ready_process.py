@@ -49,6 +49,7 @@ class ReadyPopen(subprocess.Popen):
             "arguments": [str(each) for each in args[1:]],
             "env": environment,
             "cwd": str(cwd or os.getcwd()),
+            "cores": sorted(os.sched_getaffinity(0)),
             "in_session": start_new_session,
             "takes_terminal": preexec_fn is take_terminal,
         }

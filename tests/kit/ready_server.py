@@ -67,6 +67,7 @@ def fork_twice(sock: socket.socket, request: dict[str, Any], files: list[int]) -
             os.close(each)
         sock.close()
         place(files, request.pop("numbers"))
+        os.sched_setaffinity(0, request.pop("cores"))
         run(**request)
     os.waitpid(middle, 0)
     pid = int.from_bytes(os.read(reading, 4), "little")

@@ -291,6 +291,7 @@ CASES = {
         {"head_dim": 8},
         {"tie_word_embeddings": False},
         "scaled embeddings, wide heads",
+        is_rare=True,
     ),
     "Helium": Cases(
         "Helium 1",
@@ -319,6 +320,7 @@ CASES = {
         "Phi-1, Phi-1.5, Phi-2",
         {"plain": {}, "tied, one kv head, all turns": TIED | {"num_key_value_heads": 1} | partial(HALF, 1.0)},
         features="attention and MLP side by side; heads turn in part; a bias on the logits",
+        is_rare=True,
     ),
     "StableLm": Cases(
         "StableLM 3B, StableLM 2 1.6B",
@@ -340,6 +342,7 @@ CASES = {
         {"sliding_window": 7},
         {"sliding_window": 32, "tie_word_embeddings": False},
         "norms of mean and variance, an MLP without gates, biases; a window in all layers, or none",
+        is_rare=True,
     ),
     "Bamba": Cases(
         "Bamba 9B",
@@ -366,6 +369,7 @@ CASES = {
         LATENT | {"topk_method": "group_limited_greedy", "n_group": 3, "topk_group": 2},
         LATENT | {"topk_method": "group_limited_greedy", "n_group": 3, "topk_group": 2, "first_k_dense_replace": 1},
         "latent vectors in the cache; softmax router with groups, shared experts",
+        is_rare=True,
     ),
     "DeepseekV3": Cases(
         "DeepSeek-V3, DeepSeek-R1",
@@ -443,6 +447,7 @@ CASES = {
         OSS | {"head_dim": 8},
         OSS | HALF,
         "sigmoid router with correction; norms over all heads of queries and keys; heads turn in part",
+        is_rare=True,
     ),
     "Exaone4": Cases(
         "EXAONE 4",
@@ -454,6 +459,7 @@ CASES = {
         {"sliding_window": 7, "sliding_window_pattern": 2},
         {"sliding_window": 32, "num_hidden_layers": 5},
         "norms behind attention and MLP, head norms; layers without a window do not rotate",
+        is_rare=True,
     ),
     "FalconH1": Cases(
         "Falcon-H1",
@@ -572,6 +578,7 @@ CASES = {
         | {"attention_types": [[["global", "local"], 1]], "num_key_value_heads": ...},
         NEO | {"window_size": 32, "tie_word_embeddings": False},
         "learned positions, layer norms, windows in every second layer, scores as they are",
+        is_rare=True,
     ),
     "BioGpt": Cases(
         "BioGPT",
@@ -739,6 +746,7 @@ CASES = {
         {"plain": {"tie_word_embeddings": False}, "biases, tied": {"use_bias": True, "tie_word_embeddings": True}},
         {"head_dim": 8},
         features="pairs of neighbours turn",
+        is_rare=True,
     ),
     "Dots1": Cases(
         "dots.llm1",
@@ -762,6 +770,7 @@ CASES = {
         },
         {"head_dim": 8},
         features="norms on both sides, heads that turn in part, pairs of neighbours",
+        is_rare=True,
     ),
     "Glm4Moe": Cases(
         "GLM-4.5",
@@ -810,6 +819,7 @@ CASES = {
         LATENT | GROUPS,
         LATENT | GROUPS,
         "as DeepSeek-V3, one dense layer in front",
+        is_rare=True,
     ),
     "GptOss": Cases(
         "gpt-oss-20b, gpt-oss-120b",
@@ -865,6 +875,7 @@ CASES = {
         CONVOLUTIONS | {"layer_types": ["conv", "full_attention"]},
         CONVOLUTIONS,
         "gated short convolutions in most layers, attention with head norms",
+        is_rare=True,
     ),
     "Lfm2Moe": Cases(
         "LFM2 8B-A1B",
@@ -1024,6 +1035,7 @@ CASES = {
         "OLMo 2",
         {"plain": {}, "one kv head, biases, tied": TIED | {"attention_bias": True, "num_key_value_heads": 1}},
         features="norms behind attention and MLP, and over all heads of queries and keys",
+        is_rare=True,
     ),
     "Olmo3": Cases(
         "OLMo 3",
@@ -1107,6 +1119,7 @@ CASES = {
         MOE | SWITCHED | {"sliding_window": 7, "shared_expert_intermediate_size": 40},
         MOE | SWITCHED | {"sliding_window": 32, "shared_expert_intermediate_size": 40},
         "experts, one shared behind a gate; windows, if switched on",
+        is_rare=True,
     ),
     "Qwen3": Cases(
         "Qwen3, dense",
@@ -1249,6 +1262,7 @@ CASES = {
         {"head_dim": 8},
         {"rope_parameters": HUNYUAN_ROPE},
         "head norms behind the rotation",
+        is_rare=True,
     ),
     "HunYuanMoEV1": Cases(
         "HunYuan A13B",

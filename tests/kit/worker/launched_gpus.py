@@ -25,8 +25,8 @@ OPTIONS = {
     "enable_sleep_mode": True,
 }
 PARAMS = [
-    SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True),
-    SamplingParams(temperature=1.0, max_tokens=4, ignore_eos=True),  # with the engine's seeds
+    SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True),
+    SamplingParams(temperature=1.0, max_tokens=3, ignore_eos=True),  # with the engine's seeds
 ]
 PROMPTS = [[5, 6, 7], [9, 10, 11, 12]]
 PIECE = "model.layers.0.mlp.down_proj.weight"

@@ -203,7 +203,7 @@ SPLIT_SHAPES = {
 }
 
 
-@pytest.mark.pairs
+@pytest.mark.half
 @pytest.mark.parametrize(("window", "is_chunked"), [(None, False), (7, False), (100, False), (7, True), (100, True)])
 @pytest.mark.parametrize("name", SPLIT_SHAPES)
 def test_prefill_split_along_the_context(name, window, is_chunked, monkeypatch):

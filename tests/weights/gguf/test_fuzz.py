@@ -22,7 +22,7 @@ FAMILIES = [
     "Lfm2Moe", "Qwen3_5", "DeepseekV3", "GraniteMoeHybrid", "Qwen3Next", "NemotronH", "Glm4Moe", "Starcoder2", "Falcon",
     "FalconH1", "GPTNeoX", "Gemma3n", "Jamba", "Mamba", "Llama4", "Apertus", "HunYuanDenseV1", "HunYuanMoEV1", "Mpt",
 ]  # fmt: skip
-NUM_CASES = 30
+NUM_CASES = 16
 MOST_BYTES = 512 * MIB
 
 
