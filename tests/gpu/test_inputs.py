@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from kit.audio.checkpoint import TIMED_IDS, sound, write_timed_whisper, write_whisper
+from kit.audio.hearing import write_qwen2_audio, write_voxtral
 from kit.engine.prompts import random_prompts
 from kit.folder.checkpoint import write_tokenizer
 from kit.folder.encoder_only import write_encoder
@@ -90,6 +91,19 @@ def test_sounds(tmp_path, options):
         for seed, ids in enumerate(starts)
     ]
     expected, found = both(tmp_path, lambda llm: tokens(llm, prompts), **options | {"max_model_len": 64})
+    assert found == expected
+
+
+@pytest.mark.parametrize("kind", ["qwen2-audio", "voxtral"])
+@pytest.mark.parametrize("options", [{}, {"max_num_batched_tokens": 16, "max_num_seqs": 4}], ids=["whole", "chunks"])
+def test_sounds_in_prompts(tmp_path, kind, options):
+    made = (write_qwen2_audio if kind == "qwen2-audio" else write_voxtral)(tmp_path)
+    prompts = [
+        {"prompt": f"a {made.word} b", "multi_modal_data": {"audio": sound(0, 0.7)}},
+        {"prompt": "hello world, the quick"},
+        {"prompt": f"{made.word} and {made.word}", "multi_modal_data": {"audio": [sound(1), sound(2, 0.3)]}},
+    ]
+    expected, found = both(tmp_path, lambda llm: tokens(llm, prompts), **options)
     assert found == expected
 
 

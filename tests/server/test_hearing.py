@@ -129,3 +129,39 @@ def test_the_terminal(folder, running, expected, tmp_path, capsys):
     assert "--language is for Whisper" in capsys.readouterr().err
     assert main(["run", "--url", running.url, *asked[1:]]) == 0  # the sound is the message
     assert capsys.readouterr().out
+
+
+def transcribed(http, **fields):
+    return http.post("/v1/audio/transcriptions", files={"file": FILE}, data={"max_completion_tokens": "6"} | fields)
+
+
+def test_transcriptions(running, folder):
+    """By the prompt that mistral-common makes; a model without its words is asked in conversations."""
+    with running.http() as http:
+        answer = transcribed(http, language="german")
+        if "[TRANSCRIBE]" not in (folder / "tokenizer.json").read_text():
+            assert (
+                answer.status_code == 400 and "ask it about them in a conversation" in answer.json()["error"]["message"]
+            )
+            return
+        with LLM(str(folder), **OPTIONS) as llm:
+            params = SamplingParams(temperature=0.0, max_tokens=6)
+            for name, text in (("de", "lang:de"), ("", "")):
+                prompt = f"<s>[INST][BEGIN_AUDIO][AUDIO][/INST]{text}[TRANSCRIBE]"
+                asked = {"prompt": prompt, "multi_modal_data": {"audio": sound(2, 0.7)}}
+                [output] = llm.generate(asked, params, use_tqdm=False)
+                assert transcribed(http, language=name).json()["text"] == output.outputs[0].text.strip()
+        assert answer.json()["usage"] == {"type": "duration", "seconds": 1}
+        events = transcribed(http, stream="true").text
+        assert "transcript.text.done" in events
+        for fields, words in (
+            ({"response_format": "srt"}, "no tokens of times"),
+            ({"language": "klingon"}, "code of two letters"),
+            ({"prompt": "Names: Anna"}, "leave prompt out"),
+        ):
+            refused = transcribed(http, **fields)
+            assert refused.status_code == 400 and words in refused.text, refused.text
+        refused = http.post("/v1/audio/translations", files={"file": FILE})
+        assert refused.status_code == 400 and "translates in conversations" in refused.text
+        refused = http.post("/v1/audio/transcriptions", files={"file": wav(sound(0, 17.0))})
+        assert refused.status_code == 400 and "too long" in refused.text

@@ -13,8 +13,10 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from lullm.audio.features import HOP, SAMPLING_RATE
 from lullm.audio.source import decoded
+from lullm.audio.tiling import num_rows
 from lullm.audio.transcript.course import Thresholds, Windows, heard, language_in
 from lullm.audio.transcript.form import TIMED, subtitles, verbose
+from lullm.audio.transcript.request import RequestWords
 from lullm.audio.transcript.words import Words
 from lullm.audio.windows import windows
 from lullm.errors import ConfigError, InvalidRequestError
@@ -49,7 +51,7 @@ class Transcription:
     body_type: type[TranslationBody]
     task: str
     media_type: str = "multipart/form-data"
-    _words: dict[ServerContext, Words] = field(default_factory=dict)
+    _words: dict[ServerContext, Words | RequestWords] = field(default_factory=dict)
 
     async def __call__(self, request: Request) -> Response:
         """Raises ApiError, InvalidRequestError: with the name of the form's field."""
@@ -80,19 +82,22 @@ class Transcription:
             return PlainTextResponse(text + "\n")
         return JSONResponse({"text": text, "usage": usage})
 
-    def _checked(self, context: ServerContext, body: TranslationBody) -> tuple[Words, str | None]:
+    def _checked(self, context: ServerContext, body: TranslationBody) -> tuple[Words | RequestWords, str | None]:
         """The words of the model's prompts, and the language. Raises ApiError 400, InvalidRequestError: the model, or
         this server, lacks what is asked for.
         """
-        encoder, config = context.engine.model_config.encoder, context.engine.config
-        if encoder is None or encoder.reads != "audio":
-            text = f"the model {context.model_name!r} does not hear; serve a Whisper (docs/audio.md)"
+        model, config = context.engine.model_config, context.engine.config
+        if model.hearing is None and (model.encoder is None or model.encoder.reads != "audio"):
+            text = f"the model {context.model_name!r} does not hear; serve a Whisper or a Voxtral (docs/audio.md)"
             raise ApiError(400, text, param="model", code="no_sound")
         has_times = body.response_format in TIMED
         _check_times(body, has_times, config.logprobs_mode == "raw_logprobs")
         if context not in self._words:
-            vocab_size = context.engine.model_config.vocab_size
-            self._words[context] = Words(context.engine.tokenizer, vocab_size, config.max_model_len)
+            tokenizer = context.engine.tokenizer
+            if model.hearing is not None:
+                self._words[context] = RequestWords(tokenizer)
+            else:
+                self._words[context] = Words(tokenizer, model.vocab_size, config.max_model_len)
         words = self._words[context]
         return words, words.check(self.task, body.language, has_times)
 
@@ -102,7 +107,7 @@ class _Work:
     """The work on one file. `language`: its code, None: it has to be heard."""
 
     context: ServerContext
-    words: Words
+    words: Words | RequestWords
     body: TranslationBody
     id: str
     task: str
@@ -111,11 +116,17 @@ class _Work:
     async def begun(self, sound: tuple[np.ndarray, int]) -> Generation:
         """The engine's requests: one for each piece of the sound. Raises ApiError, InvalidRequestError."""
         (samples, rate), engine = sound, self.context.engine
-        pieces = windows(samples, rate, self._window_s)
-        asker = Asker(self.context, self.id, check_priority(self.body, engine), None)
-        language = await self._spoken(asker, (pieces[0], rate))
-        ids = self.words.prompt(self.task, language, self.body.prompt)
-        asked = self._asked(len(ids))
+        if isinstance(self.words, RequestWords):
+            hearing = engine.model_config.hearing
+            assert hearing is not None, "it has such words"
+            ids, pieces = self.words.prompt(self.language, self.body.prompt), [samples]
+            asked = self._asked(len(ids) - 1 + num_rows(len(samples), rate, hearing))
+        else:
+            pieces = windows(samples, rate, self._window_s)
+            asker = Asker(self.context, self.id, check_priority(self.body, engine), None)
+            language = await self._spoken(asker, (pieces[0], rate), self.words)
+            ids = self.words.prompt(self.task, language, self.body.prompt)
+            asked = self._asked(len(ids))
         params, keep_alive = sampling_params(asked, engine), keep_alive_s(self.body)
         prompts = [heard(ids, (piece, rate)) for piece in pieces]
         requests = await prepare_all(engine, self.id, prompts, params, check_priority(self.body, engine))
@@ -123,24 +134,25 @@ class _Work:
 
     async def with_times(self, sound: tuple[np.ndarray, int], request: Request) -> str | dict[str, Any]:
         """The answer with times: text, or the fields of JSON. Raises ApiError, InvalidRequestError."""
-        (samples, rate), engine, body = sound, self.context.engine, self.body
+        (samples, rate), engine, body, words = sound, self.context.engine, self.body, self.words
+        assert isinstance(words, Words), "checked: others have no times"
         keep_alive = keep_alive_s(body)
         asker = Asker(self.context, self.id, check_priority(body, engine), keep_alive, request.scope[RECORD])
-        language = await self._spoken(asker, (samples[: int(self._window_s * rate)], rate))
-        ids = self.words.prompt(self.task, language, body.prompt, has_times=True)
+        language = await self._spoken(asker, (samples[: int(self._window_s * rate)], rate), words)
+        ids = words.prompt(self.task, language, body.prompt, has_times=True)
         params = sampling_params(self._asked(len(ids)), engine)
         params = params.replace(timestamps=True, logprobs=0, output_kind=OutputKind.FINAL_ONLY)
         given = {own: value for name, own in _THRESHOLDS.items() if (value := getattr(body, name)) is not None}
-        heard_windows = Windows(self.words, sound, self._window_s, ids, params, Thresholds(**given))
+        heard_windows = Windows(words, sound, self._window_s, ids, params, Thresholds(**given))
         segments = await asker.result(heard_windows.all_segments())
         if body.response_format != "verbose_json":
             return subtitles(str(body.response_format), segments)
         return verbose(self.task, language, len(samples) / rate, segments)
 
-    async def _spoken(self, asker: Asker, window: tuple[np.ndarray, int]) -> str:
+    async def _spoken(self, asker: Asker, window: tuple[np.ndarray, int], words: Words) -> str:
         if self.language is not None:
             return self.language
-        found: str = await asker.result(language_in(self.words, window))
+        found: str = await asker.result(language_in(words, window))
         return found
 
     @property
