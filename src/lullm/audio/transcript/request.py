@@ -17,7 +17,8 @@ class RequestWords:
         vocabulary = tokenizer.get_vocab()
         if lacking := [word for word in _WORDS if word not in vocabulary]:
             raise InvalidRequestError(
-                f"this model has no {lacking[0]}, and does not write sounds down; ask it about them in a conversation (/v1/chat/completions)",
+                f"this model has no {lacking[0]}, and does not write sounds down; ask it about them in a conversation "
+                "(/v1/chat/completions)",
                 "model",
             )
         self._tokenizer = tokenizer
