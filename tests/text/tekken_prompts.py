@@ -16,9 +16,11 @@ SPECIAL = (
     "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]",
 )  # fmt: skip
 LATER = {
-    7: ("[AUDIO]", "[BEGIN_AUDIO]"), 11: ("[ARGS]", "[CALL_ID]"), 13: ("[THINK]", "[/THINK]"),
+    7: ("[AUDIO]", "[BEGIN_AUDIO]"),
+    11: ("[ARGS]", "[CALL_ID]"),
+    13: ("[THINK]", "[/THINK]"),
     15: ("[MODEL_SETTINGS]", "[/MODEL_SETTINGS]"),
-}  # fmt: skip
+}
 VERSIONS = (3, 7, 11, 13, 15)
 EFFORT = {"reasoning_effort": {"type": "enum", "values": ["none", "high"], "default": "none", "accepts_none": True}}
 PATTERN = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
