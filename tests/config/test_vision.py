@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lullm.config.model import ModelConfig
-from lullm.config.vision.vision import MergeConnector, MLPConnector, PoolConnector, ShuffleConnector
+from lullm.config.vision.vision import MeanConnector, MergeConnector, MLPConnector, PoolConnector, ShuffleConnector
 from lullm.errors import ModelLoadError
 from lullm.types.vision.grid import SquareGrid
 
@@ -147,6 +147,31 @@ MOE = {
 }  # fmt: skip
 
 
+GEMMA4 = {
+    "architectures": ["Gemma4ForConditionalGeneration"], "audio_config": {"model_type": "gemma4_audio"},
+    "boi_token_id": 31991, "eoi_token_id": 31992, "image_token_id": 31990, "model_type": "gemma4",
+    "text_config": {
+        "hidden_size": 64, "intermediate_size": 96, "model_type": "gemma4_text", "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 32, "vocab_size": 32064,
+        "vocab_size_per_layer_input": 32064, "hidden_size_per_layer_input": 8,
+        "layer_types": ["sliding_attention", "full_attention"], "pad_token_id": 0,
+    },
+    "vision_config": {
+        "attention_bias": False, "attention_dropout": 0.0, "head_dim": 64, "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072, "max_position_embeddings": 131072,
+        "model_type": "gemma4_vision", "num_attention_heads": 12, "num_hidden_layers": 16, "num_key_value_heads": 12,
+        "patch_size": 16, "pooling_kernel_size": 3, "position_embedding_size": 10240, "rms_norm_eps": 1e-06,
+        "rope_parameters": {"rope_theta": 100.0, "rope_type": "default"}, "standardize": False,
+        "use_clipped_linears": True,
+    },
+}  # fmt: skip
+GEMMA4_IMAGES = {
+    "do_convert_rgb": True, "do_normalize": False, "do_rescale": True, "do_resize": True, "image_mean": [0.0, 0.0, 0.0],
+    "image_processor_type": "Gemma4ImageProcessor", "image_seq_length": 280, "image_std": [1.0, 1.0, 1.0],
+    "max_soft_tokens": 280, "patch_size": 16, "pooling_kernel_size": 3, "resample": 3,
+    "rescale_factor": 0.00392156862745098,
+}  # fmt: skip
+GEMMA4_PICTURES = {"image_processor": GEMMA4_IMAGES, "processor_class": "Gemma4Processor"}
 GEMMA3 = {
     "architectures": ["Gemma3ForConditionalGeneration"], "boi_token_index": 31991, "eoi_token_index": 31992,
     "eos_token_id": [1, 106], "image_token_index": 31990, "mm_tokens_per_image": 256, "model_type": "gemma3",
@@ -312,6 +337,19 @@ def test_gemma3(tmp_path, caplog):
     assert "ignored" not in caplog.text
 
 
+def test_gemma4(tmp_path, caplog):
+    vision = read(tmp_path, GEMMA4, GEMMA4_PICTURES, "processor_config.json").vision
+    assert vision.connector == MeanConnector(3, 768**0.5, 1e-6, False) and vision.tower.is_clipped
+    assert (vision.image_token_id, vision.begin_token_id, vision.end_token_id) == (31990, 31991, 31992)
+    assert (vision.picture.fit, vision.picture.edge, vision.picture.max_pixels) == ("budget", 48, 280 * 48**2)
+    assert vision.tower.rope_theta == 100.0 and vision.rows_of(96, 144) == 6 and not vision.is_mutual
+    assert vision.picture.largest(1 << 30) == (48 * 16, 48 * 16)
+    text = GEMMA4["text_config"] | {"use_bidirectional_attention": "vision"}
+    seeing = read(tmp_path, GEMMA4 | {"text_config": text}, GEMMA4_PICTURES, "processor_config.json").vision
+    assert seeing.is_mutual and seeing.in_windows
+    assert "ignored" not in caplog.text
+
+
 def test_pixtral(tmp_path, caplog):
     vision = read(tmp_path, PIXTRAL, PIXTRAL_PICTURES).vision
     assert vision.connector == MLPConnector("gelu", True) and vision.frame == "lines" and vision.image_token_id == 10
@@ -463,6 +501,15 @@ def test_older_and_newer_files(tmp_path):
         (GEMMA3 | {"eoi_token_index": 32064}, GEMMA3_PICTURES, "image token 32064"),
         (GEMMA3, GEMMA3_PICTURES | {"size": {"height": 448, "width": 448}}, "896 pixels, its image processor has 448"),
         (tower(GEMMA3, model_type="clip_vision_model"), GEMMA3_PICTURES, "clip_vision_model"),
+        (GEMMA4, SMOL_PICTURES, "not Gemma 4's"),
+        (GEMMA4 | {"vision_config": None}, GEMMA4_IMAGES, "no vision_config"),
+        (GEMMA4 | {"boi_token_id": 32064}, GEMMA4_IMAGES, "image token 32064"),
+        (GEMMA4, GEMMA4_IMAGES | {"max_soft_tokens": 90}, "max_soft_tokens 90"),
+        (GEMMA4, GEMMA4_IMAGES | {"do_normalize": True}, "do_normalize True"),
+        (GEMMA4, GEMMA4_IMAGES | {"pooling_kernel_size": 2}, "its image processor of others"),
+        (tower(GEMMA4, position_embedding_size=839), GEMMA4_IMAGES, "839 positions on an edge"),
+        (tower(GEMMA4, num_key_value_heads=6), GEMMA4_IMAGES, "num_key_value_heads 6"),
+        (tower(GEMMA4, head_dim=32), GEMMA4_IMAGES, "head_dim 32 is not 64"),
         (QWEN, SMOL_PICTURES, "not Qwen2-VL's"),
         (QWEN, QWEN_PICTURES | {"merge_size": 3}, "merge_size 3"),
         (QWEN, QWEN_PICTURES | {"temporal_patch_size": 1}, "temporal_patch_size 1"),

@@ -8,6 +8,7 @@ from kit.engine.parts import block_space_of, engine_of, executor_of, runner_of
 from kit.vision.checkpoint import (
     picture,
     write_gemma3,
+    write_gemma4,
     write_idefics3,
     write_internvl,
     write_llava,
@@ -41,6 +42,7 @@ WRITERS = {
     "qwen3": lambda folder: write_qwen_vl(folder, "Qwen3VL"),
     "qwen3.5": lambda folder: write_qwen_vl(folder, "Qwen3_5"),
     "gemma3": write_gemma3,
+    "gemma4": write_gemma4,
     "mistral3": lambda folder: write_pixtral(folder, 2),
     "next": write_llava_next,
 }
@@ -127,6 +129,20 @@ MISTRAL4 = {
 }  # fmt: skip
 OTHERS = {
     "qwen3.5, experts": lambda folder: write_qwen_vl(folder, "Qwen3_5Moe", mrope_section=[1, 1, 2]),
+    "gemma4, causal": lambda folder: write_gemma4(folder, {"use_bidirectional_attention": None}),
+    "gemma4, experts": lambda folder: write_gemma4(
+        folder,
+        {
+            "hidden_size_per_layer_input": 0,
+            "num_kv_shared_layers": 0,
+            "attention_k_eq_v": True,
+            "enable_moe_block": True,
+            "num_global_key_value_heads": 1,
+            "num_experts": 5,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 24,
+        },
+    ),
     "mistral4": lambda folder: write_pixtral(folder, 2, MISTRAL4),
     "ministral3": lambda folder: write_pixtral(folder, 2, {"model_type": "ministral3"}),
     "pixtral, qwen3": lambda folder: write_pixtral(folder, text={"model_type": "qwen3"}),
@@ -148,7 +164,7 @@ def test_preemption(checkpoint, prompts, expected):
     for mode in ("recompute", "swap"):
         lengths = [len(ids) for ids, *_ in expected]
         # Layers with windows, or states, have blocks of their own.
-        spare = {"Gemma3": 18, "Qwen3_5": -5}.get(kind_of(checkpoint), 12)
+        spare = {"Gemma3": 18, "Gemma4": 22, "Qwen3_5": -5}.get(kind_of(checkpoint), 12)
         options = {
             "num_gpu_blocks_override": sum(lengths) // 2 + spare, "block_size": 2, "max_model_len": max(lengths) + 16,
             "max_num_batched_tokens": 24, "max_num_seqs": 8,
@@ -193,14 +209,14 @@ def test_sleep_in_the_middle_of_pictures(checkpoint, prompts, expected, call):
         check([ended[key] for key in sorted(ended)], expected)
 
 
-@pytest.mark.parametrize("window", [5, 12])
-def test_a_cached_prefix_that_ends_within_a_picture(tmp_path, window):
+@pytest.mark.parametrize(("write", "window"), [(write_gemma3, 5), (write_gemma3, 12), (write_gemma4, 7)])
+def test_a_cached_prefix_that_ends_within_a_picture(tmp_path, write, window):
     """Its last rows are computed alone, and see those before them; also where a window hides the first ones."""
-    checkpoint = write_gemma3(tmp_path, {"sliding_window": window})
+    checkpoint = write(tmp_path, {"sliding_window": window})
     shown, num_within = [PICTURES[0], PICTURES[1]], 0
     for block_size in (2, 8):
         with LLM(
-            str(tmp_path), **OPTIONS | {"block_size": block_size}, max_num_batched_tokens=12, max_num_seqs=3
+            str(tmp_path), **OPTIONS | {"block_size": block_size}, max_num_batched_tokens=15, max_num_seqs=3
         ) as llm:
             for text in ("a<image>b<image> c d", "a<image>b<image>", "a<image>bc<image> jumps", "a<image> c<image>."):
                 asked = {"prompt": spelled(text, checkpoint), "multi_modal_data": {"image": shown}}
@@ -287,7 +303,9 @@ def test_workers_keep_few_rows(checkpoint):
 
 def test_new_weights_of_the_tower(checkpoint, prompts):
     tensors = load_file(checkpoint.folder / "model.safetensors")
-    pattern = re.compile(r"(vision.*layers?|visual.*blocks)\.0\.(mlp|feed_forward)\.(fc1|up_proj|linear_fc1)\.weight$")
+    pattern = re.compile(
+        r"(vision.*layers?|visual.*blocks)\.0\.(mlp|feed_forward)\.(fc1|up_proj|linear_fc1)(\.linear)?\.weight$"
+    )
     name = next(filter(pattern.search, tensors))
     with LLM(str(checkpoint.folder), **OPTIONS) as llm:
         before = llm.generate(prompts, GREEDY, use_tqdm=False)

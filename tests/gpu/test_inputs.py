@@ -49,7 +49,7 @@ def both(folder: Any, ask: Callable[[LLM], Any], **options: Any) -> tuple[Any, A
 
 
 PICTURES = (
-    "qwen2", "qwen2.5", "qwen3", "qwen3.5", "gemma3", "internvl", "idefics3", "pixtral", "mistral3", "next",
+    "qwen2", "qwen2.5", "qwen3", "qwen3.5", "gemma3", "gemma4", "internvl", "idefics3", "pixtral", "mistral3", "next",
     "onevision",
 )  # fmt: skip
 
@@ -66,6 +66,7 @@ def test_pictures(tmp_path, kind, options):
         "qwen3": lambda: checkpoint.write_qwen_vl(tmp_path, "Qwen3VL"),
         "qwen3.5": lambda: checkpoint.write_qwen_vl(tmp_path, "Qwen3_5"),
         "gemma3": lambda: checkpoint.write_gemma3(tmp_path),
+        "gemma4": lambda: checkpoint.write_gemma4(tmp_path),
         "internvl": lambda: checkpoint.write_internvl(tmp_path),
         "idefics3": lambda: checkpoint.write_idefics3(tmp_path),
         "pixtral": lambda: checkpoint.write_pixtral(tmp_path),

@@ -34,6 +34,7 @@ FORMS = {
     "area": replace(FORM, fit="area", min_pixels=500, max_pixels=5000),
     "anyres": replace(FORM, fit="anyres", grids=((1, 2), (2, 1), (2, 2), (1, 4))),
     "within": replace(FORM, fit="within", resize_edge=70),
+    "budget": replace(FORM, fit="budget", max_pixels=12 * 12 * 20),
 }
 
 

@@ -14,6 +14,7 @@ from kit.vision.checkpoint import (
     picture,
     sizes,
     write_gemma3,
+    write_gemma4,
     write_idefics3,
     write_internvl,
     write_llava,
@@ -114,6 +115,19 @@ CASES = {
     "gemma3, another tower": lambda folder: write_gemma3(
         folder, settings={"do_pan_and_scan": True}, hidden_act="gelu", patch_size=8, layer_norm_eps=1e-3
     ),
+    "gemma4": lambda folder: write_gemma4(folder),
+    "gemma4, clipped": lambda folder: write_gemma4(
+        folder,
+        settings={"resample": 2, "pooling_kernel_size": 2},
+        use_clipped_linears=True,
+        standardize=True,
+        pooling_kernel_size=2,
+        rope_parameters={"rope_type": "axial", "rope_theta": 30.0},
+        rms_norm_eps=1e-3,
+    ),
+    "gemma4, many rows": lambda folder: write_gemma4(
+        folder, settings={"max_soft_tokens": 140}, position_embedding_size=840
+    ),
     "pixtral": lambda folder: write_pixtral(folder),
     "pixtral, another layer": lambda folder: write_pixtral(
         folder,
@@ -147,6 +161,10 @@ CASES = {
 
 def as_read(pixels, processor):
     """`[3, H, W]` as the processor gives them: tiles, or for Qwen's patches in groups, each picture repeated."""
+    if hasattr(processor, "pooling_kernel_size"):  # patches with all channels of a pixel, then of the next one
+        size = processor.patch_size
+        cut = pixels.reshape(3, pixels.shape[1] // size, size, pixels.shape[2] // size, size)
+        return cut.transpose(1, 3, 2, 4, 0).reshape(-1, 3 * size**2)
     if not hasattr(processor, "merge_size"):
         return pixels[None]
     size, group, frames = processor.patch_size, processor.merge_size, processor.temporal_patch_size
@@ -157,6 +175,9 @@ def as_read(pixels, processor):
 
 def pixels_of(inputs):
     pixels = inputs["pixel_values"].numpy()
+    if "image_position_ids" in inputs:  # from 0 to 1, and the tower makes them -1 to 1; padded to as many for each
+        counts = (inputs["image_position_ids"] >= 0).all(-1).sum(-1).tolist()
+        return [2 * (one[:count] - np.float32(0.5)) for one, count in zip(pixels, counts, strict=True)]
     if "image_sizes" in inputs and pixels.ndim == 5:  # squares, and others that make them as many for each picture
         return list(pixels)
     if "image_sizes" in inputs:  # padded below and at the right, so that all are as large
@@ -257,6 +278,7 @@ SETTINGS = [
     ("llava, squares", {"do_pad": False, "resample": 0}, None),
     ("llava, siglip", {"resample": 2}, None),
     ("gemma3", SCANS, None),
+    ("gemma4, many rows", {"max_soft_tokens": 70, "resample": 2}, None),
 ]
 
 
@@ -310,6 +332,9 @@ REFUSED = [
     ("llava", {"do_pad": True}, "nothing is known about do_pad"),
     ("gemma3", {"pan_and_scan_min_ratio_to_activate": 0.5}, "pan_and_scan_min_ratio_to_activate 0.5"),
     ("gemma3", {"pan_and_scan_max_num_crops": 17}, "pan_and_scan_max_num_crops 17"),
+    ("gemma4, many rows", {"max_soft_tokens": 100}, "max_soft_tokens 100 .* none of .*70, 140, 280, 560, 1120"),
+    ("gemma4, many rows", {"patch_size": 8}, "nothing is known about patch_size"),
+    ("gemma4, many rows", {"image_mean": [0, 0, 0]}, "nothing is known about image_mean"),
 ]
 
 
@@ -329,6 +354,7 @@ def test_settings_that_are_refused(tmp_path):
         ("idefics3", {"size": {"longest_edge": 76}}),
         ("gemma3", {"do_pan_and_scan": True}),
         ("gemma3", {"pan_and_scan_min_crop_size": 9}),
+        ("gemma4, many rows", {"max_soft_tokens": 280}),
     ]
     for name, settings in more:
         Own(folders[name], settings)
@@ -392,7 +418,7 @@ def test_the_rows_of_the_tower(checkpoint, ops):
     text = f"{checkpoint.word} and {checkpoint.word}"
     inputs = checkpoint.inputs(text, given)
     with torch.inference_mode():
-        names = ("pixel_values", "pixel_attention_mask", "image_grid_thw", "image_sizes")
+        names = ("pixel_values", "pixel_attention_mask", "image_grid_thw", "image_sizes", "image_position_ids")
         known = {key: inputs[key] for key in names if key in inputs}
         output = checkpoint.model.model.get_image_features(**known, return_dict=True)
         expected, deep = output.pooler_output, getattr(output, "deepstack_features", [])

@@ -86,10 +86,14 @@ class LatentConfig:
 
 @dataclass(frozen=True, slots=True)
 class LayerInputConfig:
-    """A layer's input beside the hidden states: `size` elements of the layer's own embedding of a token."""
+    """A layer's input beside the hidden states: `size` elements of the layer's own embedding of a token.
+
+    `pad_token_id`: the token in place of a picture's rows.
+    """
 
     size: int
     vocab_size: int
+    pad_token_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)

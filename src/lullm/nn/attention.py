@@ -198,7 +198,10 @@ class QueryAttention(nn.Module):
         q = self.q_proj(x, ops).unflatten(-1, (-1, self.head_dim))  # [T, Hq, D]
         norm = HeadNorm(self.q_norm.weight, self.q_norm.weight, self.q_norm.eps)
         ops.rotate_(q, norm, context.positions, cos_sin_cache)
-        out = ops.attention(q, cache, attention, self.style.scale, self.style.soft_cap)
+        style = self.style.scale, self.style.soft_cap
+        out = ops.attention(q, cache, attention, *style)
+        for rows in context.mutual[self.group] if context.mutual else ():
+            rows.attend(out, q, cache, ops, *style)
         return self.o_proj(out.flatten(1), ops)
 
 

@@ -27,6 +27,11 @@ class ShownRows:
         """Write into the embeddings `[T, H]`."""
         hidden[self.first : self.first + self.values.shape[1]] = self.values[0]
 
+    def without(self, token_ids: Tensor, other_id: int) -> Tensor:
+        """Token ids `[T]` with another one in these places."""
+        first, end = self.first, self.first + self.values.shape[1]
+        return torch.cat([token_ids[:first], token_ids.new_full((end - first,), other_id), token_ids[end:]])
+
     def add(self, hidden: Tensor, layer: int) -> None:
         """Add to the results `[T, H]` of a layer."""
         if layer + 1 < len(self.values):

@@ -82,6 +82,7 @@ class InputBuilder:
         self._has_no_cache = not limits.windows
         # A batch is valid until its builder makes the next one.
         self._builders = [BatchBuilder(limits) for _ in range(limits.max_in_flight)]
+        self._in_windows = limits.sees_in_windows
         self._feedback: TokenFeedback | None = None
         if limits.feeds_back:
             self._feedback = TokenFeedback(limits.max_in_flight - 1, limits.max_num_seqs, device.torch_device)
@@ -117,7 +118,7 @@ class InputBuilder:
         """The input that was placed last."""
         staged = self._staging.step(prepared.stage, prepared.batch)
         step, shown = self._input(staged), prepared.batch.mutual
-        return replace(step, mutual=mutual_rows(staged.layouts, shown, self._ops)) if shown else step
+        return replace(step, mutual=mutual_rows(staged.layouts, shown, self._ops, self._in_windows)) if shown else step
 
     def placed_decodes(self, size: int) -> StepInput:
         """The batch of decodes that was placed last, padded to `size`: the same memory every time."""

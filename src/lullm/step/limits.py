@@ -23,6 +23,7 @@ class StepLimits:
         feeds_back: their tokens may be pending, see `TokenFeedback`.
         has_adapters: spans may have adapters.
         has_planes: rows of pictures have planes of positions.
+        sees_in_windows: rows of pictures see each other in groups with windows only.
         max_encoder_rows: of an encoder, in group `encoder.split.CROSS_GROUP`; 0: there is none.
         tells_pairs: a token knows which text of a pair it is in.
     """
@@ -39,6 +40,7 @@ class StepLimits:
     feeds_back: bool = False
     has_adapters: bool = False
     has_planes: bool = False
+    sees_in_windows: bool = False
     max_encoder_rows: int = 0
     tells_pairs: bool = False
 

@@ -12,11 +12,10 @@ from lullm.vision.picture import MAX_PIXELS
 from lullm.vision.tiling import (
     cropped_size,
     fitting_grid,
+    kept_size,
     nearest_grid,
     scanned_boxes,
-    size_within,
     split_size,
-    whole_size,
 )
 
 MAX_TOTAL_PIXELS = 8 * MAX_PIXELS
@@ -79,9 +78,8 @@ def tile_shapes(width: int, height: int, form: PictureForm) -> list[tuple[TileSh
             return [(square, _with_whole(columns * rows))]
         case "grid":
             return [(square, _with_whole(math.prod(nearest_grid(width, height, form))))]
-        case "area" | "within":
-            size_of = whole_size if form.fit == "area" else size_within
-            new_width, new_height = size_of(width, height, form)
+        case "area" | "within" | "budget":
+            new_width, new_height = kept_size(width, height, form)
             return [((new_height, new_width, None), 1)]
         case "anyres":
             grid = SquareGrid(*fitting_grid(width, height, form), width, height)

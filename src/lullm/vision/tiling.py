@@ -41,8 +41,8 @@ def tiled(image: "Image", form: PictureForm) -> Tiled:
             return Tiled((_tile(_cropped(image, form)),))
         case "scan":
             return _scanned(image, form)
-        case "within":
-            return Tiled((_tile(_resized(image, *size_within(image.width, image.height, form), form)),))
+        case "within" | "area" | "budget":
+            return Tiled((_tile(_resized(image, *kept_size(image.width, image.height, form), form)),))
         case "stretch":
             return Tiled((_tile(_resized(image, form.edge, form.edge, form)),))
         case "split":
@@ -51,8 +51,6 @@ def tiled(image: "Image", form: PictureForm) -> Tiled:
             return _spread(image, form)
         case "anyres":
             return Tiled((_mosaic(image, form),))
-        case "area":
-            return Tiled((_tile(_resized(image, *whole_size(image.width, image.height, form), form)),))
 
 
 def _tile(image: "Image") -> Tile:
@@ -104,6 +102,27 @@ def _scaled_size(width: int, height: int, longest: int) -> tuple[int, int]:
     elif height > width and height > _LARGEST_EDGE:
         width, height = int(_LARGEST_EDGE * ratio), _LARGEST_EDGE
     return max(width, 1), max(height, 1)
+
+
+def kept_size(width: int, height: int, form: PictureForm) -> tuple[int, int]:
+    """(width, height) of the one tile of a picture that keeps its shape.
+
+    Raises InvalidRequestError: it is too long for its width.
+    """
+    sizes = {"within": size_within, "area": whole_size, "budget": size_for_budget}
+    return sizes[form.fit](width, height, form)
+
+
+def size_for_budget(width: int, height: int, form: PictureForm) -> tuple[int, int]:
+    """(width, height) of the one tile of a picture, for 'budget': rounded as in transformers."""
+    edge, factor = form.edge, math.sqrt(form.max_pixels / (width * height))
+    lines, columns = (math.floor(factor * length / edge) for length in (height, width))
+    most = form.max_pixels // edge**2
+    if not lines:  # of a strip so thin that its short edge vanishes
+        lines, columns = 1, min(width // height, most)
+    elif not columns:
+        lines, columns = min(height // width, most), 1
+    return columns * edge, lines * edge
 
 
 def size_within(width: int, height: int, form: PictureForm) -> tuple[int, int]:

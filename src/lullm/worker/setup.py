@@ -110,6 +110,7 @@ class WorkerSetup:
             has_adapters=adapters is not None,
             tells_pairs=model_config.family.encoder_only is not None and model_config.family.encoder_only.tells_pairs,
             has_planes=model_config.vision is not None and bool(model_config.vision.axes),
+            sees_in_windows=model_config.vision is not None and model_config.vision.in_windows,
             max_encoder_rows=0 if encoder is None else encoder.max_rows,
         )
         rows = config.max_num_batched_tokens, model_config.stream_size

@@ -12,6 +12,9 @@ import numpy as np
 from kit.folder.checkpoint import TEXT
 from PIL import Image
 
+from lullm.config.vision import picture as settings_of_pictures
+from lullm.config.vision.picture import SOFT_TOKENS
+
 VOCAB_SIZE = 384
 LANGUAGE = {
     "vocab_size": VOCAB_SIZE, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
@@ -100,6 +103,15 @@ GEMMA_TEMPLATE = (
 GEMMA3_TEXT = {
     "model_type": "gemma3_text", "num_hidden_layers": 3, "sliding_window": 12, "query_pre_attn_scalar": 16,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}  # fmt: skip
+GEMMA4 = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 2, "head_dim": 16, "patch_size": 4, "position_embedding_size": 256,
+}  # fmt: skip
+GEMMA4_TEXT = {
+    "model_type": "gemma4_text", "num_hidden_layers": 6, "sliding_window": 12, "global_head_dim": 32,
+    "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB_SIZE, "num_kv_shared_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention"] * 3, "use_bidirectional_attention": "vision",
 }  # fmt: skip
 MISTRAL_TEMPLATE = (
     "{%- for message in messages %}{%- if message['role'] == 'user' %}"
@@ -386,6 +398,49 @@ def write_gemma3(folder: Path, language: Any = None, settings: Any = None, **tow
     processor.save_pretrained(folder)
     whole = transformers.Gemma3Processor(processor, tokenizer, image_seq_length=9)
     return Checkpoint(folder, model, whole, "<start_of_image>")
+
+
+def write_gemma4(folder: Path, language: Any = None, settings: Any = None, **tower: Any) -> Checkpoint:
+    """Gemma 4's kind: up to 12 tokens for a picture, one for 12 x 12 pixels (the means of 3 x 3 patches).
+
+    Args:
+        language: keys beside those of `GEMMA4_TEXT`. settings: of the image processor. tower: keys beside `GEMMA4`'s.
+    """
+    import transformers
+    from transformers.models.gemma4 import image_processing_pil_gemma4 as with_pillow
+
+    # Released models have 70 rows for a picture, or more, and steps of tests have fewer tokens.
+    few = 12
+    if few not in SOFT_TOKENS:
+        settings_of_pictures.SOFT_TOKENS = with_pillow._SUPPORTED_SOFT_TOKENS = (few, *SOFT_TOKENS)
+    words = {
+        "image_token": "<image>", "boi_token": "<|image>", "eoi_token": "<image|>", "audio_token": "<|audio|>",
+        "boa_token": "<|audio>", "eoa_token": "<audio|>",
+    }  # fmt: skip
+    folder.mkdir(exist_ok=True)
+    more = [*list(words.values())[1:], "<|video|>", "<start_of_image>"]
+    template = GEMMA_TEMPLATE.replace("<start_of_image>", "\n\n<image>\n\n")
+    tokenizer = _write_tokenizer(folder, template, more, words)
+    for name, word in words.items():
+        setattr(tokenizer, name, word)
+        setattr(tokenizer, f"{name}_id", tokenizer.convert_tokens_to_ids(word))
+    options = {
+        "image_token_id": 3, "boi_token_id": tokenizer.boi_token_id, "eoi_token_id": tokenizer.eoi_token_id,
+        "video_token_id": tokenizer.convert_tokens_to_ids("<|video|>"),
+        "audio_token_id": tokenizer.audio_token_id, "audio_config": None,
+    }  # fmt: skip
+    classes = transformers.Gemma4Config, transformers.Gemma4ForConditionalGeneration
+    model = _random_model(folder, *classes, GEMMA4 | tower, options, GEMMA4_TEXT | (language or {}))
+    processor = with_pillow.Gemma4ImageProcessorPil(**{"patch_size": 4, "max_soft_tokens": few, **(settings or {})})
+    processor.save_pretrained(folder)
+
+    class PicturesOnly(transformers.Gemma4Processor):
+        """Without the parts for sounds and videos, which need more packages."""
+
+        def check_argument_for_proper_class(self, *args: Any) -> None:
+            pass
+
+    return Checkpoint(folder, model, PicturesOnly(None, processor, tokenizer, None))
 
 
 def _random_model(

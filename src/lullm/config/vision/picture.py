@@ -51,6 +51,12 @@ _ONEVISION = _NEXT | {
     "size": {"height": 384, "width": 384}, "crop_size": None, "do_center_crop": False,
     "image_grid_pinpoints": [[384 * lines, 384 * columns] for lines in range(1, 7) for columns in range(1, 7)],
 }  # fmt: skip
+SOFT_TOKENS = (70, 140, 280, 560, 1120)
+"""The values of Gemma 4's `max_soft_tokens`."""
+_BUDGET = {
+    "do_resize": True, "do_rescale": True, "do_normalize": False, "rescale_factor": 1 / 255, "resample": _BICUBIC,
+    "patch_size": 16, "pooling_kernel_size": 3, "max_soft_tokens": 280,
+}  # fmt: skip
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "CLIP": _CROPPING,
     "Llava": _CROPPING,
@@ -67,9 +73,13 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "Pixtral": _WITHIN,
     "LlavaNext": _NEXT,
     "LlavaOnevision": _ONEVISION,
+    "Gemma4": _BUDGET,
 }  # fmt: skip
 """By the class of the image processor: the values of missing keys, as in transformers."""
-FIXED = ("do_resize", "do_rescale", "do_normalize", "do_center_crop", "image_grid_pinpoints", *PATCHES)
+FIXED = (
+    "do_resize", "do_rescale", "do_normalize", "do_center_crop", "image_grid_pinpoints", "pooling_kernel_size",
+    *PATCHES,
+)  # fmt: skip
 """Keys for which a model has one value that is implemented."""
 _MOST_TILES_PER_SIDE = 16
 _MOST_PIXELS = 1 << 26
@@ -117,7 +127,7 @@ def read_picture(stated: dict[str, Any]) -> PictureForm:
 def _read(stated: dict[str, Any], kind: str) -> PictureForm:
     data = {**KINDS[kind], **{key: value for key, value in stated.items() if value is not None}}
     for name in ("do_resize", "do_rescale", "do_normalize"):
-        if data[name] is not True:
+        if data[name] is not KINDS[kind][name]:
             raise ModelLoadError(f"{name} {shown(data[name])} of its image processor is not implemented")
     if kind in ("Idefics3", "SmolVLM"):
         edge = _edge(data, "max_image_size", "longest_edge")
@@ -147,6 +157,17 @@ def _read(stated: dict[str, Any], kind: str) -> PictureForm:
             )
         patch = _count(data, "patch_size", _MOST_ROW_EDGE)
         return _form(data, patch, "within", _edge(data, "size", "longest_edge"))
+    if kind == "Gemma4":
+        patch, num_soft = _count(data, "patch_size", _MOST_ROW_EDGE), data["max_soft_tokens"]
+        edge = patch * _count(data, "pooling_kernel_size", _MOST_ROW_EDGE // patch)
+        if type(num_soft) is not int or num_soft not in SOFT_TOKENS:
+            raise ModelLoadError(
+                f"max_soft_tokens {shown(num_soft)} of its image processor are none of "
+                + ", ".join(map(str, SOFT_TOKENS))
+            )
+        # The tower makes numbers from -1 to 1 of the processor's, which are from 0 to 1.
+        centered = data | {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+        return replace(_form(centered, edge, "budget", edge), max_pixels=num_soft * edge**2)
     if kind == "Gemma3":
         edge, most = _square(data, "size"), _MOST_TILES_PER_SIDE
         ratio = data["pan_and_scan_min_ratio_to_activate"]

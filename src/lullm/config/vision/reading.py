@@ -34,7 +34,7 @@ def read_vision(
         if seeing is None:
             raise ModelLoadError(
                 "lullm sees pictures with LLaVA 1.5, Idefics3, SmolVLM, InternVL, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, "
-                "Qwen3.5, Gemma 3, Pixtral, Mistral 3, LLaVA-NeXT and LLaVA-OneVision so far, not with "
+                "Qwen3.5, Gemma 3, Gemma 4, Pixtral, Mistral 3, LLaVA-NeXT and LLaVA-OneVision so far, not with "
                 f"{architecture}"
             )
         if text_architecture not in seeing.texts:
@@ -61,12 +61,16 @@ def check_tiles(vision: VisionConfig) -> None:
                 f"a tile has {num_sides} x {num_sides} patches: more than the {tower.num_sides} x {tower.num_sides} of "
                 f"the tower, or no multiple of scale_factor {factor}"
             )
+    elif tower.positions == "axes" and picture.max_pixels // picture.edge // tower.patch_size > tower.num_positions:
+        raise ModelLoadError(
+            f"its tower has {tower.num_positions} positions on an edge, fewer than thin pictures have patches"
+        )
     elif not picture.keeps_shape and picture.edge != tower.image_size:
         raise ModelLoadError(f"its tower reads {tower.image_size} pixels, its image processor has {picture.edge}")
 
 
 def _check(vision: VisionConfig, vocab_size: int, rotary_dim: int) -> None:
-    for token_id in (vision.image_token_id, vision.placeholder_id, vision.end_token_id):
+    for token_id in (vision.image_token_id, vision.placeholder_id, vision.begin_token_id, vision.end_token_id):
         if token_id is not None and not 0 <= token_id < min(vocab_size, LARGEST_ID):
             raise ModelLoadError(f"its image token {token_id} is not in its vocabulary of {vocab_size}")
     if vision.rows_of(vision.picture.edge, vision.picture.edge) < 1:

@@ -29,8 +29,10 @@ of one pixel are a small body."""
 _KEYS_OF_EDGE = ("max_image_size", "crop_size", "size")
 """The first of them that is given is what `edge` was read from."""
 _BOUNDS_OF_SCAN = {"splits": "do_pan_and_scan", "max_tiles": "pan_and_scan_max_num_crops"}
+_BOUNDS_OF_BUDGET = {"max_pixels": "max_soft_tokens"}
 _LEAST = {"min_crop": "pan_and_scan_min_crop_size", "min_ratio": "pan_and_scan_min_ratio_to_activate"}
 """Fields that make fewer tiles."""
+_BOUNDS_OF_FIT = {"scan": _BOUNDS_OF_SCAN, "budget": _BOUNDS_OF_BUDGET}
 _OF_TILES = (*_BOUNDS, *_LEAST, "resample", "pads")
 
 
@@ -69,9 +71,11 @@ def form_of_request(vision: VisionConfig, settings: Any) -> PictureForm:
         if each.compare and each.name not in _OF_TILES and value != most:
             key = next((name for name in _KEYS_OF_EDGE if name in settings), "") if each.name == "edge" else each.name
             raise InvalidRequestError(f"{_NAME}: a request cannot change {key or each.name}; {advice}", _NAME)
-        names = _BOUNDS | (_BOUNDS_OF_SCAN if own.fit == "scan" else {}) | _LEAST
+        names = _BOUNDS | _BOUNDS_OF_FIT.get(own.fit, {}) | _LEAST
         is_low = each.name in _LEAST
         if each.name in names and (value < most if is_low else value > most):
+            unit = own.edge**2 if own.fit == "budget" else 1  # pixels of a row
+            value, most = value // unit, most // unit
             raise InvalidRequestError(
                 f"{_NAME}: {names[each.name]} {value} of a request is {'below' if is_low else 'above'} the engine's "
                 f"{most}; {advice}",

@@ -26,6 +26,7 @@ MOST_EDGE = 1 << 13
 """Pixels. The largest known tile has 980."""
 _MOST_SIDES = 512
 _MOST_FRAMES = 64
+_MOST_POSITIONS = 1 << 20
 _CHANNELS = ("num_channels", "in_channels", "in_chans")
 """Three words for the same."""
 
@@ -35,7 +36,7 @@ _IGNORED = COMMON_IGNORES | {
     "use_export_friendly", "bos_token_id", "eos_token_id", "cross_attention_hidden_size", "add_cross_attention",
     "is_encoder_decoder", "tie_encoder_decoder", "encoder_no_repeat_ngram_size", "is_composition",
     "projection_dropout", "use_mask_token", "layer_scale_init_value", "out_hidden_size", "tokens_per_second",
-    "spatial_patch_size", "image_size",
+    "spatial_patch_size", "image_size", "max_position_embeddings",
 }  # fmt: skip
 
 
@@ -76,6 +77,8 @@ def read_tower(
     )
     if size % heads:
         raise ModelLoadError(f"its tower's hidden_size {size} is not a multiple of num_attention_heads {heads}")
+    if (kv_heads := data.get("num_key_value_heads", heads)) != heads:
+        raise ModelLoadError(f"its tower's num_key_value_heads {shown(kv_heads)} are not num_attention_heads {heads}")
     num_layers = positive_int(data, "num_hidden_layers", most=MOST_LAYERS)
     num_used = num_layers if feature_layer is None else feature_layer
     num_used = num_layers + 1 + num_used if num_used < 0 else num_used
@@ -108,10 +111,19 @@ def read_tower(
         is_gated=own.is_gated,
         rope_theta=_theta(data, size // heads) if own.is_rotary else 0.0,
         alternates=own.alternates,
+        in_halves=own.in_halves,
         has_bias=own.has_bias,
         window=_window(data),
         full_layers=_numbers(data, "fullatt_block_indexes"),
         deep_layers=_deep_layers(data, num_layers),
+        num_positions=positive_int(data, "position_embedding_size", most=_MOST_POSITIONS)
+        if own.positions == "axes"
+        else 0,
+        channels_last=own.channels_last,
+        has_result_norms=own.has_result_norms,
+        has_head_norms=own.has_head_norms,
+        attention_scale=own.attention_scale,
+        is_clipped=boolean(data, "use_clipped_linears", False),
     )
     if not tower.image_size:
         return tower

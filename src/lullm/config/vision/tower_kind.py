@@ -39,6 +39,13 @@ _PIXTRAL = {
     "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
     "patch_size": 16, "hidden_act": "gelu", "rope_parameters": {}, "rope_theta": 10000.0, "head_dim": None,
 }  # fmt: skip
+_GEMMA4 = {
+    "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 16, "num_attention_heads": 12,
+    "num_key_value_heads": 12, "head_dim": 64, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6,
+    "patch_size": 16, "rope_parameters": {}, "rope_theta": 100.0, "pooling_kernel_size": 3,
+    "position_embedding_size": 10240, "use_clipped_linears": False, "standardize": False,
+    "attention_bias": False,
+}  # fmt: skip
 _QWEN_FIXED = {"layer_norm_eps": 1e-6}
 _QWEN_NAMES = {"depth": "num_hidden_layers", "num_heads": "num_attention_heads"}
 
@@ -62,7 +69,12 @@ class TowerKind:
     is_gated: bool = False
     is_fused: bool = False
     alternates: bool = False
+    in_halves: bool = False
     has_bias: bool = True
+    channels_last: bool = False
+    has_result_norms: bool = False
+    has_head_norms: bool = False
+    attention_scale: float | None = None
     fixed: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
 
@@ -111,6 +123,22 @@ KINDS: Mapping[str, TowerKind] = {
     "qwen3_5": _QWEN3_5_KIND,
     "qwen3_5_moe_vision": _QWEN3_5_KIND,
     "qwen3_5_moe": _QWEN3_5_KIND,
+    "gemma4_vision": TowerKind(
+        _GEMMA4,
+        "axes",
+        has_patch_bias=False,
+        post_norm=None,
+        is_rotary=True,
+        in_halves=True,
+        is_gated=True,
+        has_bias=False,
+        channels_last=True,
+        has_result_norms=True,
+        has_head_norms=True,
+        attention_scale=1.0,
+        fixed={"norm_type": "rms_norm", "attention_bias": False},
+        names={"hidden_activation": "hidden_act", "rms_norm_eps": "layer_norm_eps"},
+    ),
     "pixtral": TowerKind(
         _PIXTRAL,
         "none",

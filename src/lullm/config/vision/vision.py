@@ -11,41 +11,49 @@ from typing import Any, Literal
 from lullm.types.vision.grid import SquareGrid
 
 VisionActivation = Literal["quick_gelu", "gelu", "gelu_pytorch_tanh", "relu", "silu"]
-Fit = Literal["crop", "stretch", "split", "grid", "area", "scan", "within", "anyres"]
-Positions = Literal["each", "nearest", "interpolated", "none"]
+Fit = Literal["crop", "stretch", "split", "grid", "area", "scan", "within", "anyres", "budget"]
+Positions = Literal["each", "nearest", "interpolated", "axes", "none"]
 TowerNorm = Literal["layer_norm", "rms_norm"]
-Frame = Literal["none", "ends", "places", "words", "lines"]
+Frame = Literal["none", "ends", "places", "words", "lines", "marks"]
 
 
 @dataclass(frozen=True, slots=True)
 class TowerConfig:
     """A transformer over the patches of a tile, without a mask: CLIP's (https://arxiv.org/abs/2103.00020), SigLIP's,
     InternViT's (https://arxiv.org/abs/2312.14238), Qwen2-VL's (https://arxiv.org/abs/2409.12191), Qwen2.5-VL's
-    (https://arxiv.org/abs/2502.13923), Qwen3-VL's (https://arxiv.org/abs/2511.21631) or Pixtral's
-    (https://arxiv.org/abs/2410.07073).
+    (https://arxiv.org/abs/2502.13923), Qwen3-VL's (https://arxiv.org/abs/2511.21631), Pixtral's
+    (https://arxiv.org/abs/2410.07073) or Gemma 4's.
 
     Args:
         num_layers: those whose results are used; a checkpoint may hold more.
         image_size: edge in pixels of the pictures that the learned positions are for; 0: there are none.
         positions: 'each': a tile has the patches of the table; 'nearest': it may have fewer, and each takes the
             position that is nearest by its share of the edge; 'interpolated': any number, and each takes the mean of
-            the four positions around it, weighted by their nearness; 'none': there is no table.
+            the four positions around it, weighted by their nearness; 'axes': `num_positions` of columns and as many of
+            lines, and each takes the sum of both; 'none': there is no table.
+        num_positions: with 'axes'.
         has_class_row: a learned row for the whole picture comes before those of the patches.
         is_batched: a checkpoint holds that row and the table of positions as a batch of one.
+        channels_last: the patches' matrix reads all channels of a pixel, then those of the next one.
         has_patch_bias: the patches' matrix has one. has_attention_bias: queries, keys and values have one. has_bias:
             the other matrices have one.
         has_pre_norm: a norm comes behind the embedding.
         post_norm: a norm after the last layer; None: there is none.
         norm: of the layers, before attention and MLP.
+        has_result_norms: the results of attention and MLP are normalized, too.
         has_qk_norm: queries and keys are normalized, over all heads together.
+        has_head_norms: each head of queries, keys and, without weights, of values is normalized.
+        attention_scale: of scores; None: 1 / sqrt(elements of a head).
+        is_clipped: inputs and results of all matrices are kept within learned bounds.
         has_scales: the results of attention and MLP are scaled by learned vectors (https://arxiv.org/abs/2103.17239).
         drops_first: the first row is left out (`vision_feature_select_strategy` 'default').
         num_frames: a patch's matrix reads so many pictures of a film, and a still one repeated; 0: it reads one.
         is_fused: queries, keys and values are results of one matrix.
         is_gated: MLPs have gates.
         rope_theta: base frequency of heads of which half of the pairs rotate by the line of a patch, half by its
-            column; 0: they do not. alternates: of the frequencies of all pairs, those with even numbers are the lines',
-            those with odd ones the columns'; if False, both have the even ones.
+            column; 0: they do not. in_halves: a checkpoint has the pairs of columns in the first half of a head, those
+            of lines in the second one. alternates: of the frequencies of all pairs, those with even numbers are the
+            lines', those with odd ones the columns'; if False, both have the even ones.
         window: patches on a side of the squares within which patches see each other; 0: all see all.
         full_layers: numbers of the layers without these windows.
         deep_layers: numbers of layers whose results are used, too, ascending: each by a connector of its own, which
@@ -76,10 +84,17 @@ class TowerConfig:
     is_gated: bool = False
     rope_theta: float = 0.0
     alternates: bool = False
+    in_halves: bool = False
     has_bias: bool = True
     window: int = 0
     full_layers: tuple[int, ...] = ()
     deep_layers: tuple[int, ...] = ()
+    num_positions: int = 0
+    channels_last: bool = False
+    has_result_norms: bool = False
+    has_head_norms: bool = False
+    attention_scale: float | None = None
+    is_clipped: bool = False
 
     @property
     def num_sides(self) -> int:
@@ -134,7 +149,19 @@ class MergeConnector:
     norm_eps: float
 
 
-Connector = MLPConnector | ShuffleConnector | PoolConnector | MergeConnector
+@dataclass(frozen=True, slots=True)
+class MeanConnector:
+    """The mean of `scale_factor` x `scale_factor` neighbours, times `scale`, a norm without weights, and one linear
+    layer (Gemma 4). `is_standardized`: a learned vector is subtracted before the norm, and the rest multiplied by one.
+    """
+
+    scale_factor: int
+    scale: float
+    norm_eps: float
+    is_standardized: bool
+
+
+Connector = MLPConnector | ShuffleConnector | PoolConnector | MergeConnector | MeanConnector
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +169,7 @@ class PictureForm:
     """From a picture to the pixels of its tiles.
 
     Args:
-        edge: of a tile, in pixels; with 'area' and 'within', the number that divides both edges of a tile.
+        edge: of a tile, in pixels; with 'area', 'within' and 'budget', the number that divides both edges of a tile.
         fit: 'crop': the shorter edge becomes `resize_edge`, and the middle is cut out; 'stretch': to one tile, whatever
             the shape; 'split': the longer edge becomes `resize_edge`, then both the next multiples of `edge`. The
             picture becomes a grid of tiles, with a small copy of the whole behind them; one of a single tile has no
@@ -152,7 +179,8 @@ class PictureForm:
             side by side follow, at most `max_tiles`, each at least `min_crop` pixels wide and high; 'within': one tile
             of nearly its own shape, which is made smaller if an edge is above `resize_edge`; then both edges become the
             next multiples of `edge`; 'anyres': it is fitted, with black borders, into one of
-            `grids`, where it keeps the most pixels. A square of the whole comes before the grid's; all are one tile.
+            `grids`, where it keeps the most pixels. A square of the whole comes before the grid's; all are one tile;
+            'budget': it becomes one tile of nearly its own shape, the largest one of at most `max_pixels`.
         splits: with 'split': False: a picture is resized in the same two steps, but to one tile; with 'scan': False: it
             has no parts.
         pads: pictures first become squares, with borders of the mean color.
@@ -183,14 +211,14 @@ class PictureForm:
     @property
     def keeps_shape(self) -> bool:
         """A tile has nearly the shape of its picture."""
-        return self.fit in ("area", "within")
+        return self.fit in ("area", "within", "budget")
 
     def largest(self, most_pixels: int) -> tuple[int, int]:
         """(height, width) of the largest tile; where it has a picture's shape, about that of at most so many pixels."""
         if not self.keeps_shape:
             grid = self.largest_grid
             return (1 if grid is None else 1 + grid.num_lines * grid.num_columns) * self.edge, self.edge
-        most = self.max_pixels if self.fit == "area" else (-(-self.resize_edge // self.edge) * self.edge) ** 2
+        most = self.max_pixels if self.fit != "within" else (-(-self.resize_edge // self.edge) * self.edge) ** 2
         edge = max(math.isqrt(min(most, most_pixels)) // self.edge, 1) * self.edge
         return edge, edge
 
@@ -212,13 +240,15 @@ class VisionConfig:
         frame: the words around a picture: 'none'; 'ends': before its first tile and behind its last one (InternVL);
             'places': around all tiles, and they tell the places (Idefics3); 'words': around each tile, words between
             them, and newlines that become one token with those of the text beside them (Gemma 3); 'lines': behind each
-            line of rows (Pixtral).
+            line of rows (Pixtral); 'marks': one token before each tile, and one behind it (Gemma 4).
         axes: rows of pictures have planes of positions (M-RoPE, https://arxiv.org/abs/2409.12191), and each pair of a
             head rotates by one of them: 0 where the picture begins, 1 plus the line, 2 plus the column; empty:
             positions run on through a picture.
         place_token_id: the id in a prompt in place of a whole picture, if it is not `image_token_id`. end_token_id: the
             one behind the rows of a tile, whose first one is `place_token_id`; both of frame 'words'.
-        is_mutual: the decoder's rows of a tile see each other, whatever their order.
+        begin_token_id: the one before them, with frame 'marks'.
+        is_mutual: the decoder's rows of a tile see each other, whatever their order. in_windows: only in layers with
+            sliding windows.
         has_newline: a learned row stands behind each line of rows in a grid of squares (LLaVA-NeXT).
         max_squares: such grids have at most about the rows of so many squares, and are made smaller until they do
             (LLaVA-OneVision); 0: no bound.
@@ -232,7 +262,9 @@ class VisionConfig:
     axes: tuple[int, ...] = ()
     place_token_id: int | None = None
     end_token_id: int | None = None
+    begin_token_id: int | None = None
     is_mutual: bool = False
+    in_windows: bool = False
     has_newline: bool = False
     max_squares: int = 0
 

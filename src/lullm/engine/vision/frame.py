@@ -38,9 +38,17 @@ class PictureFrame:
         if self._vision.frame == "none":
             num_rows = sum(self._vision.tokens_of(*tile.shape) for tile in picture.tiles)
             return Framed([self._vision.image_token_id] * num_rows)
+        if self._vision.frame == "marks":
+            return Framed([token_id for tile in picture.tiles for token_id in self._marked(tile)])
         if self._vision.frame == "lines":
             return Framed([token_id for tile in picture.tiles for token_id in self._lines(tile)])
         return self._of_grid(picture.num_rows, picture.num_columns)
+
+    def _marked(self, tile: Tile) -> list[int]:
+        vision = self._vision
+        assert vision.begin_token_id is not None and vision.end_token_id is not None, "of this frame"
+        rows = [vision.image_token_id] * vision.tokens_of(*tile.shape)
+        return [vision.begin_token_id, *rows, vision.end_token_id]
 
     def _lines(self, tile: Tile) -> list[int]:
         """The ids of Pixtral's lines of rows: a word behind each, and another one behind the last."""

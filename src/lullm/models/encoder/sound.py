@@ -37,7 +37,7 @@ class SoundEncoder(nn.Module):
         self.dtype = dtype
         self.conv1 = Convolution(config.num_mels, size, 1, dtype)
         self.conv2 = Convolution(size, size, 2, dtype)
-        self.embed_positions = Positions(config.max_rows, size, dtype)
+        self.embed_positions = Positions((config.max_rows, size), dtype)
         self.layers = nn.ModuleList(EncoderLayer(config, size, dtype) for _ in range(config.num_layers))
         self.layer_norm = LayerNorm(size, config.layer_norm_eps, dtype)
 

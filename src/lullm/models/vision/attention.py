@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lullm.config.vision.vision import TowerConfig
-from lullm.models.vision.parts import dense
+from lullm.models.vision.parts import tower_matrix
 from lullm.nn.norm import RMSNorm
 from lullm.ops.attention_layout import MutualScores
 from lullm.ops.table import Ops
@@ -43,28 +43,38 @@ class SelfAttention(nn.Module):
         self.is_fused = config.is_fused
         has_bias = config.has_attention_bias
         if config.is_fused:
-            self.qkv_proj = dense(size, 3 * size, has_bias, dtype)
+            self.qkv_proj = tower_matrix(config, size, 3 * size, has_bias, dtype)
         else:
-            self.q_proj, self.k_proj, self.v_proj = (dense(size, size, has_bias, dtype) for _ in range(3))
-        self.out_proj = dense(size, size, config.has_bias, dtype)
+            self.q_proj, self.k_proj, self.v_proj = (
+                tower_matrix(config, size, size, has_bias, dtype) for _ in range(3)
+            )
+        self.out_proj = tower_matrix(config, size, size, config.has_bias, dtype)
         self.q_norm, self.k_norm = (
             RMSNorm(size, _QK_NORM_EPS, dtype) if config.has_qk_norm else None for _ in range(2)
         )
+        head_dim = size // config.num_attention_heads
+        self.scale = head_dim**-0.5 if config.attention_scale is None else config.attention_scale
+        self.v_norm = None
+        if config.has_head_norms:
+            self.q_norm, self.k_norm, self.v_norm = (
+                RMSNorm(head_dim, config.layer_norm_eps, dtype, has_weight) for has_weight in (True, True, False)
+            )
 
     def forward(self, x: Tensor, sight: Sight, ops: Ops) -> Tensor:  # [P, D] -> [P, D]
         if self.is_fused:
             query, key, value = self.qkv_proj(x, ops).chunk(3, dim=-1)
         else:
             query, key, value = (project(x, ops) for project in (self.q_proj, self.k_proj, self.v_proj))
-        if self.q_norm is not None and self.k_norm is not None:
+        if self.q_norm is not None and self.k_norm is not None and self.v_norm is None:
             query, key = self.q_norm(query, ops), self.k_norm(key, ops)
         query, key, value = (row.unflatten(-1, (self.num_heads, -1)) for row in (query, key, value))
+        if self.q_norm is not None and self.k_norm is not None and self.v_norm is not None:
+            query, key, value = self.q_norm(query, ops), self.k_norm(key, ops), self.v_norm(value, ops)
         if sight.rotation is not None:
             rows = torch.arange(len(x), device=x.device)
             for heads in (query, key):
                 ops.rotate_(heads, None, rows, sight.rotation)
-        scores = MutualScores(query.shape[-1] ** -0.5)
-        mixed = ops.mutual_attention(query, key, value, sight.windows or [len(x)], scores)
+        mixed = ops.mutual_attention(query, key, value, sight.windows or [len(x)], MutualScores(self.scale))
         out: Tensor = self.out_proj(mixed.flatten(1), ops)
         return out
 

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from lullm.config.vision.vision import (
     Connector,
+    MeanConnector,
     MergeConnector,
     MLPConnector,
     PoolConnector,
@@ -68,6 +69,27 @@ class Pool(nn.Module):
         return out
 
 
+class Mean(nn.Module):
+    """See `MeanConnector`. Means times `scale` may exceed float16, so they are float32 until the norm."""
+
+    def __init__(self, config: MeanConnector, tower: TowerConfig, hidden_size: int, dtype: torch.dtype):
+        super().__init__()
+        self.factor, self.scale, size = config.scale_factor, config.scale, tower.hidden_size
+        self.std_bias, self.std_scale = (
+            meta_parameter((size,), dtype) if config.is_standardized else None for _ in range(2)
+        )
+        self.norm = RMSNorm(size, config.norm_eps, dtype, has_weight=False)
+        self.projection = dense(size, hidden_size, False, dtype)
+
+    def forward(self, x: Tensor, num_columns: int, ops: Ops) -> Tensor:  # [P, D] -> [P / factor^2, H]
+        grid = x.view(-1, self.factor, num_columns // self.factor, self.factor, x.shape[1])
+        means = grid.float().mean((1, 3)).to(x.dtype).flatten(0, 1).float() * self.scale
+        if self.std_bias is not None and self.std_scale is not None:
+            means = (means - self.std_bias.float()) * self.std_scale.float()
+        out: Tensor = self.projection(self.norm(means.to(x.dtype), ops), ops)
+        return out
+
+
 class Merge(nn.Module):
     """See `MergeConnector`."""
 
@@ -99,6 +121,8 @@ def connector_of(config: Connector, tower: TowerConfig, hidden_size: int, dtype:
         return MLP(config, tower, hidden_size, dtype)
     if isinstance(config, PoolConnector):
         return Pool(config, tower, hidden_size, dtype)
+    if isinstance(config, MeanConnector):
+        return Mean(config, tower, hidden_size, dtype)
     if isinstance(config, MergeConnector):
         return Merge(config, tower, hidden_size, dtype)
     return Shuffle(config, tower, hidden_size, dtype)

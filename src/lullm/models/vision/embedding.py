@@ -1,5 +1,7 @@
 """From the pixels of a tile to the rows of its patches."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -16,24 +18,30 @@ class Patches(nn.Module):
     def __init__(self, config: TowerConfig, dtype: torch.dtype):
         super().__init__()
         self.size, self.num_frames = config.patch_size, max(config.num_frames, 1)
+        self.channels_last = config.channels_last
         frames = (config.num_frames,) if config.num_frames else ()
-        self.weight = meta_parameter((config.hidden_size, _CHANNELS, *frames, self.size, self.size), dtype)
+        shape = (_CHANNELS, *frames, self.size, self.size)
+        shape = (math.prod(shape),) if config.channels_last else shape
+        self.weight = meta_parameter((config.hidden_size, *shape), dtype)
         self.bias = meta_parameter((config.hidden_size,), dtype) if config.has_patch_bias else None
 
     def forward(self, pixels: Tensor) -> Tensor:  # [3, height, width] -> [lines * columns, D]
         lines, columns = (length // self.size for length in pixels.shape[1:])
         whole = pixels[:, : lines * self.size, : columns * self.size]  # an edge may have some pixels more
         patches = whole.reshape(_CHANNELS, lines, self.size, columns, self.size).permute(1, 3, 0, 2, 4)
-        frames = patches[:, :, :, None].expand(-1, -1, -1, self.num_frames, -1, -1)
-        return functional.linear(frames.reshape(lines * columns, -1), self.weight.flatten(1), self.bias)
+        if self.channels_last:
+            read = patches.permute(0, 1, 3, 4, 2)
+        else:
+            read = patches[:, :, :, None].expand(-1, -1, -1, self.num_frames, -1, -1)
+        return functional.linear(read.reshape(lines * columns, -1), self.weight.flatten(1), self.bias)
 
 
 class Positions(nn.Module):
     """A learned row for each position."""
 
-    def __init__(self, num_rows: int, size: int, dtype: torch.dtype):
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype):
         super().__init__()
-        self.weight = meta_parameter((num_rows, size), dtype)
+        self.weight = meta_parameter(shape, dtype)
 
 
 class Embeddings(nn.Module):
@@ -45,11 +53,13 @@ class Embeddings(nn.Module):
         super().__init__()
         self.patch_embedding = Patches(config, dtype)
         self.class_embedding = meta_parameter((config.hidden_size,), dtype) if config.has_class_row else None
-        num_positions = config.num_sides**2 + config.has_class_row
+        shape: tuple[int, ...] = (config.num_sides**2 + config.has_class_row, config.hidden_size)
+        if config.positions == "axes":
+            shape = (2, config.num_positions, config.hidden_size)
         has_table = config.positions != "none"
-        self.position_embedding = Positions(num_positions, config.hidden_size, dtype) if has_table else None
+        self.position_embedding = Positions(shape, dtype) if has_table else None
         self.num_sides = config.num_sides
-        is_free = config.positions in ("interpolated", "none")
+        is_free = config.positions in ("interpolated", "axes", "none")
         ids = None if is_free else position_ids(config, edge // config.patch_size)
         self.register_buffer("position_ids", ids, persistent=False)
 
@@ -63,6 +73,8 @@ class Embeddings(nn.Module):
         if self.position_ids is not None:
             return rows + table[self.position_ids]
         lines, columns = (length // self.patch_embedding.size for length in pixels.shape[1:])
+        if table.ndim == 3:  # of columns, of lines
+            return rows + (table[0, None, :columns] + table[1, :lines, None]).flatten(0, 1)
         ids, shares = (part.to(rows.device) for part in positions_around(lines, columns, self.num_sides))
         return rows + (table[ids] * shares[:, :, None]).sum(1).to(rows.dtype)
 

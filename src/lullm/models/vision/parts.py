@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lullm.config.vision.vision import TowerNorm, VisionActivation
+from lullm.config.vision.vision import TowerConfig, TowerNorm, VisionActivation
 from lullm.nn.linear import PlainLinear, meta_parameter
 from lullm.nn.norm import LayerNorm, RMSNorm
 from lullm.ops.table import Ops
@@ -35,6 +35,28 @@ def dense(in_features: int, out_features: int, bias: bool, dtype: torch.dtype) -
     """
     kind = UnpackedLinear if in_features % 32 else PlainLinear
     return kind(in_features, out_features, bias, dtype)
+
+
+def tower_matrix(
+    config: TowerConfig, in_features: int, out_features: int, bias: bool, dtype: torch.dtype
+) -> "PlainLinear | UnpackedLinear | ClippedLinear":
+    """A matrix of a tower's layer."""
+    if config.is_clipped:
+        return ClippedLinear(in_features, out_features, bias, dtype)
+    return dense(in_features, out_features, bias, dtype)
+
+
+class ClippedLinear(nn.Module):
+    """A matrix whose inputs and results are kept within bounds (Gemma 4), which are learned numbers."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool, dtype: torch.dtype):
+        super().__init__()
+        self.linear = dense(in_features, out_features, bias, dtype)
+        self.input_min, self.input_max, self.output_min, self.output_max = (meta_parameter((), dtype) for _ in range(4))
+
+    def forward(self, x: Tensor, ops: Ops) -> Tensor:  # [P, in] -> [P, out]
+        product: Tensor = self.linear(x.clamp(self.input_min, self.input_max), ops)
+        return product.clamp(self.output_min, self.output_max)
 
 
 class UnpackedLinear(nn.Module):

@@ -65,12 +65,13 @@ class VisionReader(nn.Module):
 def add_vision(model: Model, dtype: torch.dtype) -> None:
     """Give a model what reads its pictures (`ModelConfig.vision`), its parameters on the meta device, with their rules.
 
-    Only the first stage of a pipeline embeds, so only it needs them.
+    Only the first stage of a pipeline embeds, so only it needs them; or each, if layers have inputs of their own.
 
     Raises ModelLoadError: that stage has fewer layers than rows of pictures are added to.
     """
     config = model.config
-    if config.vision is None or not config.stage.is_first:
+    embeds = config.stage.is_first or config.family.layer_inputs is not None
+    if config.vision is None or not embeds:
         return
     num_deep = len(config.vision.tower.deep_layers)
     if config.stage.num_layers and len(config.layers) < num_deep:

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 from lullm.config.vision.vision import TowerConfig
-from lullm.weights.rule import TOWER, WeightRules, renames
+from lullm.weights.rule import TOWER, HeadOrder, Rename, WeightRules, renames
 
 VISION_RENAMES = renames(
     (r"^(model\.)?(vision_tower|vision_model)\.(vision_model\.)?", "vision.tower."),
@@ -50,6 +50,16 @@ VISION_RENAMES = renames(
     (r"^(vision\.tower\.layers\.\d+\.)feed_forward\.up_proj\.", r"\1mlp.fc1."),
     (r"^(vision\.tower\.layers\.\d+\.)feed_forward\.down_proj\.", r"\1mlp.fc2."),
     (r"^(model\.)?multi_modal_projector\.patch_merger\.", "vision.connector."),
+    # as Gemma 4 spells them
+    (r"^vision\.tower\.patch_embedder\.input_proj\.", "vision.tower.embeddings.patch_embedding."),
+    (r"^vision\.tower\.patch_embedder\.position_embedding_table$", "vision.tower.embeddings.position_embedding.weight"),
+    (r"^(vision\.tower\.layers\.\d+\.)input_layernorm\.", r"\1layer_norm1."),
+    (r"^(vision\.tower\.layers\.\d+\.)post_attention_layernorm\.", r"\1result_norm1."),
+    (r"^(vision\.tower\.layers\.\d+\.)pre_feedforward_layernorm\.", r"\1layer_norm2."),
+    (r"^(vision\.tower\.layers\.\d+\.)post_feedforward_layernorm\.", r"\1result_norm2."),
+    (r"^(vision\.tower\.layers\.\d+\.self_attn\.)o_proj\.", r"\1out_proj."),
+    (r"^vision\.tower\.std_", "vision.connector.std_"),
+    (r"^(model\.)?embed_vision\.embedding_projection\.", "vision.connector.projection."),
     # as Gemma 3 spells them
     (r"^(model\.)?multi_modal_projector\.mm_input_projection_weight$", "vision.connector.projection"),
     (r"^(model\.)?multi_modal_projector\.mm_soft_emb_norm\.", "vision.connector.norm."),
@@ -57,6 +67,8 @@ VISION_RENAMES = renames(
     (r"^(model\.)?connector\.modality_projection\.", "vision.connector."),
 )
 """Older and newer names."""
+_SOUNDS = re.compile(r"^(model\.)?(audio_tower|embed_audio)(\.|$)")
+_UNCLIPPED = re.compile(r"^(vision\.tower\.layers\..*)\.linear(?=\.weight$)")
 _UNUSED = r"^vision\.tower\.(embeddings\.(position_ids|mask_token)$|head\.|rotary_pos_emb\.inv_freq$)"
 _BATCHED = re.compile(r"^vision\.tower\.embeddings\.(class_embedding|position_embedding\.weight)$")
 
@@ -69,4 +81,21 @@ def with_vision(rules: WeightRules, tower: TowerConfig) -> WeightRules:
         unused.append(re.compile(r"^vision\.tower\.post_layernorm\."))
     drops = tuple(pattern for pattern in rules.drops if pattern is not TOWER)
     flattens = (*rules.flattens, _BATCHED) if tower.is_batched else rules.flattens
-    return replace(rules, renames=(*VISION_RENAMES, *rules.renames), drops=(*drops, *unused), flattens=flattens)
+    vision = VISION_RENAMES if tower.is_clipped else (*VISION_RENAMES, Rename(_UNCLIPPED, r"\1"))
+    orders = (_order_of_halves(tower), *rules.head_orders) if tower.in_halves else rules.head_orders
+    return replace(
+        rules,
+        renames=(*vision, *rules.renames),
+        drops=(*drops, _SOUNDS, *unused),
+        flattens=flattens,
+        head_orders=orders,
+    )
+
+
+def _order_of_halves(tower: TowerConfig) -> HeadOrder:
+    """A checkpoint has the pairs of columns in the first half of a head, those of lines in the second; here a half has
+    the first elements of all pairs, those of lines before those of columns.
+    """
+    quarter = tower.hidden_size // tower.num_attention_heads // 4
+    order = [part * quarter + i for part in (2, 0, 3, 1) for i in range(quarter)]
+    return HeadOrder(re.compile(r"^vision\.tower\.layers\.\d+\.self_attn\.[qk]_(proj|norm)\..*weight$"), tuple(order))

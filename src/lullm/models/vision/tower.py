@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from lullm.config.vision.vision import TowerConfig
 from lullm.models.vision.attention import SelfAttention, Sight, rotation_of, windows_of
 from lullm.models.vision.embedding import Embeddings
-from lullm.models.vision.parts import NORMS, activate, dense
+from lullm.models.vision.parts import NORMS, activate, tower_matrix
 from lullm.nn.linear import meta_parameter
 from lullm.ops.table import Ops
 
@@ -19,9 +19,9 @@ class TowerMLP(nn.Module):
         self.activation = config.hidden_act
         self.is_gated = config.is_gated
         if config.is_gated:
-            self.gate_proj = dense(config.hidden_size, config.intermediate_size, config.has_bias, dtype)
-        self.fc1 = dense(config.hidden_size, config.intermediate_size, config.has_bias, dtype)
-        self.fc2 = dense(config.intermediate_size, config.hidden_size, config.has_bias, dtype)
+            self.gate_proj = tower_matrix(config, config.hidden_size, config.intermediate_size, config.has_bias, dtype)
+        self.fc1 = tower_matrix(config, config.hidden_size, config.intermediate_size, config.has_bias, dtype)
+        self.fc2 = tower_matrix(config, config.intermediate_size, config.hidden_size, config.has_bias, dtype)
 
     def forward(self, x: Tensor, ops: Ops) -> Tensor:  # [P, D] -> [P, D]
         inner: Tensor = self.fc1(x, ops)
@@ -44,11 +44,16 @@ class TowerLayer(nn.Module):
         self.layer_norm2 = norm(size, config.layer_norm_eps, dtype)
         self.mlp = TowerMLP(config, dtype)
         self.lambda_1, self.lambda_2 = (meta_parameter((size,), dtype) if config.has_scales else None for _ in range(2))
+        self.result_norm1, self.result_norm2 = (
+            norm(size, config.layer_norm_eps, dtype) if config.has_result_norms else None for _ in range(2)
+        )
 
     def add_(self, x: Tensor, sight: Sight, ops: Ops) -> None:  # [P, D]
         """Add the layer's results to its rows."""
-        ops.add_(x, _scaled(self.self_attn(self.layer_norm1(x, ops), sight, ops), self.lambda_1))
-        ops.add_(x, _scaled(self.mlp(self.layer_norm2(x, ops), ops), self.lambda_2))
+        mixed = _scaled(self.self_attn(self.layer_norm1(x, ops), sight, ops), self.lambda_1)
+        ops.add_(x, mixed if self.result_norm1 is None else self.result_norm1(mixed, ops))
+        fed = _scaled(self.mlp(self.layer_norm2(x, ops), ops), self.lambda_2)
+        ops.add_(x, fed if self.result_norm2 is None else self.result_norm2(fed, ops))
 
 
 def _scaled(x: Tensor, factors: Tensor | None) -> Tensor:

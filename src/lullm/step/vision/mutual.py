@@ -17,16 +17,24 @@ from lullm.ops.table import Ops
 from lullm.step.batch import MutualPlace
 
 
-def mutual_rows(layouts: Sequence[DeviceLayout], places: Sequence[MutualPlace], ops: Ops) -> list[list[MutualRows]]:
+def mutual_rows(
+    layouts: Sequence[DeviceLayout], places: Sequence[MutualPlace], ops: Ops, in_windows: bool = False
+) -> list[list[MutualRows]]:
     """The rows at `places` of a batch, by KV cache group. Does not wait for the device.
 
     Args:
         layouts: by KV cache group, of the batch.
+        in_windows: only in groups with windows.
     """
     most = max(place.num_rows for place in places)
     semaphores = new_semaphores(most, ops.semaphores_per_span, layouts[0].slot_mapping.device)
     of_rows = [replace(layout, semaphores=semaphores) for layout in layouts]
-    return [[] if layout.is_state else [_rows(layout, place, ops) for place in places] for layout in of_rows]
+    return [
+        []
+        if layout.is_state or (in_windows and layout.window is None)
+        else [_rows(layout, place, ops) for place in places]
+        for layout in of_rows
+    ]
 
 
 def _rows(layout: DeviceLayout, place: MutualPlace, ops: Ops) -> MutualRows:

@@ -140,7 +140,11 @@ def layer_inputs(data: Data) -> LayerInputConfig | None:
     if size == 0:
         return None
     vocab_size = positive_int(data, "vocab_size_per_layer_input", most=MOST_VOCAB)
-    return LayerInputConfig(positive_int(data, "hidden_size_per_layer_input", most=MOST_INTERMEDIATE), vocab_size)
+    pad_token_id = integer(data, "pad_token_id", 0)
+    if not 0 <= pad_token_id < vocab_size:
+        raise ModelLoadError(f"config.json: pad_token_id {pad_token_id} is not below {vocab_size}, the embedded tokens")
+    size = positive_int(data, "hidden_size_per_layer_input", most=MOST_INTERMEDIATE)
+    return LayerInputConfig(size, vocab_size, pad_token_id)
 
 
 def _experts(data: Data, num_layers: int) -> ExpertsConfig:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lullm.config.vision.architecture.gemma import read_gemma3
+from lullm.config.vision.architecture.gemma import read_gemma3, read_gemma4
 from lullm.config.vision.architecture.llava import ONEVISION, read_llava, read_llava_next
 from lullm.config.vision.architecture.pixtral import UNSTATED, read_mistral3
 from lullm.config.vision.architecture.qwen_vl import QWEN_VL, read_qwen_vl
@@ -43,6 +43,7 @@ SEEING: Mapping[str, Seeing] = {
     "InternVLForConditionalGeneration": Seeing(read_internvl, (*_TEXTS, "Qwen3MoeForCausalLM")),
     **{name: Seeing(read_qwen_vl, _QWEN_TEXTS.get(name, _TEXTS)) for name in QWEN_VL},
     "Gemma3ForConditionalGeneration": Seeing(read_gemma3, ("Gemma3ForCausalLM",)),
+    "Gemma4ForConditionalGeneration": Seeing(read_gemma4, ("Gemma4ForCausalLM",)),
     "Mistral3ForConditionalGeneration": Seeing(
         read_mistral3, (*_TEXTS, "Ministral3ForCausalLM", "Mistral4ForCausalLM"), UNSTATED
     ),

@@ -113,6 +113,7 @@ class Gemma4Decoder(Decoder):
         super().__init__(config, style, dtype, max_model_len)
         inputs, hidden_size = config.family.layer_inputs, config.hidden_size
         self.input_size = 0 if inputs is None else inputs.size
+        self.pad_token_id = 0 if inputs is None else inputs.pad_token_id
         if inputs is not None:
             if not hasattr(self, "embed_tokens"):
                 self.embed_tokens = new_embedding(config, hidden_size, dtype)
@@ -127,6 +128,8 @@ class Gemma4Decoder(Decoder):
         hidden = self.embed(token_ids, context)
         if self.input_size:
             common = self.embed(token_ids, replace(context, stream=None)) if self.stage.rank else hidden
+            for rows in context.shown:  # a layer's own embedding knows no rows of pictures
+                token_ids = rows.without(token_ids, self.pad_token_id)
             context = replace(context, layer_inputs=self._layer_inputs(token_ids, common, context.ops))
         return self.run(hidden, context)
 
