@@ -115,6 +115,11 @@ def test_zero_is_not_false():
     assert refused(CompletionBody, use_beam_search=0).param == "use_beam_search"
 
 
+def test_a_refused_field_names_what_to_give():
+    assert str(refused(CompletionBody, use_beam_search=True)).endswith("; give beam_width, the number of beams")
+    assert str(refused(ChatBody, chat_template="x")).endswith("; start it with --chat-template")
+
+
 @pytest.mark.parametrize("value", [None, 1, "x"])
 def test_unknown_field(value):
     error = refused(ChatBody, temprature=value)

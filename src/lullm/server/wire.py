@@ -49,6 +49,13 @@ MISSING: dict[str, tuple[Any, ...]] = {
 }
 """Field of a body -> its values that ask for nothing. A body that declares the field has the feature."""
 
+_INSTEAD = {
+    "use_beam_search": "give beam_width, the number of beams",
+    "chat_template": "start it with --chat-template",
+    "return_tokens_as_token_ids": "return_token_ids gives the tokens' ids",
+    "logits_processors": "give logit_bias, allowed_token_ids or bad_words",
+}
+
 MAX_FIELDS = 128
 
 _UNKNOWN_TAG = re.compile(r"Input tag (.*) found using '(\w+)' does not match any of the expected tags: (.*)", re.S)
@@ -248,7 +255,10 @@ def _refuse_missing(
         value = data.pop(field)
         if not any(type(value) is type(ok) and value == ok for ok in missing[field]):
             param = (path + field).partition(".")[0].removesuffix("[]")
-            raise ApiError(400, f"{path}{field} is not supported by this server", param=param, code="unsupported_field")
+            hint = f"; {_INSTEAD[field]}" if field in _INSTEAD else ""
+            raise ApiError(
+                400, f"{path}{field} is not supported by this server{hint}", param=param, code="unsupported_field"
+            )
 
 
 # -- errors ------------------------------------------------------------------------------------------------------
