@@ -9,10 +9,11 @@ from kit.audio.checkpoint import sound
 from kit.audio.file import wav
 from kit.audio.hearing import AUDIO_ID, write_qwen2_audio, write_voxtral
 from kit.engine.parts import block_space_of, engine_of, executor_of, runner_of
+from kit.model.lora import merged, write_adapter
 from kit.worker.threads import use_threads
 from safetensors.torch import load_file
 
-from lullm import LLM, SamplingParams
+from lullm import LLM, LoRARequest, SamplingParams
 from lullm.errors import ConfigError, InvalidRequestError
 
 OPTIONS = {"dtype": "float32", "max_model_len": 256, "block_size": 8, "kv_cache_memory_bytes": 8 << 20}
@@ -177,6 +178,36 @@ def test_prefixes_are_shared_by_sounds_not_by_their_tokens(checkpoint, sounds):
         assert cached == 0 and found == (len(ids) - 1) // 8 * 8 and same == first
         other, found, other_ids = ask(3)  # as long, and another one
         assert other_ids == ids and found <= ids.index(AUDIO_ID) and other != first
+
+
+def test_forks_and_beams_hear_the_sound(checkpoint, prompts):
+    prompt = prompts[1]
+    params = SamplingParams(temperature=1.0, n=3, seed=5, max_tokens=6, ignore_eos=True)
+    beams = SamplingParams(n=3, beam_width=3, max_tokens=6, ignore_eos=True)
+    found = []
+    for options in (
+        {"max_num_batched_tokens": 16, "max_num_seqs": 8},
+        {"enable_prefix_caching": False, "enforce_eager": True},
+    ):
+        with LLM(str(checkpoint.folder), **OPTIONS | options) as llm:
+            outputs = [llm.generate(prompt, each, use_tqdm=False)[0] for each in (params, beams)]
+            found.append([[list(each.token_ids) for each in output.outputs] for output in outputs])
+    assert found[0] == found[1]
+    assert all(len(set(map(tuple, several))) > 1 for several in found[0])
+
+
+def test_an_adapter_of_the_decoder_beside_sounds(checkpoint, prompts, tmp_path):
+    targets = r"language_model\..*\.(q_proj|v_proj|down_proj)\.weight$"
+    adapter = write_adapter(tmp_path / "adapter", checkpoint.folder, targets=targets)
+    whole = merged(tmp_path / "merged", checkpoint.folder, adapter)
+    with LLM(str(whole), **OPTIONS) as llm:
+        expected = [list(output.outputs[0].token_ids) for output in llm.generate(prompts, GREEDY, use_tqdm=False)]
+    lora = LoRARequest("adapter", 1, str(adapter))
+    with LLM(str(checkpoint.folder), **OPTIONS, enable_lora=True, max_lora_rank=8) as llm:
+        plain = llm.generate(prompts, GREEDY, use_tqdm=False)
+        adapted = llm.generate(prompts, GREEDY, use_tqdm=False, lora_request=lora)
+    assert [list(output.outputs[0].token_ids) for output in adapted] == expected
+    assert [list(output.outputs[0].token_ids) for output in plain] != expected
 
 
 def test_new_weights_of_the_encoder(checkpoint, prompts):
