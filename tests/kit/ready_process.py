@@ -25,6 +25,8 @@ _READ_AT_IMPORT = (
 )  # fmt: skip
 """Variables that libraries read once: with others than those of the process that forks, one starts from nothing."""
 _TAKEN_LATER = ("PYTHONPATH", "PYTHONUNBUFFERED")
+_FOLDERS = os.pathsep.join(filter(None, sys.path))
+"""Of this process before any test has put others on its path, which would stay on that of all forks."""
 
 
 class ReadyPopen(subprocess.Popen):
@@ -91,7 +93,7 @@ class _Server:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sock, theirs = socket.socketpair()
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = os.environ | {"PYTHONPATH": _FOLDERS}
         self._once_read = _once_read(environment)
         with theirs:
             self._process = subprocess.Popen(
