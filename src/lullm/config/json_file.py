@@ -99,3 +99,24 @@ def optional_object(path: Path) -> dict[str, Any]:
         return read_object(path)
     except FileNotFoundError:
         return {}
+
+
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+
+
+def processor_part(folder: Path, part: str) -> dict[str, Any] | None:
+    """The keys of a processor's `part`, such as its image processor. Older folders have them alone in the first file.
+
+    None: no file has them. Raises ModelLoadError: a file is damaged.
+    """
+    for name in PROCESSOR_FILES:
+        try:
+            data = read_object(folder / name)
+        except FileNotFoundError:
+            continue
+        inner = data.get(part)
+        if isinstance(inner, dict):
+            return inner
+        if name == PROCESSOR_FILES[0]:
+            return data
+    return None

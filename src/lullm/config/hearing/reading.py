@@ -19,7 +19,7 @@ from lullm.config.field import (
     shown,
 )
 from lullm.config.hearing.hearing import HearingConfig
-from lullm.config.json_file import read_object
+from lullm.config.json_file import processor_part
 from lullm.config.layer.encoder import EncoderConfig
 from lullm.config.rope import MOST_POSITIONS
 from lullm.errors import ModelLoadError
@@ -34,7 +34,6 @@ _TEXTS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3Fo
 _EPS = 1e-5
 """Of all norms of the encoders; their files lack it."""
 _MOST_MELS = 1 << 10
-_FILES = ("preprocessor_config.json", "processor_config.json")
 _EXTRACTOR = {"hop_length": 160, "n_fft": 400, "sampling_rate": 16_000, "dither": 0.0, "padding_value": 0.0}
 """What the features of `lullm.audio.features` are made with."""
 _QWEN_NAMES = {
@@ -151,7 +150,7 @@ def _activation(data: Mapping[str, Any], name: str) -> Activation:
 
 def _check_extractor(folder: Path, encoder: EncoderConfig) -> None:
     """Raises ModelLoadError: the folder's feature extractor makes others than Whisper's, or for another encoder."""
-    stated = _extractor(folder)
+    stated = processor_part(folder, "feature_extractor") or {}
     kind = stated.get("feature_extractor_type", "WhisperFeatureExtractor")
     if kind != "WhisperFeatureExtractor":
         raise ModelLoadError(f"its feature extractor is {shown(kind)}")
@@ -160,18 +159,3 @@ def _check_extractor(folder: Path, encoder: EncoderConfig) -> None:
     for name, number in known.items():
         if stated.get(name, number) != number:
             raise ModelLoadError(f"{name} of its feature extractor is {shown(stated[name])}, not {number:g}")
-
-
-def _extractor(folder: Path) -> Data:
-    """Its keys; none where the folder says nothing of it."""
-    for name in _FILES:
-        try:
-            data = read_object(folder / name)
-        except FileNotFoundError:
-            continue
-        inner = data.get("feature_extractor")
-        if isinstance(inner, dict):
-            return inner
-        if name == _FILES[0]:
-            return data
-    return {}

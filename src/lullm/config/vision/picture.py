@@ -4,16 +4,13 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from lullm.config.field import shown
-from lullm.config.json_file import read_object
 from lullm.config.vision.tower import MOST_EDGE
 from lullm.config.vision.vision import Fit, PictureForm
 from lullm.errors import ModelLoadError
 
-FILES = ("preprocessor_config.json", "processor_config.json")
 _BILINEAR, _BICUBIC, _LANCZOS = 2, 3, 1
 _CLIP_MEAN, _CLIP_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
 _ALL_ON = {"do_resize": True, "do_rescale": True, "do_normalize": True, "rescale_factor": 1 / 255}
@@ -88,21 +85,6 @@ _MOST_GRIDS = 256
 _MOST_VALUE = 1e6
 _MOST_ROW_EDGE = 1 << 10
 """Pixels that one row sees on an edge. The largest known has 32; an edge of a very thin picture is no less than one."""
-
-
-def processor_data(folder: Path) -> dict[str, Any] | None:
-    """The image processor's keys; None: no file of the folder has them. Raises ModelLoadError."""
-    for name in FILES:
-        try:
-            data = read_object(folder / name)
-        except FileNotFoundError:
-            continue
-        inner = data.get("image_processor")
-        if isinstance(inner, dict):
-            return inner
-        if name == FILES[0]:
-            return data
-    return None
 
 
 def kind_of(data: Mapping[str, Any]) -> str:

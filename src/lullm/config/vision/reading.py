@@ -6,8 +6,8 @@ from typing import Any
 from lullm.config.family.text_model import TEXT_MODELS
 from lullm.config.field import LARGEST_ID
 from lullm.config.hearing.reading import HEARS
+from lullm.config.json_file import PROCESSOR_FILES, processor_part
 from lullm.config.vision.architecture.table import SEEING
-from lullm.config.vision.picture import FILES, processor_data
 from lullm.config.vision.vision import VisionConfig
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
@@ -39,9 +39,9 @@ def read_vision(
             )
         if text_architecture not in seeing.texts:
             raise ModelLoadError(f"its text model is {text_architecture}")
-        processor = processor_data(folder) or seeing.unstated
+        processor = processor_part(folder, "image_processor") or seeing.unstated
         if processor is None:
-            raise ModelLoadError(f"its folder has no {' and no '.join(FILES)}")
+            raise ModelLoadError(f"its folder has no {' and no '.join(PROCESSOR_FILES)}")
         vision = seeing.read(data, processor)
         check_tiles(vision)
         _check(vision, vocab_size, rotary_dim)

@@ -4,9 +4,10 @@ import re
 from typing import Any
 
 from lullm.config.field import boolean, integer, optional_object, shown
+from lullm.config.json_file import PROCESSOR_FILES
 from lullm.config.vision.architecture.pixtral import UNSTATED, read_pixtral
 from lullm.config.vision.architecture.shared import activation, feature_layer
-from lullm.config.vision.picture import FILES, KINDS, grids_of, read_picture
+from lullm.config.vision.picture import KINDS, grids_of, read_picture
 from lullm.config.vision.tower import read_tower
 from lullm.config.vision.vision import MLPConnector, VisionConfig
 from lullm.errors import ModelLoadError
@@ -26,7 +27,7 @@ def read_llava(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
             raise ModelLoadError(f"vision_feature_select_strategy is {shown(strategy)}, and its tower is Pixtral's")
         return read_pixtral(data, processor, connector, layer)
     if processor is UNSTATED:
-        raise ModelLoadError(f"its folder has no {' and no '.join(FILES)}")
+        raise ModelLoadError(f"its folder has no {' and no '.join(PROCESSOR_FILES)}")
     tower = read_tower(stated, _TOWERS, layer, strategy == "default")
     image_token_id = integer(data, "image_token_id", integer(data, "image_token_index", 32000))
     return VisionConfig(tower, connector, read_picture(processor), image_token_id, "none")
