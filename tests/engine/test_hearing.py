@@ -9,6 +9,7 @@ from kit.audio.checkpoint import sound
 from kit.audio.file import wav
 from kit.audio.hearing import AUDIO_ID, write_qwen2_audio, write_voxtral
 from kit.engine.parts import block_space_of, engine_of, executor_of, runner_of
+from kit.file_server import file_server
 from kit.model.lora import merged, write_adapter
 from kit.worker.threads import use_threads
 from safetensors.torch import load_file
@@ -271,7 +272,9 @@ def test_conversations(checkpoint, sounds, tmp_path):
         {"type": "audio", "path": str(tmp_path / "a.wav")},
         {"type": "audio", "base64": data},
     ]
-    with LLM(str(checkpoint.folder), **OPTIONS, allowed_local_media_path=tmp_path) as llm:
+    options = OPTIONS | {"allowed_local_media_path": tmp_path, "allowed_media_domains": ["127.0.0.1"]}
+    with file_server(tmp_path) as address, LLM(str(checkpoint.folder), **options) as llm:
+        ways.append({"type": "audio_url", "audio_url": {"url": f"{address}/a.wav"}})
         texts = [{"type": "text", "text": f"what is {checkpoint.word} this?"}]  # a user's words are text
         asked = [[{"role": "user", "content": [part, *texts]}] for part in ways]
         outputs = llm.chat(asked, GREEDY, use_tqdm=False)
@@ -285,7 +288,10 @@ def test_conversations(checkpoint, sounds, tmp_path):
         assert ids.count(AUDIO_ID) == known.count(AUDIO_ID)
         for bad, words in (
             ({"type": "audio_url", "audio_url": {"url": "file:///etc/hostname"}}, "allowed_local_media_path"),
-            ({"type": "audio_url", "audio_url": {"url": "https://example.com/a.wav"}}, "not fetched from the network"),
+            (
+                {"type": "audio_url", "audio_url": {"url": "https://example.com/a.wav"}},
+                "sounds are not fetched from 'example.com'",
+            ),
             ({"type": "audio_url", "audio_url": {"url": "data:image/png;base64,AAAA"}}, "is no sound"),
             ({"type": "audio_url"}, "needs the URL"),
             ({"type": "input_audio", "input_audio": {"data": "!"}}, "base64"),

@@ -20,7 +20,7 @@ from kit.worker.threads import use_threads
 from safetensors.torch import load_file
 
 from lullm import LLM, SamplingParams
-from lullm.errors import ConfigError, InvalidRequestError, UnsupportedError
+from lullm.errors import ConfigError, InvalidRequestError
 
 OPTIONS = {"dtype": "float32", "max_model_len": 512, "block_size": 8, "kv_cache_memory_bytes": 8 << 20}
 NUM_TOKENS = 8
@@ -432,7 +432,10 @@ def test_models_of_text_refuse_pictures(qwen3_folder):
         ({"limit_mm_per_prompt": {"image": True}}, ConfigError),
         ({"mm_processor_kwargs": {"size": 3}}, ConfigError),
         ({"mm_processor_kwargs": "[3]"}, ConfigError),
-        ({"allowed_media_domains": ["example.com"]}, UnsupportedError),
+        ({"allowed_media_domains": ["https://example.com"]}, ConfigError),
+        ({"allowed_media_domains": ["*.example.com"]}, ConfigError),
+        ({"allowed_media_domains": [3]}, ConfigError),
+        ({"allowed_media_domains": "example.com"}, ConfigError),
     ],
     ids=str,
 )

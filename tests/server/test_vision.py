@@ -6,6 +6,7 @@ import io
 import anthropic
 import ollama
 import pytest
+from kit.file_server import file_server
 from kit.vision.checkpoint import picture, write_idefics3, write_qwen_vl
 from PIL import Image
 
@@ -58,7 +59,8 @@ def expected(folder):
 
 @pytest.fixture(scope="module")
 def running(folder, start_for_module):
-    config = EngineConfig(model=str(folder), served_model_name="eyes", limit_mm_per_prompt='{"image": 2}', **OPTIONS)
+    options = OPTIONS | {"limit_mm_per_prompt": '{"image": 2}', "allowed_media_domains": ("127.0.0.1",)}
+    config = EngineConfig(model=str(folder), served_model_name="eyes", **options)
     return start_for_module(AsyncLLMEngine(config))
 
 
@@ -79,6 +81,25 @@ def test_openai(running, expected, stream):
             said = answer.choices[0].message.content
             assert answer.usage.prompt_tokens == expected[1]
         assert said == expected[0]
+
+
+def test_pictures_of_other_servers(running, expected, tmp_path):
+    """A client of each kind that names an address."""
+    (tmp_path / "a.png").write_bytes(base64.b64decode(png()))
+    with file_server(tmp_path) as address, running.http() as http:
+        url, words = f"{address}/a.png", {"type": "text", "text": "what fox?"}
+        asked = {"model": "eyes", "messages": chat(url), "temperature": 0, "max_tokens": NUM_TOKENS}
+        answer = http.post("/v1/chat/completions", json=asked).json()
+        assert answer["choices"][0]["message"]["content"] == expected[0]
+        parts = [{"type": "image", "source": {"type": "url", "url": url}}, words]
+        answer = http.post("/v1/messages", json=asked | {"messages": [{"role": "user", "content": parts}]}).json()
+        assert answer["content"][0]["text"] == expected[0]
+        parts = [{"type": "input_image", "image_url": url}, {"type": "input_text", "text": "what fox?"}]
+        asked = {"model": "eyes", "input": [{"role": "user", "content": parts}], "temperature": 0}
+        answer = http.post("/v1/responses", json=asked | {"max_output_tokens": NUM_TOKENS}).json()
+        assert answer["output"][0]["content"][0]["text"] == expected[0]
+        answer = http.post("/v1/chat/completions", json={"model": "eyes", "messages": chat(f"{address}/none.png")})
+        assert answer.status_code == 400 and "answers 404" in answer.json()["error"]["message"]
 
 
 def test_responses(running, expected):

@@ -13,7 +13,7 @@ from PIL import Image
 from lullm.errors import InvalidRequestError, UnsupportedError
 from lullm.vision import picture as pictures
 from lullm.vision.picture import as_picture, decoded
-from lullm.vision.source import picture_bytes
+from lullm.vision.source import PICTURE, MediaSource
 
 
 def file_of(image, kind="PNG", **options):
@@ -87,6 +87,10 @@ def test_without_pillow(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(UnsupportedError, match=r"lullm\[vision\]"):
         decoded(b"")
+
+
+def picture_bytes(url, folder=None):
+    return MediaSource(folder).read(url, PICTURE)
 
 
 def test_data_urls():

@@ -4,7 +4,7 @@ from lullm.config.generation import parse_override
 from lullm.config.json_file import option_object
 from lullm.config.model import ModelConfig
 from lullm.config.option.option import options_of
-from lullm.config.option.pictures import parse_limits
+from lullm.config.option.pictures import check_hosts, parse_limits
 from lullm.config.option.speculation import parse_speculation
 from lullm.config.parallel.cut import check_stages
 from lullm.config.parallel.share import share_of
@@ -51,6 +51,7 @@ def _check_together(options: UserOptions) -> None:
     option_object("hf_overrides", options.hf_overrides)
     option_object("mm_processor_kwargs", options.mm_processor_kwargs)
     parse_limits(options.limit_mm_per_prompt)
+    check_hosts(options.allowed_media_domains)
     _check_speculation(options)
     check_stages(options.pipeline_layers, options.pipeline_parallel_size, bool(options.async_scheduling))
     if options.delay_factor and options.enable_chunked_prefill:

@@ -85,7 +85,8 @@ class EngineConfig(UserOptions):
             if isinstance(override := said.get(name), dict):  # vLLM's form of it
                 said[name] = _as_json(name, override)
         paths = {name: os.fspath(value) for name, value in said.items() if isinstance(value, os.PathLike)}
-        return cls(**{**said, **paths})
+        lists = {name: tuple(value) for name, value in said.items() if known[name].is_repeated and type(value) is list}
+        return cls(**{**said, **paths, **lists})
 
     def resolve(self, model: ModelConfig) -> ResolvedConfig:
         """The options, with values of the model and the device for those that are left open.

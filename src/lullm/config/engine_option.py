@@ -81,6 +81,13 @@ class EngineOptions:
         "model",
         value_name="FOLDER",
     )
+    allowed_media_domains: tuple[str, ...] = option(
+        (),
+        "host that pictures and sounds of conversations may be fetched from by http:// and https:// URLs, '*' for any "
+        "of the public internet; may be repeated (default: none)",
+        "model",
+        value_name="HOST",
+    )
     seed: int | None = option(
         0, "seed of the engine, from which requests without one draw theirs; None ('none') is random", "model", least=0
     )

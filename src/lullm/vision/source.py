@@ -1,7 +1,5 @@
-"""Where the bytes of a picture or of a sound are: in a data: URL, or in a file of a folder that the operator allows.
-
-No address on the network is fetched: a server that does can be made to ask its own network (SSRF).
-"""
+"""Where the bytes of a picture or of a sound are: in a data: URL, in a file of a folder or on a host that the operator
+allows."""
 
 import base64
 import binascii
@@ -12,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
+from lullm.config.resolved import ResolvedConfig
 from lullm.errors import InvalidRequestError
 from lullm.units import MIB
+from lullm.vision.network import fetch
 
 MAX_FILE_BYTES = 64 * MIB
 _DATA = re.compile(r"data:(?P<kind>[^,;]*)(?P<options>(;[^,;]*)*),", re.ASCII | re.IGNORECASE)
@@ -31,33 +31,45 @@ class Medium:
 PICTURE, SOUND = Medium("picture", "image", "image/png"), Medium("sound", "audio", "audio/wav")
 
 
-def picture_bytes(url: str, allowed_folder: Path | None = None) -> bytes:
-    """`media_bytes` of a picture."""
-    return media_bytes(url, PICTURE, allowed_folder)
+@dataclass(frozen=True, slots=True)
+class MediaSource:
+    """What an engine's operator allows to be read.
 
-
-def media_bytes(url: str, medium: Medium, allowed_folder: Path | None = None) -> bytes:
-    """The bytes behind a URL. Blocks on the disk for a file.
-
-    Args:
-        allowed_folder: files below it may be read; None: none.
-
-    Raises InvalidRequestError: another URL, or no such file.
+    Attributes:
+        folder: files below it (`allowed_local_media_path`); None: none.
+        hosts: web servers with these names (`allowed_media_domains`).
     """
-    scheme = url[:16].partition(":")[0].lower()
-    if scheme == "data":
-        return _inline(url, medium)
-    if scheme == "file":
-        return _read(url, medium, allowed_folder)
-    if scheme in ("http", "https"):
+
+    folder: Path | None = None
+    hosts: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, config: ResolvedConfig) -> "MediaSource":
+        """What an engine allows."""
+        folder = config.allowed_local_media_path
+        return cls(None if folder is None else Path(folder), config.allowed_media_domains)
+
+    def read(self, url: str, medium: Medium) -> bytes:
+        """The bytes behind a URL. Blocks on the disk for a file, on the network for a web server.
+
+        Raises InvalidRequestError: another URL, nothing there, or not allowed.
+        """
+        scheme = url[:16].partition(":")[0].lower()
+        if scheme == "data":
+            return _inline(url, medium)
+        if scheme == "file":
+            return _read(url, medium, self.folder)
+        if scheme in ("http", "https"):
+            if self.hosts:
+                return fetch(url, medium.noun, self.hosts)
+            raise InvalidRequestError(
+                f"{medium.noun}s are not fetched from the network unless allowed_media_domains names their hosts; or "
+                f"send the {medium.noun} itself, as data:{medium.example};base64,..."
+            )
         raise InvalidRequestError(
-            f"{medium.noun}s are not fetched from the network; send the {medium.noun} itself, as "
-            f"data:{medium.example};base64,..."
+            f"a {medium.noun}'s URL is data:{medium.example};base64,... (or file:// with allowed_local_media_path, "
+            f"https:// with allowed_media_domains), not {url[:40]!r}",
         )
-    raise InvalidRequestError(
-        f"a {medium.noun}'s URL is data:{medium.example};base64,... (or file:// with allowed_local_media_path), not "
-        f"{url[:40]!r}",
-    )
 
 
 def from_base64(text: str, medium: Medium = PICTURE) -> bytes:

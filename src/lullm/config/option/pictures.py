@@ -1,4 +1,6 @@
-"""`limit_mm_per_prompt`: how many pictures and sounds a prompt may have, with vLLM's keys: {"image": 4, "audio": 1}."""
+"""`limit_mm_per_prompt`: how many pictures and sounds a prompt may have, with vLLM's keys: {"image": 4, "audio": 1}.
+`allowed_media_domains`: the hosts that they may be fetched from.
+"""
 
 from dataclasses import dataclass
 
@@ -7,6 +9,8 @@ from lullm.errors import ConfigError
 
 _MOST = 999
 """vLLM's default."""
+ANY_HOST = "*"
+"""In `allowed_media_domains`: any host of the public internet."""
 _KINDS = ("image", "video", "audio")
 
 
@@ -29,3 +33,12 @@ def parse_limits(text: str | None) -> MediaLimits:
             raise ConfigError(f"limit_mm_per_prompt: {name} must be an integer of at least 0, not {count!r}")
         data[name] = count
     return MediaLimits(data.get("image", _MOST), data.get("audio", _MOST))
+
+
+def check_hosts(names: tuple[str, ...]) -> None:
+    """Check `allowed_media_domains`. Raises ConfigError: one is an address or a pattern, so no host would equal it."""
+    for name in names:
+        if name != ANY_HOST and (not name or any(mark in name for mark in "/:@*, ")):
+            raise ConfigError(
+                f"allowed_media_domains takes names of hosts such as example.com, or '*' for any, not {name!r}"
+            )

@@ -5,7 +5,6 @@ Both halves are those of transformers' processors: the same tokens, and the same
 
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -25,7 +24,7 @@ from lullm.text.template.failure import WouldBlock
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.request import Conversation, Input
 from lullm.types.vision.tile import EDGE_FRAMES, Tile, TilePlace
-from lullm.vision.source import SOUND, media_bytes
+from lullm.vision.source import SOUND, MediaSource
 
 P = TypeVar("P", bound=Input)
 Heard = list[Tile]
@@ -45,7 +44,7 @@ class HeardInput:
         self._most = config.limit_mm_per_prompt.audio
         self._max_model_len = config.max_model_len
         self._reading = threading.BoundedSemaphore(_MOST_AT_ONCE)
-        self._folder = None if config.allowed_local_media_path is None else Path(config.allowed_local_media_path)
+        self._source = MediaSource.of(config)
 
     def take(self, prompt: P, may_block: bool) -> tuple[P, list[Heard]]:
         """The prompt with places instead of sounds, and their tiles, in order. Takes 0.1 s for 30 s of them.
@@ -124,7 +123,7 @@ class HeardInput:
     def _samples(self, given: Any, hearing: HearingConfig, left: int) -> tuple[np.ndarray, int]:
         """Of a sound as it was given. `left`: rows for which a prompt has room."""
         if isinstance(given, str):
-            given = media_bytes(given, SOUND, self._folder)
+            given = self._source.read(given, SOUND)
         if not isinstance(given, bytes):
             return as_sound(given)
         num_windows = left // hearing.window_rows + 1 if hearing.fills_windows else 1

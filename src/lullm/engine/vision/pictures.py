@@ -6,7 +6,6 @@ Both halves are those of transformers' processors: the same tokens, and the same
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from lullm.config.model import ModelConfig
@@ -22,7 +21,8 @@ from lullm.types.request import Conversation, Input
 from lullm.types.vision.tile import Tile, TilePlace
 from lullm.vision.bounds import check_pictures
 from lullm.vision.picture import as_picture, decoded, encoded_size, size_of
-from lullm.vision.source import picture_bytes
+from lullm.vision.source import PICTURE as MEDIUM
+from lullm.vision.source import MediaSource
 from lullm.vision.tiling import Tiled, tiled
 
 P = TypeVar("P", bound=Input)
@@ -43,7 +43,7 @@ class PictureInput:
         self._most = config.limit_mm_per_prompt.image
         self._max_model_len = config.max_model_len
         self._decoding = threading.BoundedSemaphore(_MOST_AT_ONCE)
-        self._folder = None if config.allowed_local_media_path is None else Path(config.allowed_local_media_path)
+        self._source = MediaSource.of(config)
         self._frame = None if model.vision is None else PictureFrame(model.vision, tokenizer)
         self._num_others = config.max_num_seqs - 1
         self._most_at_once = config.max_num_batched_tokens - self._num_others
@@ -81,8 +81,10 @@ class PictureInput:
             raise InvalidRequestError(
                 "the chat template of this model has no place for pictures; give one that has (chat_template)"
             )
+        given = [self._source.read(one, MEDIUM) if isinstance(one, str) else one for one in given]
         # Some kilobytes hold pictures of gigabytes: sizes first.
-        check_pictures([self._size(one) for one in given], form, self._vision.tokens_of, self._max_model_len)
+        sizes = [encoded_size(one) if isinstance(one, bytes) else size_of(one) for one in given]
+        check_pictures(sizes, form, self._vision.tokens_of, self._max_model_len)
         return prompt, [self._tiled(one, form) for one in given]
 
     def place(self, token_ids: list[int], pictures: Sequence[Tiled]) -> tuple[list[int], tuple[TilePlace, ...]]:
@@ -141,15 +143,9 @@ class PictureInput:
         template = self._tokenizer.chat_template
         return prompt.template is not None or template is None or template.shows_pictures
 
-    def _size(self, given: Any) -> tuple[int, int]:
-        return encoded_size(picture_bytes(given, self._folder)) if isinstance(given, str) else size_of(given)
-
     def _tiled(self, given: Any, form: PictureForm) -> Tiled:
         with self._decoding:
-            return tiled(self._opened(given), form)
-
-    def _opened(self, given: Any) -> Any:
-        return decoded(picture_bytes(given, self._folder)) if isinstance(given, str) else as_picture(given)
+            return tiled(decoded(given) if isinstance(given, bytes) else as_picture(given), form)
 
 
 def split_at(token_ids: Sequence[int], mark: int) -> list[list[int]]:
