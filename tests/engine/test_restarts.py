@@ -30,7 +30,8 @@ class House:
         self.failure = None
         self.executor = SimpleNamespace(restart=self.start, weights_version=0)
         self.lifecycle = SimpleNamespace(sleeping_tags=(), forget_kv=lambda: self.calls.append("forget_kv"))
-        self.restarts = Restarts(limit, self.executor, self.lifecycle, lambda: self.now)
+        adapters = SimpleNamespace(forget_workers=lambda: self.calls.append("forget_workers"))
+        self.restarts = Restarts(limit, self.executor, self.lifecycle, adapters, lambda: self.now)
 
     def start(self):
         self.calls.append("restart")
@@ -49,7 +50,7 @@ def test_so_often_within_an_hour():
     for _ in range(2):
         house.restarts.restart(LOSS)
         house.now += WINDOW_S / 2 - 1
-    assert house.calls == ["restart", "forget_kv"] * 2
+    assert house.calls == ["restart", "forget_kv", "forget_workers"] * 2
     assert "again restart_workers=2 times" in house.refusal() and not house.calls
     house.now += 3  # the first of them is more than an hour ago
     house.restarts.restart(LOSS)

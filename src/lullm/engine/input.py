@@ -84,7 +84,8 @@ class InputProcessor:
         self._seeds = random.Random(config.seed)
         self._guides = GuideMaker(tokenizer, eos_token_ids, model.vocab_size)
         self._by_priority = config.scheduling_policy == "priority"
-        self._other_template = functools.lru_cache(maxsize=4)(self._read_template)  # a batch compiles its template once
+        read = functools.partial(_read_template, tokenizer)  # not a method: a circle would outlive the engine
+        self._other_template = functools.lru_cache(maxsize=4)(read)  # a batch compiles its template once
         self._replies = Replies(tokenizer, config.tool_call_parser, config.reasoning_parser, config.think)
 
     @property
@@ -296,12 +297,6 @@ class InputProcessor:
             token_ids = encode(text, add_special_tokens)
         return text, token_ids
 
-    def _read_template(self, source: str) -> ChatTemplate:
-        try:
-            return ChatTemplate(source, self._tokenizer.special_tokens)
-        except ModelLoadError as error:
-            raise InvalidRequestError(str(error), "chat_template") from None
-
     def _check_prompt(self, param: str, token_ids: list[int], num_drawn: int) -> None:
         """Check a prompt. `num_drawn`: tokens that must fit behind it."""
         if not token_ids:
@@ -343,3 +338,11 @@ class InputProcessor:
                 raise InvalidRequestError(
                     f"{name} holds the token id {token_id}; the model has the ids 0 to {self._vocab_size - 1}", name
                 )
+
+
+def _read_template(tokenizer: Tokenizer, source: str) -> ChatTemplate:
+    """Raises InvalidRequestError: the text is no template."""
+    try:
+        return ChatTemplate(source, tokenizer.special_tokens)
+    except ModelLoadError as error:
+        raise InvalidRequestError(str(error), "chat_template") from None

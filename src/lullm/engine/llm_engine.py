@@ -86,9 +86,9 @@ class LLMEngine(EngineCalls, HibernationCalls, PromptAdapterCalls):
         self._adapters = Adapters(self.config, self.model_executor, self._scheduler.waiting)
         can_sleep = self.config.enable_sleep_mode
         self.lifecycle = Lifecycle(self.model_executor, self._scheduler, can_sleep, self._adapters)
-        self._restarts = Restarts(self.config.restart_workers, self.model_executor, self.lifecycle)
+        restarts = Restarts(self.config.restart_workers, self.model_executor, self.lifecycle, self._adapters)
         parts = self._scheduler, self.model_executor, self.tokenizer
-        self._loop = StepLoop(*parts, pace, self._restart, self._adapters)
+        self._loop = StepLoop(*parts, pace, restarts.restart, self._adapters)  # no circle: `del` frees at once
         logger.info("ready in %.1f s: %s", time.monotonic() - started, self.config.served_model_name)
 
     @classmethod
@@ -207,10 +207,6 @@ class LLMEngine(EngineCalls, HibernationCalls, PromptAdapterCalls):
             self.model_executor.check_health()
         except WorkerLostError as loss:
             self._loop.recover(loss)
-
-    def _restart(self, loss: WorkerLostError) -> None:
-        self._restarts.restart(loss)
-        self._adapters.forget_workers()
 
     def shutdown(self) -> None:
         """Abort all requests and release all memory. Idempotent."""

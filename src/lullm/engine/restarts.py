@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 
 from lullm.engine.lifecycle import Lifecycle
+from lullm.engine.lora.adapters import Adapters
 from lullm.errors import WorkerLostError
 from lullm.executor.executor import Executor
 from lullm.log import get_logger
@@ -23,11 +24,17 @@ class Restarts:
     """
 
     def __init__(
-        self, limit: int, executor: Executor, lifecycle: Lifecycle, clock: Callable[[], float] = time.monotonic
+        self,
+        limit: int,
+        executor: Executor,
+        lifecycle: Lifecycle,
+        adapters: Adapters,
+        clock: Callable[[], float] = time.monotonic,
     ):
         self._limit = limit
         self._executor = executor
         self._lifecycle = lifecycle
+        self._adapters = adapters
         self._clock = clock
         self._times: deque[float] = deque()
 
@@ -50,6 +57,7 @@ class Restarts:
         except Exception as error:
             raise WorkerLostError(f"{loss}; they cannot be started again: {error}") from error
         self._lifecycle.forget_kv()
+        self._adapters.forget_workers()
         logger.info("the workers are there again after %.1f s; their requests are computed on", self._clock() - now)
 
     def _obstacle(self) -> str | None:

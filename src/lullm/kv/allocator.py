@@ -160,10 +160,11 @@ class PrefixCachingBlockAllocator(BlockAllocator):
     """Reference counts, and an index from content hash to block.
 
     A block is in the free queue exactly while its count is 0; its content may still be in the index then. Reuse for
-    other content calls `on_evict` and removes it from the index (eviction, least recently used first).
+    other content calls `on_evict` with its id, hash and `is_drafted`, and removes it from the index (eviction, least
+    recently used first).
     """
 
-    def __init__(self, num_blocks: int, on_evict: Callable[[int, bytes], None] | None = None):
+    def __init__(self, num_blocks: int, on_evict: Callable[[int, bytes, int], None] | None = None):
         super().__init__(num_blocks)
         self._on_evict = on_evict
         self._free: FreeQueue = FreeQueue(num_blocks)
@@ -223,6 +224,6 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         block_hash = self._hashes[block_id]
         assert block_hash is not None
         if self._on_evict is not None:
-            self._on_evict(block_id, block_hash)
+            self._on_evict(block_id, block_hash, self.is_drafted[block_id])
         del self._index[block_hash]
         self._hashes[block_id] = None

@@ -28,13 +28,14 @@ class PoolPair:
     def __init__(self, num_blocks: int, num_host_blocks: int, enable_prefix_caching: bool) -> None:
         self.device: BlockAllocator
         self.host: BlockAllocator
+        self._demoted: list[BlockPair] = []
         if enable_prefix_caching:
             self.host = PrefixCachingBlockAllocator(num_host_blocks)
-            self.device = PrefixCachingBlockAllocator(num_blocks, self._demote if num_host_blocks else None)
+            demote = _Demotion(self.host, self._demoted) if num_host_blocks else None
+            self.device = PrefixCachingBlockAllocator(num_blocks, demote)
         else:
             self.host = NaiveBlockAllocator(num_host_blocks)
             self.device = NaiveBlockAllocator(num_blocks)
-        self._demoted: list[BlockPair] = []
         self._restored: list[BlockPair] = []
         self._host_to_release: list[int] = []
         self._device_to_release: list[int] = []
@@ -97,20 +98,14 @@ class PoolPair:
         """Moves of cached content for the plan that is being made: (swap out, swap in). Call once, at its end."""
         self.host.release(self._host_to_release)
         self.device.release(self._device_to_release)
-        out, into = self._demoted, self._restored
-        self._host_to_release, self._device_to_release, self._demoted, self._restored = [], [], [], []
+        out, into = self._demoted.copy(), self._restored
+        self._demoted.clear()
+        self._host_to_release, self._device_to_release, self._restored = [], [], []
         return out, into
 
     def release_later(self, block_ids: list[int]) -> None:
         """Release device blocks once the plan is complete: the plan copies them after it has moved blocks in."""
         self._device_to_release += block_ids
-
-    def _demote(self, block_id: int, content: bytes) -> None:
-        """The device pool is about to reuse a cached block: move its content to the host if there is room."""
-        if self.host.num_free and self.host.find(content) is None:
-            kept = _allocate(self.host, content, self.device.is_drafted[block_id])
-            self.host.release((kept,))
-            self._demoted.append((block_id, kept))
 
     # -- both pools at once --------------------------------------------------------------------------------------
 
@@ -150,6 +145,21 @@ class PoolPair:
             counts = [pool.ref_count(b) for b in range(pool.num_blocks)]
             assert held == counts, f"a reference count of the {name} pool differs from the tables that hold the block"
             assert pool.num_free == held.count(0), f"free blocks of the {name} pool are lost or handed out twice"
+
+
+class _Demotion:
+    """What the device pool calls. Not a method of `PoolPair`: in a circle, both would outlive their engine."""
+
+    def __init__(self, host: BlockAllocator, demoted: list[BlockPair]):
+        self._host = host
+        self._demoted = demoted
+
+    def __call__(self, block_id: int, content: bytes, is_drafted: int) -> None:
+        """The device pool is about to reuse a cached block: move its content to the host if there is room."""
+        if self._host.num_free and self._host.find(content) is None:
+            kept = _allocate(self._host, content, is_drafted)
+            self._host.release((kept,))
+            self._demoted.append((block_id, kept))
 
 
 def _find(pool: BlockAllocator, content: bytes | None) -> int | None:

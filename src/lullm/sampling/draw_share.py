@@ -6,7 +6,7 @@ ms for 32 rows of 151,936 logits with top_p on one core each (Intel Xeon with AM
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ class DrawShare:
 
     def __init__(self, group: Collective):
         self._group = group
-        self._place_of_row = lru_cache(maxsize=64)(self._find_places)
+        self._place_of_row = lru_cache(maxsize=64)(partial(_find_places, group.size))  # no circle with this object
 
     def rows(self, size: int) -> range:
         """This worker's rows of a batch of `size` rows; all workers have equally many."""
@@ -74,8 +74,9 @@ class DrawShare:
         """Whether each worker draws for all rows: a single worker, or a batch of one."""
         return len(self.rows(size)) == size
 
-    def _find_places(self, size: int, device: torch.device) -> Tensor:
-        """`[size]`: the index of each row of a batch among the rows of all workers, in rank order."""
-        of_ranks = [rows_of(size, rank, self._group.size) for rank in range(self._group.size)]
-        places = {row: place for place, row in enumerate(row for rows in of_ranks for row in rows)}
-        return torch.tensor([places[row] for row in range(size)], device=device)
+
+def _find_places(num_ranks: int, size: int, device: torch.device) -> Tensor:
+    """`[size]`: the index of each row of a batch among the rows of all workers, in rank order."""
+    of_ranks = [rows_of(size, rank, num_ranks) for rank in range(num_ranks)]
+    places = {row: place for place, row in enumerate(row for rows in of_ranks for row in rows)}
+    return torch.tensor([places[row] for row in range(size)], device=device)

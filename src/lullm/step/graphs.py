@@ -117,7 +117,7 @@ class DecodeGraphs(Generic[Output]):
         return self._record(size).output
 
     def _record(self, size: int) -> Captured[Output]:
-        captured = self._device.capture(lambda: self._compute(size), self._workspace)
+        captured = self._device.capture(partial(self._compute, size), self._workspace)
         self.refusal = captured.refusal
         if captured.refusal is None:
             self._captured[size] = captured

@@ -5,6 +5,7 @@ before the tokens of this one are on the host. `InputBuilder` makes a step's ten
 `DecodeGraphs` replays recorded batches of decodes.
 """
 
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -120,7 +121,12 @@ class ModelRunner:
         rows = None if adapters is None else adapters.rows
         self._inputs = InputBuilder(device, ops, limits, self._decode_sizes, model.config.vocab_size, rows)
         self.calibrates = False
-        compute = self._forward_decodes if relay.is_last else self._pass_decodes
+        runner = weakref.proxy(self)  # no circle: `del` of an engine frees its arenas at once
+
+        def compute(size: int) -> tuple[Tensor, ...]:
+            decodes: tuple[Tensor, ...] = (runner._forward_decodes if relay.is_last else runner._pass_decodes)(size)
+            return decodes
+
         self.graphs: DecodeGraphs[tuple[Tensor, ...]] = DecodeGraphs(device, compute, workspace)
 
     @property

@@ -1,13 +1,17 @@
 """LoadedModel: a model, the arena of its weights, and the store with their versions."""
 
+import weakref
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from torch import Tensor
+
 from lullm.arena.arena import Arena
 from lullm.config.gguf.file import is_gguf
-from lullm.errors import CacheSizeError, ModelLoadError
+from lullm.errors import CacheSizeError, EngineDeadError, ModelLoadError
 from lullm.log import get_logger
 from lullm.models.protocol import Model
 from lullm.models.registry import build_model
@@ -83,7 +87,7 @@ def load_model(setup: WorkerSetup, folder: Path, tag: Literal["weights", "draft"
         mapped = MappedWeights(model) if may_map else None
         fill = partial(fill_weights, setup, model, folder, mapped)
         store = WeightStore(model, setup.ops, fill, config.enable_sleep_mode and config.verify_wake, mapped)
-        model.update_weights = store.update
+        model.update_weights = _updating(weakref.ref(store))  # no circle: the last engine to go frees the arena
         store.load()
     except BaseException:
         arena.close()
@@ -93,6 +97,18 @@ def load_model(setup: WorkerSetup, folder: Path, tag: Literal["weights", "draft"
         kind += f", {num_as_stored} matrices quantized as they are stored"
     logger.info("%s: %s in %s", tag if tag == "weights" else "draft model", format_bytes(arena.used_bytes), kind)
     return LoadedModel(model, store, arena)
+
+
+def _updating(store: "weakref.ref[WeightStore]") -> Callable[[Iterable[tuple[str, Tensor]]], list[str]]:
+    """`WeightStore.update`, while the store is there."""
+
+    def update_weights(weights: Iterable[tuple[str, Tensor]]) -> list[str]:
+        found = store()
+        if found is None:
+            raise EngineDeadError("the engine of this model is gone; keep the LLM or engine object while you use it")
+        return found.update(weights)
+
+    return update_weights
 
 
 def _may_map(setup: WorkerSetup, model: Model, folder: Path, arena: Arena) -> bool:

@@ -1,6 +1,9 @@
 """Makes the engine that the options describe, for a server or a script: in this process, or in others."""
 
 import gc
+import importlib
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from lullm.config.engine import EngineConfig
@@ -42,6 +45,18 @@ def start_engine(config: EngineConfig) -> "LLMEngine | ReplicaEngine":
 
         return ReplicaEngine(config)
     with head_start(config) as ahead:
-        from lullm.engine.llm_engine import LLMEngine  # loads torch, during the head start
+        _import_apart("lullm.engine.llm_engine")
+        from lullm.engine.llm_engine import LLMEngine
 
         return LLMEngine(config, ahead=ahead)
+
+
+def _import_apart(module: str) -> None:
+    """Import what loads torch, during the head start, on a thread of its own.
+
+    `torch.fx` leaves a frame in a circle when it is imported. With it, all frames that called it would stay until the
+    next full garbage collection: also those of `LLM` and of the caller, with the memory of an engine that was dropped.
+    """
+    if module not in sys.modules:
+        with ThreadPoolExecutor(1, "lullm-imports") as pool:
+            pool.submit(importlib.import_module, module).result()

@@ -1,6 +1,7 @@
 """PictureFrame: the tokens in place of a picture: one for each row of its tiles, and the words around them."""
 
 import functools
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -31,7 +32,14 @@ class PictureFrame:
     def __init__(self, vision: VisionConfig, tokenizer: Tokenizer) -> None:
         self._vision = vision
         self._tokenizer = tokenizer
-        self._of_grid = functools.lru_cache(maxsize=256)(self._encode)
+        frame = weakref.proxy(self)  # a circle would outlive the engine
+
+        @functools.lru_cache(maxsize=256)
+        def of_grid(num_rows: int, num_columns: int) -> Framed:
+            framed: Framed = frame._encode(num_rows, num_columns)
+            return framed
+
+        self._of_grid = of_grid
 
     def of(self, picture: Tiled) -> Framed:
         """Raises InvalidRequestError: the tokenizer lacks the token of rows."""

@@ -77,8 +77,7 @@ class Recording:
         self._workspace = workspace
         self._calls: list[tuple[str, tuple[Any, ...]]] = []
         self._words: ctypes.Array[ctypes.c_uint64] | None = None
-        self._check = _TorchCheck(self)
-        self.refusal: str | None = None
+        self._check = _TorchCheck()
 
     def __enter__(self) -> "Recording":
         assert _thread.recording is None, "one at a time"
@@ -96,6 +95,11 @@ class Recording:
             self._words = (ctypes.c_uint64 * len(words))(*words)
         self._calls.clear()
 
+    @property
+    def refusal(self) -> str | None:
+        """See the class."""
+        return self._check.refusal
+
     def replay(self) -> bool:
         """Make the calls again. False: one of them could not do its work, and the calls after it were not made.
 
@@ -106,7 +110,7 @@ class Recording:
 
     def add(self, name: str, arguments: tuple[Any, ...]) -> None:
         if _operation_number(name) < 0:
-            self.refuse(f"{name} cannot be replayed")
+            self._check.refuse(f"{name} cannot be replayed")
         self._calls.append((name, arguments))
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -114,14 +118,11 @@ class Recording:
         try:
             tensor = self._workspace.try_empty(shape, dtype)
             if tensor is None:
-                self.refuse(f"a result of {tuple(shape)} has no room in the workspace")
+                self._check.refuse(f"a result of {tuple(shape)} has no room in the workspace")
                 tensor = torch.empty(shape, dtype=dtype)
             return tensor
         finally:
             self._check.is_paused = False
-
-    def refuse(self, reason: str) -> None:
-        self.refusal = self.refusal or reason
 
 
 class _TorchCheck(TorchFunctionMode):
@@ -130,17 +131,20 @@ class _TorchCheck(TorchFunctionMode):
     Not a dispatch mode, which would see more than what Python calls: that one loads torch's compiler, 0.9 seconds.
     """
 
-    def __init__(self, recording: Recording):
+    def __init__(self) -> None:
         super().__init__()
-        self._recording = recording
+        self.refusal: str | None = None
         self.is_paused = False
+
+    def refuse(self, reason: str) -> None:
+        self.refusal = self.refusal or reason
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if not self.is_paused:
             name = getattr(func, "__name__", "")
             if not (name in _LOOKS or name in _VIEWS and _is_view(result, args)):
-                self._recording.refuse(f"{name or func} is torch's")
+                self.refuse(f"{name or func} is torch's")
         return result
 
 

@@ -36,6 +36,7 @@ class Replies:
     def __init__(self, tokenizer: Tokenizer, calls: str | None, thinking: str | None, thinks: bool | None):
         self._tokenizer = tokenizer
         self.form = reply_form(tokenizer.chat_template, calls, thinking)
+        self._marks: dict[bool, frozenset[int]] = {}
         self._thinks = thinks
         if thinks is not None and not _has_switch(tokenizer.chat_template):
             raise ConfigError(
@@ -112,9 +113,13 @@ class Replies:
         encode = functools.partial(self._tokenizer.encode, add_special_tokens=False)
         return tuple(encode(form.open.strip())), tuple(encode(form.close.strip()))
 
-    @functools.cache  # noqa: B019 - two entries, as long as the engine
     def _mark_ids(self, with_calls: bool) -> frozenset[int]:
         """The special tokens in the form's marks."""
+        if with_calls not in self._marks:
+            self._marks[with_calls] = self._found_marks(with_calls)
+        return self._marks[with_calls]
+
+    def _found_marks(self, with_calls: bool) -> frozenset[int]:
         form = self.form if with_calls else ReplyForm(self.form.thinking, None, self.form.header)
         texts = [text for text in form.texts if text]
         spelled = ((token_id, self._tokenizer.decode_token(token_id)) for token_id in self._tokenizer.special_token_ids)
