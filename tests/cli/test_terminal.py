@@ -159,6 +159,27 @@ def test_what_ends_the_command_in_its_middle(qwen3_folder, capsys, monkeypatch):
         main(["run", "--model", str(qwen3_folder), *FLAGS, "--raw", "hello"])
 
 
+INTERRUPTED_IMPORT = """
+import runpy, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, path, target=None):
+        if name == "lullm.cli.parser":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+runpy.run_module("lullm", run_name="__main__")
+"""
+
+
+def test_ctrl_c_before_the_flags_are_read(monkeypatch, capsys):
+    """The imports of the command take 0.2 s, and a typo is often seen as soon as it is sent off."""
+    ran = subprocess.run([sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (-signal.SIGINT, "", "")
+    monkeypatch.setattr("lullm.cli.main.build_parser", raises(KeyboardInterrupt()))
+    assert main(["list"]) == 130 and capsys.readouterr().err == ""
+
+
 def test_a_current_folder_that_is_gone(tmp_path, monkeypatch, capsys):
     """oneMKL said that it cannot load libtorch_cpu.so, and ended the process."""
     (tmp_path / "gone").mkdir()

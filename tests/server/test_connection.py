@@ -226,3 +226,20 @@ def test_a_long_body_is_no_head(start, scripted):
         for _ in range(2):
             body = {"prompt": "x", "max_tokens": 2, "user": "a" * 200_000}
             assert http.post("/v1/completions", json=body).status_code == 200
+
+
+@pytest.mark.parametrize("asks", [{}, {"stream": True}, {"stream": True, "n": 0}], ids=["whole", "stream", "refused"])
+def test_answers_in_http_1_0_end_with_their_connection(start, scripted, asks):
+    """Proxies and load testers such as `ab` speak it, and it knows no chunks."""
+    body = json.dumps({"prompt": "x", "max_tokens": 4} | asks).encode()
+    server = start(scripted())
+    with socket.create_connection(server.address, timeout=10) as sock:
+        sock.sendall(b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        head, _, rest = read_all(sock).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head.lower() and b"connection: close" in head.lower()
+    if asks == {"stream": True}:
+        events = rest.split(b"\n\n")
+        assert all(event.startswith(b"data: ") for event in events[:-1]) and events[-2:] == [b"data: [DONE]", b""]
+    else:
+        assert json.loads(rest)
+        assert b"content-length: %d" % len(rest) in head.lower()

@@ -1,5 +1,6 @@
 """Unknown fields over HTTP: ignored with a header and one line in the log, or refused."""
 
+import json
 import logging
 
 import pytest
@@ -115,3 +116,15 @@ def test_words_for_no_limit_and_no_seed(start, scripted, path):
             assert answer["choices"][0]["finish_reason"] == "stop" and answer["usage"]["completion_tokens"] == 21
         assert http.post(path, json=text | {"max_tokens": -2}).status_code == 400
     assert [(params.max_tokens, params.seed) for _, params, _ in engine.seen] == [(None, None)] * 2
+
+
+def test_whole_numbers_with_a_point_and_an_empty_name(http):
+    """As JSON of languages without integers; and vLLM serves the model that it has to requests for ''."""
+    answer = http.post("/v1/completions", json=GOOD | {"model": "", "max_tokens": 2.0, "seed": 1.0, "temperature": 0.0})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["completion_tokens"] == 2 and answer.json()["model"] == "scripted"
+    body = {"messages": [{"role": "user", "content": "x"}], "options": {"num_predict": 2.0}, "stream": False}
+    assert http.post("/api/chat", json=body | {"model": "scripted"}).json()["eval_count"] == 2
+    for wrong in (2.5, True, "2", 1e400):
+        content = json.dumps(GOOD | {"max_tokens": wrong})
+        assert http.post("/v1/completions", content=content).status_code == 400, wrong

@@ -70,16 +70,16 @@ def all_flags() -> set[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code: 0, 2 for a user's mistake, 130 after Ctrl-C."""
-    _open_streams()
-    argv = sys.argv[1:] if argv is None else list(argv)
-    parser = build_parser()
-    if not argv:
-        parser.print_help()
-        return 0
     # OpenMP reads it later, when torch is loaded. Spinning threads starve each other beside other programs: next to one
     # busy process a 0.6B model decoded 1.1 tok/s with spinning threads and 2.4 tok/s with parked ones.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
+        _open_streams()
+        argv = sys.argv[1:] if argv is None else list(argv)
+        parser = build_parser()
+        if not argv:
+            parser.print_help()
+            return 0
         _check_folder()
         apply_settings(*chosen(parser, argv), os.environ, all_flags)
         args = parser.parse_args(argv)

@@ -145,7 +145,7 @@ class Admin:
     def _engine(self, model: str | None) -> EngineClient:
         """The engine of that model. Raises ApiError: there is none, or several and none is named."""
         models = self._context.house.models
-        if model is None and len(models) > 1:
+        if not model and len(models) > 1:
             names = ", ".join(each.model_name for each in models)
             raise ApiError(400, f"say which model: send model, one of {names}", param="model", code="model_needed")
         return self._context.to_change(model).engine

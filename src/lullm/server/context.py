@@ -223,29 +223,31 @@ class ServerContext:
         return body
 
     def of(self, name: str | None, any_name: bool | None = None) -> "ServerContext":
-        """The context of the model of that name, or of the adapter's; of this one if it is left out.
+        """The context of the model of that name, or of the adapter's; of this one without a name or with ''.
 
         `any_name`: of this one for other names, too; None: as the options say.
 
         Raises ApiError 404: there is none.
         """
-        found = self if name is None else self.house.owner(name)
+        found = self.house.owner(name) if name else self
         if found is None and not (self.options.any_model_name if any_name is None else any_name):
-            known = " and ".join(map(repr, self.house.names))
-            raise ApiError(
-                404,
-                f"the model {name!r} does not exist here; this server serves {known}",
-                param="model",
-                code="model_not_found",
-            )
+            raise self._unknown(name)
         return found or self
+
+    def _unknown(self, name: str | None) -> ApiError:
+        known = " and ".join(map(repr, self.house.names))
+        text = f"the model {name!r} does not exist here; this server serves {known}"
+        return ApiError(404, text, param="model", code="model_not_found")
 
     def to_change(self, name: str | None) -> "ServerContext":
         """As `of`, for what puts a model to sleep or wakes it: of several models, the name is always that of one.
 
         Raises ApiError 404: there is none.
         """
-        return self.of(name, any_name=len(self.house.models) == 1 and self.options.any_model_name)
+        is_alone = len(self.house.models) == 1
+        if name == "" and not is_alone:
+            raise self._unknown(name)
+        return self.of(name, any_name=is_alone and self.options.any_model_name)
 
     def of_query(self, request: Request) -> "ServerContext":
         """The context of the model that `?model=` names. Raises ApiError as `of` does."""

@@ -85,7 +85,7 @@ TokenIds = Annotated[list[int], FAIL_FAST]
 class WireModel(BaseModel):
     """A JSON object: exact types, no unknown fields, no NaN.
 
-    A null in a field that takes none counts as left out.
+    A null in a field that takes none counts as left out, and an integer may be written as 2.0.
 
     Attributes:
         is_echoed: clients send such objects back from answers: unknown fields with null or `[]` do not count.
@@ -112,6 +112,9 @@ class WireModel(BaseModel):
         # One error is collected per unknown field, and a body has room for a million of them.
         if len(data) > MAX_FIELDS:
             raise ValueError(f"an object here has at most {MAX_FIELDS} fields, got {len(data)}")
+        if any(type(value) is float and value.is_integer() for value in data.values()):
+            whole = _integers(cls)
+            data = {k: int(v) if k in whole and type(v) is float and v.is_integer() else v for k, v in data.items()}
         if not any(value is None or value == [] for value in data.values()):
             return data
         shape, nullable = _shape(cls), _nullable(cls)
@@ -181,6 +184,16 @@ def _nullable(kind: type[WireModel]) -> frozenset[str]:
         field.alias or name
         for name, field in kind.model_fields.items()
         if field.annotation is Any or type(None) in typing.get_args(field.annotation)
+    )
+
+
+@functools.cache
+def _integers(kind: type[WireModel]) -> frozenset[str]:
+    """The fields of a model that take an integer, and nothing else but null."""
+    return frozenset(
+        field.alias or name
+        for name, field in kind.model_fields.items()
+        if set(typing.get_args(field.annotation) or [field.annotation]) - {type(None)} == {int}
     )
 
 

@@ -108,6 +108,7 @@ def test_streams_and_aliases(http, running, alone):
     assert openai(http, "first") == alone["a"]
     nameless = {"messages": MESSAGES, "temperature": 0, "max_tokens": 8}
     assert ask(http, "/v1/chat/completions", nameless)["model"] == "a", "the first is that of requests without a name"
+    assert ask(http, "/v1/chat/completions", nameless | {"model": ""})["model"] == "a"
 
 
 @pytest.mark.parametrize(
@@ -123,6 +124,7 @@ def test_unknown_names_are_told_the_known_ones(http, path):
 
 
 def test_small_endpoints_of_each_model(http):
+    ask(http, "/v1/chat/completions", {"model": "b", "messages": MESSAGES, "max_tokens": 1})
     assert [entry["id"] for entry in http.get("/v1/models").json()["data"]] == ["a", "first", "b"]
     assert http.get("/v1/models/b").json()["status"]["value"] in ("loaded", "sleeping")
     cards = http.get("/v1/models", headers={"anthropic-version": "2023-06-01"}).json()["data"]
@@ -194,6 +196,7 @@ def test_a_mistyped_name_changes_no_model(start, qwen3_folder, llama_folder):
         for path in ("/sleep", "/wake_up", "/pause", "/resume", "/reset_prefix_cache", "/models/unload"):
             answer = http.post(path, json={"model": "c"})
             assert answer.status_code == 404 and answer.json()["error"]["code"] == "model_not_found"
+            assert http.post(path, json={"model": ""}).status_code in (400, 404)
             assert states(http) == before
 
 

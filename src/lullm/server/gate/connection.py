@@ -1,4 +1,7 @@
-"""BoundedConnection: a connection of uvicorn, with bounds on their number and on heads, and time-outs both ways."""
+"""BoundedConnection: a connection of uvicorn, with bounds on their number and on heads, and time-outs both ways.
+
+Clients of HTTP/1.0 get answers that end with their connection.
+"""
 
 import asyncio
 import re
@@ -54,6 +57,8 @@ class BoundedConnection(asyncio.Protocol):
         length = len(self._cycle.body) if is_body else 0
         self._inner.data_received(data if is_body else _without_upgrade(data))
         if self._inner.cycle is not self._cycle or (is_body and self._took_body(length)):
+            if self._inner.cycle is not self._cycle:
+                _close_delimit(self._inner.cycle)
             self._cycle, self._num_head_bytes = self._inner.cycle, 0
         else:
             self._bound_head(len(data))
@@ -117,6 +122,28 @@ class BoundedConnection(asyncio.Protocol):
         self._timer = None
         if not self._is_busy:
             self._transport.close()
+
+
+class _ToTheEnd(int):
+    """The length that uvicorn expects of a body which ends where its connection does."""
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    def __sub__(self, other: object) -> "_ToTheEnd":
+        return self
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = int.__hash__
+
+
+def _close_delimit(cycle: Any) -> None:
+    """Let an answer in HTTP/1.0 end with its connection, before its task has begun: that version knows no chunks."""
+    if cycle.scope["http_version"] == "1.0":
+        cycle.chunked_encoding = False
+        cycle.expected_content_length = _ToTheEnd()
 
 
 def _without_upgrade(data: bytes) -> bytes:
