@@ -236,8 +236,12 @@ class ServerContext:
 
     def _unknown(self, name: str | None) -> ApiError:
         known = " and ".join(map(repr, self.house.names))
-        text = f"the model {name!r} does not exist here; this server serves {known}"
-        return ApiError(404, text, param="model", code="model_not_found")
+        return ApiError(
+            404,
+            f"the model {name!r} does not exist here; this server serves {known}",
+            param="model",
+            code="model_not_found",
+        )
 
     def to_change(self, name: str | None) -> "ServerContext":
         """As `of`, for what puts a model to sleep or wakes it: of several models, the name is always that of one.
