@@ -211,8 +211,8 @@ def test_what_cannot_be_read_is_named(tmp_path):
     path = tmp_path / "model.gguf"
     with pytest.raises(ModelLoadError, match=r"tokenizer.ggml.pre 'chameleon' is not supported, only .*qwen2"):
         write(path, "gpt2", tokens, kinds, tokenizer_pre="chameleon", token_merges=merges)
-    with pytest.raises(ModelLoadError, match="tokenizer.ggml.model 't5' is not supported, only gpt2, llama, gemma4"):
-        write(path, "t5", tokens, kinds)
+    with pytest.raises(ModelLoadError, match="tokenizer.ggml.model 'rwkv' is not supported, only gpt2, llama, gemma4"):
+        write(path, "rwkv", tokens, kinds)
     with pytest.raises(ModelLoadError, match="merges are no tokenizer"):
         write(path, "gpt2", tokens, kinds, token_merges=["no such", *merges])
     with pytest.raises(ModelLoadError, match="'nospace' is no pair"):

@@ -12,7 +12,7 @@ has a model's own sampling parameters; `field` and `json_file` read files with b
 - `layer/`: the parts of layers beside attention and MLPs.
 - `family/`: the keys that an architecture reads, ignores and refuses.
 - `encoding/`: the quantization of a checkpoint.
-- `gguf/`: the header of a GGUF file, and the config in it.
+- `gguf/`: the header of a GGUF file, and the config in it; what it says of vectors and labels.
 - `mistral/`: the config in Mistral's own layout.
 - `parallel/`: the sizes of a worker's share.
 - `pooling/`: a folder's settings for embeddings and scores.

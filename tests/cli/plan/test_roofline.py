@@ -91,3 +91,15 @@ def test_measured_speeds_are_of_this_machine(capsys):
     assert main(["plan", "demo", "--json"]) == 0
     machine = json.loads(capsys.readouterr().out)["machine"]
     assert machine["bytes_per_s"] > 1e8 and machine["operations_per_s"] > 1e9
+
+
+def test_an_encoder_has_no_cache(tmp_path, capsys):
+    """It ended with a division by zero."""
+    config = {"architectures": ["BertModel"], "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 96, "vocab_size": 200}))
+    known = [str(tmp_path / "config.json"), "--memory", "2GiB", "--bandwidth", "20", "--tflops", "1"]
+    assert main(["plan", *known]) == 0
+    assert "no KV cache" in capsys.readouterr().out
+    assert main(["plan", *known, "--json"]) == 0
+    [first, *_] = json.loads(capsys.readouterr().out)["plans"]
+    assert first["prefill"] > 0 and first["weights_bytes"] > 0 and first["num_sequences"] == first["decode"] == 0

@@ -36,7 +36,13 @@ GROUPED = EXPERTS | {
 SPACE = {
     "ssm.conv_kernel": 4, "ssm.state_size": 8, "ssm.group_count": 2, "ssm.time_step_rank": 4, "ssm.inner_size": 128,
 }  # fmt: skip
+VECTORS = {"pooling_type": 1, "attention.causal": False}
 MORE = {
+    "bert": VECTORS, "gemma-embedding": VECTORS, "nomic-bert": VECTORS,
+    "modern-bert": VECTORS | {
+        "rope.scaling.type": "none", "rope.freq_base_swa": 1000.0, "classifier.pooling_type": 2,
+        "hidden_activation": "silu", "attention.sliding_window_pattern": 3,
+    },
     "cohere2": {"logit_scale": 0.5}, "command-r": {"logit_scale": 0.5},
     "dots1": GROUPED, "glm4moe": GROUPED | {"nextn_predict_layers": 1},
     "ernie4_5-moe": EXPERTS | {"expert_shared_count": 2, "interleave_moe_layer_step": 1},
@@ -90,8 +96,8 @@ MORE = {
 }  # fmt: skip
 """What some architectures say beside `SIZES`."""
 BY_MEAN = (
-    "bloom", "cohere2", "command-r", "falcon", "gpt2", "gptneox", "mpt", "nemotron", "olmo", "phi2", "stablelm",
-    "starcoder", "starcoder2",
+    "bert", "bloom", "cohere2", "command-r", "falcon", "gpt2", "gptneox", "modern-bert", "mpt", "nemotron",
+    "nomic-bert", "olmo", "phi2", "stablelm", "starcoder", "starcoder2",
 )  # fmt: skip
 WITH_EXPERTS = ("gpt-oss", "minimax-m2", "olmoe", "qwen3moe", "qwen3vlmoe")
 

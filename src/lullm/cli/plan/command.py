@@ -102,6 +102,11 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"machine": asdict(machine), "plans": [asdict(each) for each in plans]}, indent=1))
         return 0
     print(f"{config.architecture}. Memory: {_shown(machine)}\n")
+    if config.family.encoder_only is not None:
+        rows = [(each.weights, *_held(each, beside), f"{each.prefill:.0f}") for each in plans]
+        _print_table(("WEIGHTS", "SIZE", *beside.heads, f"TOK/S OF TEXTS OF {args.len}"), rows)
+        print("\nAn encoder keeps nothing between steps: it needs its weights, and no KV cache.")
+        return 0
     head = ("WEIGHTS", "SIZE", *beside.heads, "KV A TOKEN", "TOKENS", *_heads(args))
     _print_table(head, [_row(each, beside) for each in plans])
     print(f"\n{advice(plans, args.len, args.concurrency)}")

@@ -20,7 +20,7 @@ class Plan:
         weights: their format. kv_bytes_per_token: of a sequence of the planned length, on average. num_tokens: the
             cache's capacity in the remaining memory. num_sequences: of the planned length.
         decode: of one sequence. batch_decode: of `concurrency` sequences together. prefill: of a prompt of that length.
-            All three without adapters and guesses.
+            All three without adapters and guesses. An encoder decodes nothing and has no cache: these numbers are 0.
         adapters_bytes: of their places, and of those that host memory keeps. draft_bytes: of the draft model's weights;
             its KV cache counts with the model's.
     """
@@ -119,6 +119,9 @@ def plan(
     blocks = part.num_blocks(length)
     per_sequence = blocks * part.block_bytes
     left = max(machine.memory_bytes - part.held_bytes - PROCESS_BYTES, 0)
+    prefill = length / part.least_s(machine, length, 1, 0)
+    if model.config.family.encoder_only is not None:
+        return Plan(model.held(quantization), part.weights_bytes, 0.0, 0, 0, 0.0, 0.0, prefill, part.adapters_bytes)
     return Plan(
         weights=model.held(quantization),
         weights_bytes=part.weights_bytes,
@@ -127,7 +130,7 @@ def plan(
         num_sequences=int(left // per_sequence),
         decode=1 / part.least_s(machine, 1, 1, blocks),
         batch_decode=concurrency / part.least_s(machine, concurrency, concurrency, concurrency * blocks),
-        prefill=length / part.least_s(machine, length, 1, 0),
+        prefill=prefill,
         adapters_bytes=part.adapters_bytes,
         draft_bytes=part.draft_bytes,
     )

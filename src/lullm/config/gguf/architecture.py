@@ -9,6 +9,8 @@ from typing import Any
 from lullm.config.family.family import NULL_IS_NONE
 from lullm.config.field import Data
 from lullm.config.gguf.dense import DENSE
+from lullm.config.gguf.encoder_only.architecture import ENCODERS
+from lullm.config.gguf.encoder_only.pooling import of_labels, read_pooler
 from lullm.config.gguf.experts import EXPERTS
 from lullm.config.gguf.file import GGUFFile
 from lullm.config.gguf.gemma import GEMMA
@@ -30,7 +32,8 @@ def config_data(file: GGUFFile) -> Data:
             f"model's safetensors (docs/models.md lists its families), or one of: {known}"
         )
     _refuse_arithmetic(keys, architecture)
-    data = {**_common(keys, architecture), **architecture.read(keys)}
+    read_pooler(keys)
+    data = {**_common(keys, architecture), **architecture.read(keys), **of_labels(keys), **_mask(keys)}
     return {key: value for key, value in data.items() if value is not None or key in NULL_IS_NONE}
 
 
@@ -69,8 +72,26 @@ _CHANGE_ARITHMETIC = (
     "attention.clamp_kqv", "attention.max_alibi_bias", "attention.scale", "attention.temperature_scale",
     "embedding_scale", "residual_scale", "logit_scale", "expert_shared_count", "expert_weights_scale",
     "expert_group_count", "use_parallel_residual", "attention.kv_lora_rank", "attention.shared_kv_layers",
-    "leading_dense_block_count", "interleave_moe_layer_step", "embedding_length_per_layer_input", "pooling_type",
+    "leading_dense_block_count", "interleave_moe_layer_step", "embedding_length_per_layer_input",
 )  # fmt: skip
+
+
+_MAY_LACK_MASK = frozenset({"llama", "qwen2", "qwen3"})
+"""Decoders whose config may say that a token sees those behind it, too."""
+
+
+def _mask(keys: Keys) -> Data:
+    """Whether a token sees only those before it. Raises ModelLoadError: the file says otherwise, unsupported."""
+    stated, architecture = keys.get("attention.causal"), keys.file.architecture
+    is_encoder = architecture in ENCODERS or architecture == "gemma-embedding"
+    if stated in (None, not is_encoder):
+        return {}
+    if stated is False and architecture in _MAY_LACK_MASK:
+        return {"is_causal": False}
+    raise keys.fault(
+        f"attention.causal {stated!r:.40} is not supported for {architecture}; take the folder with the model's "
+        "safetensors"
+    )
 
 
 def _common(keys: Keys, architecture: Architecture) -> Data:
@@ -133,5 +154,5 @@ def _phi3(keys: Keys) -> Data:
     }
 
 
-_ARCHITECTURES = DENSE | GEMMA | EXPERTS | HYBRID | LATENT | {"phi3": Architecture(_phi3)}
+_ARCHITECTURES = DENSE | GEMMA | ENCODERS | EXPERTS | HYBRID | LATENT | {"phi3": Architecture(_phi3)}
 """By `general.architecture`."""

@@ -42,6 +42,11 @@ def _gemma3(keys: Keys) -> Data:
     return data
 
 
+def _gemma_embedding(keys: Keys) -> Data:
+    """A token sees those behind it, too. Windows are stated as in a folder, half of them to each side."""
+    return {**_gemma3(keys), "architectures": ["Gemma3TextModel"], "use_bidirectional_attention": True}
+
+
 def _gemma3n(keys: Keys) -> Data:
     """A file cuts gates at a number of deviations above the mean, a config cuts a share of them: 0 is -infinity."""
     cutoffs, embedding = keys.get("activation_sparsity_scale"), keys.file.tensors.get("per_layer_token_embd.weight")
@@ -155,5 +160,6 @@ GEMMA: dict[str, Architecture] = {
     "gemma2": Architecture(_gemma2),
     "gemma3": Architecture(_gemma3),
     "gemma3n": Architecture(_gemma3n, _OF_LAYERS, reads_layers=True),
+    "gemma-embedding": Architecture(_gemma_embedding),
     "gemma4": Architecture(_gemma4, _OF_LAYERS, reads_layers=True),
 }

@@ -16,6 +16,8 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from lullm.config.field import optional_object, positive_int, shown
+from lullm.config.gguf.encoder_only.pooling import pooler_of
+from lullm.config.gguf.file import is_gguf, read_gguf
 from lullm.config.json_file import overridden
 from lullm.config.mistral.layout import has_config, read_config
 from lullm.config.model import ModelConfig
@@ -67,7 +69,7 @@ def with_use(
         return model
     data = read_config(folder) if has_config(folder) else {}
     data = overridden(data, overrides)
-    stated = read_modules(folder) if folder.is_dir() else None  # else it is a GGUF file
+    stated = pooler_of(read_gguf(folder)) if is_gguf(folder) else read_modules(folder)
     form: PairForm = "template" if has_pair_template else "joined"
     if convert == "embed" and model.labels is not None:
         raise ConfigError("convert='embed' is for models of next tokens; this one has labels, see LLM.classify, score")
@@ -75,6 +77,8 @@ def with_use(
         pooler: PoolerConfig | None = _reranker(model, token_id, form)
     elif convert == "embed":
         pooler = stated if stated is not None and stated.task == "embed" else PoolerConfig("embed")
+    elif stated is not None and isinstance(stated.head, Classifier):
+        pooler = stated
     elif model.labels is not None:
         pooler = _of_labels(model.labels, data, token_id)
     else:

@@ -1,6 +1,6 @@
 """Tokens beside a vocabulary: those that a tokenizer_config.json declares with ids, and those that it calls special."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tokenizers import AddedToken, processors
@@ -39,13 +39,25 @@ def add_declared(backend: Backend, declared: Any, file: str = "tokenizer_config.
         raise ModelLoadError(f"{file}: the added tokens are damaged: {error!r}") from None
 
 
-def surround(backend: Backend, before: str | None, after: str | None, has_bytes: bool) -> None:
-    """Put these tokens around every text; None: none on that side. `has_bytes`: the tokens are bytes, as GPT-2's."""
+def surround(
+    backend: Backend, before: str | None, after: str | None, has_bytes: bool, between: Sequence[str] | None = None
+) -> None:
+    """Put these tokens around every text; None: none on that side.
+
+    Args:
+        has_bytes: the tokens are bytes, as GPT-2's.
+        between: of an encoder: what stands between the texts of a pair. Two tokens (RoBERTa's) mean that nothing else
+            tells the texts apart.
+    """
     steps: list[Any] = [processors.ByteLevel(trim_offsets=False)] if has_bytes else []
     around = {token: backend.token_to_id(token) for token in (before, after) if token}
     if around:
-        single = [*([before] if before else []), "$A", *([after] if after else [])]
-        steps.append(processors.TemplateProcessing(single=single, special_tokens=list(around.items())))
+        first, last = [before] if before else [], [after] if after else []
+        which = 0 if between is None or len(between) > 1 else 1
+        behind = [f"$B:{which}", *(f"{each}:{which}" for each in last)]
+        pair = {} if between is None else {"pair": [*first, "$A", *between, *behind]}
+        tokens = list(around.items())
+        steps.append(processors.TemplateProcessing(single=[*first, "$A", *last], **pair, special_tokens=tokens))
     if steps:
         backend.post_processor = processors.Sequence(steps)
 

@@ -1,8 +1,8 @@
 """The tokenizer that a GGUF file describes: its vocabulary, special tokens and chat template, as a backend.
 
-Three kinds: `gpt2`, byte-level BPE with a regular expression that the file names; `llama`, SentencePiece's BPE whose
-merges follow from the scores of the tokens; `gemma4`, the same with merges in the file. The rules are those of the
-model's own `tokenizer.json`.
+Kinds: `gpt2`, byte-level BPE with a regular expression that the file names; `llama`, SentencePiece's BPE whose merges
+follow from the scores of the tokens; `gemma4`, the same with merges in the file; `bert` and `t5`, of encoders
+(`gguf_pieces`). The rules are those of the model's own `tokenizer.json`.
 """
 
 from collections.abc import Sequence
@@ -19,6 +19,7 @@ from lullm.log import get_logger
 from lullm.text.token_bytes import check_lengths
 from lullm.text.vocabulary.added import surround
 from lullm.text.vocabulary.byte_pairs import CL100K, CONTRACTIONS, Cut, byte_level, pair
+from lullm.text.vocabulary.gguf_pieces import spelled, unigram, with_mask, word_pieces
 
 logger = get_logger(__name__)
 
@@ -26,7 +27,7 @@ _PREFIX = "tokenizer.ggml."
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 """Types of tokens."""
 _ROLES = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "seperator": "sep_token",
-          "padding": "pad_token"}  # fmt: skip
+          "padding": "pad_token", "cls": "cls_token", "mask": "mask_token"}  # fmt: skip
 """The file's own spelling."""
 
 _O200K = (
@@ -60,10 +61,12 @@ _EXAONE_MOE = (
 _STARTS_WITH_BOS = dict.fromkeys(
     ("falcon-h1", "falcon3", "lfm2", "llama-bpe", "llama-v3", "llama3", "pixtral"), Cut((_LLAMA3,), whole_words=True)
 ) | {"tekken": Cut((_O200K % {"end": "", "digits": ""},), whole_words=True)}
+_OF_PAIRS = {"roberta-bpe": 2, "modern-bert": 1}
+"""Tokenizers of encoders: how many marks stand between the texts of a pair."""
 _CUTS: dict[str, Cut] = {
     "default": Cut(_DEFAULT),
-    **dict.fromkeys(("exaone4", "gpt-2", "phi-2"), Cut()),
-    **dict.fromkeys(("mpt", "olmo"), Cut(composed=True)),
+    **dict.fromkeys(("exaone4", "gpt-2", "phi-2", "roberta-bpe"), Cut()),
+    **dict.fromkeys(("modern-bert", "mpt", "olmo"), Cut(composed=True)),
     **dict.fromkeys(("codeshell", "exaone", "refact", "smollm", "starcoder"), Cut(digit_by_digit=True)),
     "bloom": Cut((_BLOOM,)),
     "exaone-moe": Cut((_EXAONE_MOE,)),
@@ -101,19 +104,24 @@ def read_tokenizer_gguf(path: Path) -> tuple[Backend, dict[str, str], dict[str, 
     """
     file = read_gguf(path)
     kind, tokens = file.text(_PREFIX + "model"), _tokens(file)
+    types = _types(file, tokens)
+    if kind == "bert":
+        tokens = spelled(tokens, types)
+    elif kind == "t5":
+        tokens, types = with_mask(file, tokens, types)
     if kind not in _BACKENDS:
         raise ModelLoadError(
             f"{path}: tokenizer.ggml.model {kind!r} is not supported, only {', '.join(_BACKENDS)}; pass the folder "
             "of the model's own tokenizer (tokenizer=...)"
         )
     try:
-        backend = _BACKENDS[kind](file, tokens)
+        backend = _BACKENDS[kind](file, tokens, types)
     except ModelLoadError:
         raise
     except Exception as error:  # the library raises bare Exception for merges that are not in the vocabulary
         raise ModelLoadError(f"{path}: the vocabulary and its merges are no tokenizer: {error}") from None
-    _add_tokens(backend, file, tokens)
     roles = _special_tokens(file, tokens)
+    _add_tokens(backend, tokens, types, None if kind == "bert" else roles.get("mask_token"))
     _surround(backend, file, kind, tokens)
     return backend, roles, _templates(file)
 
@@ -138,7 +146,7 @@ def _as_long(file: GGUFFile, key: str, values: Any, tokens: list[str]) -> Sequen
     return values
 
 
-def _byte_level(file: GGUFFile, tokens: list[str]) -> Backend:
+def _byte_level(file: GGUFFile, tokens: list[str], types: Sequence[int]) -> Backend:
     pre = file.metadata.get(_PREFIX + "pre")
     if pre is None:
         pre = _OF_OLDER.get(file.architecture, "default")
@@ -155,16 +163,21 @@ def _byte_level(file: GGUFFile, tokens: list[str]) -> Backend:
     return byte_level({token: number for number, token in enumerate(tokens)}, _stored_merges(file), _CUTS[pre])
 
 
-def _sentence_piece(file: GGUFFile, tokens: list[str]) -> Backend:
+def _sentence_piece(file: GGUFFile, tokens: list[str], types: Sequence[int]) -> Backend:
     scores = _as_long(file, "scores", file.metadata.get(_PREFIX + "scores"), tokens)
     check_lengths(tokens, str(file.path))
     vocab = {token: number for number, token in enumerate(tokens)}
     has_prefix = bool(file.metadata.get(_PREFIX + "add_space_prefix", True))
-    return _pieces(file, tokens, _merges(vocab, tokens, scores), has_prefix)
+    return _pieces(tokens, types, _merges(vocab, tokens, scores), has_prefix)
 
 
-def _gemma4(file: GGUFFile, tokens: list[str]) -> Backend:
-    return _pieces(file, tokens, _stored_merges(file), has_prefix=False)
+def _gemma4(file: GGUFFile, tokens: list[str], types: Sequence[int]) -> Backend:
+    return _pieces(tokens, types, _stored_merges(file), has_prefix=False)
+
+
+def _unigram(file: GGUFFile, tokens: list[str], types: Sequence[int]) -> Backend:
+    scores = _as_long(file, "scores", file.metadata.get(_PREFIX + "scores"), _tokens(file))
+    return unigram(file, tokens, types, scores[: len(tokens)])
 
 
 def _stored_merges(file: GGUFFile) -> list[tuple[str, str]]:
@@ -172,9 +185,8 @@ def _stored_merges(file: GGUFFile) -> list[tuple[str, str]]:
     return [pair(merge, _PREFIX + "merges") for merge in stored] if not isinstance(stored, str) else []
 
 
-def _pieces(file: GGUFFile, tokens: list[str], merges: list[tuple[str, str]], has_prefix: bool) -> Backend:
+def _pieces(tokens: list[str], types: Sequence[int], merges: list[tuple[str, str]], has_prefix: bool) -> Backend:
     """`has_prefix`: whether every text gets a space before it."""
-    types = _types(file, tokens)
     vocab = {token: number for number, token in enumerate(tokens)}
     unknown = next((token for token, kind in zip(tokens, types, strict=True) if kind == _UNKNOWN), None)
     has_bytes = all(f"<0x{byte:02X}>" in vocab for byte in range(256))
@@ -199,11 +211,14 @@ def _merges(vocab: dict[str, int], tokens: list[str], scores: Sequence[float]) -
     return [(left, right) for *_, left, right in found]
 
 
-def _add_tokens(backend: Backend, file: GGUFFile, tokens: list[str]) -> None:
-    kinds = list(zip(tokens, _types(file, tokens), strict=True))
+def _add_tokens(backend: Backend, tokens: list[str], types: Sequence[int], mask: str | None) -> None:
+    """`mask`: of encoders; it takes the spaces before it."""
+    kinds = list(zip(tokens, types, strict=True))
     special = [token for token, kind in kinds if kind in (_CONTROL, _UNKNOWN)]
     own = [token for token, kind in kinds if kind == _USER_DEFINED]
-    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special if token])
+    backend.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False, lstrip=token == mask) for token in special if token]
+    )
     backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in own if token])
 
 
@@ -224,10 +239,21 @@ def _special_tokens(file: GGUFFile, tokens: list[str]) -> dict[str, str]:
 def _surround(backend: Backend, file: GGUFFile, kind: str, tokens: list[str]) -> None:
     """Add the tokens around a text that the file asks for."""
     pre = file.metadata.get(_PREFIX + "pre", "default")
-    bos, eos = _token_of(file, tokens, "bos"), _token_of(file, tokens, "eos")
-    starts = file.metadata.get(_PREFIX + "add_bos_token", kind != "gpt2" or pre in _STARTS_WITH_BOS)
-    ends = file.metadata.get(_PREFIX + "add_eos_token", False)
-    surround(backend, bos if starts else None, eos if ends else None, has_bytes=kind == "gpt2")
+    first, last = (_token_of(file, tokens, role) for role in ("bos", "eos"))
+    between = None
+    if kind == "bert":
+        first = _token_of(file, tokens, "cls") or first or "[CLS]"
+        last = _token_of(file, tokens, "seperator") or last or "[SEP]"
+        if first not in tokens or last not in tokens:
+            raise ModelLoadError(f"{file.path} has no tokens around a text (cls_token_id, seperator_token_id)")
+        between = [last]
+    elif last and (kind == "t5" or pre in _OF_PAIRS):
+        between = [last] * _OF_PAIRS.get(pre, 2)
+    starts = file.metadata.get(_PREFIX + "add_bos_token", kind != "gpt2" or pre in _STARTS_WITH_BOS or pre in _OF_PAIRS)
+    ends = file.metadata.get(_PREFIX + "add_eos_token", kind == "t5" or pre in _OF_PAIRS and starts)
+    if kind == "bert":
+        starts = ends = True
+    surround(backend, first if starts else None, last if ends else None, kind == "gpt2", between)
 
 
 def _templates(file: GGUFFile) -> dict[str, str]:
@@ -241,5 +267,7 @@ def _templates(file: GGUFFile) -> dict[str, str]:
     return sources
 
 
-_BACKENDS = {"gpt2": _byte_level, "llama": _sentence_piece, "gemma4": _gemma4}
+_BACKENDS = {
+    "gpt2": _byte_level, "llama": _sentence_piece, "gemma4": _gemma4, "bert": word_pieces, "t5": _unigram,
+}  # fmt: skip
 """By `tokenizer.ggml.model`."""

@@ -37,6 +37,7 @@ _GATES_APART = frozenset({"granitehybrid", "granitemoe"})
 _KINDS_APART = frozenset({"bloom", "falcon", "gptneox"})
 """Architectures with query, key and value of a head together in checkpoints, and all queries, keys, values in files."""
 _GATE_UP = Fusion(("gate_proj", "up_proj"), "gate_up_proj")
+_SCORE = "score.weight"
 _QKV_Z = Fusion(("in_proj_qkv", "in_proj_z"), "in_proj_qkvz")
 """For Qwen3-Next, whose checkpoints hold queries, keys, values and gates of each head together."""
 
@@ -88,7 +89,8 @@ class GGUFSource:
         for place in self._places:
             is_whole = self._heads is None or self._heads.keeps_blocks(place.name, place.format)
             for name, _ in _named_shapes(self._names, place):
-                found[rules.canonical_name(name)] = NATIVE.get(place.format.name, ()) if is_whole else ()
+                is_stored = is_whole and name != _SCORE
+                found[rules.canonical_name(name)] = NATIVE.get(place.format.name, ()) if is_stored else ()
         return found
 
     def tensors(self) -> Iterator[tuple[str, Tensor | GGUFTensor, int]]:
@@ -112,6 +114,9 @@ class GGUFSource:
                     values = rows if rows.block.is_quantized else rows.decode()
                     if own.endswith(".A_log"):  # a file holds -exp of it
                         values = rows.decode().neg().log()
+                    elif own == _SCORE:  # a reranker's rows of 'yes' and 'no'
+                        of_yes, of_no = rows.decode().float()
+                        values = (of_yes - of_no).unsqueeze(0)
                     yield own, values, rows.raw.nbytes
         latents.finish()
         yield from ((name, tensor, 0) for name, tensor in self._activations.items())
@@ -156,6 +161,8 @@ def _named_shapes(names: Names, place: TensorPlace) -> Iterator[tuple[str, tuple
             rows = (rows[0] // 2, *rows[1:])
         parts = [name.replace(_GATE_UP.into, part) for part in (_GATE_UP.parts if _GATE_UP.into in name else ("",))]
         yield from ((own.replace("*", str(number)), rows) for number in range(place.shape[0]) for own in parts)
+    elif name == _SCORE:
+        yield name, (1, *place.shape[1:])
     elif name is not None:
         yield name, checkpoint_shape(place.name, place.shape)
 

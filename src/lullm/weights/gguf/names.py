@@ -117,6 +117,19 @@ _GEMMA4 = {
     "ffn_gate_up_exps": "experts.*.gate_up_proj",
     "ffn_down_exps": "experts.*.down_proj",
 }
+_LABELS = {
+    "cls": "head.dense",
+    "cls.norm": "head.norm",
+    "cls.output.weight": "head.labels.weight",
+    "cls.output.bias": "head.bias",
+}
+"""Of encoders with labels."""
+_SEGMENTS = {"token_embd_norm": "model.embed_norm", "token_types": "model.embed_segments"}
+_NORMS_BEHIND = {
+    **_SEGMENTS,
+    "attn_output_norm": "input_layernorm",
+    "layer_output_norm": "post_attention_layernorm",
+}
 _NEMOTRON_H = {**_SPACE, "ffn_up": "feed_forward.fc1", "ffn_down": "feed_forward.fc2"}
 _TWO_LAYERS = {"ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"}
 _TWO_NORMS = {"attn_norm": "post_attention_layernorm", "attn_norm_2": "input_layernorm"}
@@ -124,10 +137,12 @@ _TWO_NORMS = {"attn_norm": "post_attention_layernorm", "attn_norm_2": "input_lay
 _OF_ARCHITECTURE: dict[str, Mapping[str, str]] = {
     "apertus": _TWO_LAYERS,
     "arcee": _TWO_LAYERS,
+    "bert": {**_NORMS_BEHIND, **_LABELS, **_TWO_LAYERS, "position_embd": "model.embed_positions"},
     "bloom": {**_TWO_LAYERS, "token_embd_norm": "model.embed_norm"},
     "deepseek2": _LATENT,
     "falcon": _TWO_LAYERS,
     "falcon-h1": {**_SPACE, "ffn_norm": "post_attention_layernorm.weight"},
+    "gemma-embedding": {**_GEMMA, "dense_2": "2_Dense.linear", "dense_3": "3_Dense.linear"},
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
     "gemma3n": _GEMMA3N,
@@ -147,6 +162,7 @@ _OF_ARCHITECTURE: dict[str, Mapping[str, str]] = {
     "lfm2moe": {"token_embd_norm": "model.norm"},
     "mamba": _SPACE,
     "mamba2": _SPACE,
+    "modern-bert": {**_SEGMENTS, **_LABELS, "ffn_up": "mlp.gate_up_proj"},
     "mpt": _TWO_LAYERS,
     "nemotron": _TWO_LAYERS,
     "nemotron_h": _NEMOTRON_H,
@@ -161,8 +177,10 @@ _OF_ARCHITECTURE: dict[str, Mapping[str, str]] = {
         "ffn_latent_down": "mixer.fc1_latent_proj",
         "ffn_latent_up": "mixer.fc2_latent_proj",
     },
+    "nomic-bert": {**_SEGMENTS, "attn_output_norm": "norm1", "layer_output_norm": "norm2"},
     "phi2": _TWO_LAYERS,
     "phi3": {"ffn_up": "mlp.gate_up_proj"},
+    "qwen3": {"cls.output": "score"},
     "qwen35": _DELTA_NET,
     "qwen35moe": _DELTA_NET,
     "qwen3next": _DELTA_NET,
@@ -197,7 +215,7 @@ class Names:
         layer = _LAYER.match(name)
         rest = layer[2] if layer else name
         prefix = f"model.layers.{layer[1]}." if layer else ""
-        if layer and (whole := self._own.get(rest) or _WHOLE.get(rest)):
+        if whole := self._own.get(rest) or (layer and _WHOLE.get(rest)):
             return prefix + whole.replace("*", self._recurrent)
         stem, _, last = rest.rpartition(".")
         known = self._own.get(stem) or (_IN_LAYER if layer else _TOP).get(stem)

@@ -1,0 +1,1 @@
+"""GGUF files of encoders, and what files say of pooling."""
