@@ -6,7 +6,7 @@ import pytest
 from kit.engine.parts import graphs_of
 from kit.engine.prompts import random_prompts
 from kit.model.families import BY_RARITY, CASES
-from kit.model.golden import SIZES, architecture_of, model_class
+from kit.model.golden import SIZES, config_data
 
 from lullm import LLM, SamplingParams
 from lullm.ops.cpu.library import absence
@@ -26,8 +26,7 @@ HEADS = {"hidden_size": 64, "n_embd": 64, "head_dim": 16}
 def write_config(folder, family):
     options = {key: value for key, value in (ENGINE_SIZES | CASES[family].engine).items() if value is not ...}
     options |= {key: size for key, size in HEADS.items() if key in options}
-    config = model_class(family).config_class(**options).to_dict()
-    (folder / "config.json").write_text(json.dumps(config | {"architectures": [architecture_of(family)]}))
+    (folder / "config.json").write_text(json.dumps(config_data(family, options)))
     return str(folder)
 
 

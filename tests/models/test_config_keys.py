@@ -7,7 +7,7 @@ A key is changed in a file that holds little else, so what a missing key means i
 import dataclasses
 
 import pytest
-from kit.model.families import BY_RARITY, CASES
+from kit.model.families import CASES, WITH_CLASS
 from kit.model.golden import (
     PagedRun,
     architecture_of,
@@ -313,7 +313,7 @@ def compare_together(tmp_path, family, base, changes, token_ids):
     return left
 
 
-@pytest.mark.parametrize("family", BY_RARITY)
+@pytest.mark.parametrize("family", WITH_CLASS)
 def test_every_key_is_computed_or_refused(tmp_path, family):
     token_ids = [token_id % 50 for token_id in prompt(1, 20)]
     base = base_of(family)
@@ -347,7 +347,7 @@ def test_the_families_are_those_that_are_built_and_walked():
     assert all(callable(builder_of(architecture)) for architecture in FAMILIES)
 
 
-@pytest.mark.parametrize("family", CASES)
+@pytest.mark.parametrize("family", [param.id for param in WITH_CLASS])
 def test_defaults_are_those_of_transformers(family):
     config_class = model_class(family).config_class
     for key, value in FAMILIES[architecture_of(family)].defaults.items():

@@ -9,7 +9,7 @@ import struct
 
 import pytest
 import torch
-from kit.model.families import BY_RARITY, CASES
+from kit.model.families import CASES, WITH_CLASS
 from kit.model.golden import PagedRun, assert_close, golden_logits, load_model, model_class, prompt, save_model
 from safetensors.torch import load_file, save_file
 
@@ -45,7 +45,7 @@ def check(folder, family):
     return model.config.ties_head
 
 
-@pytest.mark.parametrize("family", [family for family in BY_RARITY if family.id != "Zamba2"])
+@pytest.mark.parametrize("family", [family for family in WITH_CLASS if family.id != "Zamba2"])
 def test_another_head_than_the_embedding(tmp_path, family):
     save_model(tmp_path, family, options_of(family))
     assert {"lm_head.weight", "embed_out.weight", "output_projection.weight", "decoder.weight"} & load_file(

@@ -22,11 +22,9 @@ from lullm.models.fallback.choice import read_model_config
 
 NO_CODE = r"has no causal language model '\w+'.*no code of a checkpoint.*take a checkpoint of a known architecture"
 REFUSED = {
-    "LGAI-EXAONE/EXAONE-3.5-2.4B-Instruct": NO_CODE,
     "Qwen/Qwen-7B-Chat": NO_CODE,
     "THUDM/chatglm3-6b": NO_CODE,
     "baichuan-inc/Baichuan2-7B-Chat": NO_CODE,
-    "internlm/internlm2-chat-7b": NO_CODE,
     "moonshotai/Kimi-K2.5": "reads more than text.*choose a checkpoint of the text model alone",
 }
 OWN = [name for name in PUBLISHED if name not in REFUSED]
@@ -38,7 +36,7 @@ QUICK = {
     "Qwen/Qwen2.5-7B-Instruct, as its card stretches it", "Qwen/Qwen2.5-VL-3B-Instruct", "Qwen/Qwen3-0.6B",
     "Qwen/Qwen3-Coder-30B-A3B-Instruct", "Qwen/Qwen3-Embedding-0.6B", "allenai/Olmo-3-7B-Instruct",
     "bigcode/starcoder2-3b", "facebook/opt-125m", "google/gemma-2-27b-it", "google/gemma-3-4b-it",
-    "huggyllama/llama-7b", "meta-llama/Llama-3.1-8B-Instruct", "microsoft/Phi-3-mini-128k-instruct, first revision",
+    "huggyllama/llama-7b", "internlm/internlm2-chat-7b", "meta-llama/Llama-3.1-8B-Instruct", "microsoft/Phi-3-mini-128k-instruct, first revision",
     "microsoft/Phi-4-mini-instruct", "mistralai/Mistral-7B-v0.1", "mistralai/Mistral-Small-3.1-24B-Instruct-2503",
     "openai-community/gpt2", "openai/gpt-oss-20b", "tencent/Hunyuan-0.5B-Instruct", "unsloth/DeepSeek-V3-bf16",
     "zai-org/GLM-4.5-Air",

@@ -68,6 +68,38 @@ def test_the_config_says_what_stands_around(tmp_path):
     assert tokenizer.apply_chat_template([{"role": "user", "content": "hello"}], tokenize=False) == "hello"
 
 
+UNUSED = [f"[UNUSED_TOKEN_{number}]" for number in range(4)]
+
+
+@pytest.mark.parametrize("kind", ["user_defined_symbols", "control_symbols"])
+def test_pieces_that_the_config_renames(tmp_path, kind):
+    """InternLM2, whose class comes with its checkpoint: <|im_start|> has the id of a piece of another name."""
+    reference = train(tmp_path, model_type="bpe", vocab_size=344, **LLAMA, **{kind: UNUSED})
+    start, end = (reference.piece_to_id(piece) for piece in UNUSED[2:])
+    entries = {
+        str(start): {"content": "<|im_start|>", "special": True},
+        str(end): {"content": "<|im_end|>", "special": True},
+        "1": {"content": "<s>", "special": True},
+    }
+    config = {
+        "tokenizer_class": "InternLM2Tokenizer", "added_tokens_decoder": entries,
+        "auto_map": {"AutoTokenizer": ["tokenization_internlm2.InternLM2Tokenizer", None]},
+        "additional_special_tokens": ["<|im_start|>", "<|im_end|>"],
+        "chat_template": "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}",
+    }  # fmt: skip
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    text = "<|im_start|>user\nhello the fox<|im_end|>"
+    ids = [start, *reference.encode("user\nhello the fox"), end]
+    assert tokenizer.encode(text, add_special_tokens=False) == ids
+    assert tokenizer.apply_chat_template([{"role": "user", "content": "hello the fox"}]) == [1, *ids]
+    assert tokenizer.convert_ids_to_tokens([start, end]) == ["<|im_start|>", "<|im_end|>"]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "user\nhello the fox"
+    assert tokenizer.vocab_size == len(reference)
+    for text in TEXTS:
+        assert tokenizer.encode(text, add_special_tokens=False) == reference.encode(text), text
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"not a model", b"\x0a\xff\xff\xff\xff\x0f", b"IQ== 0\nIg== 1\n", b"\xff" * 40]
 )

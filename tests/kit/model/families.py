@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from kit.model.renamed import RENAMED
 
 Options = dict[str, Any]
 
@@ -193,6 +194,17 @@ UNGIVEN = {"head_dim": ...}  # it follows from other sizes
 MODERNBERT = UNGIVEN | {"num_key_value_heads": ..., "local_attention": 40}
 FALCON_GROUPS = UNGIVEN | {"new_decoder_architecture": True, "num_kv_heads": 2}
 PARALLEL = {"use_parallel_residual": True}
+
+MINICPM = {
+    "embedding_multiplier": 2.0, "residual_multiplier": 0.8, "attention_multiplier": 0.25, "logits_scaling": 2.0,
+}  # fmt: skip
+MINICPM_LONGROPE = longrope(6, 16) | {"attention_multiplier": 12**-0.5}
+del MINICPM_LONGROPE["original_max_position_embeddings"]
+ORION = UNGIVEN | {
+    "partial_rotary_factor": 1.0,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0},
+}
+
 
 CASES = {
     "AXK1": Cases(
@@ -1498,12 +1510,71 @@ CASES = {
         NO_ROPE | SWITCHED | {"sliding_window": 32},
         "layers without rope, which may have windows",
     ),
+    "Aquila": Cases(
+        "AquilaChat 7B, Aquila 2 7B, 34B",
+        {"plain": {}, "biases, tied, dynamic": TIED | {"attention_bias": True, "rope_parameters": ROPE["dynamic"]}},
+        features="as Llama",
+        is_rare=True,
+    ),
+    "Exaone": Cases(
+        "EXAONE 3.0, 3.5",
+        {"plain": {}, "tied, llama3": TIED | {"rope_parameters": ROPE["llama3"], "num_key_value_heads": 1}},
+        features="as Llama",
+        is_rare=True,
+    ),
+    "InternLM": Cases(
+        "InternLM 7B, 20B",
+        {"plain": {"attention_bias": True, "num_key_value_heads": 4}, "no biases, tied": TIED},
+        features="as Llama, with biases in attention",
+        is_rare=True,
+    ),
+    "InternLM2": Cases(
+        "InternLM2, InternLM2.5 1.8B, 7B, 20B",
+        {
+            "plain": {},
+            "dynamic, biases, one kv head, tied": TIED
+            | {"rope_parameters": ROPE["dynamic"], "attention_bias": True, "num_key_value_heads": 1},
+        },
+        engine={"attention_bias": True},
+        features="as Llama, its queries, keys and values as one tensor",
+    ),
+    "MiMo": Cases(
+        "MiMo 7B",
+        {"plain": {}, "tied, one kv head": TIED | {"num_key_value_heads": 1}},
+        features="as Qwen2",
+        is_rare=True,
+    ),
+    "MiniCPM": Cases(
+        "MiniCPM 1B, 2B, MiniCPM4 0.5B, 8B",
+        {
+            "plain": MINICPM,
+            "longrope, one kv head, tied": TIED | MINICPM | MINICPM_LONGROPE | {"num_key_value_heads": 1},
+        },
+        engine=MINICPM,
+        features="as Granite: factors on embedding, residual stream and logits; longrope",
+        is_rare=True,
+    ),
+    "Orion": Cases(
+        "Orion 14B",
+        {"plain": ORION, "one kv head, tied": TIED | ORION | {"num_key_value_heads": 1}},
+        engine=ORION,
+        features="as Llama, with norms of mean and variance",
+        is_rare=True,
+    ),
+    "Xverse": Cases(
+        "XVERSE 7B, 13B, 65B",
+        {"plain": {}, "other eps, tied": TIED | {"rms_norm_eps": 1e-3, "num_key_value_heads": 4}},
+        features="as Llama",
+        is_rare=True,
+    ),
 }
 
 BY_RARITY = [
     pytest.param(family, marks=pytest.mark.slow if cases.is_rare else (), id=family) for family, cases in CASES.items()
 ]
 """The families, as parameters of a test."""
+WITH_CLASS = [param for param in BY_RARITY if param.id not in RENAMED]
+"""Those that transformers has a class for."""
 
 
 def variants(of_common: int | None, of_rare: int) -> list[Any]:

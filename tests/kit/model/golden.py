@@ -6,6 +6,7 @@ import json
 import random
 
 import torch
+from kit.model.renamed import renamed_class, renamed_of
 from safetensors.torch import load_file, save_file
 
 from lullm.arena.host import HostArena
@@ -44,6 +45,8 @@ def class_of(name):
     """transformers' class of an architecture."""
     import transformers
 
+    if renamed_of(name) is not None:
+        return renamed_class(name)
     if found := getattr(transformers, name, None):
         return found
     # A config class that transformers computes as Llama: files name an architecture of its own.
@@ -94,6 +97,13 @@ def save_model(folder, family, options, seed=0):
     model = random_model(family, SIZES | options, seed)
     save(model, folder)
     return model
+
+
+def config_data(family, options):
+    """The whole `config.json` of a family with these options, as people download it."""
+    renamed = renamed_of(architecture_of(family))
+    data = model_class(family).config_class(**options).to_dict() | {"architectures": [architecture_of(family)]}
+    return data if renamed is None else renamed.config(data, architecture_of(family))
 
 
 def write_config(folder, family, options):

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from kit.model.golden import class_of
+from kit.model.renamed import renamed_of
 from lullm.config.pooling.architecture import split_architecture
 
 READ_AS = {
@@ -36,8 +37,12 @@ def reference_model(name, small):
         data[key] = given
     if name in TEXT_ALONE:
         data = data["text_config"] | {"architectures": [TEXT_ALONE[name]]}
-    config = transformers.CONFIG_MAPPING[data["model_type"]].from_dict(data)
-    model = class_of(split_architecture(data["architectures"][0]).base)._from_config(config, dtype=torch.float32).eval()
+    architecture = split_architecture(data["architectures"][0]).base
+    if (renamed := renamed_of(architecture)) is None:
+        config = transformers.CONFIG_MAPPING[data["model_type"]].from_dict(data)
+    else:
+        config = class_of(architecture).config_class.from_dict(renamed.options(data))
+    model = class_of(architecture)._from_config(config, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(0)
     learned = [item for item in model.named_buffers() if item[0].endswith(LEARNED)]
     with torch.no_grad():

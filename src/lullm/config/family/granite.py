@@ -1,4 +1,4 @@
-"""Granite's factors on the embedding, the residual stream, the scores and the logits, and HyperCLOVA X's after them."""
+"""Granite's factors on the embedding, the residual stream, the scores and the logits; HyperCLOVA X's and MiniCPM's."""
 
 from dataclasses import replace
 from functools import partial
@@ -8,7 +8,7 @@ from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import DENSE_READS, read_dense
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import Kinds, window_but_every
-from lullm.config.field import Data, boolean, positive_float, shown
+from lullm.config.field import Data, boolean, positive_float, positive_int, shown
 from lullm.config.rope import RopeConfig, read_theta
 from lullm.errors import ModelLoadError
 
@@ -24,6 +24,18 @@ def read_granite(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
         residual_scale=positive_float(data, "residual_multiplier", 1.0),
         attention_scale=positive_float(data, "attention_multiplier", 1.0),
         logit_scale=1 / positive_float(data, "logits_scaling", 1.0),
+    )
+
+
+def with_minicpm_factors(config: DecoderConfig, data: Data) -> DecoderConfig:
+    """MiniCPM's, which are Granite's under other names; null means none. Raises ModelLoadError."""
+    base, depth = data.get("dim_model_base"), data.get("scale_depth")
+    factor = 1.0 if depth is None else positive_float(data, "scale_depth", 1.4)
+    return replace(
+        config,
+        embedding_scale=positive_float(data, "scale_emb", 1.0),
+        residual_scale=1.0 if depth is None else factor / len(config.ropes) ** 0.5,
+        logit_scale=1.0 if base is None else positive_int(data, "dim_model_base") / positive_int(data, "hidden_size"),
     )
 
 

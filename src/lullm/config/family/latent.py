@@ -16,6 +16,7 @@ from lullm.config.family.experts.reading import (
     with_experts,
 )
 from lullm.config.family.family import Family
+from lullm.config.family.granite import with_minicpm_factors
 from lullm.config.family.layer_kinds import Kinds
 from lullm.config.field import (
     MOST_HEAD_DIM,
@@ -126,16 +127,8 @@ def _mistral4_heads(data: Data) -> Data:
 
 
 def _read_minicpm3(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
-    """Halves are rotated. Granite's factors under other names; null means none."""
-    hidden_size = positive_int(data, "hidden_size")
-    base, depth = data.get("dim_model_base"), data.get("scale_depth")
-    config = read_latent({**data, "rope_interleave": False}, kinds, head_dim)
-    return replace(
-        config,
-        embedding_scale=positive_float(data, "scale_emb", 12.0),
-        residual_scale=1.0 if depth is None else positive_float(data, "scale_depth", 1.4) / len(kinds) ** 0.5,
-        logit_scale=1.0 if base is None else positive_int(data, "dim_model_base") / hidden_size,
-    )
+    """Halves are rotated."""
+    return with_minicpm_factors(read_latent({**data, "rope_interleave": False}, kinds, head_dim), data)
 
 
 def _minicpm3_heads(data: Data) -> Data:

@@ -74,12 +74,14 @@ from lullm.config.family.llama_like import (
     SEED_OSS,
     SMOLLM3,
 )
+from lullm.config.family.renamed.llama_like import EXAONE, INTERNLM, INTERNLM2, MIMO, MINICPM, ORION, XVERSE
 from lullm.config.family.text_model import TEXT_MODELS
 from lullm.errors import ModelLoadError
 
 _ROWS: dict[str, tuple[Family, str]] = {
     "AfmoeForCausalLM": (AFMOE, "experts.routed:afmoe_style"),
     "ApertusForCausalLM": (APERTUS, "ungated:apertus_style"),
+    "AquilaForCausalLM": (LLAMA, "llama:llama_style"),
     "ArceeForCausalLM": (ARCEE, "llama:arcee_style"),
     "AXK1ForCausalLM": (AXK1, "experts.deepseek:axk1_style"),
     "BambaForCausalLM": (BAMBA, "hybrid.state_space:bamba_style"),
@@ -96,6 +98,7 @@ _ROWS: dict[str, tuple[Family, str]] = {
     "Ernie4_5_MoeForCausalLM": (ERNIE4_5_MOE, "experts.routed:ernie4_5_moe_style"),
     "Ernie4_5ForCausalLM": (ERNIE4_5, "glm:helium_style"),
     "Exaone4ForCausalLM": (EXAONE4, "olmo:exaone4_style"),
+    "ExaoneForCausalLM": (EXAONE, "renamed.llama_like:exaone_style"),
     "ExaoneMoeForCausalLM": (EXAONE_MOE, "llama:llama_style"),
     "FalconForCausalLM": (FALCON, "layer_norm.falcon:falcon_style"),
     "FalconH1ForCausalLM": (FALCON_H1, "hybrid.state_space:falcon_h1_style"),
@@ -128,7 +131,9 @@ _ROWS: dict[str, tuple[Family, str]] = {
     "HunYuanMoEV1ForCausalLM": (HUNYUAN_MOE, "hunyuan:hunyuan_style"),
     "HyperCLOVAXForCausalLM": (HYPERCLOVAX, "granite:hyperclovax_style"),
     "HYV3ForCausalLM": (HY_V3, "llama:llama_style"),
+    "InternLM2ForCausalLM": (INTERNLM2, "renamed.llama_like:internlm2_style"),
     "InternLM3ForCausalLM": (INTERNLM3, "llama:llama_style"),
+    "InternLMForCausalLM": (INTERNLM, "llama:llama_style"),
     "IQuestCoderForCausalLM": (IQUEST_CODER, "llama:llama_style"),
     "Jais2ForCausalLM": (JAIS2, "layer_norm.starcoder:jais2_style"),
     "JambaForCausalLM": (JAMBA, "hybrid.state_space:jamba_style"),
@@ -142,7 +147,9 @@ _ROWS: dict[str, tuple[Family, str]] = {
     "Mamba2ForCausalLM": (MAMBA2, "hybrid.state_space:mamba_style"),
     "MambaForCausalLM": (MAMBA, "hybrid.state_space:mamba_style"),
     "MellumForCausalLM": (MELLUM, "experts.routed:qwen3_moe_style"),
+    "MiMoForCausalLM": (MIMO, "renamed.llama_like:mimo_style"),
     "MiniCPM3ForCausalLM": (MINICPM3, "experts.deepseek:deepseek_style"),
+    "MiniCPMForCausalLM": (MINICPM, "llama:llama_style"),
     "MiniMaxForCausalLM": (MINIMAX, "hybrid.minimax:minimax_style"),
     "MiniMaxM2ForCausalLM": (MINIMAX_M2, "llama:llama_style"),
     "Ministral3ForCausalLM": (MINISTRAL3, "llama:llama_style"),
@@ -162,6 +169,7 @@ _ROWS: dict[str, tuple[Family, str]] = {
     "OlmoHybridForCausalLM": (OLMO_HYBRID, "hybrid.olmo_hybrid:olmo_hybrid_style"),
     "OpenAIGPTLMHeadModel": (GPT1, "gpt:gpt1_style"),
     "OPTForCausalLM": (OPT, "gpt:opt_style"),
+    "OrionForCausalLM": (ORION, "renamed.llama_like:orion_style"),
     "Phi3ForCausalLM": (PHI3, "phi:phi3_style"),
     "PhiForCausalLM": (PHI, "layer_norm.gpt_neox:phi_style"),
     "PhimoeForCausalLM": (PHIMOE, "experts.routed:phimoe_style"),
@@ -179,6 +187,7 @@ _ROWS: dict[str, tuple[Family, str]] = {
     "StableLmForCausalLM": (STABLELM, "layer_norm.starcoder:stablelm_style"),
     "Starcoder2ForCausalLM": (STARCODER2, "layer_norm.starcoder:starcoder2_style"),
     "VaultGemmaForCausalLM": (VAULT_GEMMA, "gemma.gemma3:vault_gemma_style"),
+    "XverseForCausalLM": (XVERSE, "llama:llama_style"),
     "YoutuForCausalLM": (YOUTU, "experts.deepseek:deepseek_style"),
     "Zamba2ForCausalLM": (ZAMBA2, "hybrid.zamba2:zamba2_style"),
 }

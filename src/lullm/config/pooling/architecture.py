@@ -25,8 +25,13 @@ _WITHOUT_HEADS = {"Gemma3TextModel": "Gemma3ForCausalLM"}
 _WITHOUT_LABELS = frozenset({"LlamaBidirectionalModel"})
 """Encoders by their whole names: theirs with labels are others'."""
 
-_OLDER_NAMES = {"MPTForCausalLM": "MptForCausalLM", "PhiMoEForCausalLM": "PhimoeForCausalLM"}
-"""Names in checkpoints that are older than transformers' class."""
+_OLDER_NAMES = {
+    "AquilaModel": "AquilaForCausalLM",
+    "LLaMAForCausalLM": "LlamaForCausalLM",
+    "MPTForCausalLM": "MptForCausalLM",
+    "PhiMoEForCausalLM": "PhimoeForCausalLM",
+}
+"""Other names in checkpoints, most of them older than transformers' class."""
 
 
 LabelForm = Literal["sequence", "token", "reward", "process_reward"]

@@ -24,7 +24,7 @@ FILE = "tokenizer.model"
 _LARGEST = 64 * MIB
 _SPACE = "▁"
 _UNIGRAM, _BPE = 1, 2
-_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 """Types of pieces."""
 _ROLES = {40: ("unk_token", 0), 41: ("bos_token", 1), 42: ("eos_token", 2), 43: ("pad_token", -1)}
 """Fields of the trainer's part: role, and the default id."""
@@ -53,7 +53,7 @@ def read_sentence_piece(folder: Path, config: dict[str, Any]) -> tuple[Backend, 
         raise ModelLoadError(f"{path} has {format_bytes(size)}, more than any known tokenizer")
     try:
         message = _fields(path.read_bytes())
-        pieces = _pieces(message.get(1, []))
+        pieces = _renamed(_pieces(message.get(1, [])), config.get("added_tokens_decoder"))
         trainer, normalizer = (_fields(message.get(number, [b""])[-1]) for number in (2, 3))
         kind = int(trainer.get(3, [_UNIGRAM])[-1])
         backend = _backend(pieces, kind, trainer, normalizer)
@@ -123,6 +123,19 @@ def _pieces(messages: Sequence[bytes]) -> _Pieces:
         raise ModelLoadError("its pieces must be different, and some")
     check_lengths(pieces.tokens, "its vocabulary")
     return pieces
+
+
+def _renamed(pieces: _Pieces, declared: Any) -> _Pieces:
+    """With the names that tokenizer_config.json gives to pieces: InternLM2's last are called [UNUSED_TOKEN_141] in the
+    file, and <|im_start|> there. `added.add_declared` adds them, and names what is damaged.
+    """
+    tokens, types = list(pieces.tokens), list(pieces.types)
+    for key, entry in declared.items() if isinstance(declared, dict) else ():
+        content = entry.get("content") if isinstance(entry, dict) else None
+        number = int(key) if key.isdecimal() and len(key) < 10 else len(tokens)
+        if isinstance(content, str) and content not in pieces.tokens and number < len(tokens):
+            tokens[number], types[number] = content, _NORMAL
+    return _Pieces(tokens, pieces.scores, types)
 
 
 def _roles(trainer: dict[int, list[Any]], tokens: list[str]) -> dict[str, str]:

@@ -20,7 +20,9 @@ from lullm.weights.reading.files import weight_files
 
 logger = get_logger(__name__)
 
-_HEAD = re.compile(r"^((model\.)?language_model\.)?(lm_head|embed_out|output_projection|decoder)\.weight$")
+_HEAD = re.compile(
+    r"^(((model\.)?language_model\.)?(lm_head|embed_out|output_projection|decoder)|output|transformer\.output_layer)\.weight$"
+)
 _EMBEDDING = re.compile(
     r"^(?!(model\.)?(vis|aud|embed_vis|embed_aud))([a-z_]+\.)*(embed_tokens|tokens_embed|tok_embeddings|embed_in|wte|word_embeddings|embeddings?)\.weight$"
 )

@@ -1,0 +1,1 @@
+"""Families of `config.family.renamed`: the rules for their checkpoints."""

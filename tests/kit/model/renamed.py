@@ -1,0 +1,192 @@
+"""Checkpoints of families that transformers has no class for: those of another class, in the layout that is published.
+
+The class of such a family computes as its base does, and saves itself under the published names.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+Data = dict[str, Any]
+Tensors = dict[str, torch.Tensor]
+
+
+def _same(data: Data) -> Data:
+    return data
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """How a family's files differ from those of `base`, a class of transformers.
+
+    Args:
+        keys: published names of the keys of a `config.json`, by those of `base`.
+        names: patterns of the names of tensors, and what is published in their place, in order.
+        says: what a published file says beside that. leaves_out: keys of `base` that it lacks.
+        publish: more that is done with a published file. read_back: undone.
+        merge: (tensors by `base`'s names, its `config.json`) -> tensors, before they are renamed.
+        beside: tensors that a file holds, and that nobody reads, by a name in a layer or a whole one.
+    """
+
+    base: str
+    keys: dict[str, str] = field(default_factory=dict)
+    names: tuple[tuple[str, str], ...] = ()
+    says: Data = field(default_factory=dict)
+    leaves_out: tuple[str, ...] = ()
+    publish: Callable[[Data], Data] = _same
+    read_back: Callable[[Data], Data] = _same
+    merge: Callable[[Tensors, Data], Tensors] = lambda tensors, _: tensors
+    beside: tuple[str, ...] = ()
+
+    def config(self, data: Data, architecture: str) -> Data:
+        """The published `config.json` of one by `base`."""
+        data = {key: value for key, value in data.items() if key not in self.leaves_out}
+        rope = dict(data.pop("rope_parameters", None) or {})
+        if "rope_theta" in rope:
+            data["rope_theta"] = rope.pop("rope_theta")
+        if rope.get("rope_type", "default") != "default":
+            data["rope_scaling"] = rope
+        data = {self.keys.get(key, key): value for key, value in data.items()}
+        return self.publish(data | self.says | {"architectures": [architecture]})
+
+    def options(self, data: Data) -> Data:
+        """`base`'s options of a published `config.json`."""
+        back = {published: key for key, published in self.keys.items()}
+        found = {back.get(key, key): value for key, value in self.read_back(dict(data)).items()}
+        return {key: value for key, value in found.items() if key not in ("architectures", "auto_map", "model_type")}
+
+    def tensors(self, tensors: Tensors, data: Data) -> Tensors:
+        """The published tensors. data: `base`'s `config.json`."""
+        found = {self.name(name): tensor for name, tensor in self.merge(tensors, data).items()}
+        assert len(found) == len(self.merge(tensors, data)), "two names became one"
+        return found | {name: torch.ones(4) for name in self.beside}
+
+    def name(self, name: str) -> str:
+        for pattern, replacement in self.names:
+            name = re.sub(pattern, replacement, name)
+        return name
+
+
+def grouped(tensors: Tensors, data: Data) -> Tensors:
+    """Queries of a group, its key and its value together."""
+    num_groups = data["num_key_value_heads"]
+
+    def merged(parts: list[torch.Tensor]) -> torch.Tensor:
+        rows = [part.view(num_groups, -1, *part.shape[1:]) for part in parts]
+        return torch.cat(rows, 1).flatten(0, 1)
+
+    return _merged(tensors, ("q_proj", "k_proj", "v_proj"), "qkv_proj", merged)
+
+
+def _merged(
+    tensors: Tensors, parts: tuple[str, ...], into: str, merge: Callable[[list[torch.Tensor]], torch.Tensor]
+) -> Tensors:
+    """`parts` of every module as one tensor."""
+    found: Tensors = {}
+    for name, tensor in tensors.items():
+        part = next((part for part in parts if f".{part}." in name), None)
+        if part is None:
+            found[name] = tensor
+        elif part == parts[0]:
+            found[name.replace(part, into)] = merge([tensors[name.replace(part, each)] for each in parts]).contiguous()
+    return found
+
+
+def _minicpm_factors(data: Data) -> Data:
+    """Granite's factors as MiniCPM's."""
+    scores = data.pop("attention_multiplier")
+    assert scores == data["head_dim"] ** -0.5
+    depth = data.pop("residual_multiplier") * data["num_hidden_layers"] ** 0.5
+    base = data["hidden_size"] / data.pop("logits_scaling")
+    assert base == int(base)
+    return data | {"scale_emb": data.pop("embedding_multiplier"), "scale_depth": depth, "dim_model_base": int(base)}
+
+
+_INTERNLM2_NAMES = (
+    (r"^model\.embed_tokens\.", "model.tok_embeddings."),
+    (r"^lm_head\.", "output."),
+    (r"\.self_attn\.qkv_proj\.", ".attention.wqkv."),
+    (r"\.self_attn\.o_proj\.", ".attention.wo."),
+    (r"\.input_layernorm\.", ".attention_norm."),
+    (r"\.post_attention_layernorm\.", ".ffn_norm."),
+    (r"\.mlp\.gate_proj\.", ".feed_forward.w1."),
+    (r"\.mlp\.down_proj\.", ".feed_forward.w2."),
+    (r"\.mlp\.up_proj\.", ".feed_forward.w3."),
+)
+_EXAONE_NAMES = (
+    (r"^model\.embed_tokens\.", "transformer.wte."),
+    (r"^model\.norm\.", "transformer.ln_f."),
+    (r"^model\.layers\.", "transformer.h."),
+    (r"\.input_layernorm\.", ".ln_1."),
+    (r"\.post_attention_layernorm\.", ".ln_2."),
+    (r"\.self_attn\.o_proj\.", ".attn.attention.out_proj."),
+    (r"\.self_attn\.", ".attn.attention."),
+    (r"\.mlp\.gate_proj\.", ".mlp.c_fc_0."),
+    (r"\.mlp\.up_proj\.", ".mlp.c_fc_1."),
+    (r"\.mlp\.down_proj\.", ".mlp.c_proj."),
+)
+_FREQUENCIES = "model.layers.0.self_attn.rotary_emb.inv_freq"
+RENAMED = {
+    "Aquila": Renamed("Llama", beside=(_FREQUENCIES,)),
+    "Exaone": Renamed(
+        "Llama",
+        {"num_hidden_layers": "num_layers", "rms_norm_eps": "layer_norm_epsilon", "hidden_act": "activation_function"},
+        _EXAONE_NAMES,
+        {"embed_dropout": 0.0},
+        beside=("transformer.h.0.attn.attention.rotary_emb.inv_freq",),
+    ),
+    "InternLM": Renamed("Llama", {"attention_bias": "bias"}, leaves_out=("mlp_bias",), beside=(_FREQUENCIES,)),
+    "InternLM2": Renamed(
+        "Llama",
+        {"attention_bias": "bias"},
+        _INTERNLM2_NAMES,
+        {"attn_implementation": "eager"},
+        ("mlp_bias",),
+        merge=grouped,
+    ),
+    "MiMo": Renamed(
+        "Qwen2",
+        says={"attention_bias": True, "num_nextn_predict_layers": 1},
+        beside=("model.mtp_layers.0.input_proj.weight", "model.mtp_layers.0.self_attn.q_proj.bias"),
+    ),
+    "MiniCPM": Renamed("Granite", publish=_minicpm_factors, says={"mup_denominator": 32}),
+    "Orion": Renamed(
+        "StableLm",
+        {"layer_norm_eps": "rms_norm_eps"},
+        leaves_out=("use_qkv_bias", "use_parallel_residual", "qk_layernorm", "partial_rotary_factor", "hidden_dropout"),
+        publish=lambda data: data | {"rope_scaling": None},
+    ),
+    "Xverse": Renamed("Llama", says={"max_tokenizer_truncation": 6144}, leaves_out=("attention_bias", "mlp_bias")),
+}
+"""By family."""
+_FAMILIES = {f"{family}ForCausalLM": family for family in RENAMED}
+
+
+def renamed_of(architecture: str) -> Renamed | None:
+    """Of an architecture in `config.json`; None: transformers has a class for it."""
+    family = _FAMILIES.get(architecture)
+    return None if family is None else RENAMED[family]
+
+
+def renamed_class(architecture: str) -> Any:
+    """A class that computes as the base does and saves itself as published."""
+    import transformers
+
+    renamed = renamed_of(architecture)
+    assert renamed is not None
+    base: Any = getattr(transformers, f"{renamed.base}ForCausalLM")
+
+    def save_pretrained(self: Any, folder: Any, **options: Any) -> None:
+        base.save_pretrained(self, folder, **options)
+        path, file = Path(folder) / "config.json", Path(folder) / "model.safetensors"
+        data = json.loads(path.read_text())
+        path.write_text(json.dumps(renamed.config(data, architecture)))
+        save_file(renamed.tensors(load_file(file), data), file, {"format": "pt"})
+
+    return type(architecture, (base,), {"save_pretrained": save_pretrained, "config_class": base.config_class})
