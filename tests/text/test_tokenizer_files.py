@@ -85,7 +85,8 @@ def test_pieces_that_the_config_renames(tmp_path, kind):
         "tokenizer_class": "InternLM2Tokenizer", "added_tokens_decoder": entries,
         "auto_map": {"AutoTokenizer": ["tokenization_internlm2.InternLM2Tokenizer", None]},
         "additional_special_tokens": ["<|im_start|>", "<|im_end|>"],
-        "chat_template": "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}",
+        "chat_template": "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>"
+        "{% endfor %}",
     }  # fmt: skip
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     tokenizer = Tokenizer.from_folder(tmp_path)

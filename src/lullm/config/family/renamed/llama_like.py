@@ -10,7 +10,7 @@ from lullm.config.family.dense import DENSE_READS, LLAMA, QWEN2, read_dense
 from lullm.config.family.family import NO_WINDOW, Family
 from lullm.config.family.granite import with_minicpm_factors
 from lullm.config.family.layer_kinds import Kinds
-from lullm.config.field import Data, boolean, optional_object, positive_float, shown
+from lullm.config.field import MOST_HIDDEN, Data, boolean, optional_object, positive_float, positive_int, shown
 from lullm.errors import ModelLoadError
 
 
@@ -42,9 +42,10 @@ def _with_rotary(data: Data) -> Data:
 
 def _four_times(data: Data) -> Data:
     """EXAONE's inner size, if the file has none."""
-    size = data.get("hidden_size")
-    is_missing = data.get("intermediate_size") is None and isinstance(size, int)
-    return {**data, "intermediate_size": 4 * size} if is_missing else data
+    is_missing = data.get("intermediate_size") is None
+    return (
+        {**data, "intermediate_size": 4 * positive_int(data, "hidden_size", most=MOST_HIDDEN)} if is_missing else data
+    )
 
 
 def _read_minicpm(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
