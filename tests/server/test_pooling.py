@@ -193,7 +193,7 @@ def test_scores(servers, folders, names, name):
     assert [item["score"] for item in pairs["data"]] == pytest.approx(expected[:2], abs=1e-6)
 
 
-@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank", "/reranking"])
 def test_reranking(servers, folders, path):
     server = servers["scorer"]
     with LLM(str(folders["scorer"]), **OPTIONS) as llm:

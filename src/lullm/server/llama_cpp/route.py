@@ -11,6 +11,7 @@ from lullm.config.generation import LLAMA_CPP, left_open
 from lullm.server.application import routed
 from lullm.server.context import ServerContext
 from lullm.server.llama_cpp.answer import CompletionAnswer, settings
+from lullm.server.llama_cpp.embedding import LlamaEmbeddings
 from lullm.server.llama_cpp.error import envelope
 from lullm.server.llama_cpp.schema import ApplyTemplateBody, InfillBody, LlamaCompletionBody
 from lullm.server.openai.chat.conversation import conversation
@@ -30,12 +31,13 @@ def router(context: ServerContext) -> APIRouter:
         prepared = await engine.prepare(f"template-{uuid.uuid4().hex}", chat, engine.default_params)
         return JSONResponse({"prompt": prepared.prompt})
 
-    for path in ("/completion", "/infill", "/props", "/apply-template"):
+    for path in ("/completion", "/infill", "/embedding", "/embeddings", "/props", "/apply-template"):
         context.envelopes[path] = envelope
     completion = Endpoint(context, LlamaCompletionBody, reply_form(CompletionAnswer), "cmpl")
     return routed(
         ("POST", "/completion", completion),
         ("POST", "/completions", completion),
+        *(("POST", path, LlamaEmbeddings(context)) for path in ("/embedding", "/embeddings")),
         ("POST", "/infill", Endpoint(context, InfillBody, reply_form(CompletionAnswer), "infill")),
         ("GET", "/props", props),
         ("POST", "/apply-template", apply_template),

@@ -1,4 +1,4 @@
-"""The routes for vectors, under the names of OpenAI, vLLM, Jina and Cohere."""
+"""The routes for vectors, under the names of OpenAI, vLLM, Jina, Cohere and llama.cpp."""
 
 from fastapi import APIRouter
 
@@ -8,6 +8,8 @@ from lullm.server.pooling.embedding import Embeddings
 from lullm.server.pooling.rows import Rows
 from lullm.server.pooling.score import Scores
 
+_RERANK = ("/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking")
+
 
 def router(context: ServerContext) -> APIRouter:
     """The endpoints over `context`'s engine."""
@@ -16,5 +18,5 @@ def router(context: ServerContext) -> APIRouter:
         ("POST", "/v1/embeddings", Embeddings(context)),
         ("POST", "/pooling", Rows(context)),
         *(("POST", path, scores.score) for path in ("/score", "/v1/score")),
-        *(("POST", path, scores.rerank) for path in ("/rerank", "/v1/rerank", "/v2/rerank")),
+        *(("POST", path, scores.rerank) for path in _RERANK),
     )

@@ -23,7 +23,7 @@ BODIES: dict[str, type[WireModel]] = {
     "/v1/embeddings": EmbeddingBody,
     "/pooling": RowsBody,
     **dict.fromkeys(("/score", "/v1/score"), ScoreBody),
-    **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), RerankBody),
+    **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking"), RerankBody),
     "/sleep": admin_schema.SleepBody,
     **dict.fromkeys(("/wake_up", "/release_memory_occupation", "/resume_memory_occupation"), admin_schema.TagsBody),
     "/pause": admin_schema.PauseBody,
