@@ -22,6 +22,8 @@ from lullm.config.family.text_model import text_part
 from lullm.config.field import MOST_VOCAB, Data, boolean, positive_int, shown, token_id_list
 from lullm.config.gguf.architecture import config_data
 from lullm.config.gguf.file import is_gguf, read_gguf
+from lullm.config.gguf.mmproj.finding import AUTO
+from lullm.config.gguf.mmproj.reading import read_mmproj
 from lullm.config.hearing.hearing import HearingConfig
 from lullm.config.hearing.reading import read_hearing
 from lullm.config.json_file import overridden
@@ -31,7 +33,7 @@ from lullm.config.mistral.layout import config_path, read_config
 from lullm.config.pooling.architecture import Labels, read_labels, split_architecture
 from lullm.config.pooling.pooler import DenseLayers, PoolerConfig, TokenScore
 from lullm.config.rope import MOST_POSITIONS
-from lullm.config.vision.reading import read_vision
+from lullm.config.vision.reading import TextFacts, read_vision
 from lullm.config.vision.vision import VisionConfig
 from lullm.errors import ConfigError, ModelLoadError
 from lullm.log import get_logger
@@ -209,6 +211,11 @@ class ModelConfig:
         return self.kinds_of_stages[self.stage.rank]
 
     @property
+    def text_facts(self) -> TextFacts:
+        rotary_dim = self.family.rotary_dim(self.head_dim)
+        return TextFacts(self.architecture, self.vocab_size, self.hidden_size, rotary_dim)
+
+    @property
     def pooled_size(self) -> int:
         """Elements of a text's embedding, if the model gives any."""
         head = None if self.pooler is None else self.pooler.head
@@ -225,18 +232,24 @@ class ModelConfig:
         return self.tie_word_embeddings or not self.has_lm_head
 
     @classmethod
-    def from_folder(cls, folder: Path, overrides: Mapping[str, Any] = MappingProxyType({})) -> "ModelConfig":
+    def from_folder(
+        cls, folder: Path, overrides: Mapping[str, Any] = MappingProxyType({}), mmproj: str = AUTO
+    ) -> "ModelConfig":
         """Read `folder/config.json`, Mistral's params.json, or the header of a GGUF file if `folder` is one.
 
         Args:
-            overrides: other values for its keys.
+            overrides: other values for its keys. mmproj: the file beside a GGUF file that reads pictures, see
+                `find_mmproj`.
 
         Raises:
             ModelLoadError: no such file, not JSON, or a field is missing or invalid.
             ConfigError: one of the `overrides` is unknown.
         """
         if is_gguf(folder):
-            return cls.from_dict(overridden(config_data(read_gguf(folder)), overrides))
+            file = read_gguf(folder)
+            config = cls.from_dict(overridden(config_data(file), overrides))
+            vision, no_vision = read_mmproj(file, config.text_facts, mmproj)
+            return replace(config, vision=vision, no_vision=no_vision)
         try:
             data = read_config(folder)
         except FileNotFoundError:
@@ -250,8 +263,7 @@ class ModelConfig:
             ) from None
         data = overridden(with_mlx_method(with_own_file(data, folder)), overrides)
         config = cls.from_dict(data)
-        rotary_dim = config.family.rotary_dim(config.head_dim)
-        vision, no_vision = read_vision(data, folder, config.architecture, config.vocab_size, rotary_dim)
+        vision, no_vision = read_vision(data, folder, config.text_facts)
         if vision is not None and config.family.encoder_only is not None:
             raise ModelLoadError(
                 "config.json: a model that reads pictures, and whose text model has no causal mask, is not supported; "

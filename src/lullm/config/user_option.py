@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lullm.config.engine_option import EngineOptions
+from lullm.config.gguf.mmproj.finding import AUTO, NONE
 from lullm.config.option.option import option
 from lullm.config.option.sleep_after import parse_sleep_after
 from lullm.config.pooling.use import Convert, Runner
@@ -56,6 +57,14 @@ class UserOptions(EngineOptions):
         'other values for keys of config.json, as JSON: {"rope_parameters": {"rope_type": "yarn", ...}}; default: none',
         "model",
         value_name="JSON",
+    )
+    mmproj: str = option(
+        AUTO,
+        "the GGUF file that reads pictures for a model in a GGUF file; 'auto' is the mmproj*.gguf beside it, if there is "
+        "one, 'none' loads none",
+        "model",
+        value_name="FILE",
+        off=NONE,
     )
     limit_mm_per_prompt: str | None = option(
         None,

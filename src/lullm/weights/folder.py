@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from lullm.config.gguf.file import SUFFIX, first_shards, is_gguf, shard_paths
+from lullm.config.gguf.mmproj.finding import is_mmproj
 from lullm.config.json_file import given_path
 from lullm.config.mistral.layout import has_config
 from lullm.errors import ModelLoadError
@@ -16,14 +17,17 @@ _HUB_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
 _QUANTIZATION = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
-def resolve_model(name: str, revision: str | None = None, needs_weights: bool = True) -> Path:
+def resolve_model(
+    name: str, revision: str | None = None, needs_weights: bool = True, fetches_tower: bool = True
+) -> Path:
     """The folder of `name`: 'demo' (bundled), a local folder, or a hub id ('Qwen/Qwen3-0.6B').
 
     Or its GGUF file (of several shards the first): a local one, the only one of a folder without a config.json, or one
     of the hub by its quantization ('Qwen/Qwen3-0.6B-GGUF:Q4_K_M').
 
     A hub id is taken from the local hub cache if it is complete there. Otherwise it is downloaded, which blocks;
-    without `needs_weights` only config.json is. A name that can only be a path ('./x', '/x', 'a/b/c') is never looked
+    without `needs_weights` only config.json is. With a GGUF file comes the one beside it that reads pictures, if it has
+    one (`fetches_tower`). A name that can only be a path ('./x', '/x', 'a/b/c') is never looked
     up in the hub.
 
     Raises:
@@ -44,7 +48,7 @@ def resolve_model(name: str, revision: str | None = None, needs_weights: bool = 
         raise ModelLoadError(f"{name} is a file; pass the folder that holds it, or a GGUF file")
     repository, _, quantization = name.partition(":")
     if quantization and _HUB_ID.fullmatch(repository) and _QUANTIZATION.fullmatch(quantization):
-        return hub_gguf(repository, quantization, revision)
+        return hub_gguf(repository, quantization, revision, fetches_tower)
     if not _HUB_ID.fullmatch(name):
         raise ModelLoadError(f"there is no model folder {name!r}")
     fetch = download if needs_weights else download_config
@@ -76,7 +80,7 @@ def _gguf_in(folder: Path) -> Path | None:
     """The GGUF file of a folder without a config.json; None: there is a config.json, or no such file."""
     if has_config(folder):
         return None
-    found = first_shards(list(folder.glob(f"*{SUFFIX}")))
+    found = first_shards([path for path in folder.glob(f"*{SUFFIX}") if not is_mmproj(path)])
     if len(found) > 1:
         names = ", ".join(path.name for path in found[:8])
         raise ModelLoadError(f"{folder} holds {len(found)} models: {names}; pass the path of one of them")

@@ -35,7 +35,12 @@ _PIECE_BYTES = 16 * MIB
 
 
 def load_weights(
-    model: Loadable, folder: Path, ops: Ops, num_threads: int = 1, mapped: MappedWeights | None = None
+    model: Loadable,
+    folder: Path,
+    ops: Ops,
+    num_threads: int = 1,
+    mapped: MappedWeights | None = None,
+    mmproj: Path | None = None,
 ) -> None:
     """Fill the materialised parameters of `model` from `folder`. Blocking; a terminal shows the progress.
 
@@ -43,6 +48,7 @@ def load_weights(
 
     Args:
         mapped: takes the tensors that may stay in their files for now.
+        mmproj: the file beside a GGUF file that reads pictures.
 
     Raises:
         ModelLoadError: no weights, a file is missing or damaged, or tensors are missing, unexpected or of the
@@ -52,7 +58,7 @@ def load_weights(
     for name, parameter in model.named_parameters():
         if model.rules.is_zero(name):
             parameter.zero_()
-    reading = _Reading(model, folder, ops, mapped)
+    reading = _Reading(model, folder, ops, mapped, mmproj)
     # With several threads here, torch must not split each copy over threads again.
     with torch_threads(1), ThreadPoolExecutor(num_threads) as pool, Progress("weights", reading.num_bytes) as progress:
         written: list[Future[int]] = []
@@ -91,9 +97,9 @@ class _Piece:
 class _Reading:
     """The tensors of a folder, and those that are missing or wrong."""
 
-    def __init__(self, model: Loadable, folder: Path, ops: Ops, mapped: MappedWeights | None):
+    def __init__(self, model: Loadable, folder: Path, ops: Ops, mapped: MappedWeights | None, mmproj: Path | None):
         self._mapped = mapped
-        self._source = open_source(folder, dense_modules(name for name, _ in model.named_parameters()))
+        self._source = open_source(folder, dense_modules(name for name, _ in model.named_parameters()), mmproj)
         self._folder = folder
         rules = self._source.rules(model.rules)
         self._joins = rules.joins

@@ -131,7 +131,9 @@ def fill_weights(setup: WorkerSetup, model: Model, folder: Path, mapped: MappedW
         if setup.config.load_format == "dummy":
             fill_dummy_weights(model, setup.ops, setup.config.seed or 0)
         else:
-            load_weights(model, folder, setup.ops, setup.threads.num_threads, mapped)
+            vision = None if model.vision is None else setup.model_config.vision  # another stage may have it
+            mmproj = None if vision is None else vision.weights_file
+            load_weights(model, folder, setup.ops, setup.threads.num_threads, mapped, mmproj)
         if mapped is None:
             pack_weights(model, setup.ops)
         else:

@@ -250,18 +250,22 @@ def add_tokenizer(writer, folder, vocab_size, pre="qwen2"):
         writer.add_chat_template(config["chat_template"])
 
 
-def write_gguf(path, folder, family, block=FORMATS.F32, choose=None, pre="qwen2", extra=None, name=None, **options):
+def write_gguf(
+    path, folder, family, block=FORMATS.F32, choose=None, pre="qwen2", extra=None, name=None, more=None, **options
+):
     """The model of a folder as `path`, or as several shards with `split_max_tensors=`.
 
     Args:
         block: of all matrices. choose: name -> another format, or None. extra: more tensors. Vectors are F32.
-        name: of the architecture, where it is not the family's.
+        name: of the architecture, where it is not the family's. more: adds keys to the writer.
     """
     config = json.loads((Path(folder) / "config.json").read_text())
     assert config["architectures"] == [architecture_of(family)]
     architecture = name or architecture_in_file(config, family)
     writer = gguf.GGUFWriter(path, architecture, **options)
     add_config(writer, config, family)
+    if more is not None:
+        more(writer)
     if (Path(folder) / "tokenizer.json").exists():
         add_tokenizer(writer, Path(folder), config["vocab_size"], pre)
     if family == "Apertus":

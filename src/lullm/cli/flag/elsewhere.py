@@ -7,6 +7,7 @@ _GRAMMAR = "a request says its form (response_format, structured_outputs)"
 _HUB = "the hub id is the model: ORG/NAME, or ORG/NAME:Q4_K_M for a file of it"
 _LAST = "the model and the prompt stand without flags: lullm run MODEL PROMPT"
 _MAPPED = "weights are always read into memory of their own; leave it out"
+_PIXELS = """pixels bound the tokens of a picture: --mm-processor-kwargs '{"max_pixels": 1003520}' (docs/vision.md)"""
 _ROPE = "config.json, or the GGUF file, says how positions turn"
 _TEMPLATE = "chats always use the model's template; leave it out"
 
@@ -41,9 +42,10 @@ FLAGS: dict[str, str] = {
     **dict.fromkeys(("--rerank", "--reranking"), "it is --convert rerank, or leave it out for models that rerank"),
     "--lora": "`run` and `chat` have --lora PATH; a server takes --enable-lora --lora-modules NAME=PATH",
     **dict.fromkeys(("--lora-scaled", "--lora-init-without-apply"), "an adapter is applied as its own settings say"),
-    **dict.fromkeys(
-        ("-mm", "--mmproj"), "projectors in GGUF files are not read; folders see pictures (docs/vision.md)"
-    ),
+    **dict.fromkeys(("-mmu", "--mmproj-url"), "fetch the file, and name it by --mmproj FILE"),
+    **dict.fromkeys(("--mmproj-auto", "--no-mmproj-auto"), "it is --mmproj auto, and --no-mmproj"),
+    **dict.fromkeys(("--mmproj-offload", "--no-mmproj-offload"), "it runs where the model does; leave it out"),
+    **dict.fromkeys(("--image-min-tokens", "--image-max-tokens"), _PIXELS),
     **dict.fromkeys(("-md", "--model-draft", "--draft", "--draft-max", "--spec-type"), _DRAFT),
     **dict.fromkeys(("--grammar", "--grammar-file", "-j", "--json-schema", "--format"), _GRAMMAR),
     "--reasoning-format": "it is --reasoning-parser",

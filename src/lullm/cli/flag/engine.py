@@ -33,6 +33,7 @@ REPLY_OPTIONS = frozenset(each.name for each in options_of(EngineConfig) if each
 
 _SHORT = {
     "model": ("-m",),
+    "mmproj": ("-mm",),
     "max_model_len": ("-c",),
     "quantization": ("-q",),
     "tensor_parallel_size": ("-tp",),
@@ -112,6 +113,9 @@ def _add_flag(group: argparse._ArgumentGroup, option: Option) -> None:
     name = option.flag or option.name.replace("_", "-")
     action = group.add_argument(*_SHORT.get(option.name, ()), f"--{name}", dest=option.name, **facts)
     action.advice = option.advice  # type: ignore[attr-defined]  # for the error of `CommandParser`
+    if option.off is not None:
+        off: dict[str, Any] = {"action": "store_const", "const": option.off, "default": argparse.SUPPRESS}
+        group.add_argument(f"--no-{name}", dest=option.name, help=f"--{name} {option.off}", **off)
 
 
 def _reader(option: Option) -> tuple[Callable[[str], Any], str]:

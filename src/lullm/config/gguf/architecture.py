@@ -25,6 +25,11 @@ def config_data(file: GGUFFile) -> Data:
     """The file as a parsed `config.json`. Raises ModelLoadError: an architecture or a key is not supported."""
     keys = Keys(file)
     architecture = _ARCHITECTURES.get(file.architecture)
+    if file.architecture == "clip":
+        raise ModelLoadError(
+            f"{file.path} reads pictures for another GGUF file, and is no model; give that file as the model, and this "
+            "one as its mmproj (--mmproj FILE)"
+        )
     if architecture is None:
         known = ", ".join(sorted(_ARCHITECTURES))
         raise ModelLoadError(

@@ -42,6 +42,7 @@ class Option:
         is_repeated: it may be given several times; its value is a tuple.
         flag: its name on the command line, where that differs; empty: it has none.
         value_name: the placeholder of a string in the help, such as 'FILE'.
+        off: the value of a string that `--no-FLAG` gives; None: there is no such flag.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Option:
     is_repeated: bool = False
     flag: str | None = None
     value_name: str | None = None
+    off: str | None = None
 
     @property
     def said_name(self) -> str:

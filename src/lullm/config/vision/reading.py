@@ -1,5 +1,6 @@
 """Reads how a model sees pictures, or why it does not: then its text model is loaded alone."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,20 @@ from lullm.log import get_logger
 logger = get_logger(__name__)
 
 
-def read_vision(
-    data: dict[str, Any], folder: Path, text_architecture: str, vocab_size: int, rotary_dim: int
-) -> tuple[VisionConfig | None, str]:
+@dataclass(frozen=True, slots=True)
+class TextFacts:
+    """What pictures need to know of the text model. `rotary_dim`: elements of a head that rotate."""
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    rotary_dim: int
+
+
+def read_vision(data: dict[str, Any], folder: Path, text: TextFacts) -> tuple[VisionConfig | None, str]:
     """(how the model of a config.json sees pictures; or None, why it does not). The second is empty for models of text.
 
-    Args:
-        data: of the whole model. text_architecture, vocab_size, rotary_dim: of the text model.
+    `data`: of the whole model.
     """
     names = data.get("architectures")
     architecture = names[0] if isinstance(names, list) and names else None
@@ -30,25 +38,38 @@ def read_vision(
     if architecture in HEARS:
         return None, f"lullm sees no pictures with {architecture}"
     try:
-        seeing = SEEING.get(architecture)
-        if seeing is None:
-            raise ModelLoadError(
-                "lullm sees pictures with LLaVA 1.5, Idefics3, SmolVLM, InternVL, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, "
-                "Qwen3.5, Gemma 3, Gemma 4, Pixtral, Mistral 3, LLaVA-NeXT and LLaVA-OneVision so far, not with "
-                f"{architecture}"
-            )
-        if text_architecture not in seeing.texts:
-            raise ModelLoadError(f"its text model is {text_architecture}")
-        processor = processor_part(folder, "image_processor") or seeing.unstated
-        if processor is None:
-            raise ModelLoadError(f"its folder has no {' and no '.join(PROCESSOR_FILES)}")
-        vision = seeing.read(data, processor)
-        check_tiles(vision)
-        _check(vision, vocab_size, rotary_dim)
-        return vision, ""
+        return vision_of(architecture, data, processor_part(folder, "image_processor"), text), ""
     except ModelLoadError as error:
         logger.info("%s: only the text model is loaded; what reads pictures is passed over: %s", architecture, error)
         return None, str(error)
+
+
+def vision_of(
+    architecture: str, data: dict[str, Any], processor: dict[str, Any] | None, text: TextFacts
+) -> VisionConfig:
+    """How a model sees pictures.
+
+    Args:
+        data: of the whole model. processor: the keys of its image processor; None: there are none.
+
+    Raises ModelLoadError: it sees none here, and why.
+    """
+    seeing = SEEING.get(architecture)
+    if seeing is None:
+        raise ModelLoadError(
+            "lullm sees pictures with LLaVA 1.5, Idefics3, SmolVLM, InternVL, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, "
+            "Qwen3.5, Gemma 3, Gemma 4, Pixtral, Mistral 3, LLaVA-NeXT and LLaVA-OneVision so far, not with "
+            f"{architecture}"
+        )
+    if text.architecture not in seeing.texts:
+        raise ModelLoadError(f"its text model is {text.architecture}")
+    processor = processor or seeing.unstated
+    if processor is None:
+        raise ModelLoadError(f"its folder has no {' and no '.join(PROCESSOR_FILES)}")
+    vision = seeing.read(data, processor)
+    check_tiles(vision)
+    _check(vision, text.vocab_size, text.rotary_dim)
+    return vision
 
 
 def check_tiles(vision: VisionConfig) -> None:

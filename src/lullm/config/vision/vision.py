@@ -6,6 +6,7 @@ A checkpoint's own names are kept where it has one.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from lullm.types.vision.grid import SquareGrid
@@ -252,6 +253,7 @@ class VisionConfig:
         has_newline: a learned row stands behind each line of rows in a grid of squares (LLaVA-NeXT).
         max_squares: such grids have at most about the rows of so many squares, and are made smaller until they do
             (LLaVA-OneVision); 0: no bound.
+        weights_file: the GGUF file of tower and connector; None: the checkpoint holds them.
     """
 
     tower: TowerConfig
@@ -267,6 +269,7 @@ class VisionConfig:
     in_windows: bool = False
     has_newline: bool = False
     max_squares: int = 0
+    weights_file: Path | None = None
 
     @property
     def placeholder_id(self) -> int:

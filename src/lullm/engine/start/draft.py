@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from lullm.config.agreement import check_draft
 from lullm.config.engine import EngineConfig
+from lullm.config.gguf.mmproj.finding import NONE
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import DraftModel, ResolvedConfig
 from lullm.errors import ConfigError, ModelLoadError
@@ -23,8 +24,8 @@ def with_draft(config: EngineConfig, resolved: ResolvedConfig, model: ModelConfi
     if speculation is None or speculation.method != "draft_model":
         return resolved
     try:
-        folder = resolve_model(speculation.model, speculation.revision)
-        draft = replace(read_model_config(folder, "lullm"), vision=None)  # it sees tokens in place of pictures
+        folder = resolve_model(speculation.model, speculation.revision, fetches_tower=False)
+        draft = replace(read_model_config(folder, "lullm", mmproj=NONE), vision=None)  # it sees tokens for pictures
     except ModelLoadError as error:
         raise ModelLoadError(f"speculative_config: the draft model: {error}") from None
     check_draft(config, model, draft, speculation.model)

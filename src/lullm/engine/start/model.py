@@ -10,8 +10,10 @@ from typing import Any
 from lullm.config.engine import EngineConfig
 from lullm.config.generation import GenerationDefaults, OutputRules
 from lullm.config.gguf.file import is_gguf
+from lullm.config.gguf.mmproj.finding import AUTO, NONE
 from lullm.config.json_file import option_object
 from lullm.config.model import ModelConfig
+from lullm.config.option.pictures import parse_limits
 from lullm.config.pooling.use import with_use
 from lullm.config.resolved import ResolvedConfig
 from lullm.config.vision.setting import with_settings
@@ -57,10 +59,10 @@ def open_model(config: EngineConfig) -> OpenedModel:
     Raises:
         ModelLoadError, ConfigError: the folder or an option is wrong, or they do not fit each other.
     """
-    folder = resolve_model(config.model, config.revision)
+    folder = resolve_model(config.model, config.revision, fetches_tower=_wants_tower(config))
     _check_gguf(config, folder)
     overrides = option_object("hf_overrides", config.hf_overrides)
-    model = read_model_config(folder, config.model_impl, overrides)
+    model = read_model_config(folder, config.model_impl, overrides, config.mmproj)
     if settings := option_object("mm_processor_kwargs", config.mm_processor_kwargs):
         model = _with_settings(model, settings)
     resolved = with_draft(config, config.resolve(model), model)
@@ -91,9 +93,19 @@ def _with_settings(model: ModelConfig, settings: dict[str, Any]) -> ModelConfig:
     return replace(model, vision=with_settings(model.vision, settings))
 
 
+def _wants_tower(config: EngineConfig) -> bool:
+    """Whether the hub's file that reads pictures is of use."""
+    is_off = config.language_model_only or not parse_limits(config.limit_mm_per_prompt).image
+    return config.mmproj == AUTO and not is_off
+
+
 def _check_gguf(config: EngineConfig, model: Path) -> None:
     """Raises ConfigError: an option does not apply to GGUF files."""
     if is_gguf(model):
         for name, value in (("load_format", "safetensors"), ("model_impl", "transformers")):
             if getattr(config, name) == value:
                 raise ConfigError(f"{name}={value!r} is not for GGUF files; leave it out, or take a model folder")
+    elif config.mmproj not in (AUTO, NONE):
+        raise ConfigError(
+            f"mmproj={config.mmproj!r} belongs to a model in a GGUF file; {model} is a folder: leave it out"
+        )

@@ -7,6 +7,7 @@ from typing import Any
 
 from lullm.config.engine_option import ModelImpl
 from lullm.config.family.table import is_known
+from lullm.config.gguf.mmproj.finding import AUTO
 from lullm.config.json_file import overridden
 from lullm.config.mistral.layout import has_config, read_config
 from lullm.config.model import ModelConfig
@@ -19,24 +20,28 @@ logger = get_logger(__name__)
 
 
 def read_model_config(
-    folder: Path, model_impl: ModelImpl, overrides: Mapping[str, Any] = MappingProxyType({})
+    folder: Path,
+    model_impl: ModelImpl,
+    overrides: Mapping[str, Any] = MappingProxyType({}),
+    mmproj: str = AUTO,
 ) -> ModelConfig:
     """The config of a model folder, for the family or for transformers.
 
     Args:
         model_impl: 'auto' uses transformers if lullm has no family for the architecture, or the family lacks a key that
-            transformers implements; it logs this. overrides: other values for keys of config.json.
+            transformers implements; it logs this. overrides: other values for keys of config.json. mmproj: see
+            `find_mmproj`.
 
     Raises:
         ModelLoadError: as `ModelConfig.from_folder`, or transformers cannot run it over lullm's attention.
     """
     if model_impl == "lullm":
-        return _own(folder, overrides)
+        return _own(folder, overrides, mmproj)
     data = read_config(folder) if has_config(folder) else {}
     data = overridden(data, overrides) if data else data
     architecture = _architecture(data)
     if architecture is None:  # it names what is missing
-        return _own(folder, overrides)
+        return _own(folder, overrides, mmproj)
     if model_impl == "transformers":
         return _foreign(folder, data, "")
     if is_known(split_architecture(architecture).base):
@@ -54,8 +59,8 @@ def read_model_config(
     return _foreign(folder, data, ", since lullm has no family for it")
 
 
-def _own(folder: Path, overrides: Mapping[str, Any]) -> ModelConfig:
-    return with_own_head(ModelConfig.from_folder(folder, overrides), folder)
+def _own(folder: Path, overrides: Mapping[str, Any], mmproj: str = AUTO) -> ModelConfig:
+    return with_own_head(ModelConfig.from_folder(folder, overrides, mmproj), folder)
 
 
 def _foreign(folder: Path, data: dict[str, Any], reason: str) -> ModelConfig:

@@ -20,6 +20,7 @@ from lullm.errors import ModelLoadError
 from lullm.units import cdiv
 from lullm.weights.gguf.blocks import check_library
 from lullm.weights.gguf.latent import KEY_PART, VALUE_PART, LatentParts
+from lullm.weights.gguf.mmproj import MmprojTensors
 from lullm.weights.gguf.names import Names, checkpoint_shape
 from lullm.weights.gguf.tensor import NATIVE, GGUFTensor
 from lullm.weights.gguf.value_heads import ValueHeads
@@ -43,10 +44,11 @@ _QKV_Z = Fusion(("in_proj_qkv", "in_proj_z"), "in_proj_qkvz")
 
 
 class GGUFSource:
-    """The tensors of a GGUF file; see `Source`."""
+    """The tensors of a GGUF file; see `Source`. `mmproj`: the file beside it that reads pictures."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, mmproj: Path | None = None):
         self._file = read_gguf(path)
+        self._tower = None if mmproj is None else MmprojTensors(mmproj)
         self._keys = keys = Keys(self._file)
         self._names = Names(self._file.architecture, self._file.tensors)
         self._heads = ValueHeads.of(keys) if self._file.architecture in _VALUES_TAKE_TURNS else None
@@ -55,7 +57,8 @@ class GGUFSource:
             _check_stack(self._names, place)
             check_library(f"{place.name} of {path}", place.format)
         self._activations = _activations(keys) if self._file.architecture == "apertus" else {}
-        self.num_bytes = sum(place.num_bytes for place in self._places)
+        of_tower = 0 if self._tower is None else self._tower.num_bytes
+        self.num_bytes = of_tower + sum(place.num_bytes for place in self._places)
 
     def rules(self, rules: WeightRules) -> WeightRules:
         """A file holds Gemma's 1 + w as the sum, all matrices as [out, in], and those of experts one by one."""
@@ -82,6 +85,7 @@ class GGUFSource:
 
     def shapes(self) -> dict[str, list[int]]:
         stored = {name: list(shape) for place in self._places for name, shape in _named_shapes(self._names, place)}
+        stored |= {} if self._tower is None else self._tower.shapes()
         return stored | {name: list(tensor.shape) for name, tensor in self._activations.items()}
 
     def formats(self, rules: WeightRules) -> dict[str, tuple[int, ...]]:
@@ -120,6 +124,8 @@ class GGUFSource:
                     yield own, values, rows.raw.nbytes
         latents.finish()
         yield from ((name, tensor, 0) for name, tensor in self._activations.items())
+        if self._tower is not None:
+            yield from self._tower.tensors()
 
     def _reorder(self) -> Callable[[str, GGUFTensor], GGUFTensor]:
         return _halves_apart(self._file) if self._heads is None else self._heads.in_order

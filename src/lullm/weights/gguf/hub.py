@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from lullm.config.gguf.file import SUFFIX, first_shards, shard_paths
+from lullm.config.gguf.mmproj.finding import AUTO, choose_mmproj, find_mmproj, is_mmproj
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
 from lullm.weights.hub.download import bars_on_a_terminal, explain
@@ -13,18 +14,37 @@ logger = get_logger(__name__)
 _TIMEOUT_S = 10.0
 
 
-def hub_gguf(repository: str, quantization: str, revision: str | None = None) -> Path:
+def hub_gguf(
+    repository: str,
+    quantization: str,
+    revision: str | None = None,
+    fetches_tower: bool = True,
+    asks_hub: bool = False,
+) -> Path:
     """The (first) file of this quantization, from the hub's cache if it is complete there, else downloaded.
+
+    Args:
+        fetches_tower: download the mmproj file that belongs to it, too, if there is one. asks_hub: even if the model is
+            in the cache without one.
 
     Raises:
         ModelLoadError: there is no such file, several, or the hub cannot be reached.
     """
-    return _cached(repository, quantization, revision) or _download(repository, quantization, revision)
+    cached = _cached(repository, quantization, revision)
+    if cached is None:
+        return _download(repository, quantization, revision, fetches_tower)
+    if not asks_hub or not fetches_tower or find_mmproj(cached, AUTO).path is not None:
+        return cached
+    try:
+        return _download(repository, quantization, revision, fetches_tower)
+    except ModelLoadError as error:
+        logger.warning("%s is in the cache; whether a file for pictures belongs to it is not known: %s", cached, error)
+        return cached
 
 
 def choose(names: list[str], repository: str, quantization: str) -> str:
     """The one name of a first shard with this quantization, in either case. Raises ModelLoadError."""
-    models = [path for path in map(Path, names) if path.name.endswith(SUFFIX) and "mmproj" not in path.name]
+    models = [path for path in map(Path, names) if path.name.endswith(SUFFIX) and not is_mmproj(path)]
     firsts = [str(path) for path in first_shards(models)]
     word = re.compile(rf"(?<![A-Za-z0-9]){re.escape(quantization)}(?![A-Za-z0-9_])", re.IGNORECASE)
     found = [name for name in firsts if word.search(Path(name).name)]
@@ -53,15 +73,27 @@ def _cached(repository: str, quantization: str, revision: str | None) -> Path | 
     return folder / name if all((folder / each).is_file() for each in _shards(name)) else None
 
 
-def _download(repository: str, quantization: str, revision: str | None) -> Path:
+def _tower(names: list[str], model: str) -> list[str]:
+    """The mmproj file of a model, if it has one; that of several is the user's to choose."""
+    try:
+        chosen = choose_mmproj(names, model)
+    except ModelLoadError as error:
+        logger.warning("%s: %s", model, error)
+        return []
+    return [] if chosen is None else [chosen]
+
+
+def _download(repository: str, quantization: str, revision: str | None, fetches_tower: bool) -> Path:
     from huggingface_hub import HfApi, snapshot_download
 
     try:
         info = HfApi().model_info(repository, revision=revision, timeout=_TIMEOUT_S)
-        name = choose([sibling.rfilename for sibling in info.siblings or ()], repository, quantization)
-        logger.info("downloading %s of %s from the hub", name, repository)
+        names = [sibling.rfilename for sibling in info.siblings or ()]
+        name = choose(names, repository, quantization)
+        towers = _tower(names, name) if fetches_tower else []
+        logger.info("downloading %s of %s from the hub", " and ".join([name, *towers]), repository)
         with bars_on_a_terminal():
-            files = _shards(name)
+            files = [*_shards(name), *towers]
             folder = snapshot_download(repository, revision=revision, allow_patterns=files, etag_timeout=_TIMEOUT_S)
         return Path(folder) / name
     except ModelLoadError:

@@ -46,13 +46,15 @@ class Source(Protocol):
         ...
 
 
-def open_source(path: Path, dense: Iterable[str] = ()) -> Source:
+def open_source(path: Path, dense: Iterable[str] = (), mmproj: Path | None = None) -> Source:
     """A folder of safetensors, or a GGUF file. Raises ModelLoadError: files are missing or damaged.
 
-    `dense`: folders in it of layers of sentence-transformers, whose tensors are read, too.
+    Args:
+        dense: folders in it of layers of sentence-transformers, whose tensors are read, too. mmproj: the file beside a
+            GGUF file that reads pictures.
     """
     if is_gguf(path):
-        return GGUFSource(path)
+        return GGUFSource(path, mmproj)
     return MistralSource(path) if has_own_layout(path) else SafetensorsSource(path, dense)
 
 
