@@ -7,7 +7,8 @@ import anthropic
 import ollama
 import pytest
 from kit.file_server import file_server
-from kit.vision.checkpoint import picture, write_idefics3, write_qwen_vl
+from kit.vision.checkpoint import picture, write_idefics3, write_pixtral, write_qwen_vl
+from kit.vision.mmproj_files import write_pair
 from PIL import Image
 
 from lullm import LLM, SamplingParams
@@ -29,10 +30,16 @@ def url(data=None):
     return f"data:image/png;base64,{png() if data is None else data}"
 
 
+def write_files(folder):
+    """A GGUF model, and its mmproj file."""
+    return write_pair(folder / "files", write_pixtral(folder / "folder", 2))
+
+
 SHAPES = {
     # a picture takes a grid of tiles, or as many rows as it has pixels
     "idefics3": (write_idefics3, {"do_image_splitting": False}),
     "qwen": (write_qwen_vl, {"max_pixels": 1000}),
+    "mmproj": (write_files, {"size": {"longest_edge": 24}}),
 }
 
 
@@ -43,7 +50,8 @@ def shape(request):
 
 @pytest.fixture(scope="module")
 def folder(shape, tmp_path_factory):
-    return SHAPES[shape][0](tmp_path_factory.mktemp("model")).folder
+    written = SHAPES[shape][0](tmp_path_factory.mktemp("model"))
+    return written.model if shape == "mmproj" else written.folder
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from lullm.config.gguf.file import is_gguf
 from lullm.errors import ModelLoadError
 from lullm.weights import folder
 from lullm.weights.folder import resolve_model
+from lullm.weights.gguf.hub import hub_gguf
 
 
 @pytest.fixture
@@ -142,7 +143,7 @@ NAMES = [
 def test_a_quantization_of_the_hub(hub, tmp_path, wish, files):
     hub.online, hub.listed = tmp_path, NAMES
     assert resolve_model(f"org/m-GGUF:{wish}", "v2") == tmp_path / files[0]
-    assert hub.patterns == files, "nothing else is fetched"
+    assert hub.patterns == [*files, "mmproj-m-Q8_0.gguf"], "with what reads its pictures, and nothing else"
     assert hub.asked == [("cache", "org/m-GGUF", "v2"), ("network", "org/m-GGUF", "v2")]
     for file in files:
         (tmp_path / file).parent.mkdir(exist_ok=True)
@@ -152,6 +153,23 @@ def test_a_quantization_of_the_hub(hub, tmp_path, wish, files):
     (tmp_path / files[-1]).unlink()
     with pytest.raises(ModelLoadError, match="org/m-GGUF.* could not be fetched.*ConnectionError: offline"):
         resolve_model(f"org/m-GGUF:{wish}")
+    hub.online = tmp_path
+    assert resolve_model(f"org/m-GGUF:{wish}", fetches_tower=False) == tmp_path / files[0] and hub.patterns == files
+
+
+def test_pull_fetches_what_an_older_one_left_out(hub, tmp_path):
+    """A start asks the hub for nothing that the cache may lack; a pull does, if it can."""
+    (tmp_path / "m-Q8_0.gguf").touch()
+    hub.cached, hub.online, hub.listed = tmp_path, tmp_path, NAMES
+    assert resolve_model("org/m-GGUF:Q8_0") == tmp_path / "m-Q8_0.gguf" and hub.asked[-1][0] == "cache"
+    assert hub_gguf("org/m-GGUF", "Q8_0", asks_hub=True) == tmp_path / "m-Q8_0.gguf"
+    assert hub.patterns == ["m-Q8_0.gguf", "mmproj-m-Q8_0.gguf"] and hub.asked[-1][0] == "network"
+    hub.online = ConnectionError("offline")
+    assert hub_gguf("org/m-GGUF", "Q8_0", asks_hub=True) == tmp_path / "m-Q8_0.gguf"
+    (tmp_path / "mmproj-m-Q8_0.gguf").touch()
+    num_asked = len(hub.asked)
+    assert hub_gguf("org/m-GGUF", "Q8_0", asks_hub=True) == tmp_path / "m-Q8_0.gguf"
+    assert [kind for kind, *_ in hub.asked[num_asked:]] == ["cache"]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +185,8 @@ def test_gguf_files(hub, tmp_path):
     one = tmp_path / "one.gguf"
     one.touch()
     assert resolve_model(str(one)) == one
-    assert resolve_model(str(tmp_path)) == one, "the only one of a folder"
+    (tmp_path / "mmproj-one-f16.gguf").touch()
+    assert resolve_model(str(tmp_path)) == one, "the only model of a folder"
     with pytest.raises(ModelLoadError, match="revision='v2' belongs to a hub id; .* is a file"):
         resolve_model(str(one), "v2")
     shards = [tmp_path / f"m-0000{number}-of-00002.gguf" for number in (1, 2)]

@@ -60,8 +60,8 @@ class UserOptions(EngineOptions):
     )
     mmproj: str = option(
         AUTO,
-        "the GGUF file that reads pictures for a model in a GGUF file; 'auto' is the mmproj*.gguf beside it, if there is "
-        "one, 'none' loads none",
+        "the GGUF file that reads pictures for a model in another one; 'auto' is the mmproj*.gguf beside it, if there "
+        "is one, 'none' loads none",
         "model",
         value_name="FILE",
         off=NONE,

@@ -58,12 +58,16 @@ def _add_json_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def _pull(args: argparse.Namespace) -> int:
-    from lullm.weights.folder import hub_id, resolve_model
+    from lullm.weights.folder import hub_id
+    from lullm.weights.gguf.hub import hub_gguf
     from lullm.weights.hub.download import download
 
     repository, _, quantization = args.name.partition(":")
     name = hub_id(repository)
-    print(resolve_model(args.name, args.revision) if quantization else download(name, args.revision))
+    if quantization:
+        print(hub_gguf(name, quantization, args.revision, asks_hub=True))
+    else:
+        print(download(name, args.revision))
     return 0
 
 
@@ -132,6 +136,8 @@ def _facts(model: Path) -> dict[str, Any]:
     facts: dict[str, Any] = {place: str(model), "weights_bytes": _weights_bytes(model)}
     try:
         config = ModelConfig.from_folder(model)
+        if config.vision is not None and (tower := config.vision.weights_file) is not None:
+            facts |= {"weights_bytes": facts["weights_bytes"] + tower.stat().st_size, "mmproj": str(tower)}
         quantized = _quantized(config, model)
     except ModelLoadError as error:
         return facts | {"runs": f"no: {error}"}
@@ -144,8 +150,17 @@ def _facts(model: Path) -> dict[str, Any]:
         "positions": config.max_position_embeddings,
         "dtype": config.dtype,
         "quantized": quantized,
+        **_sight(config),
         "runs": "yes",
     }
+
+
+def _sight(config: ModelConfig) -> dict[str, str]:
+    """Whether the model sees pictures; empty: it is one of text."""
+    if config.vision is not None:
+        tower = config.vision.tower
+        return {"pictures": f"yes, by a tower of {tower.num_layers} layers and {tower.hidden_size} elements"}
+    return {"pictures": f"no: {config.no_vision}"} if config.no_vision else {}
 
 
 def _heads(config: ModelConfig) -> str:

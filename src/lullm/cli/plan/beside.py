@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 from lullm.cli.plan.model import PlannedModel, read_model
 from lullm.config.agreement import check_draft, check_for_model
 from lullm.config.engine import EngineConfig
+from lullm.config.gguf.mmproj.finding import NONE
 from lullm.config.model import ModelConfig
 from lullm.config.option.option import options_of
 from lullm.config.option.speculation import parse_speculation
@@ -17,7 +18,10 @@ from lullm.units import format_bytes
 if TYPE_CHECKING:
     from lullm.models.protocol import Model
 
-OPTIONS = frozenset(each.name for each in options_of(EngineConfig) if each.group == "LoRA") | {"speculative_config"}
+OPTIONS = frozenset(each.name for each in options_of(EngineConfig) if each.group == "LoRA") | {
+    "speculative_config",
+    "mmproj",
+}
 """The engine's options that ask for memory beside the model."""
 
 
@@ -91,7 +95,7 @@ def read_beside(options: EngineConfig, model: PlannedModel) -> Beside:
     if speculation is None or speculation.method != "draft_model":
         return Beside(options)
     try:
-        draft = read_model(speculation.model, speculation.revision)
+        draft = read_model(speculation.model, speculation.revision, NONE)
     except ModelLoadError as error:
         raise ModelLoadError(f"speculative_config: the draft model: {error}") from None
     check_draft(options, model.config, draft.config, speculation.model)

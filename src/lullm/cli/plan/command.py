@@ -17,6 +17,7 @@ from lullm.cli.plan.measure import measure
 from lullm.cli.plan.model import PlannedModel, read_model
 from lullm.cli.plan.roofline import Machine, Plan, advice, plan
 from lullm.config.engine import EngineConfig
+from lullm.config.gguf.mmproj.finding import AUTO
 from lullm.config.mistral.layout import CONFIG_FILE, PARAMS_FILE
 from lullm.config.option.option import options_of
 from lullm.errors import ConfigError
@@ -84,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     take_model(args, args.positional_model)
     name = getattr(args, "model", "demo")
-    model = read_model(name)
+    model = read_model(name, mmproj=getattr(args, "mmproj", AUTO))
     if model.files is None and Path(name).name not in (CONFIG_FILE, PARAMS_FILE):
         print(f"Of {name} config.json alone is read; its weights are not here.", file=sys.stderr)
     device = "cpu" if args.gpus is None or args.cpu else "cuda"
@@ -101,7 +102,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"machine": asdict(machine), "plans": [asdict(each) for each in plans]}, indent=1))
         return 0
-    print(f"{config.architecture}. Memory: {_shown(machine)}\n")
+    sees = ", with its tower for pictures" if config.vision is not None else ""
+    print(f"{config.architecture}{sees}. Memory: {_shown(machine)}\n")
     if config.family.encoder_only is not None:
         rows = [(each.weights, *_held(each, beside), f"{each.prefill:.0f}") for each in plans]
         _print_table(("WEIGHTS", "SIZE", *beside.heads, f"TOK/S OF TEXTS OF {args.len}"), rows)

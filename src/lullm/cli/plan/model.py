@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lullm.config.gguf.file import is_gguf, read_gguf
+from lullm.config.gguf.mmproj.finding import AUTO
 from lullm.config.json_file import given_path
 from lullm.config.mistral.layout import CONFIG_FILE, PARAMS_FILE
 from lullm.config.model import ModelConfig
@@ -86,8 +87,10 @@ class PlannedModel:
         return replace(self, config=config)
 
 
-def read_model(name: str, revision: str | None = None) -> PlannedModel:
+def read_model(name: str, revision: str | None = None, mmproj: str = AUTO) -> PlannedModel:
     """Read the model of a name, of a folder with only a config.json, or of that file. Fetches no weights of a folder.
+
+    `mmproj`: the option of that name.
 
     Raises:
         ModelLoadError: no such model, or the hub refuses its config.json.
@@ -99,7 +102,7 @@ def read_model(name: str, revision: str | None = None) -> PlannedModel:
     path = given_path(name)
     if path.name in (CONFIG_FILE, PARAMS_FILE):
         return PlannedModel(ModelConfig.from_folder(path.parent), None)
-    files = resolve_model(name, revision, needs_weights=False)
-    config = with_own_head(ModelConfig.from_folder(files), files)
+    files = resolve_model(name, revision, needs_weights=False, fetches_tower=mmproj == AUTO)
+    config = with_own_head(ModelConfig.from_folder(files, mmproj=mmproj), files)
     has_weights = is_gguf(files) or not missing_files(files)
     return PlannedModel(config, files if has_weights else None)

@@ -71,8 +71,11 @@ class ModelCard:
 
     def _size(self) -> dict[str, int]:
         """The bytes of the weights' files, if they are in a folder or a file."""
-        path = Path(self._engine.config.model)
+        path, vision = Path(self._engine.config.model), self._engine.model_config.vision
         files = [path] if path.is_file() else [*path.glob("*.safetensors"), *path.glob("*.gguf")]
+        tower = None if vision is None else vision.weights_file
+        if tower is not None and tower not in files:
+            files.append(tower)
         return {"size": sum(file.stat().st_size for file in files)} if files else {}
 
     def _details(self) -> dict[str, Any]:

@@ -123,6 +123,8 @@ class MmprojTensors:
         raw = stored[place.offset : place.offset + place.num_bytes].view(-1, place.format.row_bytes(place.shape[-1]))
         tensor = GGUFTensor(raw, place.format, torch.Size(place.shape))
         if self._kind == _PAIRS_TURN and re.search(r"\.attn_[qk]\.weight$", place.name):
+            if len(tensor) % (2 * self._num_heads):
+                raise ModelLoadError(f"{place.path}: {place.name} has {len(tensor)} rows for {self._num_heads} heads")
             tensor = tensor.with_halves_apart(self._num_heads)
         values = tensor.decode()
         return values.unsqueeze(2) if place.name in (_PATCHES, _SECOND) and values.dim() == 4 else values

@@ -4,7 +4,6 @@ Keys are named in gguf's `constants.py`. What a file lacks, llama.cpp's programs
 own files say; the latter hold here, so that a picture has the tokens of the model's folder.
 """
 
-import struct
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from lullm.config.gguf.keys import Keys, short
 from lullm.errors import ModelLoadError
 
 _LLAVA, _MISTRAL3 = "LlavaForConditionalGeneration", "Mistral3ForConditionalGeneration"
+_LARGEST = 1 << 26
 _GELU, _TANH = "gelu", "gelu_pytorch_tanh"
 
 
@@ -44,7 +44,7 @@ class Kind:
 
 def _gemma3(keys: Keys, text: Keys) -> Read:
     tower = _tower(keys, "siglip_vision_model", _TANH)
-    num_sides = tower["image_size"] // tower["patch_size"] // (keys.number("vision.projector.scale_factor") or 4)
+    num_sides = tower["image_size"] // tower["patch_size"] // (_whole(keys, "vision.projector.scale_factor", 4))
     processor = _processor(keys, "Gemma3", size=_square(tower))
     data = {"vision_config": tower, "mm_tokens_per_image": num_sides**2}
     return Read("Gemma3ForConditionalGeneration", data, processor)
@@ -61,12 +61,10 @@ def _qwen2_vl(keys: Keys, text: Keys) -> Read:
 
 def _qwen2_5_vl(keys: Keys, text: Keys) -> Read:
     tower = _qwen_tower(keys, "qwen2_5_vl", "silu")
-    every, depth = keys.number("vision.n_wa_pattern"), tower["depth"]
-    if not isinstance(every, int):
-        raise keys.fault("clip.vision.n_wa_pattern must say which layers have no windows")
+    every, depth = _whole(keys, "vision.n_wa_pattern"), tower["depth"]
     tower |= {
         "out_hidden_size": text.need("embedding_length"),
-        "window_size": keys.number("vision.window_size") or _WINDOW,
+        "window_size": _whole(keys, "vision.window_size", _WINDOW),
         "fullatt_block_indexes": list(range(every - 1, depth, every)),
     }
     return _qwen(keys, text, "Qwen2_5_VL", tower, _OF_QWEN2)
@@ -107,22 +105,21 @@ def deep_layers(keys: Keys) -> list[int]:
 def _qwen_tower(keys: Keys, kind: str, activation: str) -> Data:
     tower = _tower(keys, kind, activation)
     del tower["layer_norm_eps"]  # files have that of the text model
-    merge = keys.number("vision.spatial_merge_size") or 2
+    merge = _whole(keys, "vision.spatial_merge_size", 2)
     names = {"num_hidden_layers": "depth", "num_attention_heads": "num_heads"}
     tower = {names.get(name, name): value for name, value in tower.items()}
     return tower | {"spatial_merge_size": merge, "temporal_patch_size": 2}
 
 
 def _qwen(keys: Keys, text: Keys, name: str, tower: Data, bounds: tuple[int, int]) -> Read:
-    least, most = (keys.number(f"vision.image_{which}_pixels") for which in ("min", "max"))
     processor = _processor(
         keys,
         "Qwen2VL",
         patch_size=tower["patch_size"],
         merge_size=tower["spatial_merge_size"],
         temporal_patch_size=tower["temporal_patch_size"],
-        min_pixels=least or bounds[0],
-        max_pixels=most or bounds[1],
+        min_pixels=_whole(keys, "vision.image_min_pixels", bounds[0]),
+        max_pixels=_whole(keys, "vision.image_max_pixels", bounds[1]),
     )
     sections = text.get("rope.dimension_sections")
     rope = {} if sections is None else {"mrope_section": list(sections)[:3] if isinstance(sections, array) else None}
@@ -133,11 +130,11 @@ def _qwen(keys: Keys, text: Keys, name: str, tower: Data, bounds: tuple[int, int
 def _idefics3(keys: Keys, text: Keys) -> Read:
     tower = _tower(keys, "idefics3_vision", _TANH)
     edge = tower["image_size"]
-    longest = keys.number("vision.preproc_image_size") or 4 * edge  # as all released models
+    longest = _whole(keys, "vision.preproc_image_size", 4 * edge)  # as all released models
     processor = _processor(
         keys, "Idefics3", size={"longest_edge": longest}, max_image_size={"longest_edge": edge}, do_image_splitting=True
     )
-    factor = keys.number("vision.projector.scale_factor") or 2
+    factor = _whole(keys, "vision.projector.scale_factor", 2)
     return Read("Idefics3ForConditionalGeneration", {"vision_config": tower, "scale_factor": factor}, processor)
 
 
@@ -155,7 +152,7 @@ def _pixtral(keys: Keys, text: Keys) -> Read:
         return Read(_LLAVA, data | {"vision_feature_select_strategy": "full"}, processor)
     eps = text.number("attention.layer_norm_rms_epsilon")
     data["text_config"] = {} if eps is None else {"rms_norm_eps": short(eps)}
-    return Read(_MISTRAL3, data | {"spatial_merge_size": keys.number("vision.spatial_merge_size") or 1}, processor)
+    return Read(_MISTRAL3, data | {"spatial_merge_size": _whole(keys, "vision.spatial_merge_size", 1)}, processor)
 
 
 def _internvl(keys: Keys, text: Keys) -> Read:
@@ -165,15 +162,17 @@ def _internvl(keys: Keys, text: Keys) -> Read:
         "use_qk_norm": keys.has("v.blk.0.attn_q_norm.weight"),
         "norm_type": "layer_norm" if keys.has("v.blk.0.ln1.bias") else "rms_norm",
     }
-    least, most = (keys.number(f"vision.preproc_{which}_tiles") for which in ("min", "max"))
-    processor = _processor(keys, "GotOcr2", size=_square(tower), min_patches=least or 1, max_patches=most or 12)
-    data = {"vision_config": tower, "downsample_ratio": 1 / (keys.number("vision.projector.scale_factor") or 2)}
+    tiles = {
+        f"{which}_patches": _whole(keys, f"vision.preproc_{which}_tiles", n) for which, n in (("min", 1), ("max", 12))
+    }
+    processor = _processor(keys, "GotOcr2", size=_square(tower), **tiles)
+    data = {"vision_config": tower, "downsample_ratio": 1 / (_whole(keys, "vision.projector.scale_factor", 2))}
     return Read("InternVLForConditionalGeneration", data, processor)
 
 
 def _tower(keys: Keys, kind: str, activation: str) -> Data:
     """A `vision_config`. `activation`: the one that `clip.use_gelu` means."""
-    size, inner = keys.need("vision.embedding_length"), keys.file.tensors.get("v.blk.0.ffn_up.weight")
+    size, inner = _whole(keys, "vision.embedding_length"), keys.file.tensors.get("v.blk.0.ffn_up.weight")
     if inner is None or inner.num_values % size:
         raise keys.fault("it has no matrix v.blk.0.ffn_up.weight of the tower's size")
     eps = keys.number("vision.attention.layer_norm_epsilon")
@@ -181,13 +180,21 @@ def _tower(keys: Keys, kind: str, activation: str) -> Data:
         "model_type": kind,
         "hidden_size": size,
         "intermediate_size": inner.num_values // size,  # some files state another
-        "num_hidden_layers": keys.need("vision.block_count"),
-        "num_attention_heads": keys.need("vision.attention.head_count"),
-        "image_size": keys.need("vision.image_size"),
-        "patch_size": keys.need("vision.patch_size"),
+        "num_hidden_layers": _whole(keys, "vision.block_count", most=MOST_LAYERS),
+        "num_attention_heads": _whole(keys, "vision.attention.head_count"),
+        "image_size": _whole(keys, "vision.image_size"),
+        "patch_size": _whole(keys, "vision.patch_size"),
         "hidden_act": "silu" if keys.get("use_silu") else activation if keys.get("use_gelu") else "quick_gelu",
         "layer_norm_eps": None if eps is None else short(eps),
     }
+
+
+def _whole(keys: Keys, key: str, default: int | None = None, most: int = _LARGEST) -> int:
+    """The whole number of a key. Raises ModelLoadError: it is none, or missing without a default."""
+    value = default if keys.get(key) is None else keys.need(key)
+    if not isinstance(value, int) or value > most:
+        raise keys.fault(f"clip.{key} must be a whole number from 1 to {most}, not {value!r:.80}")
+    return value
 
 
 def _processor(keys: Keys, kind: str, **stated: Any) -> Data:
@@ -200,14 +207,7 @@ def _channels(keys: Keys, key: str) -> list[float]:
     values = keys.get(key)
     if not isinstance(values, array) or values.typecode not in "fd":
         raise keys.fault(f"clip.{key} must be a list of three numbers")
-    return [_shortest(value) for value in values]
-
-
-def _shortest(value: float) -> float:
-    """A float32 in the shortest decimal form that means it, as the model's own file has it."""
-    stored = struct.pack("<f", value)
-    forms = (float(f"{value:.{digits}g}") for digits in range(6, 10))
-    return next((form for form in forms if struct.pack("<f", form) == stored), value)
+    return list(values)  # float32, as which they are used
 
 
 def _square(tower: Data) -> Data:
