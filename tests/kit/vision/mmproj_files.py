@@ -13,6 +13,8 @@ import numpy as np
 from kit.folder.gguf_files import FORMATS, add_values, permuted, write_gguf
 from safetensors.torch import load_file, save_file
 
+from lullm.config.json_file import processor_part
+
 NAMES = {
     "Gemma3": ("Gemma3", "gemma3", "<image_soft_token>"),
     "Idefics3": ("Llama", "llama", "<image>"),
@@ -89,7 +91,7 @@ def _write_text(folder, config, stored, family, source, word):
 
 def _write_tower(path, folder, kind, config, stored, block, edit):
     vision, writer = config["vision_config"], gguf.GGUFWriter(path, "clip")
-    processor = json.loads((folder / "preprocessor_config.json").read_text())
+    processor = processor_part(folder, "image_processor")
     depth = vision.get("depth") or vision["num_hidden_layers"]
     _add_keys(writer, kind, config, vision, processor, depth)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, max(depth, 4))  # matrices of InternVL's connector, too
