@@ -27,6 +27,7 @@ WRITERS = {
     "qwen2": lambda folder: write_qwen_vl(folder, "Qwen2VL"),
     "qwen2.5": write_qwen_vl,
     "qwen3": lambda folder: write_qwen_vl(folder, "Qwen3VL"),
+    "qwen3.5": lambda folder: write_qwen_vl(folder, "Qwen3_5"),
     "pixtral": lambda folder: write_pixtral(folder, settings={"size": {"longest_edge": 48}}),
     "mistral3": lambda folder: write_pixtral(folder, 2, settings={"size": {"longest_edge": 48}}),
 }
@@ -64,7 +65,7 @@ def decoded(llm, word):
     return [output.outputs[0].token_ids for output in llm.generate(prompts(word), GREEDY, use_tqdm=False)]
 
 
-@pytest.mark.parametrize("tower", [FORMATS.F16, FORMATS.BF16, FORMATS.Q8_0], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("tower", [FORMATS.F16, FORMATS.Q8_0], ids=lambda kind: kind.name)
 def test_a_quantized_model_and_its_tower(tmp_path, tower):
     """Rows near those of the folder; the same tokens from a cached prefix, in chunks, and behind both sleeps."""
     checkpoint = write_qwen_vl(tmp_path / "folder")

@@ -23,6 +23,7 @@ NAMES = {
     "Qwen2VL": ("Qwen2", "qwen2vl", "<|image_pad|>"),
     "Qwen2_5_VL": ("Qwen2", "qwen2vl", "<|image_pad|>"),
     "Qwen3VL": ("Qwen3", "qwen3vl", "<|image_pad|>"),
+    "Qwen3_5": ("Qwen3_5", "qwen35", "<|image_pad|>"),
     "Llava": ("Llama", "llama", "[IMG]"),
     "Mistral3": ("Llama", "llama", "[IMG]"),
 }
@@ -145,7 +146,7 @@ def _add_keys(writer, kind, config, vision, processor, depth):
     types = {
         "Gemma3": "gemma3", "Idefics3": "idefics3", "SmolVLM": "idefics3", "InternVL": "internvl", "Llava": "pixtral",
         "Mistral3": "pixtral", "Qwen2VL": "qwen2vl_merger", "Qwen2_5_VL": "qwen2.5vl_merger",
-        "Qwen3VL": "qwen3vl_merger",
+        "Qwen3VL": "qwen3vl_merger", "Qwen3_5": "qwen3vl_merger",
     }  # fmt: skip
     writer.add_clip_projector_type(types[kind])
     if kind == "Gemma3":
@@ -167,13 +168,15 @@ def _add_keys(writer, kind, config, vision, processor, depth):
     if kind == "Qwen2_5_VL":
         writer.add_vision_n_wa_pattern(vision["fullatt_block_indexes"][0] + 1)
         writer.add_vision_window_size(vision["window_size"])
-    if kind == "Qwen3VL":
-        writer.add_vision_is_deepstack_layers([layer in vision["deepstack_visual_indexes"] for layer in range(depth)])
+    if kind.startswith("Qwen3"):
+        writer.add_vision_is_deepstack_layers(
+            [layer in vision.get("deepstack_visual_indexes", ()) for layer in range(depth)]
+        )
 
 
 def _as_converted(name, values, kind, vision):
     """Names as the library's map knows them, and the values in a file's order."""
-    name = name.removeprefix("model.") if kind == "Qwen3VL" else name
+    name = name.removeprefix("model.") if kind.startswith("Qwen3") else name
     if kind == "Gemma3":
         name = name.replace("vision_tower.", "vision_tower.vision_model.").replace("_weight", ".weight")
         values = values + 1 if "soft_emb_norm" in name else values
@@ -196,7 +199,7 @@ def _as_converted(name, values, kind, vision):
         number, part, last = name.split(".")[2:]
         layer = vision["deepstack_visual_indexes"][int(number)]
         yield f"v.deepstack.{layer}.{part.removeprefix('linear_')}.{last}", values
-    elif name.startswith("visual.merger.") and kind == "Qwen3VL":
+    elif name.startswith("visual.merger.") and kind.startswith("Qwen3"):
         part, last = name.split(".")[2:]
         yield f"{ {'norm': 'v.post_ln', 'linear_fc1': 'mm.0', 'linear_fc2': 'mm.2'}[part] }.{last}", values
     elif name == "visual.patch_embed.proj.bias":
