@@ -248,6 +248,8 @@ class ModelConfig:
         if is_gguf(folder):
             file = read_gguf(folder)
             config = cls.from_dict(overridden(config_data(file), overrides))
+            if config.family.encoder_only is not None:
+                return config
             vision, no_vision = read_mmproj(file, config.text_facts, mmproj)
             return replace(config, vision=vision, no_vision=no_vision)
         try:
