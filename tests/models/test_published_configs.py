@@ -23,8 +23,6 @@ from lullm.models.fallback.choice import read_model_config
 NO_CODE = r"has no causal language model '\w+'.*no code of a checkpoint.*take a checkpoint of a known architecture"
 REFUSED = {
     "Qwen/Qwen-7B-Chat": NO_CODE,
-    "THUDM/chatglm3-6b": NO_CODE,
-    "baichuan-inc/Baichuan2-7B-Chat": NO_CODE,
     "moonshotai/Kimi-K2.5": "reads more than text.*choose a checkpoint of the text model alone",
 }
 OWN = [name for name in PUBLISHED if name not in REFUSED]

@@ -4,7 +4,16 @@ import json
 
 import pytest
 from kit.model.families import CASES
-from kit.model.golden import SIZES, PagedRun, assert_close, golden_logits, load_model, prompt, save_model
+from kit.model.golden import (
+    SIZES,
+    PagedRun,
+    architecture_of,
+    assert_close,
+    golden_logits,
+    load_model,
+    prompt,
+    save_model,
+)
 from kit.model.renamed import RENAMED, renamed_of
 
 from lullm.config.family.table import FAMILIES, family_of
@@ -19,7 +28,7 @@ TOKENS = prompt(1, 40)
 
 def read(family, **keys):
     """The config of a file of common keys and these."""
-    return ModelConfig.from_dict(SIZES | {"architectures": [f"{family}ForCausalLM"]} | keys)
+    return ModelConfig.from_dict(SIZES | {"architectures": [architecture_of(family)]} | keys)
 
 
 def say(folder, **keys):
@@ -31,10 +40,10 @@ def test_no_class_of_transformers_has_their_names():
     import transformers
 
     for family in RENAMED:
-        assert not hasattr(transformers, f"{family}ForCausalLM"), "then the class itself is the golden"
+        assert not hasattr(transformers, architecture_of(family)), "then the class itself is the golden"
 
 
-@pytest.mark.parametrize("name", ["AquilaModel", "LLaMAForCausalLM"])
+@pytest.mark.parametrize("name", ["AquilaModel", "BaiChuanForCausalLM", "ChatGLMModel", "LLaMAForCausalLM"])
 def test_other_names(name):
     assert family_of(split_architecture(name).base) in FAMILIES.values()
     assert ModelConfig.from_dict(SIZES | {"architectures": [name]}).generates
@@ -69,7 +78,31 @@ def test_the_rotation_of_internlm():
             read("InternLM", rotary=wrong)
 
 
+def test_which_baichuan_it_is():
+    """By sizes, and by the keys of a file."""
+    heads = {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 128}
+    for vocab_size in (64000, 125696):
+        small = read("Baichuan", **heads, vocab_size=vocab_size)
+        assert not small.family.alibi_slopes and small.family.norms_head == (vocab_size == 125696)
+    large = heads | {"hidden_size": 5120, "num_attention_heads": 40, "num_key_value_heads": 40}
+    found = read("Baichuan", **large, max_position_embeddings=None, model_max_length=4096)
+    assert len(found.family.alibi_slopes) == 40 and found.max_position_embeddings == 4096
+    assert found.family.alibi_slopes[0] == 2**-0.25 and found.family.alibi_slopes[32] == 2**-0.125
+    assert read("Baichuan", **large).family.alibi_slopes, "whatever else the file of a 13B says"
+    assert set(found.family.ropes) == {None}
+
+
+def test_the_rotation_of_chatglm():
+    found = read("ChatGLM", rope_ratio=500, multi_query_attention=True, multi_query_group_num=2, kv_channels=16)
+    assert found.family.ropes[0].rope_theta == 5e6 and found.family.rotary_dim(16) == 8
+    assert found.num_key_value_heads == 2 and not found.family.attention_bias
+    assert read("ChatGLM", multi_query_attention=False, multi_query_group_num=2).num_key_value_heads == 4
+    assert read("ChatGLM", padded_vocab_size=192).vocab_size == 192
+
+
 REFUSED = {
+    "Baichuan": {"attention_bias": True},
+    "ChatGLM": {"position_encoding_2d": True, "rmsnorm": False, "quantization_bit": 4, "pre_seq_len": 128},
     "Exaone": {"attention_bias": True, "rotary_pct": 0.25},
     "InternLM2": {"scale_emb": 12},
     "MiMo": {"attention_bias": False},
@@ -81,7 +114,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("family", "key"), [(family, key) for family, keys in REFUSED.items() for key in keys])
 def test_what_changes_the_arithmetic_is_refused(family, key):
-    with pytest.raises(ModelLoadError, match=f"{key} .*{family}ForCausalLM"):
+    with pytest.raises(ModelLoadError, match=f"{key} .*{architecture_of(family)}"):
         read(family, **{key: REFUSED[family][key]})
 
 

@@ -101,12 +101,34 @@ def test_pieces_that_the_config_renames(tmp_path, kind):
         assert tokenizer.encode(text, add_special_tokens=False) == reference.encode(text), text
 
 
+def test_tokens_that_only_chatglm_knows(tmp_path):
+    """They follow the pieces of ChatGLM3's tokenizer.model; its code alone says so."""
+    reference = train(tmp_path, model_type="bpe", vocab_size=340, **LLAMA)
+    template = "[gMASK]sop<|{{ messages[0].role }}|>\n {{ messages[0].content }}<|assistant|>"
+    declared = {str(340 + at): {"content": token} for at, token in ((1, "[gMASK]"), (3, "sop"), (6, "<|user|>"))}
+    config = {"tokenizer_class": "ChatGLMTokenizer", "added_tokens_decoder": declared, "chat_template": template}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    words = reference.encode("hello sophie")
+    assert tokenizer.encode("hello sophie") == [341, 343, *words], "no word is cut"
+    found = tokenizer.apply_chat_template([{"role": "user", "content": "hello sophie"}])
+    assert found == [341, 343, 346, *reference.encode("\n hello sophie"), 347]
+    assert tokenizer.decode(found, skip_special_tokens=True).split()[-2:] == ["hello", "sophie"]
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"not a model", b"\x0a\xff\xff\xff\xff\x0f", b"IQ== 0\nIg== 1\n", b"\xff" * 40]
 )
 def test_other_files_are_no_sentence_piece(tmp_path, content):
     (tmp_path / "tokenizer.model").write_bytes(content)
     with pytest.raises(ModelLoadError, match="tokenizer.model"):
+        Tokenizer.from_folder(tmp_path)
+
+
+def test_glm4_is_refused_with_what_to_do(tmp_path):
+    (tmp_path / "tokenizer.model").write_bytes(b"IQ== 0\nIg== 1\n")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "ChatGLM4Tokenizer"}))
+    with pytest.raises(ModelLoadError, match="GLM-4's own form.*-hf repository"):
         Tokenizer.from_folder(tmp_path)
 
 

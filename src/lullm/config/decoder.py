@@ -197,6 +197,7 @@ class DecoderConfig:
         has_row_norms: of families that may have one over all query heads of a row, and one over all key heads.
         has_drafts: a checkpoint may hold layers that draft tokens, which are not loaded.
         has_post_norms: of families that may have norms behind attention and MLP, too.
+        norms_head: every row of the head is read with the length 1.
         has_logit_bias: of families that may add a learned bias to the logits.
         mlp_bias: projections of the MLP have a bias.
         embedding_scale: factor on the rows of the embedding, rounded to the model's dtype.
@@ -243,6 +244,7 @@ class DecoderConfig:
     has_drafts: bool = False
     has_post_norms: bool = False
     has_logit_bias: bool = False
+    norms_head: bool = False
     mlp_bias: bool = False
     embedding_scale: float = 1.0
     scales_shown: bool = False

@@ -49,6 +49,8 @@ def keep_formats(model: Loadable, rules: WeightRules, formats: Mapping[str, tupl
         fitting = set.intersection(*(set(_formats_of(whole, formats, rules)) for whole in wholes))
         if any(rules.scale_of(whole) != 1.0 for whole in wholes):
             fitting -= GRIDS.keys()
+        if any(map(rules.is_normalized, wholes)):
+            fitting = set()
         num_outputs, num_inputs = module.weight.shape
         cut = model.cuts.get(f"{name}.weight")
         layout = whole_blocks(min(fitting), num_outputs, num_inputs, cut) if fitting else None

@@ -123,6 +123,7 @@ class WeightRules:
         flattens: canonical names of vectors and tables that a checkpoint holds as `[1, size]` or `[1, rows, size]`.
         elsewhere: canonical names of tensors that other workers have.
         zeros: canonical names of tensors that are zero where a checkpoint lacks them.
+        normalizes: canonical names of matrices whose rows are read with the length 1.
     """
 
     renames: tuple[Rename, ...] = ()
@@ -138,6 +139,7 @@ class WeightRules:
     joins: tuple[Join, ...] = ()
     elsewhere: tuple[re.Pattern[str], ...] = ()
     zeros: tuple[re.Pattern[str], ...] = ()
+    normalizes: tuple[re.Pattern[str], ...] = ()
 
     def plus(self, first: tuple[Rename, ...] = (), **more: tuple[Any, ...]) -> "WeightRules":
         """The rules, with more of each named kind behind those that are there; `first`: renames before all others."""
@@ -160,6 +162,9 @@ class WeightRules:
     def is_zero(self, name: str) -> bool:
         """Whether the tensor of this canonical name is zero where a checkpoint lacks it."""
         return any(pattern.search(name) for pattern in self.zeros)
+
+    def is_normalized(self, name: str) -> bool:
+        return any(pattern.search(name) for pattern in self.normalizes)
 
     def offset_of(self, name: str) -> float:
         """The number added to the tensor of this canonical name."""

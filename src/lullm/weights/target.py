@@ -30,6 +30,7 @@ from lullm.weights.rows.several import (
     EitherWayRows,
     FlatRows,
     InterleavedRows,
+    NormalizedRows,
     NoRows,
     StackedRows,
     TransposedRows,
@@ -186,6 +187,8 @@ def ruled(rules: WeightRules, name: str, rows: PlainRows | QuantizedRows | CutRo
         pieces = (rows.part(start, size) for start, size in zip(starts, parts.sizes, strict=False))
         scaled = (piece.scaled(by) for piece, by in zip(pieces, parts.factors, strict=True))
         return ConsecutiveRows(tuple(scaled))
+    if rules.is_normalized(name):
+        return NormalizedRows(rows)
     if rules.is_transposed(name):
         return TransposedRows(rows)
     if rules.is_flattened(name):

@@ -198,6 +198,7 @@ PARALLEL = {"use_parallel_residual": True}
 MINICPM = {
     "embedding_multiplier": 2.0, "residual_multiplier": 0.8, "attention_multiplier": 0.25, "logits_scaling": 2.0,
 }  # fmt: skip
+BAICHUAN = {"num_key_value_heads": 4, "head_dim": 12}
 MINICPM_LONGROPE = longrope(6, 16) | {"attention_multiplier": 12**-0.5}
 del MINICPM_LONGROPE["original_max_position_embeddings"]
 ORION = UNGIVEN | {
@@ -1514,6 +1515,27 @@ CASES = {
         "AquilaChat 7B, Aquila 2 7B, 34B",
         {"plain": {}, "biases, tied, dynamic": TIED | {"attention_bias": True, "rope_parameters": ROPE["dynamic"]}},
         features="as Llama",
+        is_rare=True,
+    ),
+    "Baichuan": Cases(
+        "Baichuan 7B, 13B, Baichuan 2 7B, 13B",
+        {
+            "plain": BAICHUAN,
+            "rows of the head of length 1 (Baichuan 2 7B)": BAICHUAN | {"z_loss_weight": 0, "rms_norm_eps": 1e-3},
+            "scores fall with distance (13B)": BAICHUAN | {"z_loss_weight": 0, "model_max_length": 128},
+        },
+        engine=BAICHUAN | {"z_loss_weight": 0},
+        features="as Llama, its queries, keys and values as one tensor; 13B: scores that fall with distance",
+        is_rare=True,
+    ),
+    "ChatGLM": Cases(
+        "ChatGLM2-6B, ChatGLM3-6B, GLM-4-9B (2024, as first released)",
+        {
+            "plain": {},
+            "no biases, one kv head, a larger base": {"attention_bias": False, "num_key_value_heads": 1}
+            | partial({"rope_parameters": {"rope_type": "default", "rope_theta": 5e6}}, 0.5),
+        },
+        features="as GLM, its matrices fused in the checkpoint",
         is_rare=True,
     ),
     "Exaone": Cases(

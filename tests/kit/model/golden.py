@@ -6,7 +6,7 @@ import json
 import random
 
 import torch
-from kit.model.renamed import renamed_class, renamed_of
+from kit.model.renamed import RENAMED, renamed_class, renamed_of
 from safetensors.torch import load_file, save_file
 
 from lullm.arena.host import HostArena
@@ -56,6 +56,8 @@ def class_of(name):
 
 def architecture_of(family):
     """As `config.json` names it."""
+    if family in RENAMED:
+        return f"{family}{RENAMED[family].suffix}"
     return f"{family}LMHeadModel" if family in ("GPT2", "OpenAIGPT") else f"{family}ForCausalLM"
 
 

@@ -31,6 +31,7 @@ class Renamed:
         says: what a published file says beside that. leaves_out: keys of `base` that it lacks.
         publish: more that is done with a published file. read_back: undone.
         merge: (tensors by `base`'s names, its `config.json`) -> tensors, before they are renamed.
+        compute: gives the class that computes, of the base class. suffix: of the architecture's name.
         beside: tensors that a file holds, and that nobody reads, by a name in a layer or a whole one.
     """
 
@@ -42,6 +43,8 @@ class Renamed:
     publish: Callable[[Data], Data] = _same
     read_back: Callable[[Data], Data] = _same
     merge: Callable[[Tensors, Data], Tensors] = lambda tensors, _: tensors
+    compute: Callable[[Any], Any] = lambda base: base
+    suffix: str = "ForCausalLM"
     beside: tuple[str, ...] = ()
 
     def config(self, data: Data, architecture: str) -> Data:
@@ -98,6 +101,63 @@ def _merged(
     return found
 
 
+def joined(into: str) -> Callable[[Tensors, Data], Tensors]:
+    """All queries, all keys and all values as one tensor of this name."""
+    return lambda tensors, _: _merged(tensors, ("q_proj", "k_proj", "v_proj"), into, torch.cat)
+
+
+def _baichuan(base: Any) -> Any:
+    """Scores fall with distance, if the config says `model_max_length`; rows of the head have the length 1, if it says
+    `z_loss_weight`.
+    """
+    from transformers.modeling_outputs import CausalLMOutputWithPast
+
+    class NoRotation(torch.nn.Module):
+        def __init__(self, size: int):
+            super().__init__()
+            self.size = size
+
+        def forward(self, hidden: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            shape = (*position_ids.shape, self.size)
+            return torch.ones(shape), torch.zeros(shape)
+
+    class Baichuan(base):  # type: ignore[misc]
+        def __init__(self, config: Any):
+            super().__init__(config)
+            self.slopes: torch.Tensor | None = None
+            if getattr(config, "model_max_length", None):
+                count = config.num_attention_heads
+                assert count & (count - 1) == 0
+                self.slopes = 2.0 ** (-8.0 * torch.arange(1, count + 1) / count)
+                self.model.rotary_emb = NoRotation(config.head_dim)
+
+        def forward(self, input_ids: Any = None, **options: Any) -> Any:
+            mask = None
+            if self.slopes is not None:
+                places = torch.arange(input_ids.shape[1])
+                biases = self.slopes[:, None, None] * places
+                mask = biases.where(places <= places[:, None], torch.finfo(torch.float32).min)[None]
+            hidden = self.model(input_ids, attention_mask=mask, use_cache=False).last_hidden_state
+            head = self.lm_head.weight
+            if getattr(self.config, "z_loss_weight", None) is not None:
+                head = head / head.norm(dim=1, keepdim=True)
+            return CausalLMOutputWithPast(logits=hidden @ head.T)
+
+    return Baichuan
+
+
+def _baichuan_positions(data: Data) -> Data:
+    """Files of models without a rotation have their length under another key."""
+    left_out = "max_position_embeddings" if "model_max_length" in data else None
+    return {key: value for key, value in data.items() if key not in (left_out, "rope_theta")}
+
+
+def _without_positions(data: Data) -> Data:
+    """As `_baichuan` reads the file of a model with a rotation, which may say both."""
+    assert "max_position_embeddings" in data
+    return {key: value for key, value in data.items() if key != "model_max_length"}
+
+
 def _minicpm_factors(data: Data) -> Data:
     """Granite's factors as MiniCPM's."""
     scores = data.pop("attention_multiplier")
@@ -131,9 +191,62 @@ _EXAONE_NAMES = (
     (r"\.mlp\.up_proj\.", ".mlp.c_fc_1."),
     (r"\.mlp\.down_proj\.", ".mlp.c_proj."),
 )
+_CHATGLM_NAMES = (
+    (r"^model\.embed_tokens\.", "transformer.embedding.word_embeddings."),
+    (r"^model\.norm\.", "transformer.encoder.final_layernorm."),
+    (r"^model\.layers\.", "transformer.encoder.layers."),
+    (r"^lm_head\.", "transformer.output_layer."),
+    (r"\.self_attn\.query_key_value\.", ".self_attention.query_key_value."),
+    (r"\.self_attn\.o_proj\.", ".self_attention.dense."),
+    (r"\.mlp\.gate_up_proj\.", ".mlp.dense_h_to_4h."),
+    (r"\.mlp\.down_proj\.", ".mlp.dense_4h_to_h."),
+)
+_CHATGLM_SAYS = {
+    "add_bias_linear": False, "rmsnorm": True, "post_layer_norm": True, "multi_query_attention": True,
+    "original_rope": True, "apply_residual_connection_post_layernorm": False, "quantization_bit": 0,
+}  # fmt: skip
+
+
+def _rope_ratio(data: Data) -> Data:
+    return data | {"rope_ratio": data.pop("rope_theta") / 1e4, "vocab_size": data["padded_vocab_size"]}
+
+
+def _rope_theta(data: Data) -> Data:
+    return data | {"rope_theta": 1e4 * data.get("rope_ratio", 1.0)}
+
+
 _FREQUENCIES = "model.layers.0.self_attn.rotary_emb.inv_freq"
 RENAMED = {
     "Aquila": Renamed("Llama", beside=(_FREQUENCIES,)),
+    "Baichuan": Renamed(
+        "Llama",
+        leaves_out=("attention_bias", "mlp_bias", "num_key_value_heads"),
+        publish=_baichuan_positions,
+        read_back=_without_positions,
+        merge=joined("W_pack"),
+        compute=_baichuan,
+    ),
+    "ChatGLM": Renamed(
+        "Glm",
+        {
+            "num_hidden_layers": "num_layers",
+            "vocab_size": "padded_vocab_size",
+            "intermediate_size": "ffn_hidden_size",
+            "head_dim": "kv_channels",
+            "rms_norm_eps": "layernorm_epsilon",
+            "max_position_embeddings": "seq_length",
+            "num_key_value_heads": "multi_query_group_num",
+            "attention_bias": "add_qkv_bias",
+        },
+        _CHATGLM_NAMES,
+        _CHATGLM_SAYS,
+        ("hidden_act", "partial_rotary_factor"),
+        _rope_ratio,
+        _rope_theta,
+        joined("query_key_value"),
+        suffix="ForConditionalGeneration",
+        beside=("transformer.rotary_pos_emb.inv_freq",),
+    ),
     "Exaone": Renamed(
         "Llama",
         {"num_hidden_layers": "num_layers", "rms_norm_eps": "layer_norm_epsilon", "hidden_act": "activation_function"},
@@ -165,7 +278,7 @@ RENAMED = {
     "Xverse": Renamed("Llama", says={"max_tokenizer_truncation": 6144}, leaves_out=("attention_bias", "mlp_bias")),
 }
 """By family."""
-_FAMILIES = {f"{family}ForCausalLM": family for family in RENAMED}
+_FAMILIES = {f"{family}{renamed.suffix}": family for family, renamed in RENAMED.items()}
 
 
 def renamed_of(architecture: str) -> Renamed | None:
@@ -180,7 +293,7 @@ def renamed_class(architecture: str) -> Any:
 
     renamed = renamed_of(architecture)
     assert renamed is not None
-    base: Any = getattr(transformers, f"{renamed.base}ForCausalLM")
+    base: Any = renamed.compute(getattr(transformers, f"{renamed.base}ForCausalLM"))
 
     def save_pretrained(self: Any, folder: Any, **options: Any) -> None:
         base.save_pretrained(self, folder, **options)

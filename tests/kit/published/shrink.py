@@ -15,6 +15,7 @@ SIZES = {
     "mamba_num_heads": 8, "mamba_d_ssm": 128, "shared_expert_intermediate_size": 32, "n_groups": 2,
     "num_kv_heads": 2, "ffn_hidden_size": 96, "moe_shared_expert_intermediate_size": 48,
     "window_size": 8, "n_inner": 96,
+    "kv_channels": 16, "multi_query_group_num": 2, "padded_vocab_size": VOCAB, "seq_length": 128,
     "hidden_size_per_layer_input": 8, "query_pre_attn_scalar": 20, "attention_head_dim": 16,
 }  # fmt: skip
 TOWER = {

@@ -74,6 +74,8 @@ from lullm.config.family.llama_like import (
     SEED_OSS,
     SMOLLM3,
 )
+from lullm.config.family.renamed.baichuan import BAICHUAN
+from lullm.config.family.renamed.chatglm import CHATGLM
 from lullm.config.family.renamed.llama_like import EXAONE, INTERNLM, INTERNLM2, MIMO, MINICPM, ORION, XVERSE
 from lullm.config.family.text_model import TEXT_MODELS
 from lullm.errors import ModelLoadError
@@ -84,9 +86,11 @@ _ROWS: dict[str, tuple[Family, str]] = {
     "AquilaForCausalLM": (LLAMA, "llama:llama_style"),
     "ArceeForCausalLM": (ARCEE, "llama:arcee_style"),
     "AXK1ForCausalLM": (AXK1, "experts.deepseek:axk1_style"),
+    "BaichuanForCausalLM": (BAICHUAN, "renamed.baichuan:baichuan_style"),
     "BambaForCausalLM": (BAMBA, "hybrid.state_space:bamba_style"),
     "BioGptForCausalLM": (BIOGPT, "gpt:biogpt_style"),
     "BloomForCausalLM": (BLOOM, "layer_norm.bloom:bloom_style"),
+    "ChatGLMForConditionalGeneration": (CHATGLM, "renamed.chatglm:chatglm_style"),
     "CodeGenForCausalLM": (CODEGEN, "layer_norm.gpt_neox:codegen_style"),
     "Cohere2ForCausalLM": (COHERE2, "layer_norm.cohere:cohere_style"),
     "Cohere2MoeForCausalLM": (COHERE2_MOE, "layer_norm.cohere:cohere2_moe_style"),

@@ -27,6 +27,8 @@ _WITHOUT_LABELS = frozenset({"LlamaBidirectionalModel"})
 
 _OLDER_NAMES = {
     "AquilaModel": "AquilaForCausalLM",
+    "BaiChuanForCausalLM": "BaichuanForCausalLM",
+    "ChatGLMModel": "ChatGLMForConditionalGeneration",
     "LLaMAForCausalLM": "LlamaForCausalLM",
     "MPTForCausalLM": "MptForCausalLM",
     "PhiMoEForCausalLM": "PhimoeForCausalLM",

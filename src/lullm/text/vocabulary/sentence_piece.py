@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, decoders, normalizers
+from tokenizers import AddedToken, Regex, decoders, normalizers, processors
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE, Unigram
 
@@ -60,6 +60,11 @@ def read_sentence_piece(folder: Path, config: dict[str, Any]) -> tuple[Backend, 
     except ModelLoadError as error:
         raise ModelLoadError(f"{path}: {error}") from None
     except Exception as error:  # of the format, and the library's bare Exception
+        if config.get("tokenizer_class") == "ChatGLM4Tokenizer":
+            raise ModelLoadError(
+                f"{path} is in GLM-4's own form, which lullm does not read; take the same model's -hf repository, or its "
+                "tokenizer (tokenizer='zai-org/glm-4-9b-chat-hf')"
+            ) from None
         raise ModelLoadError(
             f"{path} is no SentencePiece model ({error!r}); convert it once with transformers: "
             "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
@@ -68,12 +73,34 @@ def read_sentence_piece(folder: Path, config: dict[str, Any]) -> tuple[Backend, 
     backend.add_special_tokens(
         [AddedToken(token, special=True, normalized=False) for token in pieces.of_type(_UNKNOWN, _CONTROL)]
     )
+    if config.get("tokenizer_class") == _CHATGLM:
+        return _with_chatglm_tokens(backend), roles, {}
     own = pieces.of_type(_USER_DEFINED)
     backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in own])
     before = roles.get("bos_token") if boolean(config, "add_bos_token", kind == _BPE) else None
     after = roles.get("eos_token") if boolean(config, "add_eos_token", False) else None
     surround(backend, before, after, has_bytes=False)
     return backend, roles, {}
+
+
+_CHATGLM = "ChatGLMTokenizer"
+_CHATGLM_START = ("[gMASK]", "sop")
+_CHATGLM_TOKENS = ("[MASK]", "[gMASK]", "[sMASK]", "sop", "eop")
+_CHATGLM_ROLES = ("<|system|>", "<|user|>", "<|assistant|>", "<|observation|>")
+
+
+def _with_chatglm_tokens(backend: Backend) -> Backend:
+    """With the tokens behind ChatGLM2's and ChatGLM3's pieces, which the file does not have, and two before every text.
+
+    Some are words (sop): they count as tokens where they stand alone, so that no word is cut, and not as special ones,
+    whose letters would be guarded in every key and value of a conversation.
+    """
+    for token in (*_CHATGLM_TOKENS, *_CHATGLM_ROLES):
+        is_word = token.isalpha()
+        backend.add_tokens([AddedToken(token, special=not is_word, normalized=False, single_word=is_word)])
+    ids = [(token, backend.token_to_id(token)) for token in _CHATGLM_START]
+    backend.post_processor = processors.TemplateProcessing(single=[*_CHATGLM_START, "$A"], special_tokens=ids)
+    return backend
 
 
 def _fields(message: bytes) -> dict[int, list[Any]]:

@@ -1,4 +1,4 @@
-"""Rows made of others: reordered, transposed, interleaved, or consecutive."""
+"""Rows made of others: reordered, transposed, normalized, interleaved, or consecutive."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -84,6 +84,19 @@ class TransposedRows(_RowsOfOne):
             assert values.shape == self.shape
             values = values.t().contiguous()
         self.rows.write(values)  # quantized values are stored by outputs, whatever the stated shape
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NormalizedRows(_RowsOfOne):
+    """Rows that are written with the length 1."""
+
+    @property
+    def bits(self) -> int:
+        return 0
+
+    def write(self, values: Tensor | StoredRows, first_row: int = 0) -> None:
+        assert isinstance(values, Tensor), "floating point numbers only"
+        self.rows.write(torch.nn.functional.normalize(values.float(), dim=-1), first_row)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
