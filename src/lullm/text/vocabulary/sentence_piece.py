@@ -49,6 +49,11 @@ def read_sentence_piece(folder: Path, config: dict[str, Any]) -> tuple[Backend, 
         ModelLoadError: the file is damaged, no SentencePiece model, or of a kind that is not supported.
     """
     path = folder / FILE
+    if config.get("tokenizer_class") == "ChatGLM4Tokenizer":
+        raise ModelLoadError(
+            f"{path} is in GLM-4's own form, which lullm does not read; take the -hf repository of the model, or its "
+            "tokenizer (tokenizer='zai-org/glm-4-9b-chat-hf')"
+        )
     if (size := path.stat().st_size) > _LARGEST:
         raise ModelLoadError(f"{path} has {format_bytes(size)}, more than any known tokenizer")
     try:
@@ -60,11 +65,6 @@ def read_sentence_piece(folder: Path, config: dict[str, Any]) -> tuple[Backend, 
     except ModelLoadError as error:
         raise ModelLoadError(f"{path}: {error}") from None
     except Exception as error:  # of the format, and the library's bare Exception
-        if config.get("tokenizer_class") == "ChatGLM4Tokenizer":
-            raise ModelLoadError(
-                f"{path} is in GLM-4's own form, which lullm does not read; take the same model's -hf repository, or its "
-                "tokenizer (tokenizer='zai-org/glm-4-9b-chat-hf')"
-            ) from None
         raise ModelLoadError(
             f"{path} is no SentencePiece model ({error!r}); convert it once with transformers: "
             "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
