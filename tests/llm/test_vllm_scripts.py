@@ -5,6 +5,7 @@ import asyncio
 import copy
 import dataclasses
 import json
+import operator
 
 import pytest
 from tqdm import tqdm
@@ -394,3 +395,29 @@ def test_arguments_of_older_scripts(llm):
         llm.generate(prompt_token_ids=[[1, 2]])
     with pytest.raises(UnsupportedError, match="use_beam_search=True is not supported: call LLM.beam_search"):
         SamplingParams(use_beam_search=True)
+
+
+def test_the_tokenizer_as_scripts_use_it(llm):
+    tokenizer, messages = llm.llm_engine.get_tokenizer(), [{"role": "user", "content": "hi"}]
+    assert tokenizer is llm.get_tokenizer()
+    one = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    options = {"add_generation_prompt": True}
+    assert tokenizer.apply_chat_template([messages, messages], tokenize=False, **options) == [one, one]
+    assert tokenizer.apply_chat_template([messages], **options) == [tokenizer.apply_chat_template(messages, **options)]
+    assert tokenizer("hi").input_ids == tokenizer("hi")["input_ids"] == tokenizer.encode("hi")
+    assert tokenizer(["hi"]).attention_mask == [[1] * len(tokenizer.encode("hi"))]
+
+
+@pytest.mark.parametrize(
+    ("path", "advice"),
+    [
+        ("llm_engine.model_config.max_model_len", "it is `config.max_model_len` of the engine"),
+        ("llm_engine.model_config.hf_config", "the fields of config.json"),
+        ("llm_engine.cache_config", "`config` of the engine has all options"),
+        ("model_config", "`llm_engine.config` has `max_model_len`"),
+        ("preprocess_chat", "`generate` takes the prompt, `chat` the messages"),
+    ],
+)
+def test_configs_of_vllm_say_where_it_stands(llm, path, advice):
+    with pytest.raises(AttributeError, match=advice):
+        operator.attrgetter(path)(llm)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, cast, get_args
+from typing import Any, ClassVar, Literal, cast, get_args
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.encoding.mlx import with_mlx_method
@@ -40,6 +40,7 @@ from lullm.log import get_logger
 from lullm.types.layer_kind import EncoderOnlyAttention, FullAttention, KVHeads, LayerKind, SlidingWindow, attended_kind
 from lullm.types.parallel.placement import Axis
 from lullm.types.parallel.stage import PipelineStage
+from lullm.types.vllm_argument import VLLM_MODEL_NAMES, VllmNames
 from lullm.units import round_up
 
 logger = get_logger(__name__)
@@ -66,7 +67,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelConfig:
+class ModelConfig(VllmNames):
     """The part of a `config.json` that lullm reads. Sizes in elements, lengths in tokens.
 
     Args:
@@ -84,6 +85,8 @@ class ModelConfig:
         vision: how it sees pictures; None: not at all, for the reason `no_vision`, empty for a model of text.
         hearing: how its decoder hears; None: not at all, for the reason `no_hearing`.
     """
+
+    _vllm_names: ClassVar[Mapping[str, str]] = VLLM_MODEL_NAMES
 
     architecture: str
     vocab_size: int

@@ -23,6 +23,7 @@ from lullm.machine.memory_ahead import MemoryAhead
 from lullm.models.stages import with_stages
 from lullm.ops.state.chunks import with_chunks_of_use
 from lullm.sched.monitor import take_occupancy, take_stats
+from lullm.text.tokenizer import Tokenizer
 from lullm.types.lora.prompt_adapter import PromptAdapterRequest
 from lullm.types.lora.request import LoRARequest
 from lullm.types.monitor.occupancy import Occupancy
@@ -95,6 +96,10 @@ class LLMEngine(EngineCalls, HibernationCalls, PromptAdapterCalls):
     def from_engine_args(cls, engine_args: EngineArguments) -> "LLMEngine":
         """Construct from `EngineArgs`. Raises as the constructor does."""
         return cls(engine_args.create_engine_config())
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer, with its chat template."""
+        return self.tokenizer
 
     def add_request(
         self,

@@ -23,6 +23,18 @@ logger = get_logger(__name__)
 _SOME_TEXT = "a"
 
 
+class Encoding(dict[str, list[Any]]):
+    """What `Tokenizer.__call__` gives; its entries are attributes, too, as in transformers."""
+
+    @property
+    def input_ids(self) -> list[Any]:
+        return self["input_ids"]
+
+    @property
+    def attention_mask(self) -> list[Any]:
+        return self["attention_mask"]
+
+
 class Tokenizer:
     """Text <-> token ids. Nothing changes after construction, so several threads may share one.
 
@@ -161,15 +173,17 @@ class Tokenizer:
 
     def apply_chat_template(
         self,
-        conversation: Sequence[Message],
+        conversation: Sequence[Message] | Sequence[Sequence[Message]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = False,
         tokenize: bool = True,
         split_special_tokens: bool = True,
         **kwargs: Any,
-    ) -> str | list[int]:
+    ) -> str | list[int] | list[str] | list[list[int]]:
         """The ids of a conversation, or without `tokenize` its text, with the arguments of transformers.
+
+        Of several conversations, a list of these.
 
         As there, the text does not keep the effect of `split_special_tokens`; so generate from the ids, or with
         `LLM.chat`. `kwargs` are variables of the template. Raises as `encode_conversation` does.
@@ -177,16 +191,19 @@ class Tokenizer:
         options = {"tools": tools, "add_generation_prompt": add_generation_prompt, **kwargs}
         if documents is not None:
             options["documents"] = list(documents)
-        text, token_ids = self.encode_conversation(conversation, options, split_special_tokens)
+        if conversation and isinstance(conversation[0], (list, tuple)):
+            several = [self.encode_conversation(each, options, split_special_tokens) for each in conversation]  # type: ignore[arg-type]
+            return [ids for _, ids in several] if tokenize else [text for text, _ in several]
+        text, token_ids = self.encode_conversation(conversation, options, split_special_tokens)  # type: ignore[arg-type]
         return token_ids if tokenize else text
 
-    def __call__(self, text: str | Sequence[str], add_special_tokens: bool = True) -> dict[str, list[Any]]:
+    def __call__(self, text: str | Sequence[str], add_special_tokens: bool = True) -> "Encoding":
         """`input_ids` and `attention_mask` of a text, or a list of each for several. Raises as `encode` does."""
         if isinstance(text, str):
             token_ids = self.encode(text, add_special_tokens)
-            return {"input_ids": token_ids, "attention_mask": [1] * len(token_ids)}
+            return Encoding(input_ids=token_ids, attention_mask=[1] * len(token_ids))
         ids = self.encode_batch(text, add_special_tokens)
-        return {"input_ids": ids, "attention_mask": [[1] * len(one) for one in ids]}
+        return Encoding(input_ids=ids, attention_mask=[[1] * len(one) for one in ids])
 
     def __len__(self) -> int:
         """The number of tokens, added ones included."""

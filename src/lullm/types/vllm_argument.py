@@ -7,7 +7,7 @@ refused, with advice.
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from lullm.errors import UnsupportedError
 
@@ -122,6 +122,12 @@ VLLM_SAMPLING: dict[str, VllmArgument] = {
 _UPDATES = "`update_weights` takes names and tensors; a trainer elsewhere uses `worker_extension_cls` (docs/sleep.md)"
 _HEALTH = "`check_health()` raises what has happened"
 _PARTS = "`config` and `model_config` say what runs, `model_executor` has the workers; weights are not saved"
+_CONFIGS = tuple(f"{part}_config" for part in ("cache", "scheduler", "parallel", "lora", "load", "device", "decoding"))
+_OPTIONS = "`config` of the engine has all options (`llm.llm_engine.config.block_size`), `stats()` its numbers"
+_RENDERED = (
+    "`generate` takes the prompt, `chat` the messages; `llm_engine.input_processor.tokenize(prompt)` gives the ids"
+)
+_POOLS = "`llm_engine.model_config.pooler` is None, or says what the model pools"
 
 VLLM_NAMES: dict[str, str] = {
     **dict.fromkeys(("init_weight_transfer_engine", "start_weight_update", "finish_weight_update"), _UPDATES),
@@ -140,22 +146,50 @@ VLLM_NAMES: dict[str, str] = {
     "is_paused": "`is_sleeping()` is true then, too, and `sleep_state` says which",
     "release_kv_cache_memory": "it is `sleep(tags=['kv_cache'])`",
     "add_request": "`generate` streams the outputs of a request",
-    "get_tokenizer": "it is `tokenizer`",
+    "get_tokenizer_group": "it is `tokenizer`",
+    "tokenizer": "it is `get_tokenizer()`",
+    "model_config": "`llm_engine.config` has `max_model_len` and all options, `llm_engine.model_config` the folder's",
+    "default_sampling_params": "it is `get_default_sampling_params()`",
+    "request_counter": "`enqueue` returns the ids of its requests",
+    "save_sharded_state": _PARTS,
+    **dict.fromkeys(_CONFIGS, _OPTIONS),
+    **dict.fromkeys((f"get_{name}" for name in _CONFIGS), _OPTIONS),
+    **dict.fromkeys(("preprocess_chat", "preprocess_cmpl", "render_chat", "render_cmpl", "io_processor"), _RENDERED),
+    **dict.fromkeys(("input_preprocessor", "processor"), _RENDERED),
+    **dict.fromkeys(("output_processor", "scheduler", "log_stats"), "`stats()` and `memory_snapshot()` show its state"),
     "apply_model": "it is a function of the model: `collective_rpc(lambda worker: f(worker.loaded.model))`",
     "set_tokenizer": "give `tokenizer` at the start",
-    "get_supported_tasks": "`model_config.pooler` is None, or says what the model pools",
+    **dict.fromkeys(("get_supported_tasks", "supported_tasks", "runner_type", "pooler_config"), _POOLS),
     "wait_for_requests_to_drain": "`sleep(0, mode='wait')` returns once they have ended",
 }
 """vLLM's methods and attributes of `LLM`, `LLMEngine` and `AsyncLLM` that lullm lacks -> what to use here."""
 
 
+VLLM_MODEL_NAMES: dict[str, str] = {
+    "max_model_len": "it is `config.max_model_len` of the engine; `max_position_embeddings` is what the folder says",
+    **dict.fromkeys(("hf_config", "hf_text_config"), "the fields of config.json that lullm reads stand here, flat"),
+    **dict.fromkeys(
+        ("model", "tokenizer", "served_model_name", "seed", "max_logprobs"), "`config` of the engine has it"
+    ),
+    **{f"get_{name}": f"it is `{name}`" for name in ("vocab_size", "hidden_size")},
+    "get_head_size": "it is `head_dim`",
+    "is_encoder_decoder": "`encoder` is None, or says what it reads",
+    **dict.fromkeys(("runner_type", "pooler_config", "task"), "`pooler` is None, or says what the model pools"),
+    "is_multimodal_model": "`vision` and `hearing` are None, or say how it sees and hears",
+}
+"""The same of its `ModelConfig`."""
+
+
 class VllmNames:
     """A class with methods under vLLM's names. Those that it lacks raise AttributeError with the name to use here."""
+
+    __slots__ = ()
+    _vllm_names: ClassVar[Mapping[str, str]] = VLLM_NAMES
 
     if not TYPE_CHECKING:  # otherwise a type checker accepts every name
 
         def __getattr__(self, name: str) -> Any:
-            advice = f": {VLLM_NAMES[name]}" if name in VLLM_NAMES else ""
+            advice = f": {self._vllm_names[name]}" if name in self._vllm_names else ""
             raise AttributeError(
                 f"{type(self).__name__!r} object has no attribute {name!r}{advice}", name=name, obj=self
             )

@@ -5,6 +5,7 @@ from hosts that are not named; by `ANY_HOST`, only from addresses of the public 
 connection is made, behind the resolver. Redirects are checked like the first address. Proxies are not used.
 """
 
+import contextlib
 import http.client
 import ipaddress
 import socket
@@ -86,10 +87,8 @@ class _TimeLimit:
         with self._lock:
             self.is_over = True
             if self._open is not None:
-                try:
+                with contextlib.suppress(OSError):  # the other side was quicker
                     self._open.shutdown(socket.SHUT_RDWR)
-                except OSError:  # the other side was quicker
-                    pass
 
 
 def _host_of(url: str) -> str:
