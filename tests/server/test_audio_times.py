@@ -148,6 +148,11 @@ def test_doubts(running):
         ),
         ({"stream": "true"}, "stream", "cannot be streamed"),
         ({"response_format": "text", "no_speech_threshold": "0.5"}, "no_speech_threshold", "with times"),
+        (
+            {"response_format": "json", "condition_on_previous_text": "true"},
+            "condition_on_previous_text",
+            "with times",
+        ),
         ({"logprob_threshold": "low"}, "logprob_threshold", "number"),
     ],
     ids=str,
@@ -156,3 +161,28 @@ def test_what_is_refused(running, fields, param, words):
     error = post(running, np.zeros(100, np.float32), **{"response_format": "verbose_json"} | fields)
     assert error.status_code == 400 and error.json()["error"]["param"] == param
     assert words in error.json()["error"]["message"]
+
+
+def test_the_text_before_a_window(running, whisper):
+    """In its prompt, with times and behind the request's own, as in transformers' `prompt_ids`; its end counts."""
+    with running.http() as http:
+        ids = http.post("/tokenize", json={"prompt": " hello world"}).json()["tokens"]
+    fields = FIELDS | {"max_completion_tokens": "12", "condition_on_previous_text": "true"}
+    for own, given in (([], {}), (ids, {"prompt": "hello world"})):
+        answer = post(running, sound(3, 4.3), language="en", **fields, **given).json()
+        said, expected, seek, samples = [], [], 0, sound(3, 4.3)
+        while seek * 160 < len(samples):
+            window = samples[seek * 160 : seek * 160 + RATE]
+            kept = said[-(OPTIONS["max_model_len"] // 2 - 1 - len(own)) :]
+            before = [TIMED_IDS["startofprev"], *own, *kept] if own or kept else []
+            options = {"prompt_ids": torch.tensor(before)} if before else {}
+            tokens, _ = whisper.timed(window, 12, **options)
+            spans, moved = cut([t for t in tokens if t != TIMED_IDS["endoftext"]], FIRST_TIME, -(-len(window) // 320))
+            found = [span.token_ids for span in spans if span.end > span.start]
+            said += [token for each in found for token in each]
+            expected += found
+            seek += 2 * moved
+        assert len(said) > OPTIONS["max_model_len"] // 2, "more than a prompt holds"
+        assert [each["tokens"] for each in answer["segments"]] == expected
+    plain = post(running, sound(3, 4.3), language="en", **fields | {"condition_on_previous_text": "false"}).json()
+    assert [each["tokens"] for each in plain["segments"]] != expected

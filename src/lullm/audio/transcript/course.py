@@ -6,7 +6,7 @@ A `Course` yields questions and is sent their outputs, in order; it returns what
 import math
 import zlib
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -26,6 +26,7 @@ Course = Generator[list[Question], list[RequestOutput], T]
 
 _FRAME_S = HOP / SAMPLING_RATE
 _STEP = 0.2
+_HOT = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,9 @@ class Windows:
         prompt: of each window; see `Words.prompt`.
         params: of its draws, with timestamps and log-probabilities.
         seek: the frame at which the next window begins.
+        keeps_text: each window's prompt has the text of those before it, up to one that was drawn at a temperature
+            above 0.5: what is guessed would be repeated.
+        said: the tokens of that text.
     """
 
     words: Words
@@ -80,6 +84,8 @@ class Windows:
     params: SamplingParams
     thresholds: Thresholds = Thresholds()
     seek: int = 0
+    keeps_text: bool = False
+    said: list[int] = field(default_factory=list)
 
     @property
     def is_over(self) -> bool:
@@ -96,7 +102,12 @@ class Windows:
         window = samples[self._first : self._first + int(self.window_s * rate)]
         num_frames = min(round(self.window_s / _FRAME_S), math.ceil(len(window) / rate / _FRAME_S))
         seek, found = self.seek, list[Segment]()
-        taken = yield from _taken(self.words, (window, rate), self.prompt, self.params, self.thresholds)
+        prompt, params = self.prompt, self.params
+        if self.said:
+            prompt = self.words.after(prompt, self.said)
+            room = self.words.room(prompt)
+            params = params.replace(max_tokens=min(room, params.max_tokens or room))
+        taken = yield from _taken(self.words, (window, rate), prompt, params, self.thresholds)
         if taken is None:
             self.seek += num_frames
             return found
@@ -108,6 +119,9 @@ class Windows:
                 start_s, end_s = (seek * _FRAME_S + steps * TIME_STEP_S for steps in (span.start, span.end))
                 found.append(Segment(seek, start_s, end_s, text, span.token_ids, *taken.figures))
         self.seek += moved * FRAMES_PER_TIME
+        if self.keeps_text:
+            is_guessed = taken.figures[0] > _HOT
+            self.said = [] if is_guessed else [*self.said, *(i for segment in found for i in segment.token_ids)]
         return found
 
     def all_segments(self) -> Course[list[Segment]]:

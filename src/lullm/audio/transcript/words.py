@@ -10,6 +10,7 @@ _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
 _ENGLISH_VOCAB = 51_864
 """Tokens of the models that know English only; others have one more."""
 _START, _NO_TIMESTAMPS, _END = "<|startoftranscript|>", "<|notimestamps|>", "<|endoftext|>"
+_EARLIER = "<|startofprev|>"
 
 
 class Words:
@@ -61,8 +62,25 @@ class Words:
         if not earlier or not earlier.strip():
             return own
         token_ids = self._tokenizer.encode_as_text(" " + earlier.strip(), add_special_tokens=False)
-        most = max(self._max_model_len // 2 - 1, 0)
-        return [self._id("<|startofprev|>"), *token_ids[len(token_ids) - min(most, len(token_ids)) :], *own]
+        return [self._id(_EARLIER), *_last(token_ids, self._most_earlier), *own]
+
+    def after(self, prompt: list[int], said: list[int]) -> list[int]:
+        """The prompt with what was said before the sound, of which the end counts, behind its own earlier text.
+
+        `said`: tokens with times, as Whisper was trained.
+        """
+        start = prompt.index(self._id(_START))
+        own = prompt[1:start]
+        last = _last(said, self._most_earlier - len(own))
+        return [self._id(_EARLIER), *own, *last, *prompt[start:]] if last else prompt
+
+    def room(self, prompt: list[int]) -> int:
+        """The most tokens that may come behind a prompt."""
+        return max(self._max_model_len - len(prompt), 1)
+
+    @property
+    def _most_earlier(self) -> int:
+        return max(self._max_model_len // 2 - 1, 0)
 
     def silence_prompt(self, prompt: list[int]) -> list[int]:
         """The beginning of a prompt behind which the model says whether anybody speaks."""
@@ -91,3 +109,7 @@ class Words:
         if word not in self._ids:
             raise InvalidRequestError(f"this model's tokenizer has no word {word}; it is no Whisper's", "model")
         return self._ids[word]
+
+
+def _last(token_ids: list[int], most: int) -> list[int]:
+    return token_ids[len(token_ids) - min(most, len(token_ids)) :] if most > 0 else []

@@ -15,6 +15,7 @@ _NUMBERS = frozenset(
     {"temperature", "stream", "seed", "max_completion_tokens", "top_p", "top_k", "min_p", "repetition_penalty"}
     | {"priority", "frequency_penalty", "presence_penalty", "use_beam_search"}
     | {"no_speech_threshold", "logprob_threshold", "compression_ratio_threshold"}
+    | {"condition_on_previous_text"}
 )
 """Fields whose text is read as JSON."""
 _LISTS = ("timestamp_granularities",)
@@ -52,6 +53,7 @@ class TranslationBody(QueuedBody):
     no_speech_threshold: float | None = None
     logprob_threshold: float | None = None
     compression_ratio_threshold: float | None = None
+    condition_on_previous_text: bool | None = None
 
 
 class TranscriptionBody(TranslationBody):

@@ -144,6 +144,7 @@ class _Work:
         params = params.replace(timestamps=True, logprobs=0, output_kind=OutputKind.FINAL_ONLY)
         given = {own: value for name, own in _THRESHOLDS.items() if (value := getattr(body, name)) is not None}
         heard_windows = Windows(words, sound, self._window_s, ids, params, Thresholds(**given))
+        heard_windows.keeps_text = bool(body.condition_on_previous_text)
         segments = await asker.result(heard_windows.all_segments())
         if body.response_format != "verbose_json":
             return subtitles(str(body.response_format), segments)
@@ -189,8 +190,8 @@ def _check_times(body: TranslationBody, has_times: bool, has_raw_logprobs: bool)
     if kinds and body.response_format != "verbose_json":
         refuse("timestamp_granularities[]", "timestamp_granularities needs response_format=verbose_json")
     if not has_times:
-        for name in _THRESHOLDS:
-            if getattr(body, name) is not None:
+        for name in (*_THRESHOLDS, "condition_on_previous_text"):
+            if (value := getattr(body, name)) is not None and value is not False:
                 refuse(name, f"{name} is for answers with times: response_format {', '.join(TIMED)}")
         return
     if body.stream:
