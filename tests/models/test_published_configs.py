@@ -20,9 +20,7 @@ from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
 from lullm.models.fallback.choice import read_model_config
 
-NO_CODE = r"has no causal language model '\w+'.*no code of a checkpoint.*take a checkpoint of a known architecture"
 REFUSED = {
-    "Qwen/Qwen-7B-Chat": NO_CODE,
     "moonshotai/Kimi-K2.5": "reads more than text.*choose a checkpoint of the text model alone",
 }
 OWN = [name for name in PUBLISHED if name not in REFUSED]

@@ -100,7 +100,19 @@ def test_the_rotation_of_chatglm():
     assert read("ChatGLM", padded_vocab_size=192).vocab_size == 192
 
 
+def test_qwen_ends_where_its_training_did():
+    """Behind `seq_length` queries grow by the logarithm of their position, if the file says so."""
+    keys = {"kv_channels": 16, "max_position_embeddings": 32768}
+    assert read("QWen", **keys, seq_length=8192).max_position_embeddings == 8192
+    plain = read("QWen", **keys, seq_length=8192, use_logn_attn=False, use_dynamic_ntk=False)
+    assert plain.max_position_embeddings == 32768 and plain.family.intermediate_size == SIZES["intermediate_size"] // 2
+    assert plain.num_key_value_heads == 4 and plain.family.attention_bias and not plain.family.has_output_bias
+    with pytest.raises(ModelLoadError, match=r"intermediate_size \(97\) must be even"):
+        read("QWen", intermediate_size=97)
+
+
 REFUSED = {
+    "QWen": {"no_bias": False, "rotary_pct": 0.5},
     "Baichuan": {"attention_bias": True},
     "ChatGLM": {"position_encoding_2d": True, "rmsnorm": False, "quantization_bit": 4, "pre_seq_len": 128},
     "Exaone": {"attention_bias": True, "rotary_pct": 0.25},

@@ -198,6 +198,8 @@ PARALLEL = {"use_parallel_residual": True}
 MINICPM = {
     "embedding_multiplier": 2.0, "residual_multiplier": 0.8, "attention_multiplier": 0.25, "logits_scaling": 2.0,
 }  # fmt: skip
+QWEN = {"num_key_value_heads": 4, "head_dim": 12}
+QWEN_BASE = {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}
 BAICHUAN = {"num_key_value_heads": 4, "head_dim": 12}
 MINICPM_LONGROPE = longrope(6, 16) | {"attention_multiplier": 12**-0.5}
 del MINICPM_LONGROPE["original_max_position_embeddings"]
@@ -1581,6 +1583,13 @@ CASES = {
         {"plain": ORION, "one kv head, tied": TIED | ORION | {"num_key_value_heads": 1}},
         engine=ORION,
         features="as Llama, with norms of mean and variance",
+        is_rare=True,
+    ),
+    "QWen": Cases(
+        "Qwen 1.8B, 7B, 14B, 72B (Qwen 1)",
+        {"plain": QWEN, "another base, other eps, tied": TIED | QWEN | {"rms_norm_eps": 1e-3} | QWEN_BASE},
+        engine=QWEN,
+        features="as Qwen2, without groups, its matrices of attention as one tensor; up to the trained length",
         is_rare=True,
     ),
     "Xverse": Cases(

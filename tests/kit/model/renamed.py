@@ -215,6 +215,36 @@ def _rope_theta(data: Data) -> Data:
     return data | {"rope_theta": 1e4 * data.get("rope_ratio", 1.0)}
 
 
+_QWEN_NAMES = (
+    (r"^model\.embed_tokens\.", "transformer.wte."),
+    (r"^model\.norm\.", "transformer.ln_f."),
+    (r"^model\.layers\.", "transformer.h."),
+    (r"\.input_layernorm\.", ".ln_1."),
+    (r"\.post_attention_layernorm\.", ".ln_2."),
+    (r"\.self_attn\.c_attn\.", ".attn.c_attn."),
+    (r"\.self_attn\.o_proj\.", ".attn.c_proj."),
+    (r"\.mlp\.gate_proj\.", ".mlp.w2."),
+    (r"\.mlp\.up_proj\.", ".mlp.w1."),
+    (r"\.mlp\.down_proj\.", ".mlp.c_proj."),
+)
+_QWEN2_WINDOWS = ("use_sliding_window", "sliding_window", "max_window_layers", "layer_types")
+_QWEN_SAYS = {
+    "no_bias": True, "use_dynamic_ntk": True, "use_logn_attn": True, "rotary_pct": 1.0, "scale_attn_weights": True,
+    "use_flash_attn": "auto", "bf16": False,
+}  # fmt: skip
+
+
+def _both_sizes(data: Data) -> Data:
+    """Gates and ups as one size; a trained length that is all positions."""
+    sizes = {"intermediate_size": 2 * data["intermediate_size"], "seq_length": data["max_position_embeddings"]}
+    return data | sizes | {"rotary_emb_base": data.pop("rope_theta")}
+
+
+def _one_size(data: Data) -> Data:
+    own = {"intermediate_size": data["intermediate_size"] // 2, "num_key_value_heads": data["num_attention_heads"]}
+    return data | own | {"rope_theta": data.pop("rotary_emb_base")}
+
+
 _FREQUENCIES = "model.layers.0.self_attn.rotary_emb.inv_freq"
 RENAMED = {
     "Aquila": Renamed("Llama", beside=(_FREQUENCIES,)),
@@ -274,6 +304,25 @@ RENAMED = {
         {"layer_norm_eps": "rms_norm_eps"},
         leaves_out=("use_qkv_bias", "use_parallel_residual", "qk_layernorm", "partial_rotary_factor", "hidden_dropout"),
         publish=lambda data: data | {"rope_scaling": None},
+    ),
+    "QWen": Renamed(
+        "Qwen2",
+        {"rms_norm_eps": "layer_norm_epsilon", "head_dim": "kv_channels"},
+        _QWEN_NAMES,
+        _QWEN_SAYS,
+        (
+            "hidden_act",
+            "use_sliding_window",
+            "sliding_window",
+            "max_window_layers",
+            "num_key_value_heads",
+            "layer_types",
+        ),
+        _both_sizes,
+        _one_size,
+        joined("c_attn"),
+        suffix="LMHeadModel",
+        beside=("transformer.rotary_emb.inv_freq",),
     ),
     "Xverse": Renamed("Llama", says={"max_tokenizer_truncation": 6144}, leaves_out=("attention_bias", "mlp_bias")),
 }

@@ -77,6 +77,7 @@ from lullm.config.family.llama_like import (
 from lullm.config.family.renamed.baichuan import BAICHUAN
 from lullm.config.family.renamed.chatglm import CHATGLM
 from lullm.config.family.renamed.llama_like import EXAONE, INTERNLM, INTERNLM2, MIMO, MINICPM, ORION, XVERSE
+from lullm.config.family.renamed.qwen import QWEN
 from lullm.config.family.text_model import TEXT_MODELS
 from lullm.errors import ModelLoadError
 
@@ -184,6 +185,7 @@ _ROWS: dict[str, tuple[Family, str]] = {
     "Qwen3ForCausalLM": (or_bidirectional(QWEN3), "llama:llama_style"),
     "Qwen3MoeForCausalLM": (QWEN3_MOE, "experts.routed:qwen3_moe_style"),
     "Qwen3NextForCausalLM": (QWEN3_NEXT, "hybrid.qwen_next:qwen3_next_style"),
+    "QWenLMHeadModel": (QWEN, "renamed.qwen:qwen_style"),
     "RecurrentGemmaForCausalLM": (RECURRENT_GEMMA, "hybrid.recurrent_gemma:recurrent_gemma_style"),
     "SeedOssForCausalLM": (SEED_OSS, "llama:llama_style"),
     "SmolLM3ForCausalLM": (SMOLLM3, "llama:llama_style"),
