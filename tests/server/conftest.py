@@ -89,7 +89,7 @@ class ScriptedEngine:
         self.idle = config.idle
         self.default_params = SamplingParams(temperature=0.5)
         self.stated_params = frozenset({"temperature"})
-        self._input = InputProcessor(self.config, self.model_config, self.tokenizer, ())
+        self.input_processor = InputProcessor(self.config, self.model_config, self.tokenizer, ())
         self.script = script
         self.seen: list[tuple[str, SamplingParams, int]] = []
         self.aborted: list[str] = []
@@ -125,13 +125,15 @@ class ScriptedEngine:
         lora_request: Any = None,
         prompt_adapter_request: Any = None,
     ) -> GenerateRequest:
-        return self._input.process(request_id, prompt, params, priority, True, lora_request, prompt_adapter_request)
+        return self.input_processor.process(
+            request_id, prompt, params, priority, True, lora_request, prompt_adapter_request
+        )
 
     async def tokenize(self, prompt: Any, add_special_tokens: bool = True) -> list[int]:
-        return self._input.tokenize(prompt, add_special_tokens)
+        return self.input_processor.tokenize(prompt, add_special_tokens)
 
     async def detokenize(self, token_ids: list[int]) -> str:
-        return self._input.detokenize(token_ids)
+        return self.input_processor.detokenize(token_ids)
 
     async def stream(
         self, request: GenerateRequest, keep_alive: float | None = None
@@ -427,7 +429,7 @@ class ReplyingEngine(ScriptedEngine):
             self.model_config
         )
         end_ids = (self.tokenizer.eos_token_id,)
-        self._input = InputProcessor(self.config, self.model_config, self.tokenizer, end_ids)
+        self.input_processor = InputProcessor(self.config, self.model_config, self.tokenizer, end_ids)
 
     async def prepare(
         self, request_id: str, prompt: Any, params: SamplingParams, *given: Any, **named: Any

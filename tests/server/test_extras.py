@@ -162,7 +162,7 @@ def test_a_suffix(start, scripted):
     engine = scripted()
     tokens = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
     engine.tokenizer.backend.add_special_tokens(tokens)
-    engine._input._vocab_size += len(tokens)
+    engine.input_processor._vocab_size += len(tokens)
     with start(engine).http() as http:
         answer = http.post(COMPLETIONS, json=TEXT | {"prompt": ["a", "b"], "suffix": "c", "return_token_ids": True})
     shown = [engine.tokenizer.decode(choice["prompt_token_ids"], False) for choice in answer.json()["choices"]]

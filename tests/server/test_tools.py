@@ -222,7 +222,9 @@ def test_thinking_off_for_all(replying):
     """--no-think is the default of requests that do not say; a template without a switch for it is refused."""
     engine = replying(QWEN_TOOLS, think=False)
     options = ({}, {"enable_thinking": True})
-    prompts = [engine._input.process("r", Conversation(HELLO, one), SamplingParams()).prompt for one in options]
+    prompts = [
+        engine.input_processor.process("r", Conversation(HELLO, one), SamplingParams()).prompt for one in options
+    ]
     assert [prompt.endswith("</think>\n\n") for prompt in prompts] == [True, False]
     with pytest.raises(ConfigError, match="enable_thinking"):
         replying(CHATML, think=False)

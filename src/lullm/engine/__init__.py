@@ -12,7 +12,8 @@ take effect between steps.
 - `vision/`: pictures of requests. `hearing/`: sounds. `encoder/`: sounds and texts beside a decoder's.
 - `rows/`: rows in place of tokens: prompts as embeddings, prompt adapters.
 - `hibernation/`: its conversations in a folder on disk, from which another process goes on.
-- `caller/`: runs on a caller's event loop: requests in, streams out, outputs that wait for a slow reader.
+- `caller/`: runs on a caller's event loop: `preparation` of requests, their `entry`, streams out, outputs that wait for
+  a slow reader.
 - `thread/`: the engine's thread: its mailbox, the admission of requests, sleep after idle time.
 - `process/`: the engine in a process of its own.
 - `replica/`: several engine processes, which start and fail together.

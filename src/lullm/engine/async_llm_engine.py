@@ -4,7 +4,7 @@ Everything here runs on the callers' event loops and asks for work, which the `E
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -19,6 +19,7 @@ from lullm.engine.thread.threaded_engine import ThreadedEngine
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.types.monitor.stats import EngineStats
 from lullm.types.sleep import SleepEvent, SleepState
+from lullm.types.wire.remote_call import RemoteCall
 
 T = TypeVar("T")
 
@@ -40,14 +41,8 @@ class AsyncLLMEngine(EntryClient):
 
     def __init__(self, config: EngineConfig, ahead: MemoryAhead | None = None, stream_pause_s: float = 0.0):
         self._engine = LLMEngine(config, has_thread=True, ahead=ahead, pace=StreamPace(stream_pause_s))
-        self.config = self._engine.config
-        self.idle = config.idle
-        self.model_config = self._engine.model_config
-        self.tokenizer = self._engine.tokenizer
-        self.default_params = self._engine.default_params
-        self.stated_params = self._engine.stated_params
-        self.remote_methods = self._engine.remote_methods
-        super().__init__(self._engine.input_processor)
+        engine = self._engine
+        super().__init__(engine.opened, config.idle, engine.remote_methods, engine.input_processor)
         self._threaded = ThreadedEngine(self._engine, self.idle)
         self._entry = Entry(self._threaded.admission, self.idle)
         self._thread = self._threaded.start()
@@ -80,14 +75,8 @@ class AsyncLLMEngine(EntryClient):
     def observe_sleep(self, observer: Callable[[SleepEvent], None]) -> None:
         self._threaded.sleep_control.observe(observer)
 
-    async def collective_rpc(
-        self,
-        method: str | Callable[..., Any],
-        timeout: float | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
-        return await self._call("collective_rpc", list, method=method, timeout=timeout, args=args, kwargs=kwargs)
+    async def _call_workers(self, call: RemoteCall) -> list[Any]:
+        return await self._call("collective_rpc", list, **call._asdict())
 
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> int:
         """Replace weights; returns how many. The engine's thread iterates. Raises what iterating `weights` raises.

@@ -1,26 +1,19 @@
 """EngineClient: the interface of a running engine that servers use. Loads no torch.
 
-It implements the parts that all engines have in common: preparing a request, and vLLM's names for several calls.
+It implements what all engines have in common: calls as messages, and vLLM's names for several of them.
 """
 
-import asyncio
 import contextlib
 import dataclasses
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar, Unpack
 
-from lullm.config.model import ModelConfig
 from lullm.config.option.sleep_after import SleepRung
-from lullm.config.resolved import IdleConfig, ResolvedConfig
 from lullm.engine.caller.backlog import Reader
-from lullm.engine.caller.length import LONG_CHARS, num_chars, num_param_chars
-from lullm.engine.input import InputProcessor
-from lullm.engine.rows.adapters import PromptAdapters
-from lullm.text.template.failure import WouldBlock
-from lullm.text.tokenizer import Tokenizer
+from lullm.engine.caller.preparation import Preparation
 from lullm.types.hibernation.report import HibernationReport, ResumeReport
 from lullm.types.lora.prompt_adapter import PromptAdapterRequest
 from lullm.types.lora.request import LoRARequest
@@ -46,34 +39,13 @@ from lullm.types.sleep import (
     check_tags,
 )
 from lullm.types.vllm_argument import VllmNames
+from lullm.types.wire.remote_call import RemoteCall
 
 T = TypeVar("T")
 
 
-class EngineClient(VllmNames, ABC):
-    """An engine that runs beside the caller's event loop.
-
-    Attributes:
-        default_params: the model's generation_config.json.
-        stated_params: the names of those that it, or an option, sets.
-        remote_methods: the names that `collective_rpc` takes: `REMOTE_METHODS` and methods of `worker_extension_cls`.
-    """
-
-    config: ResolvedConfig
-    idle: IdleConfig
-    model_config: ModelConfig
-    tokenizer: Tokenizer
-    default_params: SamplingParams
-    stated_params: frozenset[str]
-    remote_methods: frozenset[str]
-
-    def __init__(self, processor: InputProcessor):
-        self._input = processor
-
-    @property
-    def prompt_adapters(self) -> PromptAdapters:
-        """The prompt adapters that requests may name; reading one blocks."""
-        return self._input.prompt_adapters
+class EngineClient(Preparation, VllmNames):
+    """An engine that runs beside the caller's event loop. Attributes: see `Preparation`."""
 
     @abstractmethod
     async def _call(self, verb: str, kind: type[T], **arguments: Any) -> T:
@@ -81,46 +53,6 @@ class EngineClient(VllmNames, ABC):
 
         The arguments can cross to another process.
         """
-
-    async def prepare(
-        self,
-        request_id: str,
-        prompt: Input,
-        params: SamplingParams | PoolingParams,
-        priority: int = 0,
-        lora_request: LoRARequest | None = None,
-        prompt_adapter_request: PromptAdapterRequest | None = None,
-    ) -> GenerateRequest:
-        """Render, tokenize and check a request. Long ones are prepared in a thread, so that the event loop goes on.
-
-        Raises:
-            InvalidRequestError: the request can never be served.
-            EngineDeadError: the engine takes no new requests.
-        """
-        self.check_running()
-        process, asked = self._input.process, (request_id, prompt, params, priority)
-        adapters = lora_request, prompt_adapter_request
-        if num_chars(prompt) + num_param_chars(params) <= LONG_CHARS:
-            with contextlib.suppress(WouldBlock):
-                return process(*asked, False, *adapters)
-        return await asyncio.to_thread(process, *asked, True, *adapters)
-
-    async def tokenize(self, prompt: Prompt | Conversation, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a prompt of any length. Raises InvalidRequestError, as `prepare` does."""
-        if num_chars(prompt) <= LONG_CHARS:
-            with contextlib.suppress(WouldBlock):
-                return self._input.tokenize(prompt, add_special_tokens, may_block=False)
-        return await asyncio.to_thread(self._input.tokenize, prompt, add_special_tokens)
-
-    async def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer, with its chat template."""
-        return self.tokenizer
-
-    async def detokenize(self, token_ids: list[int]) -> str:
-        """The text of `token_ids`, special tokens included. Raises InvalidRequestError: an id is not in the model."""
-        if len(token_ids) > LONG_CHARS:
-            return await asyncio.to_thread(self._input.detokenize, token_ids)
-        return self._input.detokenize(token_ids)
 
     async def generate(
         self,
@@ -234,7 +166,6 @@ class EngineClient(VllmNames, ABC):
         """End a pause. Idempotent. Raises EngineAsleepError: memory is released, which `wake_up` restores."""
         await self._call("resume", NoneType)
 
-    @abstractmethod
     async def collective_rpc(
         self,
         method: str | Callable[..., Any],
@@ -243,6 +174,11 @@ class EngineClient(VllmNames, ABC):
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
         """Call one of `remote_methods` on every worker, between steps. Raises as `LLMEngine.collective_rpc` does."""
+        return await self._call_workers(RemoteCall(method, timeout, args, kwargs))
+
+    @abstractmethod
+    async def _call_workers(self, call: RemoteCall) -> list[Any]:
+        """The answers to a `collective_rpc`, one a worker."""
 
     @property
     @abstractmethod
@@ -329,10 +265,6 @@ class EngineClient(VllmNames, ABC):
         An engine that sleeps is not woken, and idle time goes on. Raises EngineDeadError.
         """
         return await self._call("occupancy", Occupancy, max_cells=max_cells)
-
-    @abstractmethod
-    def check_running(self) -> None:
-        """Check that the engine serves. Raises EngineDeadError otherwise, with the cause."""
 
     async def check_health(self) -> None:
         """As `check_running`, under vLLM's name."""

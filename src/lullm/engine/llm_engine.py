@@ -1,5 +1,6 @@
 """LLMEngine: the synchronous engine. Calls of `step` drive it; it starts no thread."""
 
+import dataclasses
 import time
 from collections.abc import Iterable
 
@@ -46,6 +47,7 @@ class LLMEngine(EngineCalls, HibernationCalls, PromptAdapterCalls):
         ahead: memory that a `head_start` has taken for the weights.
 
     Attributes:
+        opened: the model's small files, with the config and model_config below.
         config: resolved, with the model length that the KV cache holds.
         model_config, tokenizer: read from the model's folder.
         default_params, stated_params: see `EngineClient`.
@@ -83,7 +85,8 @@ class LLMEngine(EngineCalls, HibernationCalls, PromptAdapterCalls):
             raise
         self._block_space = self._scheduler.block_space
         self._num_blocks_ahead = num_blocks_ahead(self.config, self.model_config)
-        self.input_processor = model.input_processor(self.config)
+        self.opened = dataclasses.replace(model, config=self.config, model_config=self.model_config)
+        self.input_processor = self.opened.input_processor()
         self._adapters = Adapters(self.config, self.model_executor, self._scheduler.waiting)
         can_sleep = self.config.enable_sleep_mode
         self.lifecycle = Lifecycle(self.model_executor, self._scheduler, can_sleep, self._adapters)

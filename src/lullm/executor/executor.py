@@ -18,6 +18,7 @@ from lullm.types.hibernation.report import BlockFile
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove, LayerExperts
 from lullm.types.sleep import Action, Released, SleepCommand, SleepForecast, UsedBlocks
 from lullm.types.step import Running, StepPlan, StepResult
+from lullm.types.wire.remote_call import RemoteCall
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -220,7 +221,7 @@ class Executor:
             InvalidRequestError: workers have no such method.
             UnsupportedError: a timeout, with workers whose calls cannot be cut off.
         """
-        return values(self._workers.run(method, timeout, args, kwargs or {}))
+        return values(self._workers.run(RemoteCall(method, timeout, args, kwargs)))
 
     def check_health(self) -> None:
         """Check that all workers live. Raises EngineDeadError; InvalidRequestError: they wait for a weight."""

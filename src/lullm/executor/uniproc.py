@@ -1,6 +1,6 @@
 """UniProcExecutor: one worker in the engine's own process and thread."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from lullm.executor.executor import Executor
 from lullm.executor.workers import Answer, WorkerVerb, run_on
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.types.step import Running, StepPlan, StepResult
+from lullm.types.wire.remote_call import RemoteCall
 from lullm.worker.extension import open_worker
 from lullm.worker.worker import Worker
 
@@ -32,12 +33,10 @@ class LocalWorkers:
     def launch(self, plan: StepPlan) -> list[Running[StepResult]]:
         return [worker.launch_model(plan) for worker in self._workers]
 
-    def run(
-        self, method: str | Callable[..., Any], timeout: float | None, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> list[Answer]:
-        if timeout is not None:
+    def run(self, call: RemoteCall) -> list[Answer]:
+        if call.timeout is not None:
             raise UnsupportedError("a call on the caller's own thread cannot be cut off; leave timeout out")
-        return [_answer(run_on, worker, method, args, kwargs) for worker in self._workers]
+        return [_answer(run_on, worker, call) for worker in self._workers]
 
     def weights_versions(self) -> list[int]:
         return [worker.weights_version() for worker in self._workers]

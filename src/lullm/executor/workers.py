@@ -3,12 +3,13 @@
 Arguments and results of `Workers.call` are plain data and tensors, so that they can be sent to other processes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from lullm.errors import InvalidRequestError
 from lullm.types.step import Running, StepPlan, StepResult
+from lullm.types.wire.remote_call import RemoteCall
 from lullm.worker.remote_methods import REMOTE_METHODS
 
 if TYPE_CHECKING:
@@ -52,8 +53,9 @@ class Answer:
     error: Exception | None = None
 
 
-def run_on(worker: "Worker", method: str | Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def run_on(worker: "Worker", call: RemoteCall) -> Any:
     """One worker's part of `Workers.run`. Raises InvalidRequestError: it has no such method; errors of the method."""
+    method, args, kwargs = call.method, call.args, call.kwargs or {}
     if callable(method) or method not in REMOTE_METHODS:
         worker.settle()  # the caller's own code may read parameters
     if callable(method):
@@ -78,10 +80,8 @@ class Workers(Protocol):
         """Start a step on every worker, after those that were started before. Does not block for it."""
         ...
 
-    def run(
-        self, method: str | Callable[..., Any], timeout: float | None, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> list[Answer]:
-        """Call a method by name, or `method(worker, *args, **kwargs)`, on workers. See `Executor.collective_rpc`."""
+    def run(self, call: RemoteCall) -> list[Answer]:
+        """Have every worker do a `collective_rpc`."""
         ...
 
     def weights_versions(self) -> list[int]:

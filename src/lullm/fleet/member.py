@@ -6,7 +6,7 @@ engine in another process. A request then waits until the fleet has the model aw
 
 import contextlib
 import dataclasses
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar, Unpack
 
 from lullm.config.option.sleep_after import SleepRung
@@ -40,6 +40,7 @@ from lullm.types.sleep import (
     SleepState,
     WakeReport,
 )
+from lullm.types.wire.remote_call import RemoteCall
 from lullm.worker.remote_methods import remote_methods
 
 T = TypeVar("T")
@@ -80,20 +81,15 @@ class FleetMember(EngineClient):
     def __init__(
         self, spec: ModelSpec, planned: PlannedModel, record: ModelRecord, keeper: Keeper, has_sleep_calls: bool
     ):
-        opened = planned.opened
         self.spec = spec
         self.engine: EngineClient | None = None
         self.restored_bytes = 0
         self.engine_config = planned.engine_config
-        self.config = dataclasses.replace(opened.config, enable_sleep_mode=has_sleep_calls)
         # Its ladder is the fleet's, and so are its bounds: requests always wake it.
-        self.idle = dataclasses.replace(spec.config.idle, wakes_by_request=True)
-        self.model_config = opened.model_config
-        self.tokenizer = opened.tokenizer
-        self.default_params, self.stated_params = opened.default_params, opened.stated_params
-        self.remote_methods = remote_methods(self.config.worker_extension_cls)
-        super().__init__(opened.input_processor(self.config))
-        self._opened = opened
+        idle = dataclasses.replace(spec.config.idle, wakes_by_request=True)
+        config = dataclasses.replace(planned.opened.config, enable_sleep_mode=has_sleep_calls)
+        self._opened = dataclasses.replace(planned.opened, config=config)
+        super().__init__(self._opened, idle, remote_methods(config.worker_extension_cls))
         self._adapters = MemberAdapters(planned)
         self._record = record
         self._keeper = keeper
@@ -118,8 +114,9 @@ class FleetMember(EngineClient):
         engine.observe_sleep(self._hear)
         if engine.config.max_model_len != self.config.max_model_len:  # its cache came out smaller than planned
             self.config = dataclasses.replace(self.config, max_model_len=engine.config.max_model_len)
-            known, self._input = self.prompt_adapters, self._opened.input_processor(self.config)
-            self._input.prompt_adapters = known
+            known = self.prompt_adapters
+            self.input_processor = dataclasses.replace(self._opened, config=self.config).input_processor()
+            self.input_processor.prompt_adapters = known
 
     def detach(self) -> EngineClient | None:
         """The engine is to end. Returns it."""
@@ -254,14 +251,8 @@ class FleetMember(EngineClient):
 
     # -- the rest ------------------------------------------------------------------------------------------------
 
-    async def collective_rpc(
-        self,
-        method: str | Callable[..., Any],
-        timeout: float | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
-        return await self._using(lambda engine: engine.collective_rpc(method, timeout, args, kwargs))
+    async def _call_workers(self, call: RemoteCall) -> list[Any]:
+        return await self._using(lambda engine: engine.collective_rpc(*call))
 
     async def _call(self, verb: str, kind: type[T], **arguments: Any) -> T:
         return await self._using(lambda engine: engine._call(verb, kind, **arguments))

@@ -31,6 +31,7 @@ from lullm.executor.remote.worker_spec import WorkerSpec
 from lullm.executor.remote.workers import RemoteWorkers
 from lullm.types.sleep import SleepCommand, UsedBlocks
 from lullm.types.step import StepPlan
+from lullm.types.wire.remote_call import RemoteCall
 
 BEAT_S = 0.1
 
@@ -52,7 +53,7 @@ def workers():
 
 
 def pids_of(workers):
-    return [answer.value for answer in workers.run("pid", None, (), {})]
+    return [answer.value for answer in workers.run(RemoteCall("pid"))]
 
 
 def is_running(pid):
@@ -87,7 +88,7 @@ def test_each_is_a_process_of_its_own(workers):
 
 def test_what_is_given_and_what_comes_back(workers):
     given = ("text", (1, [2.5, None]), {"a": b"b"}, torch.arange(6.0).view(2, 3))
-    for rank, answer in enumerate(workers.run("echo", 60, given, {"key": {1, 2}})):
+    for rank, answer in enumerate(workers.run(RemoteCall("echo", 60, given, {"key": {1, 2}}))):
         found_rank, args, kwargs = answer.value
         assert found_rank == rank and kwargs == {"key": {1, 2}}
         assert args[:3] == given[:3] and torch.equal(args[3], given[3])
@@ -95,7 +96,7 @@ def test_what_is_given_and_what_comes_back(workers):
 
 def test_a_tensor_far_larger_than_the_ring(workers):
     large = torch.arange(5_000_000, dtype=torch.float32)  # 20 MB
-    for answer in workers.run("echo", 60, (large,), {}):
+    for answer in workers.run(RemoteCall("echo", 60, (large,))):
         assert torch.equal(answer.value[1][0], large)
 
 
@@ -104,7 +105,7 @@ def test_errors_are_those_of_each_worker(workers):
     first, second = workers.call("prepare_sleep", command)
     assert isinstance(first.error, CacheSizeError)
     assert str(second.error) == "rank 1: 1 (('weights', 'offload'),) [4]"
-    for answer in workers.run("disk_is_full", None, (), {}):
+    for answer in workers.run(RemoteCall("disk_is_full")):
         assert isinstance(answer.error, OSError) and answer.error.errno == 28
     assert all(answer.error is None for answer in workers.call("num_available_blocks"))
 
@@ -116,11 +117,11 @@ def test_versions_come_with_the_answers(workers):
 
 
 def test_functions_go_by_their_names(workers):
-    answers = workers.run(rank_of, None, (5,), {"key": 1})
+    answers = workers.run(RemoteCall(rank_of, None, (5,), {"key": 1}))
     assert [answer.value for answer in answers] == [[0, 5, {"key": 1}], [1, 5, {"key": 1}]]
     for function in (lambda worker: 1, _local()):
         with pytest.raises(UnsupportedError, match="sends no code to other processes"):
-            workers.run(function, None, (), {})
+            workers.run(RemoteCall(function))
 
 
 def _local():
@@ -132,21 +133,23 @@ def _local():
 
 def test_names_that_workers_do_not_have(workers):
     for name in ("nothing", "_private"):
-        assert all("workers have no method" in str(a.error) for a in workers.run(name, None, (), {}))
+        assert all("workers have no method" in str(a.error) for a in workers.run(RemoteCall(name)))
 
 
 def test_what_is_no_plain_data_is_refused_on_either_side(workers):
     with pytest.raises(InvalidRequestError, match="is no plain data; give plain data or tensors"):
-        workers.run("echo", None, (object(),), {})
-    for answer in workers.run("live", None, (), {}):
+        workers.run(RemoteCall("echo", None, (object(),)))
+    for answer in workers.run(RemoteCall("live")):
         assert "cannot go to another process" in str(answer.error)
 
 
 def test_a_call_that_takes_too_long_is_left_to_itself(workers):
     with pytest.raises(TimeoutError, match="within 0.05 s; the call goes on there"):
-        workers.run("wait", 0.05, (0.3,), {})
+        workers.run(RemoteCall("wait", 0.05, (0.3,)))
     assert list(workers._abandoned.values()) == [{0, 1}]
-    assert [answer.value for answer in workers.run("wait", 20, (0.0,), {})] == [0, 1], "not those of the first call"
+    assert [answer.value for answer in workers.run(RemoteCall("wait", 20, (0.0,)))] == [0, 1], (
+        "not those of the first call"
+    )
     assert not workers._abandoned, "a number for each call that was too late added up"
 
 
@@ -207,7 +210,7 @@ def test_a_fork_of_the_engines_process_leaves_its_workers_alone():
         code = 1
         try:
             try:
-                workers.run("pid", None, (), {})
+                workers.run(RemoteCall("pid"))
             except UnsupportedError as error:
                 code = 0 if "of which this is a fork" in str(error) else 2
             workers.close()

@@ -19,6 +19,7 @@ from lullm.executor.ray.transport import SocketTransport
 from lullm.executor.remote.codec import encode
 from lullm.executor.remote.worker_spec import WorkerSpec
 from lullm.executor.remote.workers import RemoteWorkers
+from lullm.types.wire.remote_call import RemoteCall
 
 BEAT_S = 0.05
 
@@ -135,19 +136,19 @@ def test_messages_of_any_size(started):
     workers, _ = started
     for size in (0, 1, 20_000, 3_000_001):
         tensor = torch.arange(size, dtype=torch.float32)
-        answers = workers.run("update_weights", None, [tensor], {})
+        answers = workers.run(RemoteCall("update_weights", None, [tensor]))
         for rank, answer in enumerate(answers):
             found_rank, found = answer.value
             assert found_rank == rank and torch.equal(found, tensor)
     assert workers.weights_versions() == [4, 4]
-    errors = [answer.error for answer in workers.run("fail", None, [], {})]
+    errors = [answer.error for answer in workers.run(RemoteCall("fail"))]
     assert [type(error) for error in errors] == [ValueError, ValueError] and "rank 1 does not want" in str(errors[1])
 
 
 def test_signs_of_life_count(started):
     workers, _ = started
     time.sleep(1.2)  # longer than the time-out
-    assert workers.run("update_weights", None, [1], {})[1].value == (1, 1)
+    assert workers.run(RemoteCall("update_weights", None, [1]))[1].value == (1, 1)
 
 
 def test_one_that_dies(started):
@@ -159,7 +160,7 @@ def test_one_that_dies(started):
     with pytest.raises(WorkerLostError, match="worker 1 has died: its thread has ended; build a new engine"):
         workers.check_health()
     with pytest.raises(WorkerLostError, match="worker 1"):
-        workers.run("update_weights", None, [1], {})
+        workers.run(RemoteCall("update_weights", None, [1]))
     assert processes.num_kills == 1, "the others are killed at once"
 
 
@@ -169,7 +170,7 @@ def test_one_that_hangs(started, monkeypatch):
     monkeypatch.setattr(FrameSocket, "send", lambda self, kind, parts=(): kind == "beat" and held.wait(5))
     began = time.monotonic()
     with pytest.raises(WorkerLostError, match="no sign of life for worker_timeout=1 s"):
-        workers.run("update_weights", None, [1], {})
+        workers.run(RemoteCall("update_weights", None, [1]))
     assert time.monotonic() - began < 2.5
     held.set()
 

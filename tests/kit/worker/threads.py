@@ -166,8 +166,8 @@ class ThreadWorkers:
             Promised(thread.submit(compute, worker)) for thread, worker in zip(self._threads, self.workers, strict=True)
         ]
 
-    def run(self, method, timeout, args, kwargs):
-        return self._ask([partial(run_on, worker) for worker in self.workers], method, args, kwargs)
+    def run(self, call):
+        return self._ask([partial(run_on, worker) for worker in self.workers], call)
 
     def weights_versions(self):
         return [worker.weights_version() for worker in self.workers]

@@ -22,6 +22,7 @@ from lullm.executor.remote.codec import decode, encode
 from lullm.executor.remote.message import with_names
 from lullm.types.monitor.stats import EngineStats
 from lullm.types.sleep import SleepEvent, SleepState
+from lullm.types.wire.remote_call import RemoteCall
 
 T = TypeVar("T")
 
@@ -56,29 +57,17 @@ class ProcessClient(EntryClient):
         except BaseException:
             self._process.close()
             raise
-        self.config = dataclasses.replace(model.config, max_model_len=ready.max_model_len)
-        self.remote_methods = frozenset(ready.remote_methods)
-        self.idle = config.idle
-        self.model_config = model.model_config
-        self.tokenizer = model.tokenizer
-        self.default_params = model.default_params
-        self.stated_params = model.stated_params
-        super().__init__(model.input_processor(self.config))
+        fitted = dataclasses.replace(model.config, max_model_len=ready.max_model_len)
+        super().__init__(dataclasses.replace(model, config=fitted), config.idle, frozenset(ready.remote_methods))
         self._observers: list[Callable[[SleepEvent], None]] = []
         self._updates = asyncio.Lock()
         self._link = EngineLink(self._process, ready.status, self.tokenizer.decode_token, self._hear)
         self._entry = Entry(self._link, self.idle)
 
-    async def collective_rpc(
-        self,
-        method: str | Callable[..., Any],
-        timeout: float | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
+    async def _call_workers(self, call: RemoteCall) -> list[Any]:
         """Functions are sent by name. Raises UnsupportedError: one has no name that another process can import."""
         try:
-            given = encode([*with_names([method]), timeout, with_names(args), dict(kwargs or {})])
+            given = encode([*with_names([call.method]), call.timeout, with_names(call.args), dict(call.kwargs or {})])
         except TypeError as error:
             raise InvalidRequestError(f"collective_rpc: {error}; give plain data or tensors", "args") from None
         found = await self._call("collective_rpc", bytes, given=b"".join(given))

@@ -5,8 +5,9 @@ Every request goes to one of them, by the `Router`. Calls go to all, and have on
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
@@ -31,6 +32,7 @@ from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.outputs import EngineOutput, PoolingOutput, PoolingRequestOutput
 from lullm.types.request import GenerateRequest
 from lullm.types.sleep import SleepArguments, SleepEvent, SleepReport, SleepState
+from lullm.types.wire.remote_call import RemoteCall
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,15 +70,8 @@ class ReplicaClient(EngineClient):
         self._crew = Crew(config, stream_pause_s, model)
         self._replicas = self._crew.engines
         shortest = min((replica.config for replica in self._replicas), key=lambda each: each.max_model_len)
-        self.config = shortest
-        self.idle = config.idle
-        self.model_config = model.model_config
-        self.tokenizer = model.tokenizer
-        self.default_params = model.default_params
-        self.stated_params = model.stated_params
-        self.remote_methods = self._replicas[0].remote_methods
-        self.input_processor = model.input_processor(shortest)
-        super().__init__(self.input_processor)
+        model = dataclasses.replace(model, config=shortest)
+        super().__init__(model, config.idle, self._replicas[0].remote_methods)
         stats = [replica.stats() for replica in self._replicas]
         has_cache = self.config.enable_prefix_caching
         self._router = Router([each.num_blocks * has_cache for each in stats], self.config.block_size)
@@ -193,14 +188,8 @@ class ReplicaClient(EngineClient):
         answer: T = _MERGED[verb](await self._crew.all(lambda replica: replica._call(verb, kind, **arguments)))
         return answer
 
-    async def collective_rpc(
-        self,
-        method: str | Callable[..., Any],
-        timeout: float | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
-        found = await self._crew.all(lambda replica: replica.collective_rpc(method, timeout, args, kwargs))
+    async def _call_workers(self, call: RemoteCall) -> list[Any]:
+        found = await self._crew.all(lambda replica: replica.collective_rpc(*call))
         return [answer for answers in found for answer in answers]
 
     async def update_weights(self, weights: "Iterable[tuple[str, Tensor]]", iterating: Executor | None = None) -> int:

@@ -48,9 +48,9 @@ class OpenedModel:
     eos_token_ids: tuple[int, ...]
     rules: OutputRules = OutputRules()
 
-    def input_processor(self, config: ResolvedConfig) -> InputProcessor:
-        """The input processor of an engine that runs with `config`."""
-        return InputProcessor(config, self.model_config, self.tokenizer, self.eos_token_ids, self.rules)
+    def input_processor(self) -> InputProcessor:
+        """A new input processor, of an engine that runs with `config`."""
+        return InputProcessor(self.config, self.model_config, self.tokenizer, self.eos_token_ids, self.rules)
 
 
 def open_model(config: EngineConfig) -> OpenedModel:

@@ -5,7 +5,7 @@ values and fail with the same error. Results of steps are not exchanged, since a
 pipeline only the last stage draws, and it sends its results to the stages before it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from lullm.executor.uniproc import LocalWorkers
 from lullm.executor.workers import Answer, WorkerVerb
 from lullm.types.step import Running, StepPlan, StepResult
 from lullm.types.step_codec import decode_result, encode_result
+from lullm.types.wire.remote_call import RemoteCall
 from lullm.worker.worker import Worker
 
 
@@ -54,11 +55,9 @@ class ExternalWorkers:
             [step] = self._local.launch(plan)
         return [_BroadcastStep(step, self._words.pipeline, self._guard)]
 
-    def run(
-        self, method: str | Callable[..., Any], timeout: float | None, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> list[Answer]:
+    def run(self, call: RemoteCall) -> list[Answer]:
         """Any callable is allowed: every process calls its own."""
-        return self._exchanged(*self._local.run(method, timeout, args, kwargs))
+        return self._exchanged(*self._local.run(call))
 
     def weights_versions(self) -> list[int]:
         """By stage; all workers of a stage have the same version. In a pipeline all processes ask at the same time.

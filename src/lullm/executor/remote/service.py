@@ -10,6 +10,7 @@ from lullm.executor.workers import run_on
 from lullm.types.step import Running, StepResult
 from lullm.types.wire.importable import find_importable
 from lullm.types.wire.plain_error import plain_error
+from lullm.types.wire.remote_call import RemoteCall
 
 if TYPE_CHECKING:
     from lullm.worker.worker import Worker
@@ -109,4 +110,5 @@ def _run(worker: "Worker", command: Command) -> Any:
         verb, args = command.content
         return getattr(worker, verb)(*args)
     method, given, kwargs = command.content
-    return run_on(worker, find_importable(method) if ":" in method else method, with_functions(given), kwargs)
+    function = find_importable(method) if ":" in method else method
+    return run_on(worker, RemoteCall(function, None, with_functions(given), kwargs))

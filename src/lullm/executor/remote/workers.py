@@ -12,6 +12,7 @@ from lullm.executor.remote.worker_spec import WorkerSpec
 from lullm.executor.workers import Answer, WorkerVerb
 from lullm.types.step import Running, StepPlan, StepResult
 from lullm.types.wire.plain_error import error_of
+from lullm.types.wire.remote_call import RemoteCall
 
 STOP_S = 10.0
 """Seconds for workers to stop; then they are killed."""
@@ -62,16 +63,14 @@ class RemoteWorkers:
     def launch(self, plan: StepPlan) -> list[Running[StepResult]]:
         return [_RemoteStep(self, self._send("step", plan))]
 
-    def run(
-        self, method: str | Callable[..., Any], timeout: float | None, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> list[Answer]:
-        name = FunctionName.of(method).name if callable(method) else method
-        given = with_names(args)
+    def run(self, call: RemoteCall) -> list[Answer]:
+        name = FunctionName.of(call.method).name if callable(call.method) else call.method
+        given = with_names(call.args)
         try:
-            number = self._send("run", [name, given, dict(kwargs)])
+            number = self._send("run", [name, given, dict(call.kwargs or {})])
         except TypeError as error:
             raise InvalidRequestError(f"collective_rpc: {error}; give plain data or tensors", "args") from None
-        return self._answers(number, self._ranks, timeout)
+        return self._answers(number, self._ranks, call.timeout)
 
     def weights_versions(self) -> list[int]:
         return self._versions
