@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -33,12 +34,11 @@ class Batch:
 
     `drawn_rows` are the distinct rows with draws, and `draw_index` is the index into them of each draw (None: one draw
     per row, in order). `prompt_spans` are the spans that want prompt log-probabilities, with their first row.
-    `tiles`: rows of pictures, or given
-    ones, with the first row of their span. `planes`: positions in the place of `positions`, if the step shows pictures
-    that have planes of them. `adapters`: by token, the place of its adapter; None: the engine has none. `encoder_lens`:
-    rows of an encoder that the tokens of a span attend to; None: there is no encoder.
-    `segments`: by token, 1 in the second text of a pair; None: no text is.
-    `mutual`: rows of pictures that see rows behind them.
+    `tiles`: rows of pictures, or given ones, with the first row of their span. `planes`: positions in the place of
+    `positions`, if the step shows pictures that have planes of them. `adapters`: by token, the place of its adapter;
+    None: the engine has none. `encoder_lens`: rows of an encoder that the tokens of a span attend to; None: there is no
+    encoder. `segments`: by token, 1 in the second text of a pair; None: no text is. `mutual`: rows of pictures that see
+    rows behind them.
     """
 
     token_ids: np.ndarray  # [T] int64
@@ -110,77 +110,52 @@ class BatchBuilder:
 
     def build(self, plan: StepPlan) -> Batch:
         """The batch of a plan with at least one span. The draws of a span stand in the order of their rows."""
-        query_lens: list[int] = []
-        context_lens: list[int] = []
-        drawn_rows: list[int] = []
-        draws: list[Draw] = []
-        draw_index: list[int] = []
-        prompt_spans: list[tuple[int, Span]] = []
-        pooled_spans: list[PooledSpan] = []
-        tiles: list[tuple[int, TileRows]] = []
-        of_planes: list[tuple[int, int, TileRows]] = []
-        shifts: list[int] = []
-        mutual: list[MutualPlace] = []
-        first_row = 0
-        for place, span in enumerate(plan.spans):
-            if span.prompt_targets:
-                prompt_spans.append((first_row, span))
-            if span.pooled_rows is not None:
-                first, end = span.pooled_rows
-                rows = first_row + first, first_row + end
-                pooled_spans.append(PooledSpan(span.seq_id, rows, span.sums_pooled))
-            num_tokens = num_packed(span.token_ids)
-            if span.tiles:
-                tiles += [(first_row, rows) for rows in span.tiles]
-                of_planes += [(first_row, first_row + num_tokens, rows) for rows in span.tiles if rows.num_columns]
-                mutual += _mutual(place, first_row, span)
-            shifts.append(span.shift)
-            end = span.start + num_tokens
-            query_lens.append(num_tokens)
-            context_lens.append(end)
-            groups = zip(self._table_of_group, self._ids_of_group, self._num_shares, span.block_ids, strict=True)
-            for table, last_ids, num_shares, ids in groups:
-                if last_ids[place] != ids:
-                    entries = table[place, : num_packed(ids)]
-                    entries[:] = np.frombuffer(ids, np.int32)
-                    if num_shares > 1:
-                        entries *= num_shares
-                    last_ids[place] = ids
-            for draw in span.draws:
-                row = first_row + draw.row
-                if not drawn_rows or drawn_rows[-1] != row:
-                    drawn_rows.append(row)
-                draw_index.append(len(drawn_rows) - 1)
-                draws.append(draw)
-            first_row += num_tokens
-        token_ids = np.frombuffer(b"".join([span.token_ids for span in plan.spans]), np.int32)
-        num_tokens, num_spans = len(token_ids), len(query_lens)
-        max_blocks = self._table_width(max(context_lens))
+        spans = plan.spans
+        token_ids = np.frombuffer(b"".join([span.token_ids for span in spans]), np.int32)
+        num_tokens, query_lens = len(token_ids), [num_packed(span.token_ids) for span in spans]
         self._token_ids[:num_tokens] = token_ids
-        ends = np.array(context_lens)
-        self._place(query_lens, ends, num_tokens)
+        ends = [span.start + length for span, length in zip(spans, query_lens, strict=True)]
+        context_lens = np.array(ends)
+        for place, span in enumerate(spans):
+            self._write_tables(place, span.block_ids)
+        self._place(query_lens, context_lens, num_tokens)
         positions = self._positions[:num_tokens]
+        shifts = [span.shift for span in spans]
         if any(shifts):
             positions += np.repeat(shifts, query_lens)
+        placed = list(zip(accumulate(query_lens[:-1], initial=0), spans, strict=True))
+        drawn_rows, draws, draw_index = _draws(placed)
+        tiles = [(first_row, rows) for first_row, span in placed for rows in span.tiles]
         return Batch(
             self._token_ids[:num_tokens],
             positions,
             self._slot_mapping[:, :num_tokens],
-            self._block_tables[:, :num_spans, :max_blocks],
+            self._block_tables[:, : len(spans), : self._table_width(max(ends))],
             query_lens,
-            ends,
+            context_lens,
             drawn_rows,
             draws,
             draw_index=None if len(draws) == len(drawn_rows) else draw_index,
-            prompt_spans=prompt_spans,
-            pooled_spans=pooled_spans,
+            prompt_spans=[(first_row, span) for first_row, span in placed if span.prompt_targets],
+            pooled_spans=_pooled(placed),
             adapters=_adapters(plan, query_lens) if self._has_adapters else None,
             tiles=tiles,
-            planes=plane_positions(positions, of_planes) if of_planes else None,
-            encoder_lens=np.array([span.num_encoder_rows for span in plan.spans]) if self._has_encoder else None,
+            planes=_planes(positions, placed) if tiles else None,
+            encoder_lens=np.array([span.num_encoder_rows for span in spans]) if self._has_encoder else None,
             segments=_segments(plan, query_lens) if self._tells_pairs else None,
-            mutual=mutual,
+            mutual=_mutual(placed) if tiles else (),
         )
+
+    def _write_tables(self, place: int, block_ids: Sequence[PackedInts]) -> None:
+        """Write a span's blocks into its row of each group's table, where they have changed."""
+        groups = zip(self._table_of_group, self._ids_of_group, self._num_shares, block_ids, strict=True)
+        for table, last_ids, num_shares, ids in groups:
+            if last_ids[place] != ids:
+                entries = table[place, : num_packed(ids)]
+                entries[:] = np.frombuffer(ids, np.int32)
+                if num_shares > 1:
+                    entries *= num_shares
+                last_ids[place] = ids
 
     def _place(self, query_lens: list[int], context_lens: np.ndarray, num_tokens: int) -> None:
         """Fill positions and slots of all tokens at once: position = context_len - rows left in the span."""
@@ -200,6 +175,44 @@ class BatchBuilder:
             slots[:num_tokens] = table[span_of_token, block] * self._block_size + offset
 
 
+_PlacedSpans = Sequence[tuple[int, Span]]
+"""The spans of a batch, each with its first row."""
+
+
+def _draws(placed: _PlacedSpans) -> tuple[list[int], list[Draw], list[int]]:
+    """See `Batch`: `drawn_rows`, `draws` and `draw_index`."""
+    drawn_rows: list[int] = []
+    draws: list[Draw] = []
+    draw_index: list[int] = []
+    for first_row, span in placed:
+        for draw in span.draws:
+            row = first_row + draw.row
+            if not drawn_rows or drawn_rows[-1] != row:
+                drawn_rows.append(row)
+            draw_index.append(len(drawn_rows) - 1)
+            draws.append(draw)
+    return drawn_rows, draws, draw_index
+
+
+def _pooled(placed: _PlacedSpans) -> list[PooledSpan]:
+    return [
+        PooledSpan(span.seq_id, (first_row + span.pooled_rows[0], first_row + span.pooled_rows[1]), span.sums_pooled)
+        for first_row, span in placed
+        if span.pooled_rows is not None
+    ]
+
+
+def _planes(positions: np.ndarray, placed: _PlacedSpans) -> np.ndarray | None:
+    """Planes of positions; None: no picture has them."""
+    shown = [
+        (first_row, first_row + span.num_tokens, rows)
+        for first_row, span in placed
+        for rows in span.tiles
+        if rows.num_columns
+    ]
+    return plane_positions(positions, shown) if shown else None
+
+
 def _segments(plan: StepPlan, query_lens: list[int]) -> np.ndarray | None:
     if all(span.second_text is None for span in plan.spans):
         return None
@@ -210,10 +223,11 @@ def _segments(plan: StepPlan, query_lens: list[int]) -> np.ndarray | None:
     return np.repeat(np.tile(np.array([0, 1], np.int64), len(query_lens)), lens)
 
 
-def _mutual(number: int, first_row: int, span: Span) -> list[MutualPlace]:
-    """Of a span's rows that see each other. The last row of a picture sees none behind it."""
+def _mutual(placed: _PlacedSpans) -> list[MutualPlace]:
+    """Rows that see each other. The last row of a picture sees none behind it."""
     return [
         MutualPlace(number, first_row + rows.row, rows.num_rows, span.start + rows.row + rows.num_rows)
+        for number, (first_row, span) in enumerate(placed)
         for rows in span.tiles
         if rows.is_mutual and rows.num_rows > 1
     ]

@@ -1,5 +1,6 @@
 """WorkerSetup: the configuration, device, ops and threads of all parts of a worker."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,7 +13,7 @@ from lullm.config.parallel.share import share_of
 from lullm.config.resolved import ResolvedConfig
 from lullm.device.choice import open_device
 from lullm.device.device import TORCH_DTYPES, Device
-from lullm.kv.cache_group import CacheLayout, LayerPlace
+from lullm.kv.cache_group import CacheGroup, CacheLayout, LayerPlace
 from lullm.kv.layout import cache_layout_of
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.models.protocol import Model
@@ -29,7 +30,6 @@ from lullm.step.limits import StepLimits
 from lullm.step.relay import Relay
 from lullm.step.runner import AdapterPlaces, ModelRunner
 from lullm.text.tokenizer import Tokenizer
-from lullm.types.layer_kind import KVHeads
 from lullm.weights.folder import resolve_model
 
 
@@ -86,55 +86,47 @@ class WorkerSetup:
         adapters: AdapterPlaces | None = None,
     ) -> ModelRunner:
         """A runner of steps over these pools, given by the layer-slots of a block."""
-        config, model_config = self.config, self.model_config
+        config, model_config, ops = self.config, self.model_config, self.ops
         layout = cache_layout_of(model_config, config.block_size, config.kv_dtype)
-        of_layers = [
-            kv_caches[0] if place is None else _share_of(kv_caches, layout, place, model_config.kv_heads(layer))
-            for layer, place in enumerate(layout.places if kv_caches else ())
-        ]
-        encoder = model_config.encoder
-        if encoder is not None:  # its rows are a group of their own in a step (`step.encoder.split`)
-            assert len(layout.groups) == 1, "all layers attend to all tokens"
-        groups = layout.groups * (1 if encoder is None else 2)
-        limits = StepLimits(
+        of_layers = _caches_of_layers(kv_caches, layout, model_config)
+        rows = config.max_num_batched_tokens, model_config.stream_size
+        return ModelRunner(
+            self.device,
+            ops,
+            model,
+            with_scales(of_layers, model, model_config.layer_kinds, model_config.own_kinds),
+            CachePools(kv_caches, host_kv_caches),
+            Sampler(model_config.vocab_size, config.logprobs_mode, ops.draw_tokens, ops.forbid_, ops.draw_allowed),
+            MaskMaker(self._tokenizer_json, model_config.vocab_size),
+            self._step_limits(layout.groups, has_adapters=adapters is not None),
+            self.threads.scope,
+            Relay(self.seat.pipeline, model_config.stage, rows, self.dtype, self.device.torch_device),
+            DrawShare(self.seat.tensor),
+            workspace,
+            adapters,
+        )
+
+    def _step_limits(self, groups: Sequence[CacheGroup], has_adapters: bool) -> StepLimits:
+        config, model = self.config, self.model_config
+        if model.encoder is not None:  # its rows are a group of their own in a step (`step.encoder.split`)
+            assert len(groups) == 1, "all layers attend to all tokens"
+            groups = (*groups, *groups)
+        return StepLimits(
             config.max_num_seqs,
             config.max_num_batched_tokens,
             config.max_model_len,
             config.block_size,
-            tuple(group.window for group in groups),
-            tuple(number for number, group in enumerate(groups) if group.is_chunked),
-            tuple(group.num_state_blocks for group in groups),
-            tuple(group.num_shares for group in groups),
+            windows=tuple(group.window for group in groups),
+            chunked_groups=tuple(number for number, group in enumerate(groups) if group.is_chunked),
+            num_state_blocks=tuple(group.num_state_blocks for group in groups),
+            num_shares=tuple(group.num_shares for group in groups),
             max_in_flight=config.max_in_flight,
             feeds_back=config.feeds_back,
-            has_adapters=adapters is not None,
-            tells_pairs=model_config.family.encoder_only is not None and model_config.family.encoder_only.tells_pairs,
-            has_planes=model_config.vision is not None and bool(model_config.vision.axes),
-            sees_in_windows=model_config.vision is not None and model_config.vision.in_windows,
-            max_encoder_rows=0 if encoder is None else encoder.max_rows,
-        )
-        rows = config.max_num_batched_tokens, model_config.stream_size
-        relay = Relay(self.seat.pipeline, model_config.stage, rows, self.dtype, self.device.torch_device)
-        return ModelRunner(
-            self.device,
-            self.ops,
-            model,
-            with_scales(of_layers, model, model_config.layer_kinds, model_config.own_kinds),
-            CachePools(kv_caches, host_kv_caches),
-            Sampler(
-                self.model_config.vocab_size,
-                config.logprobs_mode,
-                self.ops.draw_tokens,
-                self.ops.forbid_,
-                self.ops.draw_allowed,
-            ),
-            MaskMaker(self._tokenizer_json, self.model_config.vocab_size),
-            limits,
-            self.threads.scope,
-            relay,
-            DrawShare(self.seat.tensor),
-            workspace,
-            adapters,
+            has_adapters=has_adapters,
+            tells_pairs=model.family.encoder_only is not None and model.family.encoder_only.tells_pairs,
+            has_planes=model.vision is not None and bool(model.vision.axes),
+            sees_in_windows=model.vision is not None and model.vision.in_windows,
+            max_encoder_rows=0 if model.encoder is None else model.encoder.max_rows,
         )
 
     def _tokenizer_json(self) -> str:
@@ -144,10 +136,15 @@ class WorkerSetup:
         return Tokenizer.from_folder(folder).backend.to_str()
 
 
-def _share_of(kv_caches: list[LayerCache], layout: CacheLayout, place: LayerPlace, heads: KVHeads) -> LayerCache:
-    """The cache of the layer at `place`."""
-    num_shares = layout.groups[place.group].num_shares
-    return kv_caches[place.slot].share(place.share, num_shares, heads.num_heads)
+def _caches_of_layers(kv_caches: list[LayerCache], layout: CacheLayout, model: ModelConfig) -> list[LayerCache]:
+    """By layer, its share of the cache of its slot; of a layer that keeps nothing, any cache."""
+
+    def of_layer(layer: int, place: LayerPlace) -> LayerCache:
+        num_shares = layout.groups[place.group].num_shares
+        return kv_caches[place.slot].share(place.share, num_shares, model.kv_heads(layer).num_heads)
+
+    places = layout.places if kv_caches else ()
+    return [kv_caches[0] if place is None else of_layer(layer, place) for layer, place in enumerate(places)]
 
 
 def open_setup(
