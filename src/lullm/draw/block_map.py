@@ -6,10 +6,12 @@ holds the block, but its content can still be found. White: free. A black mark: 
 
 import colorsys
 from collections import Counter
+from itertools import accumulate
 from pathlib import Path
 
 from lullm.draw.canvas import BLACK, TEXT_HEIGHT, WHITE, Canvas, Color, text_width
 from lullm.kv.snapshot import BlockSnapshot, MemorySnapshot, PoolSnapshot
+from lullm.units import cdiv
 
 FREE: Color = (246, 246, 246)
 CACHED: Color = (190, 190, 190)
@@ -17,6 +19,9 @@ _MARGIN = 12
 _SWATCH = 12
 _MAX_LEGEND = 40  # the colours of more owners look alike
 _MAP_WIDTH, _MAP_HEIGHT = 1100, 640  # pixels to aim at
+_LINE_HEIGHT = TEXT_HEIGHT + 8
+_TOP = _MARGIN + 2 * _LINE_HEIGHT  # of the map, below the title and the pools' names
+_CellSize = tuple[int, int]  # width and height of a block
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -48,13 +53,13 @@ class BlockMap:
         first = self._rows[0][1]
         num_blocks = len(first.device.blocks) + len(first.host.blocks)
         label_width = max(len(str(self._rows[-1][0])), len("step"))
-        per_column = -(-num_blocks // max(width - label_width - 8, 1))  # 8: the bars, and rounding up twice
-        every = -(-len(self._rows) // max_rows)
+        per_column = cdiv(num_blocks, max(width - label_width - 8, 1))  # 8: the bars, and rounding up twice
+        every = cdiv(len(self._rows), max_rows)
 
         def line(label: object, device: str, host: str) -> str:
             return f"{label:>{label_width}} |{device}|" + (f" |{host}|" if first.host.blocks else "")
 
-        lines = [line("step", *(_fit(name, -(-len(pool.blocks) // per_column)) for name, pool in _pools(first)))]
+        lines = [line("step", *(_fit(name, cdiv(len(pool.blocks), per_column)) for name, pool in _pools(first)))]
         for step, snapshot in self._rows[::every]:
             lines.append(line(step, *(self._columns(pool.blocks, per_column) for _, pool in _pools(snapshot))))
         lines.append(f"{per_column} block{'s' if per_column > 1 else ''} of {first.block_size} tokens per column")
@@ -89,49 +94,45 @@ class BlockMap:
 
     def canvas(self, title: str) -> Canvas:
         """All rows; at least one pixel per block."""
-        first = self._rows[0][1]
-        pools = [(name, len(pool.blocks)) for name, pool in _pools(first) if pool.blocks]
-        cell_width = max(1, min(12, _MAP_WIDTH // sum(num for _, num in pools)))
-        cell_height = max(1, min(8, _MAP_HEIGHT // len(self._rows)))
-        label_width = text_width(f"{self._rows[-1][0]} ")
-        top = _MARGIN + 2 * (TEXT_HEIGHT + 8)
-        map_height = cell_height * len(self._rows)
-        lefts, x = [], _MARGIN + label_width
-        for _, num in pools:
-            lefts.append(x)
-            x += num * cell_width + 2 * _MARGIN
-        width = max(x, _MARGIN * 2 + text_width(title), 480)
+        nums = [len(pool.blocks) for _, pool in _pools(self._rows[0][1]) if pool.blocks]
+        cell = max(1, min(12, _MAP_WIDTH // sum(nums))), max(1, min(8, _MAP_HEIGHT // len(self._rows)))
+        left = _MARGIN + text_width(f"{self._rows[-1][0]} ")
+        *lefts, right = accumulate((num * cell[0] + 2 * _MARGIN for num in nums), initial=left)
+        width = max(right, _MARGIN * 2 + text_width(title), 480)
         legend = self._legend_items()
-        line_height = TEXT_HEIGHT + 8
         lines = _flow([_SWATCH + 6 + text_width(name + "  ") for _, name, _ in legend], width - 2 * _MARGIN)
-        canvas = Canvas(width, top + map_height + _MARGIN + line_height * len(lines) + _MARGIN)
-
+        bottom = _TOP + cell[1] * len(self._rows) + _MARGIN
+        canvas = Canvas(width, bottom + _LINE_HEIGHT * len(lines) + _MARGIN)
         canvas.text(_MARGIN, _MARGIN, title)
-        for (name, num), left in zip(pools, lefts, strict=True):
-            canvas.text(left, _MARGIN + line_height, f"{name}: {num} blocks of {first.block_size} tokens")
-            canvas.fill(left - 1, top - 1, num * cell_width + 2, map_height + 2, CACHED)
-        label_every = max(1, -(-(TEXT_HEIGHT + 10) // cell_height))
-        label_every = -(-label_every // 10) * 10
-        for row, (step, snapshot) in enumerate(self._rows):
-            y = top + row * cell_height
-            if row % label_every == 0:
-                canvas.text(_MARGIN, y, str(step))
-            filled = [pool for _, pool in _pools(snapshot) if pool.blocks]
-            for pool, left in zip(filled, lefts, strict=True):
-                for index, block in enumerate(pool.blocks):
-                    x = left + index * cell_width
-                    self._draw_block(canvas, block, snapshot.block_size, (x, y, cell_width, cell_height))
+        self._draw_frames(canvas, lefts, cell)
+        self._draw_rows(canvas, lefts, cell)
         for number, items in enumerate(lines):
-            x, y = _MARGIN, top + map_height + _MARGIN + number * line_height
+            x, y = _MARGIN, bottom + number * _LINE_HEIGHT
             for item, item_width in items:
-                color, name, is_marked = legend[item]
-                canvas.fill(x, y - 1, _SWATCH, _SWATCH, CACHED)
-                canvas.fill(x + 1, y, _SWATCH - 2, _SWATCH - 2, color)
-                if is_marked:
-                    canvas.fill(x + 1, y, _SWATCH - 2, 2, BLACK)
-                canvas.text(x + _SWATCH + 6, y, name)
+                _draw_item(canvas, x, y, *legend[item])
                 x += item_width
         return canvas
+
+    def _draw_frames(self, canvas: Canvas, lefts: list[int], cell: _CellSize) -> None:
+        """A frame around each pool's blocks, with its name above."""
+        first = self._rows[0][1]
+        pools = [(name, len(pool.blocks)) for name, pool in _pools(first) if pool.blocks]
+        for (name, num), left in zip(pools, lefts, strict=True):
+            canvas.text(left, _MARGIN + _LINE_HEIGHT, f"{name}: {num} blocks of {first.block_size} tokens")
+            canvas.fill(left - 1, _TOP - 1, num * cell[0] + 2, cell[1] * len(self._rows) + 2, CACHED)
+
+    def _draw_rows(self, canvas: Canvas, lefts: list[int], cell: _CellSize) -> None:
+        """The blocks after each step, and the numbers of some steps."""
+        width, height = cell
+        label_every = 10 * cdiv(cdiv(TEXT_HEIGHT + 10, height), 10)
+        for row, (step, snapshot) in enumerate(self._rows):
+            y = _TOP + row * height
+            if row % label_every == 0:
+                canvas.text(_MARGIN, y, str(step))
+            pools = [pool for _, pool in _pools(snapshot) if pool.blocks]
+            for pool, left in zip(pools, lefts, strict=True):
+                for index, block in enumerate(pool.blocks):
+                    self._draw_block(canvas, block, snapshot.block_size, (left + index * width, y, width, height))
 
     def _draw_block(
         self, canvas: Canvas, block: BlockSnapshot, block_size: int, cell: tuple[int, int, int, int]
@@ -173,6 +174,15 @@ def _fit(text: str, width: int) -> str:
 
 def _blocks(snapshot: MemorySnapshot) -> list[BlockSnapshot]:
     return [*snapshot.device.blocks, *snapshot.host.blocks]
+
+
+def _draw_item(canvas: Canvas, x: int, y: int, color: Color, name: str, is_marked: bool) -> None:
+    """An entry of the legend."""
+    canvas.fill(x, y - 1, _SWATCH, _SWATCH, CACHED)
+    canvas.fill(x + 1, y, _SWATCH - 2, _SWATCH - 2, color)
+    if is_marked:
+        canvas.fill(x + 1, y, _SWATCH - 2, 2, BLACK)
+    canvas.text(x + _SWATCH + 6, y, name)
 
 
 def _pale(color: Color) -> Color:

@@ -38,6 +38,9 @@ from lullm.weights.rows.several import (
 )
 from lullm.weights.rule import Stack, WeightRules
 
+WholeRows = PlainRows | QuantizedRows | CutRows
+"""All rows of a parameter."""
+
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -86,37 +89,36 @@ class WeightTargets:
         self._elsewhere = {name for name, layer in model.named_modules() if isinstance(layer, Elsewhere)}
         seen: set[nn.Parameter] = set()
         for layer_name, layer in model.named_modules():
-            prefix, _, last = layer_name.rpartition(".")
             if isinstance(layer, KVScales):
-                for name, sides in (("k_scale", slice(0, 1)), ("v_scale", slice(1, 2)), ("kv_scale", slice(0, 2))):
-                    heads, owner = (layer.first_head, layer.num_all_heads), f"{layer_name}.given"
-                    scales = ScaleRows(f"{prefix}.{name}", layer.given[sides], *heads)
-                    scale_targets[f"{prefix}.{name}"] = WeightTarget(f"{prefix}.{name}", {owner: layer.given}, scales)
+                scale_targets |= {target.name: target for target in _scale_targets(layer_name, layer)}
             for name, parameter in layer.named_parameters(recurse=False):
-                if parameter in seen:  # tied: listed under its first name
-                    continue
-                seen.add(parameter)
-                owner, data = f"{layer_name}.{name}", parameter.data
-                cut = model.cuts.get(owner)
-                all_rows = rows_of(layer, owner, parameter, ops, cut)
-                parts = self._rules.parts_of(last)
-                if parts is None or not isinstance(layer, FusedLinear | Convolution):
-                    self._targets[owner] = WeightTarget(owner, {owner: data}, ruled(self._rules, owner, all_rows))
-                    continue
-                first_row = 0
-                places: dict[str, list[Rows]] = {}
-                for part, num_rows in zip(parts, cut.part_sizes if cut else layer.part_sizes, strict=True):
-                    part_name = f"{prefix}.{part}.{name}"
-                    rows = ruled(self._rules, part_name, all_rows.part(first_row, num_rows))
-                    places.setdefault(part_name, []).append(rows)
-                    first_row += num_rows
-                for part_name, own in places.items():
-                    rows = own[0] if len(own) == 1 else CopiedRows(tuple(own))
-                    self._targets[part_name] = WeightTarget(part_name, {owner: data}, rows)
+                if parameter not in seen:  # else tied: listed under its first name
+                    owner = f"{layer_name}.{name}"
+                    rows = rows_of(layer, owner, parameter, ops, model.cuts.get(owner))
+                    self._add(owner, layer, parameter.data, rows, model.cuts.get(owner))
+                    seen.add(parameter)
         for modules in dict.fromkeys(stack.modules for stack in self._rules.stacks):
             self._stack(modules)
         self.names = frozenset(name for name, target in self._targets.items() if not target.stands_for)
         self._targets |= scale_targets
+
+    def _add(self, owner: str, layer: nn.Module, data: torch.Tensor, rows: WholeRows, cut: Cut | None) -> None:
+        """Add the target of a parameter, or those of the tensors that a fused one is made of."""
+        layer_name, _, name = owner.rpartition(".")
+        prefix, _, last = layer_name.rpartition(".")
+        names = self._rules.parts_of(last)
+        if names is None or not isinstance(layer, FusedLinear | Convolution):
+            self._targets[owner] = WeightTarget(owner, {owner: data}, ruled(self._rules, owner, rows))
+            return
+        sizes = cut.part_sizes if cut else layer.part_sizes
+        parts: dict[str, list[Rows]] = {}
+        firsts = itertools.accumulate(sizes[:-1], initial=0)
+        for part, first, num_rows in zip(names, firsts, sizes, strict=True):
+            part_name = f"{prefix}.{part}.{name}"
+            parts.setdefault(part_name, []).append(ruled(self._rules, part_name, rows.part(first, num_rows)))
+        for part_name, own in parts.items():
+            copied = own[0] if len(own) == 1 else CopiedRows(tuple(own))
+            self._targets[part_name] = WeightTarget(part_name, {owner: data}, copied)
 
     def _stack(self, modules: str) -> None:
         """Add the stacked tensors of the module lists of this name, in place of the modules' tensors or beside them."""
@@ -175,7 +177,16 @@ class WeightTargets:
         return target
 
 
-def ruled(rules: WeightRules, name: str, rows: PlainRows | QuantizedRows | CutRows) -> Rows:
+def _scale_targets(layer_name: str, layer: KVScales) -> Iterator[WeightTarget]:
+    """The scales of a layer's fp8 cache, under each name that a checkpoint may have for them."""
+    prefix = layer_name.rpartition(".")[0]
+    heads = layer.first_head, layer.num_all_heads
+    for side, places in (("k_scale", slice(0, 1)), ("v_scale", slice(1, 2)), ("kv_scale", slice(0, 2))):
+        name = f"{prefix}.{side}"
+        yield WeightTarget(name, {f"{layer_name}.given": layer.given}, ScaleRows(name, layer.given[places], *heads))
+
+
+def ruled(rules: WeightRules, name: str, rows: WholeRows) -> Rows:
     """The rows for the tensor of this canonical name, by the rules."""
     if (scale := rules.scale_of(name)) != 1.0:
         rows = rows.scaled(scale)
