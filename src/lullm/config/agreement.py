@@ -1,5 +1,7 @@
 """Refuses options that do not go together, do not fit the model, or do not exist yet, before anything is built."""
 
+from collections.abc import Mapping
+
 from lullm.config.generation import parse_override
 from lullm.config.json_file import option_object
 from lullm.config.model import ModelConfig
@@ -9,7 +11,7 @@ from lullm.config.option.speculation import parse_speculation
 from lullm.config.parallel.cut import check_stages
 from lullm.config.parallel.share import share_of
 from lullm.config.user_option import UserOptions
-from lullm.errors import ConfigError, UnsupportedError
+from lullm.errors import ConfigError, LullmError, UnsupportedError
 from lullm.types.layer_kind import FullAttention, Nothing, RecurrentState, SharedAttention
 from lullm.types.parallel.placement import Axis
 from lullm.types.wire.importable import is_importable_name
@@ -21,6 +23,8 @@ _OF_PROCESSES = ("worker_timeout", "step_timeout", "restart_workers")
 def check_agreement(options: UserOptions) -> None:
     """Check that the options, each valid by itself, go together. Raises ConfigError, UnsupportedError."""
     _check_together(options)
+    _check_workers(options)
+    _check_adapters(options)
     _check_sleep_options(options)
     _check_launched(options)
     refuse_missing_machinery(options)
@@ -53,13 +57,20 @@ def _check_together(options: UserOptions) -> None:
     parse_limits(options.limit_mm_per_prompt)
     check_hosts(options.allowed_media_domains)
     _check_speculation(options)
-    check_stages(options.pipeline_layers, options.pipeline_parallel_size, bool(options.async_scheduling))
     if options.delay_factor and options.enable_chunked_prefill:
         raise ConfigError("delay_factor belongs to the prefill-first policy; set enable_chunked_prefill=False too")
     if options.batch_invariant and options.attention_backend == "torch":
         raise ConfigError("batch_invariant needs lullm's own attention, not attention_backend='torch': use auto")
     if options.preemption_mode == "swap" and options.swap_space == 0:
         raise ConfigError("preemption_mode='swap' needs swap_space above 0")
+    if options.calculate_kv_scales and options.kv_cache_dtype not in ("fp8", "fp8_e4m3"):
+        raise ConfigError(
+            f"calculate_kv_scales needs kv_cache_dtype='fp8', not {options.kv_cache_dtype!r}, which has no such scales"
+        )
+
+
+def _check_workers(options: UserOptions) -> None:
+    check_stages(options.pipeline_layers, options.pipeline_parallel_size, bool(options.async_scheduling))
     if options.executor_backend == "uni" and options.num_workers > 1:
         raise ConfigError(f"distributed_executor_backend='uni' runs one worker, not {options.num_workers}: use 'mp'")
     if options.executor_backend == "uni":
@@ -69,6 +80,9 @@ def _check_together(options: UserOptions) -> None:
         _check_defaults(options, ("restart_workers",), "processes of this machine: distributed_executor_backend='mp'")
     if options.enable_expert_parallel and options.tensor_parallel_size == 1:
         raise ConfigError("enable_expert_parallel deals the experts to workers: set tensor_parallel_size, too")
+
+
+def _check_adapters(options: UserOptions) -> None:
     if not options.enable_lora:
         _check_defaults(options, ("max_loras", "max_lora_rank", "max_cpu_loras"), "enable_lora=True")
     if not options.enable_prompt_adapter:
@@ -77,10 +91,6 @@ def _check_together(options: UserOptions) -> None:
         raise ConfigError(
             f"max_cpu_loras ({options.max_cpu_loras}) must be at least max_loras ({options.max_loras}): adapters in "
             "use are kept in host memory, too"
-        )
-    if options.calculate_kv_scales and options.kv_cache_dtype not in ("fp8", "fp8_e4m3"):
-        raise ConfigError(
-            f"calculate_kv_scales needs kv_cache_dtype='fp8', not {options.kv_cache_dtype!r}, which has no such scales"
         )
 
 
@@ -151,15 +161,10 @@ def check_for_model(options: UserOptions, model: ModelConfig) -> None:
     Raises ConfigError, UnsupportedError.
     """
     if model.encoder is not None:
-        _check_encoded(options, model)
+        _check_encoder_decoder(options, model)
     share_of(model, Axis(0, options.tensor_parallel_size), options.enable_expert_parallel)
     if model.family.encoder_only is not None:
-        _check_for_encoder(options, model)
-    wishes = {
-        "quantization": options.quantization is not None and model.foreign is not None,
-        "kv_cache_dtype": any(name in options.kv_cache_dtype for name in model.refused_caches),
-        "batch_invariant": options.batch_invariant and bool(model.beside_ops),
-    }
+        _check_encoder_only(options, model)
     if options.speculative_config is not None and any(isinstance(kind, RecurrentState) for kind in model.layer_kinds):
         raise UnsupportedError(
             f"speculative_config is not there for {model.architecture}: the state of its recurrent layers cannot go "
@@ -173,18 +178,18 @@ def check_for_model(options: UserOptions, model: ModelConfig) -> None:
     for name in ("enable_prompt_embeds", "enable_prompt_adapter"):
         if getattr(options, name) and (reader := _reader_of_ids(model)):
             raise UnsupportedError(f"{name} is not there for {model.architecture}, whose {reader}; leave it out")
-    of_cache = "keeps positions beside its keys"
-    if model.encoder is not None:
-        of_cache = "keeps keys of its tokens and of an encoder in one cache"
-    reason = model.beside_ops or of_cache
-    for name, wanted in wishes.items():
-        if wanted:
-            raise ConfigError(
-                f"{name}={getattr(options, name)!r} is not there for {model.architecture}, which {reason}; leave it out"
-            )
+    has_encoder = model.encoder is not None
+    of_cache = "keys of its tokens and of an encoder in one cache" if has_encoder else "positions beside its keys"
+    words = f"is not there for {model.architecture}, which {model.beside_ops or f'keeps {of_cache}'}; leave it out"
+    wishes = {
+        "quantization": options.quantization is not None and model.foreign is not None,
+        "kv_cache_dtype": any(name in options.kv_cache_dtype for name in model.refused_caches),
+        "batch_invariant": options.batch_invariant and bool(model.beside_ops),
+    }
+    _refuse(options, ConfigError, {name: (wanted, words) for name, wanted in wishes.items()})
 
 
-def _check_encoded(options: UserOptions, model: ModelConfig) -> None:
+def _check_encoder_decoder(options: UserOptions, model: ModelConfig) -> None:
     """Raises UnsupportedError: an option is not there for models with an encoder. ConfigError: a step is too small."""
     missing = {
         "tensor_parallel_size": options.tensor_parallel_size > 1,
@@ -196,12 +201,9 @@ def _check_encoded(options: UserOptions, model: ModelConfig) -> None:
         "runner": options.runner == "pooling",
         "convert": options.convert != "auto",
     }
-    for name, wanted in missing.items():
-        if wanted:
-            raise UnsupportedError(
-                f"{name}={getattr(options, name)!r} is not there for {model.architecture}, whose decoder reads an "
-                "encoder; leave it out (data_parallel_size runs several engines)"
-            )
+    reason = "whose decoder reads an encoder; leave it out (data_parallel_size runs several engines)"
+    words = f"is not there for {model.architecture}, {reason}"
+    _refuse(options, UnsupportedError, {name: (wanted, words) for name, wanted in missing.items()})
     assert model.encoder is not None, "the caller's question"
     is_deaf = options.language_model_only or not parse_limits(options.limit_mm_per_prompt).audio
     if is_deaf and model.encoder.reads == "audio":
@@ -228,7 +230,7 @@ def _reader_of_ids(model: ModelConfig) -> str:
     return "" if model.family.layer_inputs is None else "layers each read the token ids"
 
 
-def _check_for_encoder(options: UserOptions, model: ModelConfig) -> None:
+def _check_encoder_only(options: UserOptions, model: ModelConfig) -> None:
     """Raises ConfigError: an option is for a KV cache or for next tokens."""
     names = (
         "kv_cache_dtype",
@@ -254,15 +256,15 @@ def _check_for_encoder(options: UserOptions, model: ModelConfig) -> None:
 def _check_sleep_options(options: UserOptions) -> None:
     wishes = {
         "sleep_after": options.sleep_after is not None,
-        "auto_wake": options.auto_wake,
-        "keep_backup": options.keep_backup,
+        "auto_wake": bool(options.auto_wake),
+        "keep_backup": bool(options.keep_backup),
         "pin_backup": options.pin_backup,
         "sleep_dir": options.sleep_dir is not None,
         "verify_wake": not options.verify_wake,
     }
-    for name, wanted in wishes.items():
-        if wanted and not options.enable_sleep_mode:
-            raise ConfigError(f"{name}={getattr(options, name)!r} needs enable_sleep_mode=True")
+    if not options.enable_sleep_mode:
+        words = "needs enable_sleep_mode=True"
+        _refuse(options, ConfigError, {name: (is_set, words) for name, is_set in wishes.items()})
     if not options.idle.wakes_by_request:
         needs = "auto_wake=True or a sleep_after: no request wakes the engine"
         _check_defaults(options, ("wake_timeout", "max_num_wake_waiting"), needs)
@@ -281,19 +283,16 @@ def _check_launched(options: UserOptions) -> None:
     if options.distributed_executor_backend != "external_launcher":
         return
     _check_defaults(options, ("worker_timeout", "restart_workers"), "worker processes of the engine's own: 'mp'")
-    wishes = {
+    reasons = {
         "seed": (options.seed is None, "requests without a seed would draw others in each process"),
         "delay_factor": (options.delay_factor > 0, "each process has a clock of its own"),
         "sleep_after": (options.sleep_after is not None, "each process has a clock of its own"),
         "auto_wake": (bool(options.auto_wake), "a request comes to one process, and all have to wake up"),
         "data_parallel_size": (options.data_parallel_size != 1, "more processes than workers are engines of their own"),
     }
-    for name, (wanted, reason) in wishes.items():
-        if wanted:
-            raise ConfigError(
-                f"{name}={getattr(options, name)!r} does not go with distributed_executor_backend='external_launcher': "
-                f"{reason}; leave it out, or take 'mp'"
-            )
+    here, else_do = "does not go with distributed_executor_backend='external_launcher'", "leave it out, or take 'mp'"
+    wishes = {name: (is_set, f"{here}: {reason}; {else_do}") for name, (is_set, reason) in reasons.items()}
+    _refuse(options, ConfigError, wishes)
 
 
 def refuse_missing_machinery(options: UserOptions) -> None:
@@ -325,6 +324,12 @@ def refuse_missing_machinery(options: UserOptions) -> None:
             "'package.module:Class'",
         ),
     }
-    for name, (wanted, advice) in missing.items():
-        if wanted:
-            raise UnsupportedError(f"{name}={getattr(options, name)!r} is not supported yet: {advice}")
+    wishes = {name: (is_set, f"is not supported yet: {advice}") for name, (is_set, advice) in missing.items()}
+    _refuse(options, UnsupportedError, wishes)
+
+
+def _refuse(options: UserOptions, error: type[LullmError], wishes: Mapping[str, tuple[bool, str]]) -> None:
+    """Raise `error` for the first wish that is wanted. `wishes`: by option, whether it is, and words for its value."""
+    for name, (is_wanted, words) in wishes.items():
+        if is_wanted:
+            raise error(f"{name}={getattr(options, name)!r} {words}")

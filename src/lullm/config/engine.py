@@ -17,7 +17,7 @@ from lullm.config.json_file import given_path
 from lullm.config.model import ModelConfig, ModelDType
 from lullm.config.option.option import described, options_of
 from lullm.config.option.pictures import MediaLimits, parse_limits
-from lullm.config.option.speculation import parse_speculation
+from lullm.config.option.speculation import Speculation, parse_speculation
 from lullm.config.option.vllm import ELSEWHERE, VLLM_OPTIONS
 from lullm.config.parallel.cut import parse_pipeline_layers
 from lullm.config.resolved import ResolvedConfig
@@ -107,38 +107,38 @@ class EngineConfig(UserOptions):
                 f"max_model_len ({max_model_len}): a prompt is computed in one step; lower max_model_len or raise it"
             )
         check_for_model(self, model)
-        on_gpu, is_cut = self.place == "cuda", self.pipeline_parallel_size > 1
-        speculation = parse_speculation(self.speculative_config)
-        if speculation is not None and speculation.adaptive is None:  # a launcher's processes must plan alike
-            is_alike = self.distributed_executor_backend != "external_launcher"
-            speculation = dataclasses.replace(speculation, adaptive=is_alike)
-        overlaps = on_gpu and not is_cut and speculation is None
+        on_gpu = self.place == "cuda"
+        speculation = self._speculation()
+        overlaps = on_gpu and self.pipeline_parallel_size == 1 and speculation is None
+        default_share = DEFAULT_GPU_MEMORY_UTILIZATION if on_gpu else DEFAULT_CPU_KV_SHARE
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(EngineOptions)}
+        given["quantization"] = self.quantization or (None if on_gpu else model.quantization)
+        for name in ("sleep_dir", "allowed_local_media_path"):
+            given[name] = given[name] and str(given_path(given[name]))
+        if encodes:  # it computes a prompt in one step, and keeps nothing that a later one could use
+            given["max_num_batched_tokens"] = max(self.max_num_batched_tokens, max_model_len)
+            given["enable_chunked_prefill"] = given["enable_prefix_caching"] = False
+        limits = MediaLimits(0, 0) if self.language_model_only else parse_limits(self.limit_mm_per_prompt)
         return ResolvedConfig(
-            **{field.name: getattr(self, field.name) for field in dataclasses.fields(EngineOptions)}
-            | {"quantization": self.quantization or (None if on_gpu else model.quantization)}
-            | {  # An encoder computes a prompt in one step, and keeps nothing that a later one could use.
-                "max_num_batched_tokens": max(self.max_num_batched_tokens, max_model_len * encodes),
-                "enable_chunked_prefill": self.enable_chunked_prefill and not encodes,
-                "enable_prefix_caching": self.enable_prefix_caching and not encodes,
-            }
-            | {
-                name: (given := getattr(self, name)) and str(given_path(given))
-                for name in ("sleep_dir", "allowed_local_media_path")
-            },
+            **given,
             served_model_name=self.served_model_name or self.model,
             dtype=model.dtype if self.dtype == "auto" else cast(ModelDType, self.dtype),
             max_model_len=max_model_len,
             device=self.place,
-            gpu_memory_utilization=self.gpu_memory_utilization
-            or (DEFAULT_GPU_MEMORY_UTILIZATION if on_gpu else DEFAULT_CPU_KV_SHARE),
+            gpu_memory_utilization=self.gpu_memory_utilization or default_share,
             async_scheduling=overlaps if self.async_scheduling is None else self.async_scheduling,
             pipeline_layers=parse_pipeline_layers(self.pipeline_layers, self.pipeline_parallel_size),
             keep_backup=(on_gpu and self.enable_sleep_mode) if self.keep_backup is None else self.keep_backup,
             speculative_config=speculation,
-            limit_mm_per_prompt=MediaLimits(0, 0)
-            if self.language_model_only
-            else parse_limits(self.limit_mm_per_prompt),
+            limit_mm_per_prompt=limits,
         )
+
+    def _speculation(self) -> Speculation | None:
+        """How tokens are guessed; a launcher's processes must plan alike, so they do not measure whether it pays."""
+        speculation = parse_speculation(self.speculative_config)
+        if speculation is None or speculation.adaptive is not None:
+            return speculation
+        return dataclasses.replace(speculation, adaptive=self.distributed_executor_backend != "external_launcher")
 
 
 EngineConfig.__doc__ = f"{EngineConfig.__doc__}\n{described(EngineConfig)}\n"

@@ -67,16 +67,13 @@ def with_use(
         if not model.generates:
             raise ConfigError("runner='generate': the checkpoint has no head for next tokens; leave runner out")
         return model
-    data = read_config(folder) if has_config(folder) else {}
-    data = overridden(data, overrides)
+    data = overridden(read_config(folder) if has_config(folder) else {}, overrides)
     stated = pooler_of(read_gguf(folder)) if is_gguf(folder) else read_modules(folder)
     form: PairForm = "template" if has_pair_template else "joined"
-    if convert == "embed" and model.labels is not None:
-        raise ConfigError("convert='embed' is for models of next tokens; this one has labels, see LLM.classify, score")
     if convert == "rerank":
         pooler: PoolerConfig | None = _reranker(model, token_id, form)
     elif convert == "embed":
-        pooler = stated if stated is not None and stated.task == "embed" else PoolerConfig("embed")
+        pooler = _embedder(model, stated)
     elif stated is not None and isinstance(stated.head, Classifier):
         pooler = stated
     elif model.labels is not None:
@@ -87,6 +84,27 @@ def with_use(
         return model
     if model.family.encoder_only is not None:
         pooler = of_encoder(pooler, model.family.encoder_only, is_stated=pooler is stated)
+    _check_head(pooler, model)
+    if pooler.task == "embed":
+        size = dataclasses.replace(model, pooler=pooler).pooled_size
+        pooler = dataclasses.replace(pooler, dimensions=_read_dimensions(data, size))
+    elif pooler.can_score and pooler.pair_form is None:
+        pooler = dataclasses.replace(pooler, pair_form=form)
+    only_embeds = stated is not None and stated.task == "embed" and convert == "auto"
+    generates = model.generates and runner != "pooling" and not only_embeds
+    return dataclasses.replace(model, pooler=pooler, generates=generates)
+
+
+def _embedder(model: ModelConfig, stated: PoolerConfig | None) -> PoolerConfig:
+    if model.labels is not None:
+        raise ConfigError("convert='embed' is for models of next tokens; this one has labels, see LLM.classify, score")
+    return stated if stated is not None and stated.task == "embed" else PoolerConfig("embed")
+
+
+def _check_head(pooler: PoolerConfig, model: ModelConfig) -> None:
+    """Raises ModelLoadError: the modules behind the pooled rows do not fit the model."""
+    if isinstance(pooler.head, TokenScore):
+        _check_tokens(pooler.head, model)
     if isinstance(pooler.head, DenseLayers):
         check_dense(pooler.head, model.hidden_size)
         is_linear = all(layer.activation is None for layer in pooler.head.layers)
@@ -95,17 +113,6 @@ def with_use(
                 f"modules.json: of {model.architecture} a mean is summed chunk by chunk, so a Dense module behind it "
                 "may have no activation; take a model that pools the last token, or an encoder"
             )
-    if pooler.task == "embed":
-        size = dataclasses.replace(model, pooler=pooler).pooled_size
-        pooler = dataclasses.replace(pooler, dimensions=_read_dimensions(data, size))
-    elif pooler.can_score and pooler.pair_form is None:
-        pooler = dataclasses.replace(pooler, pair_form=form)
-    if isinstance(pooler.head, TokenScore):
-        _check_tokens(pooler.head, model)
-    only_embeds = stated is not None and stated.task == "embed" and convert == "auto"
-    return dataclasses.replace(
-        model, pooler=pooler, generates=model.generates and runner != "pooling" and not only_embeds
-    )
 
 
 def _of_labels(labels: Labels, data: dict[str, Any], token_id: Callable[[str], int | None]) -> PoolerConfig:
