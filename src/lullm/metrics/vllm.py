@@ -4,7 +4,7 @@ Dashboards, alerts and autoscalers that know vLLM's `/metrics` then work. Source
 Where a request has several completions, vLLM counts each as a request of its own; here it is one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Histogram
@@ -31,6 +31,7 @@ _REQUEST = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0),
     *(1920.0, 7680.0),
 )
+_Family = GaugeMetricFamily | CounterMetricFamily
 _SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 
 
@@ -65,17 +66,17 @@ class _Gauges(Collector):
 
     def collect(self) -> Iterator[Metric]:
         stats, state = self._engine.stats(), self._engine.sleep_state
-        yield self._gauge("num_requests_running", "Requests in the running batch.", stats.num_running)
         # vLLM puts preempted requests back into the queue.
         num_waiting = stats.num_waiting + stats.num_swapped
-        yield self._gauge("num_requests_waiting", "Requests that wait, preempted ones included.", num_waiting)
-        yield self._gauge("kv_cache_usage_perc", "Share of the KV blocks in use, 0 to 1.", stats.kv_cache_usage)
-        sleep = GaugeMetricFamily(
-            "vllm:engine_sleep_state", "1 for the state the engine is in.", labels=[*_LABELS, "sleep_state"]
-        )
-        for name in _SLEEP_STATES:
-            sleep.add_metric([*self._values, name], float(name == state))
-        yield sleep
+        for name, text, value in (
+            ("num_requests_running", "Requests in the running batch.", stats.num_running),
+            ("num_requests_waiting", "Requests that wait, preempted ones included.", num_waiting),
+            ("kv_cache_usage_perc", "Share of the KV blocks in use, 0 to 1.", stats.kv_cache_usage),
+        ):
+            yield self._one(GaugeMetricFamily, name, text, value)
+        text = "1 for the state the engine is in."
+        states = {name: name == state for name in _SLEEP_STATES}
+        yield self._each(GaugeMetricFamily, "engine_sleep_state", text, "sleep_state", states)
         for name, text, value in (
             ("prefix_cache_queries", "Tokens looked up in the prefix cache.", stats.prefix_cache_queries_total),
             ("prefix_cache_hits", "Tokens found in the prefix cache.", stats.prefix_cache_hits_total),
@@ -86,30 +87,26 @@ class _Gauges(Collector):
             ("spec_decode_num_draft_tokens", "Guessed tokens.", stats.draft_tokens_total),
             ("spec_decode_num_accepted_tokens", "Guessed tokens that were right.", stats.accepted_tokens_total),
         ):
-            counter = CounterMetricFamily(f"vllm:{name}", text, labels=_LABELS)
-            counter.add_metric(self._values, value)
-            yield counter
-        accepted = CounterMetricFamily(
-            "vllm:spec_decode_num_accepted_tokens_per_pos",
-            "Guessed tokens that were right, by their place from 0; absent before the first guess.",
-            labels=[*_LABELS, "position"],
-        )
-        for position, num in enumerate(stats.accepted_by_position_total):
-            accepted.add_metric([*self._values, str(position)], num)
-        if accepted.samples:
-            yield accepted
-        finished = CounterMetricFamily(
-            "vllm:request_success", "Requests that ended, by reason.", labels=[*_LABELS, "finished_reason"]
-        )
-        for reason, num in stats.finished_total.items():
-            finished.add_metric([*self._values, reason], num)
-        yield finished
+            yield self._one(CounterMetricFamily, name, text, value)
+        if accepted := {str(place): num for place, num in enumerate(stats.accepted_by_position_total)}:
+            name = "spec_decode_num_accepted_tokens_per_pos"
+            text = "Guessed tokens that were right, by their place from 0; absent before the first guess."
+            yield self._each(CounterMetricFamily, name, text, "position", accepted)
+        text = "Requests that ended, by reason."
+        yield self._each(CounterMetricFamily, "request_success", text, "finished_reason", stats.finished_total)
         yield self._token_gaps(stats)
 
-    def _gauge(self, name: str, text: str, value: float) -> Metric:
-        gauge = GaugeMetricFamily(f"vllm:{name}", text, labels=_LABELS)
-        gauge.add_metric(self._values, value)
-        return gauge
+    def _one(self, kind: type[_Family], name: str, text: str, value: float) -> Metric:
+        family = kind(f"vllm:{name}", text, labels=_LABELS)
+        family.add_metric(self._values, value)
+        return family
+
+    def _each(self, kind: type[_Family], name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+        """A metric with a value for each value of one more label."""
+        family = kind(f"vllm:{name}", text, labels=[*_LABELS, label])
+        for each, value in values.items():
+            family.add_metric([*self._values, each], float(value))
+        return family
 
     def _token_gaps(self, stats: EngineStats) -> Metric:
         gaps, total, buckets = stats.token_gaps, 0, []

@@ -1,12 +1,16 @@
 """The form of a model's replies: by names that a user gives, or by its chat template."""
 
 import functools
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from lullm.errors import ConfigError
 from lullm.text.chat_template import ChatTemplate
 from lullm.text.reply.form.catalogue import CALLS, HARMONY, THINKING
 from lullm.text.reply.form.learning import learned_calls, learned_thinking
 from lullm.types.reply.form import CallForm, ReplyForm, ThinkingForm
+
+F = TypeVar("F", ThinkingForm, CallForm)
 
 _CALL_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("openai", ("<|channel|>", "to=functions.")),
@@ -65,26 +69,25 @@ def reply_form(template: ChatTemplate | None, calls: str | None, thinking: str |
         thinking = next((name for name, sign in _THINKING_SIGNS if sign in text), "none")
         thinking = "template?" if thinking == "none" and "reasoning" in text else thinking
     has_headers = "openai" in calls or thinking == "openai_gptoss"
-    return ReplyForm(_thinking(thinking, template), _calls(calls, template), HARMONY if has_headers else None)
+    thoughts = _form("reasoning_parser", thinking, THINKING, template, learned_thinking, "no thoughts")
+    called = _form("tool_call_parser", calls, CALLS, template, learned_calls, "no calls that can be read")
+    return ReplyForm(thoughts, called, HARMONY if has_headers else None)
 
 
-def _thinking(name: str, template: ChatTemplate | None) -> ThinkingForm | None:
+def _form(
+    option: str,
+    name: str,
+    known: Mapping[str, F],
+    template: ChatTemplate | None,
+    learn: Callable[[ChatTemplate], F | None],
+    lacks: str,
+) -> F | None:
+    """The form of this name. `learn` reads it from the template; `lacks`: what a template without it shows."""
     if name.startswith("template"):
-        form = learned_thinking(template) if template else None
+        form = learn(template) if template else None
         if form is None and name == "template":
-            raise ConfigError("reasoning_parser 'template': the chat template shows no thoughts")
+            raise ConfigError(f"{option} 'template': the chat template shows {lacks}")
         return form
-    if name != "none" and name not in THINKING:
-        raise ConfigError(f"no reasoning_parser is named {name!r}; there are {', '.join(THINKING)}, template and none")
-    return THINKING.get(name)
-
-
-def _calls(name: str, template: ChatTemplate | None) -> CallForm | None:
-    if name.startswith("template"):
-        form = learned_calls(template) if template else None
-        if form is None and name == "template":
-            raise ConfigError("tool_call_parser 'template': the chat template shows no calls that can be read")
-        return form
-    if name != "none" and name not in CALLS:
-        raise ConfigError(f"no tool_call_parser is named {name!r}; there are {', '.join(CALLS)}, template and none")
-    return CALLS.get(name)
+    if name != "none" and name not in known:
+        raise ConfigError(f"no {option} is named {name!r}; there are {', '.join(known)}, template and none")
+    return known.get(name)
