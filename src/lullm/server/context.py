@@ -68,7 +68,10 @@ class House:
     Attributes:
         contexts: of its models, by all their names; the first is that of requests without a name.
         fleet: of several models; None: there is one engine.
+        started_at: when the server started, as a Unix time.
         envelopes: the beginning of a path -> the form of its errors.
+        draining: the server takes no new requests.
+        num_active: requests in flight, of any kind but GET. idle: set while there is none.
         told: names of unknown fields that the log has.
     """
 
@@ -94,6 +97,18 @@ class House:
     def names(self) -> tuple[str, ...]:
         """All names that requests may have: those of the models, and of adapters."""
         return (*self.contexts, *(name for each in self.models for name in each.adapters.names))
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count a request, so that a drain waits for it."""
+        self.num_active += 1
+        self.idle.clear()
+        try:
+            yield
+        finally:
+            self.num_active -= 1
+            if self.num_active == 0:
+                self.idle.set()
 
     def owner(self, name: str) -> "ServerContext | None":
         """The context of the model that is called so, or of the adapter's; None: there is none."""
@@ -173,7 +188,6 @@ class ServerContext:
         self.tracing = Tracing(options.otlp_traces_endpoint, engine.config.served_model_name)
         self.adapters = ServedAdapters(engine)
         self.queue = QueueBound(engine, options.max_queued_requests, options.max_queued_tokens)
-        self.envelopes = self.house.envelopes
         self.own_names = tuple(
             dict.fromkeys((self.model_name, *(options.model_aliases if aliases is None else aliases)))
         )
@@ -183,16 +197,6 @@ class ServerContext:
     def model_name(self) -> str:
         """The model's name in answers."""
         return self.engine.config.served_model_name
-
-    @property
-    def started_at(self) -> int:
-        """When the server started, as a Unix time."""
-        return self.house.started_at
-
-    @property
-    def draining(self) -> bool:
-        """Whether the server takes no new requests."""
-        return self.house.draining
 
     @property
     def max_request_logprobs(self) -> int:
@@ -259,7 +263,7 @@ class ServerContext:
 
     def check_serving(self) -> None:
         """Check that a request can be taken now. Raises ApiError 503 while draining or when the engine is dead."""
-        if self.draining:
+        if self.house.draining:
             raise shutting_down()
         try:
             self.engine.check_running()
@@ -274,45 +278,18 @@ class ServerContext:
         """Whether admin endpoints answer where a request came in."""
         return self.admin_port in (None, port_of(scope))
 
-    @contextlib.contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count a request, so that a drain waits for it."""
-        house = self.house
-        house.num_active += 1
-        house.idle.clear()
-        try:
-            yield
-        finally:
-            house.num_active -= 1
-            if house.num_active == 0:
-                house.idle.set()
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no request is in flight."""
-        return self.house.num_active == 0
-
-    @property
-    def num_active(self) -> int:
-        """Requests in flight, of any kind but GET."""
-        return self.house.num_active
-
-    async def wait_idle(self) -> None:
-        """Return once no request is in flight."""
-        await self.house.idle.wait()
-
     def aborted(self, reason: int | str | None = None) -> ApiError | LullmError:
         """The error of a request that the engine has aborted. `reason`: set if the request itself caused it."""
         if reason is not None:  # the engine serves other requests
             return ApiError(500, f"the request was aborted: {reason}", code="request_failed")
         # A waiting request is aborted by the server's end, or by a sleep or pause of mode 'abort'.
-        if self.engine.config.enable_sleep_mode and not self.draining:
+        if self.engine.config.enable_sleep_mode and not self.house.draining:
             return EngineAsleepError("the request was aborted: the engine was put to sleep or paused")
         return EngineDeadError("the request was aborted")
 
     def api_error(self, error: Exception) -> ApiError:
         """The error for the client: a request that fails in a draining server gets a 503, not a 500."""
-        if self.draining and isinstance(error, EngineDeadError):
+        if self.house.draining and isinstance(error, EngineDeadError):
             return shutting_down()
         return to_api_error(error)
 
@@ -320,7 +297,7 @@ class ServerContext:
         """The answer to a failed request, in the dialect of its path; nothing for a client that has gone."""
         if isinstance(error, ClientDisconnect | ClientDisconnectedError):
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        envelope = next((written for prefix, written in self.envelopes.items() if path.startswith(prefix)), None)
+        envelope = next((written for prefix, written in self.house.envelopes.items() if path.startswith(prefix)), None)
         return self.api_error(error).response(envelope)
 
 

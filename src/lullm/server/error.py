@@ -101,27 +101,34 @@ def to_api_error(error: Exception) -> ApiError:
         return ApiError(error.status_code, message, code=code, headers=dict(error.headers or {}))
     if isinstance(error, InvalidRequestError):
         return ApiError(400, str(error), param=error.param, code=error.code)
-    if isinstance(error, ConfigError):  # mostly UnsupportedError
-        return ApiError(400, str(error), code="unsupported")
-    if isinstance(error, EngineAsleepError):
-        headers = {"Retry-After": str(ASLEEP_RETRY_S)}
-        return ApiError(503, str(error), code="engine_asleep", headers=headers)
-    if isinstance(error, ModelUnavailableError):
-        headers = {"Retry-After": str(max(math.ceil(error.retry_s), 1))}
-        return ApiError(503, str(error), code="model_unavailable", headers=headers)
-    if isinstance(error, SleepCancelledError):
-        return ApiError(409, str(error), code="sleep_cancelled")
-    if isinstance(error, WakeUpError):
-        logger.error("the engine could not be woken: %s", error)
-        return ApiError(500, str(error), code="wake_up_failed")
-    if isinstance(error, ModelLoadError):
-        logger.error("the weights could not be read: %s", error)
-        return ApiError(500, str(error), code="load_failed")
-    if isinstance(error, EngineDeadError):
-        logger.error("a request failed with the engine: %s", error)
-        return ApiError(500, f"the engine failed: {error}", code="engine_failed")
+    for kind, status, code, logged in _KINDS:
+        if isinstance(error, kind):
+            if logged:
+                logger.error("%s: %s", logged, error)
+            message = f"the engine failed: {error}" if kind is EngineDeadError else str(error)
+            return ApiError(status, message, code=code, headers=_retry_after(error))
     logger.error("a request failed unexpectedly", exc_info=error)
     return ApiError(500, "internal server error", code="internal_error")
+
+
+_KINDS: tuple[tuple[type[LullmError], int, str, str], ...] = (
+    (ConfigError, 400, "unsupported", ""),  # mostly UnsupportedError
+    (EngineAsleepError, 503, "engine_asleep", ""),
+    (ModelUnavailableError, 503, "model_unavailable", ""),
+    (SleepCancelledError, 409, "sleep_cancelled", ""),
+    (WakeUpError, 500, "wake_up_failed", "the engine could not be woken"),
+    (ModelLoadError, 500, "load_failed", "the weights could not be read"),
+    (EngineDeadError, 500, "engine_failed", "a request failed with the engine"),
+)
+"""Errors of the engine: status, code, and what the log says of a fault of the server. The first that fits is taken."""
+
+
+def _retry_after(error: LullmError) -> dict[str, str] | None:
+    if isinstance(error, EngineAsleepError):
+        return {"Retry-After": str(ASLEEP_RETRY_S)}
+    if isinstance(error, ModelUnavailableError):
+        return {"Retry-After": str(max(math.ceil(error.retry_s), 1))}
+    return None
 
 
 def install_error_handlers(app: FastAPI, response: Callable[[Exception, str], Response]) -> None:

@@ -180,7 +180,7 @@ class HttpServer:
         """Take no new requests, and wait for the running ones."""
         context.house.draining = True
         logger.info("stopping: running requests have %g s to end", self._options.drain_timeout_s)
-        idle = asyncio.create_task(context.wait_idle())
+        idle = asyncio.create_task(context.house.idle.wait())
         hurried = asyncio.create_task(self._hurried.wait())
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._options.drain_timeout_s
@@ -211,7 +211,7 @@ class HttpServer:
         return isinstance(self._engine, Fleet) or self._engine.sleep_state == "awake"
 
     async def _shut_down(self, context: ServerContext) -> None:
-        if not context.is_idle:
+        if not context.house.idle.is_set():
             logger.warning("aborting the requests that still run")
         try:
             async with asyncio.timeout(ENGINE_SHUTDOWN_S):
@@ -220,7 +220,7 @@ class HttpServer:
             logger.error("the engine did not stop within %g s", ENGINE_SHUTDOWN_S)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_ANSWERS_S):
-                await context.wait_idle()
+                await context.house.idle.wait()
 
 
 async def serve_until_signal(

@@ -63,7 +63,7 @@ class SmallEndpoints:
 
     async def load(self) -> JSONResponse:
         """Requests in flight, under vLLM's name."""
-        return JSONResponse({"server_load": self._context.num_active})
+        return JSONResponse({"server_load": self._context.house.num_active})
 
     async def version(self) -> JSONResponse:
         return JSONResponse({"version": lullm.__version__})
@@ -112,7 +112,7 @@ class SmallEndpoints:
         return {
             "id": name,
             "object": "model",
-            "created": self._context.started_at,
+            "created": self._context.house.started_at,
             "owned_by": "lullm",
             "root": engine.config.model if adapter is None else adapter.path,
             "parent": None if adapter is None else context.model_name,

@@ -21,7 +21,7 @@ def card(context: ServerContext, name: str) -> dict[str, Any]:
         "type": "model",
         "id": name,
         "display_name": name,
-        "created_at": datetime.fromtimestamp(context.started_at, UTC).isoformat().replace("+00:00", "Z"),
+        "created_at": datetime.fromtimestamp(context.house.started_at, UTC).isoformat().replace("+00:00", "Z"),
         "lifecycle": "active",
         "max_input_tokens": context.engine.config.max_model_len,
         "max_tokens": context.engine.config.max_model_len,

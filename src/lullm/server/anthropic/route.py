@@ -12,7 +12,7 @@ from lullm.server.openai.endpoint import Endpoint, TokenCount, reply_form
 
 def router(context: ServerContext) -> APIRouter:
     """The endpoints over `context`'s engine."""
-    context.envelopes["/v1/messages"] = envelope
+    context.house.envelopes["/v1/messages"] = envelope
     return routed(
         ("POST", "/v1/messages", Endpoint(context, MessagesBody, reply_form(MessageAnswer), "msg")),
         ("POST", "/v1/messages/count_tokens", TokenCount(context, CountBody)),

@@ -75,7 +75,7 @@ class FleetEndpoints:
             "adapters": list(self._context.house.contexts[member.name].adapters.names),
             "object": "model",
             "owned_by": "lullm",
-            "created": self._context.started_at,
+            "created": self._context.house.started_at,
             "path": member.config.model,
             "max_model_len": member.config.max_model_len,
             **status_fields(member.status),

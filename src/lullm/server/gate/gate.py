@@ -88,7 +88,7 @@ class Gate:
                 # The routes know GET alone. uvicorn keeps its own scope, and sends no body to a HEAD request.
                 await self._app({**scope, "method": "GET"}, body.receive, send_with_headers)
             else:
-                with self._context.counted():
+                with self._context.house.counted():
                     await self._app(scope, body.receive, send_with_headers)
         except Exception as error:  # refused here, or an unexpected failure of a route
             if record.status is not None:

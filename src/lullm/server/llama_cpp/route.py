@@ -32,7 +32,7 @@ def router(context: ServerContext) -> APIRouter:
         return JSONResponse({"prompt": prepared.prompt})
 
     for path in ("/completion", "/infill", "/embedding", "/embeddings", "/props", "/apply-template"):
-        context.envelopes[path] = envelope
+        context.house.envelopes[path] = envelope
     completion = Endpoint(context, LlamaCompletionBody, reply_form(CompletionAnswer), "cmpl")
     return routed(
         ("POST", "/completion", completion),

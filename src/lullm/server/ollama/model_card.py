@@ -38,7 +38,7 @@ class ModelCard:
 
     def listed(self) -> dict[str, Any]:
         """An entry of /api/tags."""
-        return self._identity() | {"modified_at": timestamp(self._context.started_at)} | self._size()
+        return self._identity() | {"modified_at": timestamp(self._context.house.started_at)} | self._size()
 
     def running(self) -> dict[str, Any] | None:
         """An entry of /api/ps; None: the engine sleeps, and the model is not loaded."""
@@ -61,7 +61,7 @@ class ModelCard:
             "details": self._details(),
             "model_info": self._model_info(),
             "capabilities": self._capabilities(),
-            "modified_at": timestamp(self._context.started_at),
+            "modified_at": timestamp(self._context.house.started_at),
         }
 
     def _identity(self) -> dict[str, Any]:

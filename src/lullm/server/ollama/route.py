@@ -34,7 +34,7 @@ class NamedBody(WireModel):
 def router(context: ServerContext) -> APIRouter:
     """The endpoints over `context`'s engine."""
     card = Cards(context)
-    context.envelopes["/api/"] = envelope
+    context.house.envelopes["/api/"] = envelope
     chat = Endpoint(context, OllamaChatBody, reply_form(LinesAnswer), "chat", of_name)
     generate = Endpoint(context, GenerateBody, reply_form(LinesAnswer), "gen", of_name)
     return routed(

@@ -111,7 +111,7 @@ class Feed:
                 "idle_s": engine.idle_s,
                 "next": None if rung is None else {"level": rung[0].level, "in_s": rung[1]},
             },
-            "is_draining": self._context.draining,
+            "is_draining": self._context.house.draining,
             "models": {} if fleet is None else fleet.states(),
         } | (_picture(self._occupancy) if self._occupancy else {})
 
