@@ -83,7 +83,9 @@ def _serve(start: Start, sock: socket.socket, commands: _Commands) -> None:
     """Raises as the constructor of `LLMEngine` does."""
     from lullm.engine.start.head_start import head_start
 
-    config = EngineConfig(**start.options)
+    # MessagePack has no tuples
+    options = {name: tuple(value) if isinstance(value, list) else value for name, value in start.options.items()}
+    config = EngineConfig(**options)
     with head_start(config) as ahead:
         from lullm.engine.llm_engine import LLMEngine
         from lullm.engine.process.service import EngineService
