@@ -257,7 +257,7 @@ def test_what_can_never_run_is_refused_and_leaves_nothing():
     with pytest.raises(InvalidRequestError, match="already in use"):
         sim.add("a", [0])
     sim.run()
-    assert sim.scheduler._roster._members == {}
+    assert sim.scheduler.roster._members == {}
 
 
 def test_a_window_lets_a_prompt_be_longer_than_the_pool():

@@ -52,6 +52,10 @@ class Scheduler:
     Two policies. Chunked (the default): every step mixes decodes with chunks of prompts. Prefill-first
     (`enable_chunked_prefill` False): a step computes whole prompts if any can be admitted, and decodes otherwise, with
     groups that come back from the host; a delay factor lets prompts gather for that share of the last prompt step.
+
+    Args:
+        clock: in seconds. preemption: None: preempted groups are computed again. drafts: guesses next tokens.
+        max_in_flight, feeds_back: see `Lookahead`. max_loras: adapters of a step; see `AdapterQueue`.
     """
 
     def __init__(
@@ -79,44 +83,44 @@ class Scheduler:
         self._clock = clock
         self._is_chunked = enable_chunked_prefill
         self._delay = PromptDelay(delay_factor)
-        self._roster = self.roster = Roster(block_space, self.order)
+        self.roster = Roster(block_space, self.order)
         self._lookahead = Lookahead(max_in_flight, limits.max_model_len, feeds_back)
         self.drafts = drafts
-        self._intake = Intake(block_space, self._roster, limits.max_model_len, self.stats, drafts)
+        self._intake = Intake(block_space, self.roster, limits.max_model_len, self.stats, drafts)
 
     # -- requests come and go ------------------------------------------------------------------------------------
 
     def add(self, request: GenerateRequest) -> SequenceGroup:
         """Queue a request. Raises InvalidRequestError: it can never run under these limits, or its id is taken."""
-        group = self._roster.add(request, self.limits.max_num_seqs, self.limits.max_model_len)
+        group = self.roster.add(request, self.limits.max_num_seqs, self.limits.max_model_len)
         self.waiting.push(group)
         return group
 
     def abort(self, request_id: str, reason: str | None = None) -> SequenceGroup | None:
         """End a request and free its blocks at once. Returns its group; None if it is unknown or has ended."""
-        group = self._roster.find(request_id)
+        group = self.roster.find(request_id)
         if group is None:
             return None
         for seq in group.unfinished:
-            self._roster.end(seq, SequenceStatus.FINISHED_ABORTED, reason)
+            self.roster.end(seq, SequenceStatus.FINISHED_ABORTED, reason)
         self._forget_if_finished(group)
         return group
 
     def finish(self, seq: Sequence, stop_reason: int | str | None) -> None:
         """End one sequence from outside: its text has a stop string."""
-        group, _ = self._roster.member(seq.seq_id)
-        self._roster.end(seq, SequenceStatus.FINISHED_STOPPED, stop_reason)
+        group, _ = self.roster.member(seq.seq_id)
+        self.roster.end(seq, SequenceStatus.FINISHED_STOPPED, stop_reason)
         self._forget_if_finished(group)
 
     @property
     def has_unfinished(self) -> bool:
         """Whether there are requests that have not ended."""
-        return len(self._roster) > 0
+        return len(self.roster) > 0
 
     @property
     def unfinished_ids(self) -> list[str]:
         """Ids of the requests that have not ended, in order of arrival."""
-        return self._roster.request_ids
+        return self.roster.request_ids
 
     # -- one step ------------------------------------------------------------------------------------------------
 
@@ -130,11 +134,11 @@ class Scheduler:
         if self._lookahead.is_ahead:
             self._slide()
         self.block_space.merge_duplicates()
-        self._lookahead.begin(self._roster.find_member)
+        self._lookahead.begin(self.roster.find_member)
         share = self._lookahead.share(self._num_candidates)
         if self.drafts is not None:
             self.drafts.begin([seq for group in self.running for seq in group.unfinished])
-        builder = PlanBuilder(self.limits, self.block_space, self._roster, self._num_spare_draws, share, self.drafts)
+        builder = PlanBuilder(self.limits, self.block_space, self.roster, self._num_spare_draws, share, self.drafts)
         builder.adapters = self.waiting.assign()
         self._make_way(builder)
         if not self._is_chunked:
@@ -146,10 +150,8 @@ class Scheduler:
         return plan
 
     def apply(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:
-        """Append the accepted tokens, and end sequences that are done. Returns `take_outgrown`'s updates, then one per
-        token.
-
-        Updates are in plan order. Draws of sequences that have ended since the plan was made are ignored.
+        """Append the accepted tokens, and end sequences that are done. Returns `take_outgrown`'s updates, then one for
+        each token, in plan order. Draws of sequences that have ended since the plan was made are ignored.
         """
         outgrown = self.take_outgrown()
         self._lookahead.remove(plan)
@@ -338,13 +340,11 @@ class Scheduler:
             self._forget_if_finished(group)
 
     def _forget_if_finished(self, group: SequenceGroup) -> None:
-        if not group.is_finished or self._roster.find(group.request_id) is not group:
+        if not group.is_finished or self.roster.find(group.request_id) is not group:
             return
         group.metrics.finished_time = self._clock()
         self.waiting.leave(group)
-        if group in self.running:
-            self.running.remove(group)
-        for queue in (self.waiting, self.swapped):
+        for queue in (self.running, self.waiting, self.swapped):
             if group in queue:
                 queue.remove(group)
-        self._roster.forget(group)
+        self.roster.forget(group)

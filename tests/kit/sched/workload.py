@@ -110,7 +110,7 @@ class Workload:
         sim = self.sim
         assert not sim.scheduler.has_unfinished, "requests that never end"
         assert sim.block_space.num_used_blocks == 0 and sim.block_space.num_used_host_blocks == 0
-        assert sim.scheduler._roster._members == {} and len(sim.scheduler.waiting) == len(sim.scheduler.swapped) == 0
+        assert sim.scheduler.roster._members == {} and len(sim.scheduler.waiting) == len(sim.scheduler.swapped) == 0
         for group in self.accepted:
             assert group.is_finished
             reason = group.seqs[0].status.finish_reason
