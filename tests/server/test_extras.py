@@ -1,5 +1,7 @@
 """vLLM's fields beside OpenAI's: ids, truncation, salts, running usage, open ends, documents."""
 
+import dataclasses
+
 import pytest
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -162,7 +164,8 @@ def test_a_suffix(start, scripted):
     engine = scripted()
     tokens = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
     engine.tokenizer.backend.add_special_tokens(tokens)
-    engine.input_processor._vocab_size += len(tokens)
+    processor = engine.input_processor
+    processor._limits = dataclasses.replace(processor._limits, vocab_size=processor._limits.vocab_size + len(tokens))
     with start(engine).http() as http:
         answer = http.post(COMPLETIONS, json=TEXT | {"prompt": ["a", "b"], "suffix": "c", "return_token_ids": True})
     shown = [engine.tokenizer.decode(choice["prompt_token_ids"], False) for choice in answer.json()["choices"]]

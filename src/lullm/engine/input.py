@@ -6,13 +6,14 @@ All faces use it. Nothing else renders a request's chat template, tokenizes it o
 import functools
 import random
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from lullm.config.generation import OutputRules
 from lullm.config.model import ModelConfig
 from lullm.config.option.option import has_utf8
 from lullm.config.resolved import ResolvedConfig
+from lullm.engine.caller.limits import RequestLimits
 from lullm.engine.caller.prompt_form import cache_salt, prompt_field, suffix_of, text_or_ids, truncated
 from lullm.engine.caller.tools import check_calls_alone, tools_error
 from lullm.engine.encoder.rules import RuleMaker
@@ -40,7 +41,7 @@ from lullm.types.lora.request import LoRARequest
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.reply.rules import ReplyRules
 from lullm.types.request import NO_TOKENS, Conversation, GenerateRequest, Input, Prompt, TextPair
-from lullm.types.sampling_params import OutputKind, SamplingParams
+from lullm.types.sampling_params import SamplingParams
 from lullm.types.vision.given import GivenRows
 from lullm.types.vision.tile import TilePlace
 
@@ -74,9 +75,8 @@ class InputProcessor:
         self.prompt_adapters = PromptAdapters(config, model)
         self._pairs = PairReader(tokenizer, model.pooler.pair_form if model.pooler else None)
         self._of_encoder = EncoderOnlyInput(tokenizer, config.max_model_len) if model.family.encoder_only else None
-        self._max_model_len = config.max_model_len
-        self._vocab_size = model.vocab_size
-        self._max_logprobs = model.vocab_size if config.max_logprobs == -1 else config.max_logprobs
+        most_logprobs = model.vocab_size if config.max_logprobs == -1 else config.max_logprobs
+        self._limits = RequestLimits(config.max_model_len, model.vocab_size, most_logprobs)
         self._tokenizer = tokenizer
         self._eos_token_ids = eos_token_ids
         self._splits_conversations = config.split_special_tokens is not False
@@ -125,15 +125,29 @@ class InputProcessor:
         if isinstance(params, PoolingParams):
             if given:
                 raise InvalidRequestError("prompt adapters are for next tokens", "prompt_adapter_request")
-            return replace(self._process_pooling(request_id, prompt, params, priority, may_block), lora=lora_request)
-        if not isinstance(params, SamplingParams):
+            request = self._process_pooling(request_id, prompt, params, priority, may_block)
+        elif isinstance(params, SamplingParams):
+            # a copy: the caller may change its object later, or since it was checked
+            request = self._process_generating(request_id, prompt, params.clone(), priority, given, may_block)
+        else:
             raise InvalidRequestError(f"sampling_params must be SamplingParams, not {type(params).__name__}")
+        return replace(request, lora=lora_request, prompt_adapter=prompt_adapter_request)
+
+    def _process_generating(
+        self,
+        request_id: str,
+        prompt: Input,
+        params: SamplingParams,
+        priority: int,
+        given: Sequence[GivenRows],
+        may_block: bool,
+    ) -> GenerateRequest:
+        """A request for tokens. `given`: rows of its prompt adapter."""
         check_generates(self._model)
-        params = params.clone()  # the caller may change its object later, or since it was checked
-        self._check_params(params)
+        self._limits.check_params(params)
         own, encoded = (prompt, None) if self._encoder is None else self._read(self._encoder, prompt, may_block)
         text, token_ids, tiles = self._begun(own, params, given, is_encoded=encoded is not None, may_block=may_block)
-        self._check_prompt(prompt_field(prompt), token_ids, num_drawn=1)
+        self._limits.check_prompt(prompt_field(prompt), token_ids, num_drawn=1)
         reply = self._replies.rules(prompt, text or "") if isinstance(prompt, Conversation) else None
         if params.thinking_token_budget is not None and (reply is None or reply.thinking is None):
             raise InvalidRequestError(
@@ -154,8 +168,6 @@ class InputProcessor:
             guide=guide,
             cache_salt=cache_salt(prompt),
             reply=reply,
-            lora=lora_request,
-            prompt_adapter=prompt_adapter_request,
             tiles=tiles,
             encoded=encoded,
             rules=self._rules.of(params, token_ids),
@@ -179,7 +191,7 @@ class InputProcessor:
         # The prompt of a decoder beside an encoder begins with words of its own, spelled out.
         text, token_ids, tiles = self._encoded(prompt, add_special_tokens=not is_encoded, may_block=may_block)
         if params.truncate_prompt_tokens is not None:
-            num_most = self._max_model_len - sum(rows.num_rows for rows in given) - (params.max_tokens or 1)
+            num_most = self._limits.max_model_len - sum(rows.num_rows for rows in given) - (params.max_tokens or 1)
             token_ids = truncated(token_ids, params.truncate_prompt_tokens, max(num_most, 1), tiles)
         token_ids, tiles = placed(given if token_ids else (), token_ids, tiles)  # rows alone are no prompt
         if params.prompt_logprobs is not None and any(isinstance(place.tile, GivenRows) for place in tiles):
@@ -227,8 +239,8 @@ class InputProcessor:
             text, token_ids, tiles = self._encoded(prompt, add_special_tokens=True, may_block=may_block)
             if num_kept is not None:
                 cut = truncated if of_encoder is None else of_encoder.truncated
-                token_ids = cut(token_ids, num_kept, self._max_model_len, tiles)
-        self._check_prompt(prompt_field(prompt), token_ids, num_drawn=0)
+                token_ids = cut(token_ids, num_kept, self._limits.max_model_len, tiles)
+        self._limits.check_prompt(prompt_field(prompt), token_ids, num_drawn=0)
         check_rows(self._model, pooling, token_ids)
         request = GenerateRequest(request_id, text, token_ids, NO_TOKENS, 0, time.monotonic(), priority)
         salt = cache_salt(prompt)
@@ -249,7 +261,7 @@ class InputProcessor:
 
     def detokenize(self, token_ids: list[int]) -> str:
         """The text of `token_ids`, special tokens included. Raises InvalidRequestError: an id is not in the model."""
-        self._check_ids("tokens", token_ids)
+        self._limits.check_ids("tokens", token_ids)
         return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
     def _read(self, encoder: SoundInput | TextInput, prompt: Input, may_block: bool) -> tuple[Input, TilePlace]:
@@ -296,48 +308,6 @@ class InputProcessor:
             encode = self._tokenizer.encode_as_text if splits else self._tokenizer.encode
             token_ids = encode(text, add_special_tokens)
         return text, token_ids
-
-    def _check_prompt(self, param: str, token_ids: list[int], num_drawn: int) -> None:
-        """Check a prompt. `num_drawn`: tokens that must fit behind it."""
-        if not token_ids:
-            raise InvalidRequestError("the prompt is empty; it needs at least one token", param)
-        if len(token_ids) > self._max_model_len - num_drawn:
-            raise InvalidRequestError(
-                # Agents recognise these words, and shorten their conversation.
-                f"the prompt is too long: {len(token_ids)} tokens > {self._max_model_len - num_drawn}; this model's "
-                f"maximum context length is {self._max_model_len} tokens (max_model_len)"
-                f"{', one of which is generated' * num_drawn}",
-                param,
-                "context_length_exceeded",
-            )
-        self._check_ids(param, token_ids)
-
-    def _check_params(self, params: SamplingParams) -> None:
-        """Check a request's own copy. -1 log-probabilities become the size of the vocabulary."""
-        if params.output_kind is OutputKind.DELTA and (params.beam_width or params.num_sequences > params.n):
-            name = "beam_width" if params.beam_width else "best_of"
-            raise InvalidRequestError(f"{name} cannot be streamed: the best are known at the end only", name)
-        for name in ("logprobs", "prompt_logprobs"):
-            value = getattr(params, name)
-            if value == -1:
-                value = self._vocab_size
-                setattr(params, name, value)
-            if value is not None and value > self._max_logprobs:
-                raise InvalidRequestError(
-                    f"{name}={value} is above the engine's limit of {self._max_logprobs} (max_logprobs)", name
-                )
-        self._check_ids("stop_token_ids", params.stop_token_ids or ())
-        self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
-        self._check_ids("logit_bias", params.logit_bias or ())
-
-    def _check_ids(self, name: str, ids: Collection[int]) -> None:
-        if not ids or (min(ids) >= 0 and max(ids) < self._vocab_size):
-            return
-        for token_id in ids:
-            if not 0 <= token_id < self._vocab_size:
-                raise InvalidRequestError(
-                    f"{name} holds the token id {token_id}; the model has the ids 0 to {self._vocab_size - 1}", name
-                )
 
 
 def _read_template(tokenizer: Tokenizer, source: str) -> ChatTemplate:
