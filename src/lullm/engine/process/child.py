@@ -83,9 +83,8 @@ def _serve(start: Start, sock: socket.socket, commands: _Commands) -> None:
     """Raises as the constructor of `LLMEngine` does."""
     from lullm.engine.start.head_start import head_start
 
-    # MessagePack has no tuples
-    options = {name: tuple(value) if isinstance(value, list) else value for name, value in start.options.items()}
-    config = EngineConfig(**options)
+    tuples = {name: tuple(value) for name, value in start.options.items() if isinstance(value, list)}
+    config = EngineConfig(**(start.options | tuples))  # MessagePack has no tuples
     with head_start(config) as ahead:
         from lullm.engine.llm_engine import LLMEngine
         from lullm.engine.process.service import EngineService
