@@ -8,7 +8,8 @@ import pytest
 from kit.audio.checkpoint import sound
 from kit.audio.file import wav
 from kit.audio.hearing import AUDIO_ID, write_qwen2_audio, write_voxtral
-from kit.engine.parts import block_space_of, engine_of, executor_of, runner_of
+from kit.engine.parts import engine_of
+from kit.engine.scenes import asleep_meanwhile, check_golden, check_preempted, see_no_rows, tiles_sent
 from kit.file_server import file_server
 from kit.model.lora import merged, write_adapter
 from kit.worker.threads import use_threads
@@ -60,27 +61,6 @@ def prompts(checkpoint, sounds):
     ]
 
 
-def check(outputs, expected):
-    for output, (ids, tokens, logprobs) in zip(outputs, expected, strict=True):
-        assert output.prompt_token_ids == ids
-        assert list(output.outputs[0].token_ids) == tokens
-        drawn = [row[token].logprob for row, token in zip(output.outputs[0].logprobs, tokens, strict=True)]
-        assert drawn == pytest.approx(logprobs, abs=1e-4)
-
-
-def tiles_sent(llm):
-    """The digests of all tiles that plans send from now on."""
-    sent = []
-    launch = executor_of(llm).launch_model
-
-    def watch(plan):
-        sent.extend(tile.digest for tile in plan.tiles)
-        return launch(plan)
-
-    executor_of(llm).launch_model = watch
-    return sent
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -94,12 +74,12 @@ def tiles_sent(llm):
 )
 def test_as_transformers(checkpoint, prompts, expected, options):
     with LLM(str(checkpoint.folder), **OPTIONS | options) as llm:
-        sent = tiles_sent(llm)
+        sent, _ = tiles_sent(llm)
         for _ in range(2):  # the second time from cached prefixes
-            check(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
+            check_golden(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
         if options.get("enable_prefix_caching", True) and "max_num_batched_tokens" not in options:
             assert len(sent) == len(set(sent))  # each is read once
-        check([llm.generate(prompts[1], GREEDY, use_tqdm=False)[0]], [expected[1]])
+        check_golden([llm.generate(prompts[1], GREEDY, use_tqdm=False)[0]], [expected[1]])
 
 
 def test_preemption(checkpoint, prompts, expected):
@@ -111,43 +91,33 @@ def test_preemption(checkpoint, prompts, expected):
             "max_num_batched_tokens": 24, "max_num_seqs": 8,
         }  # fmt: skip
         with LLM(str(checkpoint.folder), **OPTIONS | options, preemption_mode=mode) as llm:
-            check(llm.generate(prompts * 2, GREEDY, use_tqdm=False), expected * 2)
-            assert sum(llm.llm_engine.stats().preemptions_total.values()) > 0
-            block_space_of(llm).check_conservation()
+            check_golden(llm.generate(prompts * 2, GREEDY, use_tqdm=False), expected * 2)
+            check_preempted(llm)
 
 
 @pytest.mark.parametrize("backend", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}], ids=["tp", "pp"])
 def test_several_workers(checkpoint, prompts, expected, monkeypatch, backend):
     use_threads(monkeypatch)
     with LLM(str(checkpoint.folder), **OPTIONS, **backend, max_num_batched_tokens=40, max_num_seqs=8) as llm:
-        check(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
+        check_golden(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
 
 
 def test_a_worker_in_a_process(checkpoint, prompts, expected):
     if not checkpoint.is_voxtral:
         pytest.skip("the same with other tiles")
     with LLM(str(checkpoint.folder), **OPTIONS, distributed_executor_backend="mp", enable_sleep_mode=True) as llm:
-        check(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
+        check_golden(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
         llm.sleep(1)
         llm.wake_up()
-        check(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
+        check_golden(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
 
 
 @pytest.mark.parametrize("call", [{"level": 1}, {"level": 2}, {"level": 2, "tags": ["weights"]}], ids=str)
 def test_sleep_in_the_middle_of_sounds(checkpoint, prompts, expected, call):
     options = {"max_num_batched_tokens": 16, "max_num_seqs": 4, "enable_sleep_mode": True}
     with LLM(str(checkpoint.folder), **OPTIONS | options) as llm:
-        engine, ended, num_steps = llm.llm_engine, {}, 0
-        for number, prompt in enumerate(prompts):
-            engine.add_request(str(number), prompt, GREEDY)
-        while engine.has_unfinished_requests():
-            ended |= {output.request_id: output for output in engine.step() if output.finished}
-            num_steps += 1
-            if num_steps % 3 == 0 and num_steps < 20:
-                llm.sleep(mode="keep", **call)
-                assert not runner_of(llm)._tiles._rows
-                llm.wake_up()
-        check([ended[key] for key in sorted(ended)], expected)
+        outputs = asleep_meanwhile(llm, prompts, GREEDY, call, look=see_no_rows(llm))
+        check_golden(outputs, expected)
 
 
 def test_a_hibernation_in_the_middle_of_sounds(checkpoint, prompts, expected, tmp_path):
@@ -163,7 +133,7 @@ def test_a_hibernation_in_the_middle_of_sounds(checkpoint, prompts, expected, tm
         llm.resume(tmp_path / "bed")
         while llm.llm_engine.has_unfinished_requests():
             ended |= {output.request_id: output for output in llm.llm_engine.step() if output.finished}
-    check([ended[key] for key in sorted(ended)], expected)
+    check_golden([ended[key] for key in sorted(ended)], expected)
 
 
 def test_prefixes_are_shared_by_sounds_not_by_their_tokens(checkpoint, sounds):
@@ -253,7 +223,7 @@ def test_newer_names_of_weights(checkpoint, prompts, expected, tmp_path):
     assert "lm_head.weight" in newer and "model.audio_tower.conv1.weight" in newer
     save_file(newer, tmp_path / "model.safetensors")
     with LLM(str(tmp_path), **OPTIONS) as llm:
-        check(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
+        check_golden(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
 
 
 def test_conversations(checkpoint, sounds, tmp_path):
@@ -377,7 +347,7 @@ def test_the_text_model_alone(checkpoint, prompts, expected, options):
     with LLM(str(checkpoint.folder), **OPTIONS, **options) as llm:
         [parameters] = llm.collective_rpc(lambda worker: [n for n, _ in worker.loaded.model.named_parameters()])
         assert not [name for name in parameters if "hearing" in name]
-        check([llm.generate(TEXTS[0][0], GREEDY, use_tqdm=False)[0]], expected[:1])
+        check_golden([llm.generate(TEXTS[0][0], GREEDY, use_tqdm=False)[0]], expected[:1])
         with pytest.raises(InvalidRequestError, match="takes no sounds: limit_mm_per_prompt"):
             llm.generate(prompts[1], use_tqdm=False)
 

@@ -8,6 +8,7 @@ from kit.audio.checkpoint import write_whisper
 from kit.engine.parts import block_space_of, executor_of, runner_of
 from kit.engine.prompts import random_prompts
 from kit.engine.same_tokens import tokens_of
+from kit.engine.scenes import asleep_meanwhile, check_preempted, see_no_rows
 from kit.folder.checkpoint import write_tokenizer
 from kit.model.families import CASES
 from kit.model.golden import SIZES, random_model, save
@@ -79,8 +80,7 @@ def test_preemption(qwen3_folder, embedded, expected, mode):
     options = {"num_gpu_blocks_override": 18, "max_num_batched_tokens": 24, "max_num_seqs": 8, "max_model_len": 96}
     with LLM(str(qwen3_folder), **OPTIONS | options, preemption_mode=mode) as llm:
         assert generate(llm, embedded) == expected
-        assert sum(llm.llm_engine.stats().preemptions_total.values()) > 0
-        block_space_of(llm).check_conservation()
+        check_preempted(llm)
 
 
 @pytest.mark.parametrize("backend", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}], ids=["tp", "pp"])
@@ -119,17 +119,8 @@ def test_an_engine_in_a_process(qwen3_folder, table, expected):
 def test_sleep_in_the_middle_of_rows(qwen3_folder, embedded, expected, call):
     options = {"max_num_batched_tokens": 16, "max_num_seqs": 4, "enable_sleep_mode": True}
     with LLM(str(qwen3_folder), **OPTIONS | options) as llm:
-        engine, ended, num_steps = llm.llm_engine, {}, 0
-        for number, prompt in enumerate(embedded):
-            engine.add_request(str(number), prompt, GREEDY)
-        while engine.has_unfinished_requests():
-            ended |= {output.request_id: output for output in engine.step() if output.finished}
-            num_steps += 1
-            if num_steps % 3 == 0 and num_steps < 16:
-                llm.sleep(mode="keep", **call)
-                assert not runner_of(llm)._tiles._rows
-                llm.wake_up()
-        assert tokens_of(ended[key] for key in sorted(ended)) == expected
+        outputs = asleep_meanwhile(llm, embedded, GREEDY, call, look=see_no_rows(llm))
+        assert tokens_of(outputs) == expected
 
 
 def test_hibernation_in_the_middle_of_rows(qwen3_folder, embedded, expected, tmp_path):

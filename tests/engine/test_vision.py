@@ -4,7 +4,8 @@ import random
 import re
 
 import pytest
-from kit.engine.parts import block_space_of, engine_of, executor_of, runner_of
+from kit.engine.parts import block_space_of, engine_of, runner_of
+from kit.engine.scenes import asleep_meanwhile, check_golden, check_preempted, see_no_rows, tiles_sent
 from kit.vision.checkpoint import (
     picture,
     write_gemma3,
@@ -77,28 +78,6 @@ def kind_of(checkpoint):
     return type(checkpoint.model).__name__.removesuffix("ForConditionalGeneration")
 
 
-def check(outputs, expected):
-    for output, (ids, tokens, logprobs) in zip(outputs, expected, strict=True):
-        assert output.prompt_token_ids == ids
-        assert list(output.outputs[0].token_ids) == tokens
-        drawn = [row[token].logprob for row, token in zip(output.outputs[0].logprobs, tokens, strict=True)]
-        assert drawn == pytest.approx(logprobs, abs=1e-4)
-
-
-def tiles_sent(llm):
-    """The digests of all tiles that plans send from now on, and those that they drop."""
-    sent, dropped = [], []
-    launch = executor_of(llm).launch_model
-
-    def watch(plan):
-        sent.extend(tile.digest for tile in plan.tiles)
-        dropped.extend(plan.tiles_to_drop)
-        return launch(plan)
-
-    executor_of(llm).launch_model = watch
-    return sent, dropped
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -116,10 +95,10 @@ def test_as_transformers(checkpoint, prompts, expected, options):
     with LLM(str(checkpoint.folder), **OPTIONS | options) as llm:
         sent, _ = tiles_sent(llm)
         for _ in range(2):  # the second time from cached prefixes
-            check(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
+            check_golden(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
         if options.get("enable_prefix_caching", True) and "max_num_batched_tokens" not in options:
             assert len(sent) == len(set(sent))  # each is read once
-        check([llm.generate(prompts[1], GREEDY, use_tqdm=False)[0]], [expected[1]])
+        check_golden([llm.generate(prompts[1], GREEDY, use_tqdm=False)[0]], [expected[1]])
 
 
 MISTRAL4 = {
@@ -156,7 +135,7 @@ def test_others_of_these_kinds(tmp_path, write):
     asked = {"prompt": "a <image>fox<image>.", "multi_modal_data": {"image": PICTURES[:2]}}
     with LLM(str(tmp_path), **OPTIONS, max_num_batched_tokens=20, max_num_seqs=2) as llm:
         outputs = llm.generate([asked], GREEDY, use_tqdm=False)
-    check(outputs, [checkpoint.continued(asked["prompt"], PICTURES[:2], NUM_TOKENS)])
+    check_golden(outputs, [checkpoint.continued(asked["prompt"], PICTURES[:2], NUM_TOKENS)])
 
 
 def test_preemption(checkpoint, prompts, expected):
@@ -170,43 +149,33 @@ def test_preemption(checkpoint, prompts, expected):
             "max_num_batched_tokens": 24, "max_num_seqs": 8,
         }  # fmt: skip
         with LLM(str(checkpoint.folder), **OPTIONS | options, preemption_mode=mode) as llm:
-            check(llm.generate(prompts * 2, GREEDY, use_tqdm=False), expected * 2)
-            assert sum(llm.llm_engine.stats().preemptions_total.values()) > 0
-            block_space_of(llm).check_conservation()
+            check_golden(llm.generate(prompts * 2, GREEDY, use_tqdm=False), expected * 2)
+            check_preempted(llm)
 
 
 @pytest.mark.parametrize("backend", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}], ids=["tp", "pp"])
 def test_several_workers(checkpoint, prompts, expected, monkeypatch, backend):
     use_threads(monkeypatch)
     with LLM(str(checkpoint.folder), **OPTIONS, **backend, max_num_batched_tokens=40, max_num_seqs=8) as llm:
-        check(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
+        check_golden(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
 
 
 def test_a_worker_in_a_process(checkpoint, prompts, expected):
     if "idefics3" not in str(type(checkpoint.processor)).lower():
         pytest.skip("the same with other tiles")
     with LLM(str(checkpoint.folder), **OPTIONS, distributed_executor_backend="mp", enable_sleep_mode=True) as llm:
-        check(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
+        check_golden(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
         llm.sleep(1)
         llm.wake_up()
-        check(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
+        check_golden(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
 
 
 @pytest.mark.parametrize("call", [{"level": 1}, {"level": 2}, {"level": 2, "tags": ["weights"]}], ids=str)
 def test_sleep_in_the_middle_of_pictures(checkpoint, prompts, expected, call):
     options = {"max_num_batched_tokens": 16, "max_num_seqs": 4, "enable_sleep_mode": True}
     with LLM(str(checkpoint.folder), **OPTIONS | options) as llm:
-        engine, ended, num_steps = llm.llm_engine, {}, 0
-        for number, prompt in enumerate(prompts):
-            engine.add_request(str(number), prompt, GREEDY)
-        while engine.has_unfinished_requests():
-            ended |= {output.request_id: output for output in engine.step() if output.finished}
-            num_steps += 1
-            if num_steps % 3 == 0 and num_steps < 20:
-                llm.sleep(mode="keep", **call)
-                assert not runner_of(llm)._tiles._rows
-                llm.wake_up()
-        check([ended[key] for key in sorted(ended)], expected)
+        outputs = asleep_meanwhile(llm, prompts, GREEDY, call, look=see_no_rows(llm))
+        check_golden(outputs, expected)
 
 
 @pytest.mark.parametrize(("write", "window"), [(write_gemma3, 5), (write_gemma3, 12), (write_gemma4, 7)])
@@ -221,7 +190,7 @@ def test_a_cached_prefix_that_ends_within_a_picture(tmp_path, write, window):
             for text in ("a<image>b<image> c d", "a<image>b<image>", "a<image>bc<image> jumps", "a<image> c<image>."):
                 asked = {"prompt": spelled(text, checkpoint), "multi_modal_data": {"image": shown}}
                 [output] = llm.generate(asked, GREEDY, use_tqdm=False)
-                check([output], [checkpoint.continued(asked["prompt"], shown, NUM_TOKENS)])
+                check_golden([output], [checkpoint.continued(asked["prompt"], shown, NUM_TOKENS)])
                 within = output.prompt_token_ids[output.num_cached_tokens - 1 :][:2]
                 num_within += output.num_cached_tokens > 0 and within == [3, 3]
     assert num_within
@@ -281,7 +250,7 @@ def test_an_abort_in_the_middle_of_a_picture(checkpoint, prompts, expected):
         for number in range(3):
             engine.abort_request(str(number))
         block_space_of(llm).check_conservation()
-        check(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
+        check_golden(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
 
 
 def test_workers_keep_few_rows(checkpoint):
@@ -409,7 +378,7 @@ def test_the_text_model_alone(checkpoint, prompts, expected, options):
     with LLM(str(checkpoint.folder), **OPTIONS, **options) as llm:
         [parameters] = llm.collective_rpc(lambda worker: [n for n, _ in worker.loaded.model.named_parameters()])
         assert not [name for name in parameters if "vision" in name]
-        check([llm.generate(TEXTS[0][0], GREEDY, use_tqdm=False)[0]], expected[:1])
+        check_golden([llm.generate(TEXTS[0][0], GREEDY, use_tqdm=False)[0]], expected[:1])
         with pytest.raises(InvalidRequestError, match="takes text only: limit_mm_per_prompt"):
             llm.generate(prompts[1], use_tqdm=False)
 

@@ -6,7 +6,8 @@
 - `template/`: chat templates: popular styles, hostile ones, and those with calls of tools.
 - `audio/`: tiny checkpoints that hear, beside transformers' model and feature extractor; files of sounds.
 - `vision/`: tiny checkpoints that see pictures, beside transformers' model and processor.
-- `engine/`: prompts, the private parts of an engine, observers of `AsyncLLMEngine`, what several workers keep equal.
+- `engine/`: prompts, the private parts of an engine, observers of `AsyncLLMEngine`, what several workers keep equal,
+  scenes that many kinds of prompts play.
 - `sched/`: plans and sequence groups by hand, a simulated worker, and random workloads over it.
 - `fleet/`: a fleet in simulated time.
 - `worker/`: workers that are fakes, threads of this process, members of a group, or processes of their own.

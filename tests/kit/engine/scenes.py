@@ -1,0 +1,60 @@
+"""Scenes that many kinds of prompts play: asleep in the middle, preempted, compared with the golden reference."""
+
+import itertools
+
+import pytest
+from kit.engine.parts import block_space_of, executor_of, runner_of
+
+
+def check_golden(outputs, expected):
+    """Prompts, tokens and log-probabilities are those of transformers, for each output."""
+    for output, (ids, tokens, logprobs) in zip(outputs, expected, strict=True):
+        assert output.prompt_token_ids == ids
+        assert list(output.outputs[0].token_ids) == tokens
+        drawn = [row[token].logprob for row, token in zip(output.outputs[0].logprobs, tokens, strict=True)]
+        assert drawn == pytest.approx(logprobs, abs=1e-4)
+
+
+def check_preempted(llm):
+    """Some groups were preempted, and all blocks are back."""
+    assert sum(llm.llm_engine.stats().preemptions_total.values()) > 0
+    block_space_of(llm).check_conservation()
+
+
+def tiles_sent(llm):
+    """The digests of all tiles that plans send from now on, and those that they drop."""
+    sent, dropped = [], []
+    launch = executor_of(llm).launch_model
+
+    def watch(plan):
+        sent.extend(tile.digest for tile in plan.tiles)
+        dropped.extend(plan.tiles_to_drop)
+        return launch(plan)
+
+    executor_of(llm).launch_model = watch
+    return sent, dropped
+
+
+def asleep_meanwhile(llm, prompts, params, *calls, look=lambda: None):
+    """The outputs of these prompts, over a sleep after every third step: `calls` in turn. `look` is called in each."""
+    engine, ended, num_steps = llm.llm_engine, {}, 0
+    calls = itertools.cycle(calls)
+    for number, prompt in enumerate(prompts):
+        engine.add_request(str(number), prompt, params)
+    while engine.has_unfinished_requests():
+        ended |= {output.request_id: output for output in engine.step() if output.finished}
+        num_steps += 1
+        if num_steps % 3 == 0 and num_steps < 20:
+            llm.sleep(mode="keep", **next(calls))
+            look()
+            llm.wake_up()
+    return [ended[key] for key in sorted(ended)]
+
+
+def see_no_rows(llm):
+    """A `look` at a worker that has forgotten the rows of tiles."""
+
+    def look():
+        assert not runner_of(llm)._tiles._rows
+
+    return look
