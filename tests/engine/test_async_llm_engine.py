@@ -206,13 +206,13 @@ def test_long_prompts_are_worked_on_in_a_thread(engine, monkeypatch):
     threads = []
 
     def recorded(name):
-        function = getattr(engine._input, name)
+        function = getattr(engine.input_processor, name)
 
         def call(*args, **options):
             threads.append(threading.current_thread())
             return function(*args, **options)
 
-        monkeypatch.setattr(engine._input, name, call)
+        monkeypatch.setattr(engine.input_processor, name, call)
 
     for name in ("process", "tokenize", "detokenize"):
         recorded(name)

@@ -212,7 +212,7 @@ class _Round:
         space, scheduler = block_space_of(engine), scheduler_of(engine)
         space.check_conservation()
         assert space.num_used_blocks == 0 and space.num_used_host_blocks == 0 and space._tables == {}
-        assert open_requests_of(engine) == {} and scheduler._roster._members == {}
+        assert open_requests_of(engine) == {} and scheduler.roster._members == {}
         lost = self.asked.keys() - self.ended.keys() - self.aborted
         assert not lost, f"lost requests: {sorted(lost)}"
         self.counts["requests"] += len(self.asked)
