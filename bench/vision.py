@@ -92,7 +92,7 @@ def measure_tower(name: str, args: argparse.Namespace, ops: Ops) -> dict[str, fl
         if isinstance(module, Matrix):
             ops.pack_weight_(module.weight)
     pixels = torch.randn(3, height, width).bfloat16()
-    versions = {"lullm": lambda: tower(pixels, ops), "transformers": peer(data, pixels)}
+    versions = {"lullm": lambda: tower(pixels[None], ops), "transformers": peer(data, pixels)}
     for run in versions.values():
         run()
     seconds: dict[str, list[float]] = {version: [] for version in versions}

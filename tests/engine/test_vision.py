@@ -343,7 +343,8 @@ REFUSED = [
     ("<image>", None, "1 places for pictures .<image>., and 0 pictures"),
     ("<image>", {"image": PICTURES[:2]}, "1 places"),
     ("<image>" * 4, {"image": PICTURES}, "at most 3 pictures"),
-    ("<image>", {"video": PICTURES[0]}, "not video"),
+    ("<image>", {"video": PICTURES[0]}, "takes no videos: lullm sees videos with"),
+    ("<image>", {"sound": PICTURES[0]}, "holds 'image' and 'video' only, not sound"),
     ("<image>", [PICTURES[0]], "not list"),
     ("<image>", {"image": "https://example.com/a.png"}, "not their addresses"),
     ("<image>", {"image": 7}, "not int"),
@@ -373,7 +374,9 @@ def test_a_prompt_with_pictures_is_not_cut(limited):
     assert len(limited.generate(asked, use_tqdm=False)[0].prompt_token_ids) == len(ids) + 24
 
 
-@pytest.mark.parametrize("options", [{"limit_mm_per_prompt": {"image": 0}}, {"language_model_only": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"limit_mm_per_prompt": {"image": 0, "video": 0}}, {"language_model_only": True}], ids=str
+)
 def test_the_text_model_alone(checkpoint, prompts, expected, options):
     with LLM(str(checkpoint.folder), **OPTIONS, **options) as llm:
         [parameters] = llm.collective_rpc(lambda worker: [n for n, _ in worker.loaded.model.named_parameters()])

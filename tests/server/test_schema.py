@@ -235,13 +235,13 @@ def test_message_of_a_wrong_form(fields):
     assert info.value.status == 400 and info.value.param == "messages"
 
 
-@pytest.mark.parametrize("kind", ["video_url", "input_video", "poem"])
+@pytest.mark.parametrize("kind", ["image_embeds", "input_video", "poem"])
 def test_other_media_are_refused_in_words(kind):
     part = {"type": kind, kind: {"url": "x"}}
     with pytest.raises(ApiError) as info:
         parse_body(ChatBody, json.dumps({"messages": [{"role": "user", "content": [part]}]}).encode(), [])
-    hint = "" if kind == "poem" else " (of all media, only pictures and sounds are taken)"
-    taken = "it takes 'text', 'refusal', 'image_url', 'input_audio', 'audio_url', 'audio'"
+    hint = "" if kind == "poem" else " (of all media, only pictures, videos and sounds are taken)"
+    taken = "it takes 'text', 'refusal', 'image_url', 'video_url', 'video', 'input_audio', 'audio_url', 'audio'"
     words = f"messages.0.content.0: type '{kind}' is not supported by this server{hint}; {taken}"
     assert info.value.message == words
 

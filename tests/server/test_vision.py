@@ -5,6 +5,7 @@ import io
 
 import anthropic
 import ollama
+import openai
 import pytest
 from kit.file_server import file_server
 from kit.vision.checkpoint import picture, write_idefics3, write_pixtral, write_qwen_vl
@@ -230,3 +231,23 @@ def test_where_pictures_do_not_belong(running):
         said = {"role": "assistant", "content": [{"type": "input_image", "image_url": url()}]}
         answer = http.post("/v1/responses", json={"model": "eyes", "input": [said]})
         assert answer.status_code == 400 and "belongs to a message of the user" in answer.text
+
+
+def test_videos(running, shape):
+    """A moving GIF, which needs Pillow alone, and the URLs of its frames."""
+    frames, file = [picture(30, 22, seed) for seed in range(4)], io.BytesIO()
+    frames[0].save(file, "GIF", save_all=True, append_images=frames[1:], duration=500)
+    video = f"data:video/gif;base64,{base64.b64encode(file.getvalue()).decode()}"
+    parts = [
+        {"type": "video_url", "video_url": {"url": video}},
+        {"type": "video", "video": [url(png(frame)) for frame in frames]},
+    ]
+    with running.openai() as client:
+        for part in parts:
+            asked = {"model": "eyes", "messages": [{"role": "user", "content": [part]}], "max_tokens": 4}
+            if shape == "qwen":
+                answer = client.chat.completions.create(**asked)
+                assert answer.usage.prompt_tokens > 2 * 12 and answer.choices[0].finish_reason
+                continue
+            with pytest.raises(openai.BadRequestError, match="this model takes no videos: "):
+                client.chat.completions.create(**asked)

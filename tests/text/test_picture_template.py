@@ -60,7 +60,9 @@ def test_turns_with_pictures_are_joined():
     assert made.render(list(reversed(turns))) == "<user>b\n\n[picture]a"
 
 
-@pytest.mark.parametrize("part", [{"type": "video"}, {"type": "image", "image": "x"}, {"type": "image_url"}])
+@pytest.mark.parametrize(
+    "part", [{"type": "video", "video": "x"}, {"type": "image", "image": "x"}, {"type": "image_url"}]
+)
 def test_other_parts_are_refused(part):
     with pytest.raises(InvalidRequestError, match="are not supported"):
         template(EITHER).render([{"role": "user", "content": [part]}])

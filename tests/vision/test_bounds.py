@@ -11,7 +11,7 @@ from kit.vision.checkpoint import write_llava, write_pixtral, write_qwen_vl
 from PIL import Image
 
 from lullm.config.engine import EngineConfig
-from lullm.config.vision.vision import PictureForm
+from lullm.config.vision.form import PictureForm
 from lullm.engine.start.model import open_model
 from lullm.engine.vision import pictures
 from lullm.engine.vision.pictures import PictureInput

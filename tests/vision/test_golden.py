@@ -24,7 +24,7 @@ from kit.vision.checkpoint import (
 )
 
 from lullm.arena.host import HostArena
-from lullm.config.vision.vision import PictureForm
+from lullm.config.vision.form import PictureForm
 from lullm.engine.start.model import open_model
 from lullm.engine.vision.pictures import PictureInput
 from lullm.errors import ConfigError, InvalidRequestError
@@ -220,7 +220,7 @@ class Own:
     def numbers(self, places, processor):
         """The pixels of tiles, as `processor` gives them."""
         form = self.config.vision.picture
-        read = [as_read(pixel_values(place.tile, form), processor) for place in places]
+        read = [as_read(pixel_values(place.tile, form)[0], processor) for place in places]
         is_tall = form.fit == "anyres"
         return [one[0].reshape(3, -1, form.edge, form.edge).swapaxes(0, 1) if is_tall else one for one in read]
 
@@ -313,7 +313,7 @@ def test_other_numbers_of_pixels(tmp_path):
 
 
 REFUSED = [
-    ("qwen3", {"max_pixel": 1}, "nothing is known about max_pixel; .* max_pixels, min_pixels, resample"),
+    ("qwen3", {"max_pixel": 1}, "nothing is known about max_pixel; .* max_pixels, .*, resample"),
     ("qwen3", {"patch_size": 8}, "nothing is known about patch_size"),
     ("qwen3", {"max_pixels": 0}, "max_pixels 0 .* not from 1 to"),
     ("qwen3", {"max_pixels": "9"}, "max_pixels '9'"),

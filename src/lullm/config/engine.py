@@ -118,7 +118,7 @@ class EngineConfig(UserOptions):
         if encodes:  # it computes a prompt in one step, and keeps nothing that a later one could use
             given["max_num_batched_tokens"] = max(self.max_num_batched_tokens, max_model_len)
             given["enable_chunked_prefill"] = given["enable_prefix_caching"] = False
-        limits = MediaLimits(0, 0) if self.language_model_only else parse_limits(self.limit_mm_per_prompt)
+        limits = MediaLimits(0, 0, 0) if self.language_model_only else parse_limits(self.limit_mm_per_prompt)
         return ResolvedConfig(
             **given,
             served_model_name=self.served_model_name or self.model,

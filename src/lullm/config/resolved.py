@@ -39,7 +39,7 @@ class ResolvedConfig(EngineOptions):
         pipeline_layers: layers of each stage; empty: there is one stage, or the engine has not chosen yet.
         speculative_config: how the next tokens are guessed; None: they are not. draft: the model that guesses them.
         keep_backup: the host memory of a sleep stays allocated, with the weights in it, for the next sleep.
-        limit_mm_per_prompt: the most pictures and sounds of a prompt.
+        limit_mm_per_prompt: the most pictures, videos and sounds of a prompt.
     """
 
     served_model_name: str

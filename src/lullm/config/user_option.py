@@ -68,7 +68,8 @@ class UserOptions(EngineOptions):
     )
     limit_mm_per_prompt: str | None = option(
         None,
-        'most pictures and sounds of a prompt, as JSON: {"image": 4, "audio": 1}; 0 loads no tower; default: 999',
+        'most pictures, videos and sounds of a prompt, as JSON: {"image": 4, "video": 1, "audio": 1}; 0 of all loads '
+        "no tower; default: 999",
         "model",
         value_name="JSON",
     )

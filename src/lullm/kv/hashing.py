@@ -27,9 +27,15 @@ def chain_hash(parent: bytes, token_ids: Sequence[int], shown: bytes = b"") -> b
 
 
 def shown_content(tiles: Sequence[TilePlace], start: int, end: int) -> bytes:
-    """The tiles at positions `start` .. `end` - 1, by digest and place: their tokens are all the same."""
+    """The tiles at positions `start` .. `end` - 1, by digest, place and time: their tokens are all the same."""
     shown = shown_tiles(tiles, start, end)
-    return b"".join(place.tile.digest + array("q", [place.start - start]).tobytes() for place in shown)
+    return b"".join(place.tile.digest + array("q", _place(place, start)).tobytes() for place in shown)
+
+
+def _place(place: TilePlace, start: int) -> list[int]:
+    if place.time or place.goes_on:
+        return [place.start - start, place.time, place.goes_on]
+    return [place.start - start]
 
 
 def group_suffix(group: int) -> bytes:

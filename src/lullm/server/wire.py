@@ -310,7 +310,7 @@ def _said(problem: ErrorDetails, data: Any) -> str:
 
 
 def _not_taken(given: str, name: str, taken: str) -> str:
-    media = "pictures and sounds" if "audio" in taken else "pictures"
+    media = "pictures, videos and sounds" if "audio" in taken else "pictures"
     hint = f" (of all media, only {media} are taken)" if _OTHER_MEDIA.search(given) else ""
     return f"{name} {given} is not supported by this server{hint}; it takes {taken}"
 

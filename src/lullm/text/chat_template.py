@@ -17,6 +17,8 @@ _PARAM = "messages"
 _TRIAL = [{"role": "user", "content": "Hello!"}]
 PICTURE = {"type": "image"}
 """The part of a content in place of a picture."""
+VIDEO = {"type": "video"}
+"""That of a video."""
 SOUND = {"type": "audio", "audio": ""}
 """That of a sound. Some templates look for the key, others at the type."""
 
@@ -32,7 +34,8 @@ class ChatTemplate:
         bounds: of one rendering in the other process.
 
     Attributes:
-        shows_pictures, shows_sounds: it prints something in place of the parts `PICTURE` and `SOUND` of a content.
+        shows_pictures, shows_videos, shows_sounds: it prints something in place of the parts `PICTURE`, `VIDEO` and
+            `SOUND` of a content.
 
     Raises:
         ModelLoadError: not a valid template, or several and no 'default'.
@@ -46,7 +49,7 @@ class ChatTemplate:
         self._takes_argument_text = False
         self._takes_short_ids = False
         self._takes_parts = False
-        self.shows_pictures = self.shows_sounds = False
+        self.shows_pictures = self.shows_videos = self.shows_sounds = False
         self._orders: dict[str, TurnOrder] = {}
         if "default" not in self.sources:
             raise ModelLoadError(f"no chat template is named 'default', only {', '.join(self.sources) or 'none'}")
@@ -66,7 +69,7 @@ class ChatTemplate:
         """The prompt text, special tokens included: encode it with `add_special_tokens=False`.
 
         A message has `role` and `content`: a string, or OpenAI's list of text parts, which are joined with newlines,
-        unless `PICTURE`s or `SOUND`s are among them. A template that only takes lists gets lists.
+        unless `PICTURE`s, `VIDEO`s or `SOUND`s are among them. A template that only takes lists gets lists.
         Content may be missing beside `tool_calls`. Their `arguments` may be JSON text; the template gets them parsed.
         The template sees `kwargs` unchanged (`enable_thinking=False`).
 
@@ -124,6 +127,7 @@ class ChatTemplate:
         self._takes_parts = self._prints(["Umbra 0."], False) is None and self._prints(["Umbra 0."], True) is not None
         alone = self._prints(["Umbra 0."], True)
         self.shows_pictures = self._prints([PICTURE, "Umbra 0."], True) not in (None, alone)
+        self.shows_videos = self._prints([VIDEO, "Umbra 0."], True) not in (None, alone)
         self.shows_sounds = self._prints([SOUND, "Umbra 0."], True) not in (None, alone)
         for name in self.sources:
             try:
@@ -229,7 +233,7 @@ def _flat_content(content: Any, where: str) -> str | list[dict[str, Any]]:
         kind = part.get("type") if isinstance(part, Mapping) else None
         if kind is None:
             raise InvalidRequestError(f"{where}[{index}] must be an object with a type", _PARAM)
-        if part in (PICTURE, SOUND):
+        if part in (PICTURE, VIDEO, SOUND):
             continue
         if kind != "text":
             raise InvalidRequestError(

@@ -23,6 +23,9 @@ class TextPrompt(TypedDict):
     for each place that the text has for one, in order. `mm_processor_kwargs`: other values for keys of
     preprocessor_config.json, which may make fewer tiles of these pictures, and smaller ones, than the engine's.
 
+    `{"video": frames}` is a video: an array of bytes `[F, H, W, 3]`, a list of pictures, or a pair of one of these and
+    a dict with `fps`, `frames_indices` and `total_num_frames`; several are in a list.
+
     For a model that hears, `multi_modal_data` is `{"audio": (samples, sampling rate)}`, or has a list of such pairs.
     """
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
-from lullm.config.vision.vision import PictureForm
+from lullm.config.vision.form import PictureForm
 from lullm.errors import InvalidRequestError
 from lullm.types.vision.grid import SquareGrid
 from lullm.types.vision.tile import TileShape
@@ -28,8 +28,8 @@ def check_pictures(
     form: PictureForm,
     rows_of: Callable[[int, int, SquareGrid | None], int],
     most_rows: int,
-) -> None:
-    """Check pictures of these (width, height), which may still be turned, before they are decoded.
+) -> int:
+    """Check pictures of these (width, height), which may still be turned, before they are decoded. Returns their rows.
 
     Args:
         rows_of: rows of the decoder for a tile of (height, width, grid).
@@ -49,11 +49,17 @@ def check_pictures(
         shapes = [tile_shapes(*size, form) for size in {(width, height), (height, width)}]
         num_rows += min(sum(number * rows_of(*shape) for shape, number in one) for one in shapes)
     if num_rows > most_rows:
-        raise InvalidRequestError(
-            f"the prompt is too long: its pictures alone take {num_rows} tokens, and this model's maximum context "
-            f"length is {most_rows} tokens (max_model_len); send smaller pictures, or fewer",
-            code="context_length_exceeded",
-        )
+        raise too_many_rows("pictures", num_rows, most_rows)
+    return num_rows
+
+
+def too_many_rows(noun: str, num_rows: int, most_rows: int) -> InvalidRequestError:
+    """The error for a prompt whose pictures, or frames, take too many tokens."""
+    return InvalidRequestError(
+        f"the prompt is too long: its {noun} alone take {num_rows} tokens, and this model's maximum context "
+        f"length is {most_rows} tokens (max_model_len); send smaller {noun}, or fewer",
+        code="context_length_exceeded",
+    )
 
 
 def tile_shapes(width: int, height: int, form: PictureForm) -> list[tuple[TileShape, int]]:

@@ -29,7 +29,7 @@ def pillow() -> Any:
 
 def decoded(data: bytes) -> "Image":
     """The RGB picture of a file's bytes, turned as its EXIF says. Raises InvalidRequestError."""
-    with _opened(data) as image:
+    with opened(data) as image:
         from PIL import ImageOps
 
         return _rgb(ImageOps.exif_transpose(image))
@@ -37,18 +37,18 @@ def decoded(data: bytes) -> "Image":
 
 def encoded_size(data: bytes) -> tuple[int, int]:
     """(width, height) that a file's first bytes say, before it is turned. Raises InvalidRequestError."""
-    with _opened(data) as image:
+    with opened(data) as image:
         size: tuple[int, int] = image.size
         return size
 
 
 @contextlib.contextmanager
-def _opened(data: bytes) -> Iterator[Any]:
+def opened(data: bytes) -> Iterator[Any]:
     """A file as one of Pillow's, of which the head is read. Errors of the block, too, become InvalidRequestErrors."""
     images = pillow()
     try:
         with images.open(io.BytesIO(data), formats=_FORMATS) as image:
-            _check_size(*image.size)
+            check_size(*image.size)
             yield image
     except InvalidRequestError:
         raise
@@ -77,7 +77,7 @@ def as_picture(given: Any) -> "Image":
     """
     images = pillow()
     if isinstance(given, images.Image):
-        _check_size(*given.size)
+        check_size(*given.size)
         try:
             return _rgb(given)
         except (OSError, ValueError, SyntaxError) as error:  # a file that is read now
@@ -93,11 +93,12 @@ def as_picture(given: Any) -> "Image":
         array = array[:, :, 0]
     if not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))) or 0 in array.shape:
         raise InvalidRequestError(f"an array of a picture is [H, W, 3], [3, H, W] or [H, W], not {array.shape}")
-    _check_size(array.shape[1], array.shape[0])
+    check_size(array.shape[1], array.shape[0])
     return _rgb(images.fromarray(np.ascontiguousarray(array)))
 
 
-def _check_size(width: int, height: int) -> None:
+def check_size(width: int, height: int) -> None:
+    """Raises InvalidRequestError: a picture has too many pixels, or none."""
     if width * height > MAX_PIXELS:
         raise InvalidRequestError(f"a picture of {width} x {height} pixels is above {MAX_PIXELS} pixels")
     if not width or not height:

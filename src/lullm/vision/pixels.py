@@ -4,15 +4,18 @@ import functools
 
 import numpy as np
 
-from lullm.config.vision.vision import PictureForm
+from lullm.config.vision.form import PictureForm
 from lullm.types.vision.tile import Tile
 
 
 def pixel_values(tile: Tile, form: PictureForm) -> np.ndarray:
-    """`[3, height, width]` float32, rescaled and normalized: the bits of transformers' image processors."""
-    pixels = np.frombuffer(tile.pixels, np.uint8).reshape(tile.height, tile.width, 3)
+    """`[F, 3, height, width]` float32, rescaled and normalized: the bits of transformers' image processors.
+
+    F: frames of a film; 1 of a still picture.
+    """
+    pixels = np.frombuffer(tile.pixels, np.uint8).reshape(max(tile.num_frames, 1), tile.height, tile.width, 3)
     table = _table(form.rescale_factor, form.image_mean, form.image_std)
-    return np.stack([table[channel][pixels[:, :, channel]] for channel in range(3)])
+    return np.stack([table[channel][pixels[..., channel]] for channel in range(3)], 1)
 
 
 @functools.lru_cache(maxsize=8)

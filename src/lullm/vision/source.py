@@ -1,5 +1,6 @@
-"""Where the bytes of a picture or of a sound are: in a data: URL, in a file of a folder or on a host that the operator
-allows."""
+"""Where the bytes of a picture, video or sound are: in a data: URL, in a file of a folder, or on a host that the
+operator allows.
+"""
 
 import base64
 import binascii
@@ -21,14 +22,16 @@ _DATA = re.compile(r"data:(?P<kind>[^,;]*)(?P<options>(;[^,;]*)*),", re.ASCII | 
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """What is sent. `kind`: the first part of its media type. `example`: a whole one."""
+    """What is sent. `kinds`: the first part of its media type. `example`: a whole one."""
 
     noun: str
-    kind: str
+    kinds: tuple[str, ...]
     example: str
 
 
-PICTURE, SOUND = Medium("picture", "image", "image/png"), Medium("sound", "audio", "audio/wav")
+PICTURE, SOUND = Medium("picture", ("image",), "image/png"), Medium("sound", ("audio",), "audio/wav")
+VIDEO = Medium("video", ("video", "image"), "video/mp4")
+"""Moving pictures (GIF) are images by their type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,8 @@ def _inline(url: str, medium: Medium) -> bytes:
     match = _DATA.match(url)
     if match is None:
         raise InvalidRequestError(f"a {medium.noun}'s data: URL is data:{medium.example};base64,...")
-    if match["kind"] and not match["kind"].lower().startswith((f"{medium.kind}/", "application/octet-stream")):
+    known = (*(f"{kind}/" for kind in medium.kinds), "application/octet-stream")
+    if match["kind"] and not match["kind"].lower().startswith(known):
         raise InvalidRequestError(f"a data: URL of {match['kind'][:40]} is no {medium.noun}")
     body = url[match.end() :]
     if ";base64" in match["options"].lower():

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lullm.config.vision.vision import PictureForm
+from lullm.config.vision.form import PictureForm
 from lullm.errors import InvalidRequestError
 from lullm.types.vision.grid import SquareGrid
 from lullm.types.vision.tile import Tile
@@ -42,11 +42,11 @@ def tiled(image: "Image", form: PictureForm) -> Tiled:
         case "scan":
             return _scanned(image, form)
         case "within" | "area" | "budget":
-            return Tiled((_tile(_resized(image, *kept_size(image.width, image.height, form), form)),))
+            return Tiled((_tile(resized(image, *kept_size(image.width, image.height, form), form)),))
         case "stretch":
-            return Tiled((_tile(_resized(image, form.edge, form.edge, form)),))
+            return Tiled((_tile(resized(image, form.edge, form.edge, form)),))
         case "split":
-            return _split(_resized(image, *_scaled_size(image.width, image.height, form.resize_edge), form), form)
+            return _split(resized(image, *_scaled_size(image.width, image.height, form.resize_edge), form), form)
         case "grid":
             return _spread(image, form)
         case "anyres":
@@ -57,7 +57,8 @@ def _tile(image: "Image") -> Tile:
     return Tile.of(image.height, image.width, image.tobytes())
 
 
-def _resized(image: "Image", width: int, height: int, form: PictureForm) -> "Image":
+def resized(image: "Image", width: int, height: int, form: PictureForm) -> "Image":
+    """By the form's filter."""
     resampling: Any = form.resample
     return image.resize((width, height), resampling)
 
@@ -75,7 +76,7 @@ def _squared(image: "Image", form: PictureForm) -> "Image":
 def _cropped(image: "Image", form: PictureForm) -> "Image":
     """The middle, after the shorter edge has become `resize_edge`."""
     size = cropped_size(image.width, image.height, form)
-    image = _resized(image, *size, form)
+    image = resized(image, *size, form)
     left, top = (size[0] - form.edge) // 2, (size[1] - form.edge) // 2
     return image.crop((left, top, left + form.edge, top + form.edge))
 
@@ -145,8 +146,8 @@ def _mosaic(image: "Image", form: PictureForm) -> Tile:
     else:
         size = min(math.ceil(image.width * down), width), height
     fitted: Image = pillow().new("RGB", (width, height))
-    fitted.paste(_resized(image, *size, form), ((width - size[0]) // 2, (height - size[1]) // 2))
-    squares = [_resized(image, edge, edge, form)]
+    fitted.paste(resized(image, *size, form), ((width - size[0]) // 2, (height - size[1]) // 2))
+    squares = [resized(image, edge, edge, form)]
     squares += [
         fitted.crop((left, top, left + edge, top + edge))
         for top in range(0, height, edge)
@@ -172,7 +173,7 @@ def fitting_grid(width: int, height: int, form: PictureForm) -> tuple[int, int]:
 def _scanned(image: "Image", form: PictureForm) -> Tiled:
     """The whole, then its parts from left to right or from top to bottom, if it is long: Gemma 3's pan and scan."""
     boxes = scanned_boxes(*image.size, form)
-    tiles = tuple(_tile(_resized(image.crop(box), form.edge, form.edge, form)) for box in boxes)
+    tiles = tuple(_tile(resized(image.crop(box), form.edge, form.edge, form)) for box in boxes)
     return Tiled(tiles, 1, len(boxes) - 1) if len(boxes) > 1 else Tiled(tiles)
 
 
@@ -213,14 +214,14 @@ def _grid_size(width: int, height: int, form: PictureForm) -> tuple[int, int]:
 
 
 def _split(image: "Image", form: PictureForm) -> Tiled:
-    image = _resized(image, *_grid_size(*image.size, form), form)
+    image = resized(image, *_grid_size(*image.size, form), form)
     return _cut(image, image, form)
 
 
 def _spread(image: "Image", form: PictureForm) -> Tiled:
     """Stretched to the grid whose shape is nearest to the picture's."""
     num_columns, num_rows = nearest_grid(image.width, image.height, form)
-    return _cut(_resized(image, num_columns * form.edge, num_rows * form.edge, form), image, form)
+    return _cut(resized(image, num_columns * form.edge, num_rows * form.edge, form), image, form)
 
 
 def nearest_grid(width: int, height: int, form: PictureForm) -> tuple[int, int]:
@@ -252,7 +253,7 @@ def _cut(image: "Image", whole: "Image", form: PictureForm) -> Tiled:
         for top in range(0, image.height, edge)
         for left in range(0, image.width, edge)
     ]
-    return Tiled((*grid, _tile(_resized(whole, edge, edge, form))), num_rows, num_columns)
+    return Tiled((*grid, _tile(resized(whole, edge, edge, form))), num_rows, num_columns)
 
 
 def whole_size(width: int, height: int, form: PictureForm) -> tuple[int, int]:
@@ -261,10 +262,7 @@ def whole_size(width: int, height: int, form: PictureForm) -> tuple[int, int]:
     A picture outside of them is scaled first, and the multiples are those below or above. Very thin ones may stay
     outside, since no edge is 0.
     """
-    if max(width, height) > _LARGEST_RATIO * min(width, height):
-        raise InvalidRequestError(
-            f"a picture of {width} x {height} pixels is more than {_LARGEST_RATIO} times as long as it is wide; cut it"
-        )
+    check_ratio(width, height)
     edge = form.edge
     near = round(width / edge) * edge, round(height / edge) * edge
     if near[0] * near[1] > form.max_pixels:
@@ -277,3 +275,11 @@ def whole_size(width: int, height: int, form: PictureForm) -> tuple[int, int]:
         scale = math.sqrt(form.min_pixels / (width * height))
         return math.ceil(width * scale / edge) * edge, math.ceil(height * scale / edge) * edge
     return near
+
+
+def check_ratio(width: int, height: int) -> None:
+    """Raises InvalidRequestError: a picture is too long for its width, for a tile of its shape."""
+    if max(width, height) > _LARGEST_RATIO * min(width, height):
+        raise InvalidRequestError(
+            f"a picture of {width} x {height} pixels is more than {_LARGEST_RATIO} times as long as it is wide; cut it"
+        )

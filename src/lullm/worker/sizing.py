@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -102,7 +103,12 @@ def _profile(setup: WorkerSetup, model: Model, query_len: int) -> int:
 def _largest_tile(vision: VisionConfig, max_model_len: int) -> Tile:
     """A black tile, as large as any whose rows fit into a prompt."""
     height, width = vision.picture.largest(max_model_len * vision.picture.edge**2)
-    return Tile.of(height, width, bytes(3 * height * width), vision.picture.largest_grid)
+    if vision.video is None:
+        return Tile.of(height, width, bytes(3 * height * width), vision.picture.largest_grid)
+    form = vision.video.form
+    frames = replace(form.frame, max_pixels=form.most_pixels)
+    height, width = max((height, width), frames.largest(max_model_len * frames.edge**2))
+    return Tile.of(height, width, bytes(3 * form.num_at_once * height * width), num_frames=form.num_at_once)
 
 
 def measure_speeds(setup: WorkerSetup, runner: ModelRunner, pools: KVPools, num_runs: int = 2) -> tuple[float, float]:

@@ -90,7 +90,8 @@ QWEN_TEMPLATE = (
     "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
     "{% if 'image' in part or 'image_url' in part or part['type'] == 'image' %}"
     "{% set seen.pictures = seen.pictures + 1 %}{% if add_vision_id %}Picture {{ seen.pictures }}: {% endif %}"
-    "<|vision_start|><image><|vision_end|>{% elif 'text' in part %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
+    "<|vision_start|><image><|vision_end|>{% elif part['type'] == 'video' %}<|vision_start|><|video_pad|><|vision_end|>"
+    "{% elif 'text' in part %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 GEMMA_TEMPLATE = (
@@ -279,9 +280,11 @@ def write_qwen_vl(
     rope |= {"mrope_interleaved": True} if name.startswith("Qwen3") else {}
     language = QWEN_TEXTS[name] | {"rope_parameters": rope}
     tower = QWENS[name] | (tower or {})
-    model = _random_model(folder, *classes, tower, {"image_token_id": 3, "video_token_id": 383}, language)
+    folder.mkdir(exist_ok=True)
     tokenizer = _write_tokenizer(folder, QWEN_TEMPLATE, ["<|vision_start|>", "<|vision_end|>", "<|video_pad|>"])
     tokenizer.image_token, tokenizer.image_token_id = "<image>", 3
+    ids = {"image_token_id": 3, "video_token_id": tokenizer.convert_tokens_to_ids("<|video_pad|>")}
+    model = _random_model(folder, *classes, tower, ids, language)
     area = {"shortest_edge": 4 * 64, "longest_edge": 40 * 64}
     processor = Qwen2VLImageProcessorPil(**{"patch_size": tower["patch_size"], "size": area, **(settings or {})})
     processor.save_pretrained(folder)

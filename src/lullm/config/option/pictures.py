@@ -1,4 +1,4 @@
-"""`limit_mm_per_prompt`: how many pictures and sounds a prompt may have, with vLLM's keys: {"image": 4, "audio": 1}.
+"""`limit_mm_per_prompt`: how many pictures, videos and sounds a prompt may have, with vLLM's keys: {"image": 4}.
 `allowed_media_domains`: the hosts that they may be fetched from.
 """
 
@@ -16,10 +16,11 @@ _KINDS = ("image", "video", "audio")
 
 @dataclass(frozen=True, slots=True)
 class MediaLimits:
-    """The most of each kind in a prompt; 0: the model is loaded without what reads it. No model here takes videos."""
+    """The most of each kind in a prompt; 0: the model is loaded without what reads it, and nothing else."""
 
     image: int = _MOST
     audio: int = _MOST
+    video: int = _MOST
 
 
 def parse_limits(text: str | None) -> MediaLimits:
@@ -32,7 +33,7 @@ def parse_limits(text: str | None) -> MediaLimits:
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
             raise ConfigError(f"limit_mm_per_prompt: {name} must be an integer of at least 0, not {count!r}")
         data[name] = count
-    return MediaLimits(data.get("image", _MOST), data.get("audio", _MOST))
+    return MediaLimits(*(data.get(name, _MOST) for name in ("image", "audio", "video")))
 
 
 def check_hosts(names: tuple[str, ...]) -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from lullm.config.field import shown
+from lullm.config.vision.form import Fit, PictureForm
 from lullm.config.vision.tower import MOST_EDGE
-from lullm.config.vision.vision import Fit, PictureForm
 from lullm.errors import ModelLoadError
 
 _BILINEAR, _BICUBIC, _LANCZOS = 2, 3, 1
@@ -83,7 +83,7 @@ _MOST_PIXELS = 1 << 26
 """Of all tiles of a picture: as many as a picture may have."""
 _MOST_GRIDS = 256
 _MOST_VALUE = 1e6
-_MOST_ROW_EDGE = 1 << 10
+MOST_ROW_EDGE = 1 << 10
 """Pixels that one row sees on an edge. The largest known has 32; an edge of a very thin picture is no less than one."""
 
 
@@ -117,31 +117,31 @@ def _read(stated: dict[str, Any], kind: str) -> PictureForm:
         splits = data["do_image_splitting"] is True
         if splits and longest > _MOST_TILES_PER_SIDE * edge:
             raise ModelLoadError(f"size {longest} is above {_MOST_TILES_PER_SIDE} tiles of {edge} pixels")
-        return _form(data, edge, "split", longest, splits)
+        return form_of(data, edge, "split", longest, splits)
     if kind == "GotOcr2":
         edge = _square(data, "size")
-        form = _form(data, edge, "grid", edge)
+        form = form_of(data, edge, "grid", edge)
         if data["crop_to_patches"] is not True:
             return form
-        most = _count(data, "max_patches", _MOST_PIXELS // edge**2)
-        return replace(form, min_tiles=_count(data, "min_patches", most), max_tiles=most)
+        most = count_of(data, "max_patches", _MOST_PIXELS // edge**2)
+        return replace(form, min_tiles=count_of(data, "min_patches", most), max_tiles=most)
     if kind == "Qwen2VL":
-        patch = _count(data, "patch_size", _MOST_ROW_EDGE)
-        edge = patch * _count(data, "merge_size", _MOST_ROW_EDGE // patch)
-        least, most = _area(data, "min_pixels", "shortest_edge"), _area(data, "max_pixels", "longest_edge")
+        patch = count_of(data, "patch_size", MOST_ROW_EDGE)
+        edge = patch * count_of(data, "merge_size", MOST_ROW_EDGE // patch)
+        least, most = area_of(data, "min_pixels", "shortest_edge"), area_of(data, "max_pixels", "longest_edge")
         if least > most:
             raise ModelLoadError(f"min_pixels {least} of its image processor is above max_pixels {most}")
-        return replace(_form(data, edge, "area", edge), min_pixels=least, max_pixels=most)
+        return replace(form_of(data, edge, "area", edge), min_pixels=least, max_pixels=most)
     if kind == "Pixtral":
         if data["do_center_crop"] is not False:
             raise ModelLoadError(
                 f"do_center_crop {shown(data['do_center_crop'])} of its image processor is not implemented"
             )
-        patch = _count(data, "patch_size", _MOST_ROW_EDGE)
-        return _form(data, patch, "within", _edge(data, "size", "longest_edge"))
+        patch = count_of(data, "patch_size", MOST_ROW_EDGE)
+        return form_of(data, patch, "within", _edge(data, "size", "longest_edge"))
     if kind == "Gemma4":
-        patch, num_soft = _count(data, "patch_size", _MOST_ROW_EDGE), data["max_soft_tokens"]
-        edge = patch * _count(data, "pooling_kernel_size", _MOST_ROW_EDGE // patch)
+        patch, num_soft = count_of(data, "patch_size", MOST_ROW_EDGE), data["max_soft_tokens"]
+        edge = patch * count_of(data, "pooling_kernel_size", MOST_ROW_EDGE // patch)
         if type(num_soft) is not int or num_soft not in SOFT_TOKENS:
             raise ModelLoadError(
                 f"max_soft_tokens {shown(num_soft)} of its image processor are none of "
@@ -149,16 +149,16 @@ def _read(stated: dict[str, Any], kind: str) -> PictureForm:
             )
         # The tower makes numbers from -1 to 1 of the processor's, which are from 0 to 1.
         centered = data | {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-        return replace(_form(centered, edge, "budget", edge), max_pixels=num_soft * edge**2)
+        return replace(form_of(centered, edge, "budget", edge), max_pixels=num_soft * edge**2)
     if kind == "Gemma3":
         edge, most = _square(data, "size"), _MOST_TILES_PER_SIDE
         ratio = data["pan_and_scan_min_ratio_to_activate"]
         if not isinstance(ratio, float | int) or isinstance(ratio, bool) or not 1 <= ratio <= _MOST_VALUE:
             raise ModelLoadError(f"pan_and_scan_min_ratio_to_activate {shown(ratio)} of its image processor is below 1")
         return replace(
-            _form(data, edge, "scan", edge, data["do_pan_and_scan"] is True),
-            max_tiles=_count(data, "pan_and_scan_max_num_crops", most),
-            min_crop=_count(data, "pan_and_scan_min_crop_size", MOST_EDGE),
+            form_of(data, edge, "scan", edge, data["do_pan_and_scan"] is True),
+            max_tiles=count_of(data, "pan_and_scan_max_num_crops", most),
+            min_crop=count_of(data, "pan_and_scan_min_crop_size", MOST_EDGE),
             min_ratio=float(ratio),
         )
     if kind in ("LlavaNext", "LlavaOnevision"):
@@ -166,19 +166,20 @@ def _read(stated: dict[str, Any], kind: str) -> PictureForm:
         edge = _square(data, "size") if is_square else _edge(data, "size", "shortest_edge")
         if data["crop_size"] is not None and _square(data, "crop_size") != edge:
             raise ModelLoadError(f"crop_size of its image processor is not its size, {edge} pixels")
-        return replace(_form(data, edge, "anyres", edge), grids=grids_of(data["image_grid_pinpoints"], edge))
+        return replace(form_of(data, edge, "anyres", edge), grids=grids_of(data["image_grid_pinpoints"], edge))
     if data.get("do_center_crop"):
         edge, short = _square(data, "crop_size"), _edge(data, "size", "shortest_edge")
         if short < edge:
             raise ModelLoadError(f"crop_size {edge} is above the shortest_edge {short} of its image processor")
-        return _form(data, edge, "crop", short, pads=kind == "Llava" and data.get("do_pad") is True)
+        return form_of(data, edge, "crop", short, pads=kind == "Llava" and data.get("do_pad") is True)
     edge = _square(data, "size")
-    return _form(data, edge, "stretch", edge, pads=kind == "Llava" and data.get("do_pad") is True)
+    return form_of(data, edge, "stretch", edge, pads=kind == "Llava" and data.get("do_pad") is True)
 
 
-def _form(
-    data: dict[str, Any], edge: int, fit: Fit, resize_edge: int, splits: bool = False, pads: bool = False
+def form_of(
+    data: Mapping[str, Any], edge: int, fit: Fit, resize_edge: int, splits: bool = False, pads: bool = False
 ) -> PictureForm:
+    """What all image processors state. Raises ModelLoadError."""
     resample, factor = data["resample"], data["rescale_factor"]
     if not isinstance(resample, int) or isinstance(resample, bool) or not 0 <= resample <= 5:
         raise ModelLoadError(f"resample {shown(resample)} of its image processor is no filter of Pillow")
@@ -205,19 +206,20 @@ def grids_of(pinpoints: Any, edge: int) -> tuple[tuple[int, int], ...]:
     return tuple((height // edge, width // edge) for height, width in pinpoints)
 
 
-def _count(data: dict[str, Any], name: str, most: int) -> int:
+def count_of(data: Mapping[str, Any], name: str, most: int) -> int:
+    """Raises ModelLoadError: the value is not from 1 to `most`."""
     value = data[name]
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise ModelLoadError(f"{name} {shown(value)} of its image processor is not from 1 to {most}")
     return value
 
 
-def _area(data: dict[str, Any], name: str, key: str) -> int:
+def area_of(data: Mapping[str, Any], name: str, key: str) -> int:
     """A number of pixels, by its older name or the newer one, an "edge" of `size`. The older one counts, if both do."""
     if data.get(name) is not None:
-        return _count(data, name, _MOST_PIXELS)
+        return count_of(data, name, _MOST_PIXELS)
     size = data["size"] if isinstance(data["size"], dict) else {}
-    return _count({f"size.{key}": size.get(key)}, f"size.{key}", _MOST_PIXELS)
+    return count_of({f"size.{key}": size.get(key)}, f"size.{key}", _MOST_PIXELS)
 
 
 def _edge(data: dict[str, Any], name: str, key: str) -> int:
@@ -236,7 +238,7 @@ def _square(data: dict[str, Any], name: str) -> int:
     return height
 
 
-def _channels(data: dict[str, Any], name: str) -> tuple[float, ...]:
+def _channels(data: Mapping[str, Any], name: str) -> tuple[float, ...]:
     values = data[name]
     is_list = isinstance(values, list) and len(values) == 3
     if not is_list or not all(isinstance(one, float | int) and abs(one) <= _MOST_VALUE for one in values):

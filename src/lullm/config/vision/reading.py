@@ -1,6 +1,6 @@
 """Reads how a model sees pictures, or why it does not: then its text model is loaded alone."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,8 @@ from lullm.config.family.text_model import TEXT_MODELS
 from lullm.config.field import LARGEST_ID
 from lullm.config.hearing.reading import HEARS
 from lullm.config.json_file import PROCESSOR_FILES, processor_part
-from lullm.config.vision.architecture.table import SEEING
+from lullm.config.vision.architecture.table import SEEING, Seeing
+from lullm.config.vision.video_reading import video_keys
 from lullm.config.vision.vision import VisionConfig
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
@@ -38,7 +39,8 @@ def read_vision(data: dict[str, Any], folder: Path, text: TextFacts) -> tuple[Vi
     if architecture in HEARS:
         return None, f"lullm sees no pictures with {architecture}"
     try:
-        return vision_of(architecture, data, processor_part(folder, "image_processor"), text), ""
+        vision = vision_of(architecture, data, processor_part(folder, "image_processor"), text)
+        return _with_videos(vision, SEEING[architecture], data, folder, text.vocab_size), ""
     except ModelLoadError as error:
         logger.info("%s: only the text model is loaded; what reads pictures is passed over: %s", architecture, error)
         return None, str(error)
@@ -72,6 +74,24 @@ def vision_of(
     return vision
 
 
+def _with_videos(
+    vision: VisionConfig, seeing: Seeing, data: dict[str, Any], folder: Path, vocab_size: int
+) -> VisionConfig:
+    architecture = data["architectures"][0]
+    if seeing.read_video is None:
+        reason = f"lullm sees videos with Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5 so far, not with {architecture}"
+        return replace(vision, no_video=reason)
+    try:
+        video = seeing.read_video(data, video_keys(folder), vision)
+        _check_token(video.token_id, vocab_size)
+        if video.token_id == vision.image_token_id:
+            raise ModelLoadError("pictures and videos have the same token")
+        return replace(vision, video=video)
+    except ModelLoadError as error:
+        logger.info("%s: it takes no videos: %s", architecture, error)
+        return replace(vision, no_video=str(error))
+
+
 def check_tiles(vision: VisionConfig) -> None:
     """Raises ModelLoadError: the tower cannot read the tiles of the image processor."""
     picture, tower, factor = vision.picture, vision.tower, vision.connector.scale_factor
@@ -90,10 +110,15 @@ def check_tiles(vision: VisionConfig) -> None:
         raise ModelLoadError(f"its tower reads {tower.image_size} pixels, its image processor has {picture.edge}")
 
 
+def _check_token(token_id: int, vocab_size: int) -> None:
+    if not 0 <= token_id < min(vocab_size, LARGEST_ID):
+        raise ModelLoadError(f"its image token {token_id} is not in its vocabulary of {vocab_size}")
+
+
 def _check(vision: VisionConfig, vocab_size: int, rotary_dim: int) -> None:
     for token_id in (vision.image_token_id, vision.placeholder_id, vision.begin_token_id, vision.end_token_id):
-        if token_id is not None and not 0 <= token_id < min(vocab_size, LARGEST_ID):
-            raise ModelLoadError(f"its image token {token_id} is not in its vocabulary of {vocab_size}")
+        if token_id is not None:
+            _check_token(token_id, vocab_size)
     if vision.rows_of(vision.picture.edge, vision.picture.edge) < 1:
         raise ModelLoadError("a tile has no rows")
     if vision.picture.keeps_shape and vision.tower.positions in ("each", "nearest"):

@@ -1,13 +1,20 @@
-"""`mm_processor_kwargs`: other values for keys of preprocessor_config.json, of an engine or of one request."""
+"""`mm_processor_kwargs`: other values for keys of preprocessor_config.json, of an engine or of one request.
+
+They are for pictures, for videos, or for both if both have such a key; in `images_kwargs` or `videos_kwargs`, for one.
+"""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
 from lullm.config.field import shown
+from lullm.config.vision.form import PictureForm
 from lullm.config.vision.picture import FIXED, KINDS, kind_of, read_picture
 from lullm.config.vision.reading import check_tiles
-from lullm.config.vision.vision import PictureForm, VisionConfig
+from lullm.config.vision.video import VideoForm
+from lullm.config.vision.video_reading import KINDS as VIDEO_KINDS
+from lullm.config.vision.video_reading import read_form
+from lullm.config.vision.vision import VisionConfig
 from lullm.errors import ConfigError, InvalidRequestError, ModelLoadError
 
 _NAME = "mm_processor_kwargs"
@@ -30,9 +37,11 @@ _KEYS_OF_EDGE = ("max_image_size", "crop_size", "size")
 """The first of them that is given is what `edge` was read from."""
 _BOUNDS_OF_SCAN = {"splits": "do_pan_and_scan", "max_tiles": "pan_and_scan_max_num_crops"}
 _BOUNDS_OF_BUDGET = {"max_pixels": "max_soft_tokens"}
+_OF_PARTS = {"images_kwargs": "pictures", "videos_kwargs": "videos"}
 _LEAST = {"min_crop": "pan_and_scan_min_crop_size", "min_ratio": "pan_and_scan_min_ratio_to_activate"}
 """Fields that make fewer tiles."""
 _BOUNDS_OF_FIT = {"scan": _BOUNDS_OF_SCAN, "budget": _BOUNDS_OF_BUDGET}
+_ADVICE = f"start the engine with {_NAME} for it"
 _OF_TILES = (*_BOUNDS, *_LEAST, "resample", "pads")
 
 
@@ -43,56 +52,122 @@ def with_settings(vision: VisionConfig, settings: Mapping[str, Any]) -> VisionCo
     """
     stated = vision.picture.stated
     kind = kind_of(stated)
-    given = _known(settings, kind)
+    of_pictures, of_videos = _parts(vision, settings, kind)
+    given = _known(of_pictures, kind)
     try:
         changed = replace(vision, picture=read_picture(_merged(stated, given, kind)))
+        if vision.video is not None and of_videos:
+            changed = replace(changed, video=replace(vision.video, form=_with_frames(vision.video.form, of_videos)))
         check_tiles(changed)
     except ModelLoadError as error:
         raise ConfigError(f"{_NAME}: {error}; give another value") from None
     return changed
 
 
-def form_of_request(vision: VisionConfig, settings: Any) -> PictureForm:
-    """The form for a request's own settings: they may make fewer tiles, and smaller ones, than the engine's.
+def forms_of_request(vision: VisionConfig, settings: Any) -> tuple[PictureForm, VideoForm | None]:
+    """The forms of pictures and videos for a request's own settings: they may make fewer tiles, and smaller ones, than
+    the engine's.
 
     Raises InvalidRequestError: as `with_settings`; or the tower would read other numbers, or more of them.
     """
+    own_video = None if vision.video is None else vision.video.form
     if settings is None:
-        return vision.picture
+        return vision.picture, own_video
     if not isinstance(settings, Mapping):
         raise InvalidRequestError(f"{_NAME} must be a dict, not {type(settings).__name__}", _NAME)
     try:
-        changed, own = with_settings(vision, settings).picture, vision.picture
+        changed = with_settings(vision, settings)
     except ConfigError as error:
         raise InvalidRequestError(str(error), _NAME) from None
-    advice = f"start the engine with {_NAME} for it"
+    _check_bounds(changed.picture, vision.picture, settings)
+    if own_video is None or changed.video is None:
+        return changed.picture, None
+    video = changed.video.form
+    _check_bounds(video.frame, own_video.frame, settings)
+    if video.max_frames > own_video.max_frames:
+        raise _above("max_frames", video.max_frames, own_video.max_frames)
+    return changed.picture, video
+
+
+def _check_bounds(changed: PictureForm, own: PictureForm, settings: Mapping[str, Any]) -> None:
+    """Raises InvalidRequestError."""
     for each in fields(PictureForm):
         value, most = getattr(changed, each.name), getattr(own, each.name)
         if each.compare and each.name not in _OF_TILES and value != most:
             key = next((name for name in _KEYS_OF_EDGE if name in settings), "") if each.name == "edge" else each.name
-            raise InvalidRequestError(f"{_NAME}: a request cannot change {key or each.name}; {advice}", _NAME)
+            raise InvalidRequestError(f"{_NAME}: a request cannot change {key or each.name}; {_ADVICE}", _NAME)
         names = _BOUNDS | _BOUNDS_OF_FIT.get(own.fit, {}) | _LEAST
         is_low = each.name in _LEAST
         if each.name in names and (value < most if is_low else value > most):
             unit = own.edge**2 if own.fit == "budget" else 1  # pixels of a row
-            value, most = value // unit, most // unit
-            raise InvalidRequestError(
-                f"{_NAME}: {names[each.name]} {value} of a request is {'below' if is_low else 'above'} the engine's "
-                f"{most}; {advice}",
-                _NAME,
-            )
-    return changed
+            raise _above(names[each.name], value // unit, most // unit, is_low)
+
+
+def _above(name: str, value: Any, most: Any, is_low: bool = False) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"{_NAME}: {name} {value} of a request is {'below' if is_low else 'above'} the engine's {most}; {_ADVICE}",
+        _NAME,
+    )
+
+
+def _names(kind: str) -> list[str]:
+    """All keys of pictures."""
+    return [*(name for name in KINDS[kind] if name not in FIXED), *_MORE.get(kind, ()), *_OTHER_NAMES.get(kind, {})]
+
+
+def _video_names(form: VideoForm) -> list[str]:
+    older = _MORE["Qwen2VL"] if form.kind == "Qwen2VL" else ()
+    return [*(name for name in VIDEO_KINDS[form.kind] if name not in FIXED), *older]
+
+
+def _parts(vision: VisionConfig, settings: Mapping[str, Any], kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of pictures, those of videos. Raises ConfigError: a key is unknown."""
+    names: dict[str, list[str]] = {"pictures": _names(kind)}
+    names |= {"videos": _video_names(vision.video.form)} if vision.video else {}
+    parts: dict[str, dict[str, Any]] = {"pictures": {}, "videos": {}}
+    unknown = []
+    for name, value in settings.items():
+        if (part := _OF_PARTS.get(name, "")) in names:
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{_NAME}: {name} must be a dict, not {shown(value)}")
+            unknown += [str(key) for key in value if key not in names[part]]
+            parts[part] |= value
+            continue
+        takers = [part for part in names if name in names[part]]
+        unknown += [] if takers else [str(name)]
+        for part in takers:
+            parts[part].setdefault(name, value)
+    if unknown:
+        known = sorted({name for part in names.values() for name in part})
+        raise ConfigError(
+            f"{_NAME}: nothing is known about {', '.join(sorted(unknown))[:200]}; the {' and '.join(names)} of this "
+            f"model have {', '.join(known)}"
+        )
+    return parts["pictures"], parts["videos"]
+
+
+def _with_frames(form: VideoForm, settings: Mapping[str, Any]) -> VideoForm:
+    """Raises ConfigError, ModelLoadError."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    asked = [name for name in ("fps", "num_frames") if name in given]
+    if len(asked) == 2:
+        raise ConfigError(f"{_NAME}: fps and num_frames both say how many frames are read; give one of them")
+    for name in ("do_sample_frames", "cap_pixels_per_frame"):
+        if not isinstance(given.get(name, False), bool):
+            raise ConfigError(f"{_NAME}: {name} must be true or false, not {shown(given[name])}")
+    if isinstance(size := given.get("size"), Mapping) and not size.keys() <= _OLDER_NAMES.keys():
+        raise ConfigError(f"{_NAME}: size has {', '.join(_OLDER_NAMES)}, not {shown(dict(size))}")
+    merged = _merged(form.stated, given, form.kind, VIDEO_KINDS)
+    if asked:
+        merged |= {"fps": given.get("fps"), "num_frames": given.get("num_frames")}
+    changed = read_form(merged, form.kind)
+    samples = given.get("do_sample_frames", True if asked else form.samples)
+    return replace(changed, samples=samples)
 
 
 def _known(settings: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """The settings under the names of the file. Raises ConfigError."""
     defaults, others = KINDS[kind], _OTHER_NAMES.get(kind, {})
-    names = [*(name for name in defaults if name not in FIXED), *_MORE.get(kind, ()), *others]
-    if unknown := [str(name) for name in settings if name not in names]:
-        raise ConfigError(
-            f"{_NAME}: nothing is known about {', '.join(sorted(unknown))[:200]}; the pictures of this model have "
-            f"{', '.join(sorted(names))}"
-        )
     given: dict[str, Any] = {}
     for name, value in settings.items():
         if value is None:
@@ -108,11 +183,13 @@ def _known(settings: Mapping[str, Any], kind: str) -> dict[str, Any]:
     return given
 
 
-def _merged(stated: Mapping[str, Any], given: dict[str, Any], kind: str) -> dict[str, Any]:
+def _merged(
+    stated: Mapping[str, Any], given: dict[str, Any], kind: str, kinds: Mapping[str, Mapping[str, Any]] = KINDS
+) -> dict[str, Any]:
     """Edges that `given` leaves open are those of the file, and its older names do not count before newer ones."""
     merged = {**stated, **given}
     for name, value in given.items():
-        base = stated.get(name) or KINDS[kind].get(name)
+        base = stated.get(name) or kinds[kind].get(name)
         if isinstance(value, dict) and isinstance(base, dict):
             merged[name] = base | value
     size = given.get("size")

@@ -3,16 +3,15 @@
 A checkpoint's own names are kept where it has one.
 """
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from lullm.config.vision.form import PictureForm
+from lullm.config.vision.video import VideoConfig
 from lullm.types.vision.grid import SquareGrid
 
 VisionActivation = Literal["quick_gelu", "gelu", "gelu_pytorch_tanh", "relu", "silu"]
-Fit = Literal["crop", "stretch", "split", "grid", "area", "scan", "within", "anyres", "budget"]
 Positions = Literal["each", "nearest", "interpolated", "axes", "none"]
 TowerNorm = Literal["layer_norm", "rms_norm"]
 Frame = Literal["none", "ends", "places", "words", "lines", "marks"]
@@ -166,73 +165,6 @@ Connector = MLPConnector | ShuffleConnector | PoolConnector | MergeConnector | M
 
 
 @dataclass(frozen=True, slots=True)
-class PictureForm:
-    """From a picture to the pixels of its tiles.
-
-    Args:
-        edge: of a tile, in pixels; with 'area', 'within' and 'budget', the number that divides both edges of a tile.
-        fit: 'crop': the shorter edge becomes `resize_edge`, and the middle is cut out; 'stretch': to one tile, whatever
-            the shape; 'split': the longer edge becomes `resize_edge`, then both the next multiples of `edge`. The
-            picture becomes a grid of tiles, with a small copy of the whole behind them; one of a single tile has no
-            copy; 'grid': it is stretched to a grid of tiles, `min_tiles` to `max_tiles` of them in the shape that is
-            nearest to its own, with the same copy; 'area': it becomes one tile of nearly its own shape, of `min_pixels`
-            to `max_pixels`; 'scan': one tile, and if it is at least `min_ratio` times as long as it is wide, its parts
-            side by side follow, at most `max_tiles`, each at least `min_crop` pixels wide and high; 'within': one tile
-            of nearly its own shape, which is made smaller if an edge is above `resize_edge`; then both edges become the
-            next multiples of `edge`; 'anyres': it is fitted, with black borders, into one of
-            `grids`, where it keeps the most pixels. A square of the whole comes before the grid's; all are one tile;
-            'budget': it becomes one tile of nearly its own shape, the largest one of at most `max_pixels`.
-        splits: with 'split': False: a picture is resized in the same two steps, but to one tile; with 'scan': False: it
-            has no parts.
-        pads: pictures first become squares, with borders of the mean color.
-        resample: Pillow's number of the filter.
-        rescale_factor, image_mean, image_std: a value v of a channel becomes (v * factor - mean) / std.
-        grids: (lines, columns) of squares.
-        stated: the keys of the image processor that it was read from.
-    """
-
-    edge: int
-    fit: Fit
-    resize_edge: int
-    splits: bool
-    pads: bool
-    resample: int
-    rescale_factor: float
-    image_mean: tuple[float, ...]
-    image_std: tuple[float, ...]
-    min_tiles: int = 1
-    max_tiles: int = 1
-    min_pixels: int = 0
-    max_pixels: int = 0
-    min_crop: int = 0
-    min_ratio: float = 0.0
-    grids: tuple[tuple[int, int], ...] = ()
-    stated: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-
-    @property
-    def keeps_shape(self) -> bool:
-        """A tile has nearly the shape of its picture."""
-        return self.fit in ("area", "within", "budget")
-
-    def largest(self, most_pixels: int) -> tuple[int, int]:
-        """(height, width) of the largest tile; where it has a picture's shape, about that of at most so many pixels."""
-        if not self.keeps_shape:
-            grid = self.largest_grid
-            return (1 if grid is None else 1 + grid.num_lines * grid.num_columns) * self.edge, self.edge
-        most = self.max_pixels if self.fit != "within" else (-(-self.resize_edge // self.edge) * self.edge) ** 2
-        edge = max(math.isqrt(min(most, most_pixels)) // self.edge, 1) * self.edge
-        return edge, edge
-
-    @property
-    def largest_grid(self) -> SquareGrid | None:
-        """Of a tile, with 'anyres': filled by a picture."""
-        if not self.grids:
-            return None
-        lines, columns = max(self.grids, key=math.prod)
-        return SquareGrid(lines, columns, columns, lines)
-
-
-@dataclass(frozen=True, slots=True)
 class VisionConfig:
     """All of it.
 
@@ -254,6 +186,7 @@ class VisionConfig:
         max_squares: such grids have at most about the rows of so many squares, and are made smaller until they do
             (LLaVA-OneVision); 0: no bound.
         weights_file: the GGUF file of tower and connector; None: the checkpoint holds them.
+        video: how it sees videos; None: not at all, for the reason `no_video`.
     """
 
     tower: TowerConfig
@@ -270,6 +203,8 @@ class VisionConfig:
     has_newline: bool = False
     max_squares: int = 0
     weights_file: Path | None = None
+    video: VideoConfig | None = None
+    no_video: str = ""
 
     @property
     def placeholder_id(self) -> int:
@@ -284,6 +219,10 @@ class VisionConfig:
         num_patches = (height // self.tower.patch_size) * (width // self.tower.patch_size)
         num_others = self.tower.has_class_row - self.tower.drops_first
         return (num_patches + num_others) // self.connector.scale_factor**2
+
+    def form_of(self, num_frames: int) -> PictureForm:
+        """The form of a tile of so many frames; of none: of a picture."""
+        return self.video.form.frame if num_frames and self.video is not None else self.picture
 
     def line_of(self, width: int) -> int:
         """See `TilePlace.line_len`."""

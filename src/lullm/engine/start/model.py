@@ -66,7 +66,8 @@ def open_model(config: EngineConfig) -> OpenedModel:
     if settings := option_object("mm_processor_kwargs", config.mm_processor_kwargs):
         model = _with_settings(model, settings)
     resolved = with_draft(config, config.resolve(model), model)
-    if model.vision is not None and not resolved.limit_mm_per_prompt.image:
+    limits = resolved.limit_mm_per_prompt
+    if model.vision is not None and not (limits.image or (limits.video and model.vision.video)):
         model = replace(model, vision=None, no_vision="limit_mm_per_prompt or language_model_only turns pictures off")
     if model.hearing is not None and not resolved.limit_mm_per_prompt.audio:
         model = replace(model, hearing=None, no_hearing="limit_mm_per_prompt or language_model_only turns sounds off")

@@ -1,25 +1,28 @@
-"""PictureInput: takes the pictures out of a caller's prompt, and puts their tiles in the place of tokens.
+"""PictureInput: takes the pictures and videos out of a caller's prompt, and puts their tiles in the place of tokens.
 
 Both halves are those of transformers' processors: the same tokens, and the same pixels as with Pillow.
 """
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
-from lullm.config.vision.setting import form_of_request
-from lullm.config.vision.vision import PictureForm
-from lullm.engine.vision.frame import PictureFrame
+from lullm.config.vision.form import PictureForm
+from lullm.config.vision.setting import forms_of_request
+from lullm.engine.vision.frame import Framed, PictureFrame
+from lullm.engine.vision.parts import Given, is_shown, shown_in, without_shown
+from lullm.engine.vision.videos import VideoFrame, VideoInput
 from lullm.errors import InvalidRequestError
-from lullm.text.chat_template import PICTURE
 from lullm.text.template.failure import WouldBlock
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.request import Conversation, Input
-from lullm.types.vision.tile import Tile, TilePlace
+from lullm.types.vision.tile import Tile, TilePlace, shift_behind
 from lullm.vision.bounds import check_pictures
+from lullm.vision.film import fetched
+from lullm.vision.frame_tiling import Filmed
 from lullm.vision.picture import as_picture, decoded, encoded_size, size_of
 from lullm.vision.source import PICTURE as MEDIUM
 from lullm.vision.source import MediaSource
@@ -27,74 +30,104 @@ from lullm.vision.tiling import Tiled, tiled
 
 P = TypeVar("P", bound=Input)
 
-_PARTS = ("image_url", "input_image", "image_pil", "image")
-"""Types of parts that hold a picture: OpenAI's, vLLM's, and that of transformers."""
 _MOST_AT_ONCE = 4
 """Pictures that are decoded by as many callers: the largest ones take half a gigabyte each meanwhile."""
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The pictures and the videos of a prompt, each in order."""
+
+    pictures: list[Tiled]
+    videos: list[Filmed]
+
+
 class PictureInput:
-    """The pictures of one model. Safe to call from several threads."""
+    """The pictures and videos of one model. Safe to call from several threads."""
 
     def __init__(self, config: ResolvedConfig, model: ModelConfig, tokenizer: Tokenizer) -> None:
         self._vision = model.vision
         self._reason = model.no_vision
         self._tokenizer = tokenizer
-        self._most = config.limit_mm_per_prompt.image
+        self._most = config.limit_mm_per_prompt
         self._max_model_len = config.max_model_len
         self._decoding = threading.BoundedSemaphore(_MOST_AT_ONCE)
         self._source = MediaSource.of(config)
         self._frame = None if model.vision is None else PictureFrame(model.vision, tokenizer)
+        self._videos = VideoInput(config, model)
+        self._video_frame = None if model.vision is None else VideoFrame(model.vision, tokenizer)
         self._num_others = config.max_num_seqs - 1
         self._most_at_once = config.max_num_batched_tokens - self._num_others
 
-    def take(self, prompt: P, may_block: bool) -> tuple[P, list[Tiled]]:
-        """The prompt with places instead of pictures, and their tiles, in order. Decoding takes milliseconds each.
+    def take(self, prompt: P, may_block: bool) -> tuple[P, Shown]:
+        """The prompt with places instead of pictures and videos, and their tiles. Decoding takes milliseconds for each
+        picture and frame.
 
         Raises:
-            InvalidRequestError: the model sees no pictures, or not so many; one is broken, too large, or nowhere; or
-                `mm_processor_kwargs` are wrong.
-            UnsupportedError: Pillow is not installed.
+            InvalidRequestError: the model sees no pictures or videos, or not so many; one is broken, too large, or
+                nowhere; or `mm_processor_kwargs` are wrong.
+            UnsupportedError: Pillow is not installed, or PyAV for a file with a video.
             WouldBlock: there are pictures, and `may_block` is False.
         """
-        given: list[Any] = []
+        given = Given([], [])
         settings: Any = None
         if isinstance(prompt, Conversation):
             messages, settings = prompt.messages, prompt.mm_processor_kwargs
-            if isinstance(messages, Sequence) and any(map(_has_pictures, messages)):
-                prompt = cast(P, _without_pictures(prompt, given))
+            if isinstance(messages, Sequence) and any(map(is_shown, messages)):
+                prompt = cast(P, without_shown(prompt, given))
         elif isinstance(prompt, Mapping) and prompt.get("multi_modal_data") is not None:
-            given, settings = _pictures_in(prompt["multi_modal_data"]), prompt.get("mm_processor_kwargs")
+            given, settings = shown_in(prompt["multi_modal_data"]), prompt.get("mm_processor_kwargs")
             prompt = cast(P, {key: value for key, value in prompt.items() if key != "multi_modal_data"})
-        if not given:
-            return prompt, []
+        if not given.pictures and not given.videos:
+            return prompt, Shown([], [])
         if self._vision is None:
             raise InvalidRequestError(f"this model takes text only{': ' * bool(self._reason)}{self._reason}")
-        if len(given) > self._most:
-            raise InvalidRequestError(
-                f"a prompt may have at most {self._most} pictures (limit_mm_per_prompt), not {len(given)}"
-            )
-        form = form_of_request(self._vision, settings)
+        if given.videos and self._vision.video is None:
+            raise InvalidRequestError(f"this model takes no videos: {self._vision.no_video}")
+        for noun, found, most in (
+            ("pictures", given.pictures, self._most.image),
+            ("videos", given.videos, self._most.video),
+        ):
+            if len(found) > most:
+                raise InvalidRequestError(
+                    f"a prompt may have at most {most} {noun} (limit_mm_per_prompt), not {len(found)}"
+                )
+        form, video_form = forms_of_request(self._vision, settings)
         if not may_block:
             raise WouldBlock
-        if isinstance(prompt, Conversation) and not self._shows_pictures(prompt):
-            raise InvalidRequestError(
-                "the chat template of this model has no place for pictures; give one that has (chat_template)"
-            )
-        given = [self._source.read(one, MEDIUM) if isinstance(one, str) else one for one in given]
+        if isinstance(prompt, Conversation):
+            self._check_template(prompt, given)
+        pictures = [self._source.read(one, MEDIUM) if isinstance(one, str) else one for one in given.pictures]
+        films = [fetched(one, self._source) for one in given.videos]
         # Some kilobytes hold pictures of gigabytes: sizes first.
-        sizes = [encoded_size(one) if isinstance(one, bytes) else size_of(one) for one in given]
-        check_pictures(sizes, form, self._vision.tokens_of, self._max_model_len)
-        return prompt, [self._tiled(one, form) for one in given]
+        sizes = [encoded_size(one) if isinstance(one, bytes) else size_of(one) for one in pictures]
+        num_rows = check_pictures(sizes, form, self._vision.tokens_of, self._max_model_len)
+        with self._decoding:
+            videos = self._videos.read(films, video_form, num_rows) if video_form is not None else []
+        return prompt, Shown([self._tiled(one, form) for one in pictures], videos)
 
-    def place(self, token_ids: list[int], pictures: Sequence[Tiled]) -> tuple[list[int], tuple[TilePlace, ...]]:
+    def _check_template(self, prompt: Conversation, given: Given) -> None:
+        template = self._tokenizer.chat_template
+        if prompt.template is not None or template is None:
+            return
+        for noun, found, shows in (
+            ("pictures", given.pictures, template.shows_pictures),
+            ("videos", given.videos, template.shows_videos),
+        ):
+            if found and not shows:
+                raise InvalidRequestError(
+                    f"the chat template of this model has no place for {noun}; give one that has (chat_template)"
+                )
+
+    def place(self, token_ids: list[int], shown: Shown) -> tuple[list[int], tuple[TilePlace, ...]]:
         """The ids of a prompt with a token for each row of a picture, and the places of all tiles.
 
-        Raises InvalidRequestError: the prompt has more or fewer places than there are pictures; or a step has no room
-            for one.
+        Raises InvalidRequestError: the prompt has more or fewer places than there are pictures or videos; or a step has
+            no room for one.
         """
-        if self._vision is None or self._frame is None:
+        if self._vision is None or self._frame is None or self._video_frame is None:
             return token_ids, ()
+        pictures = shown.pictures
         image_id, place_id = self._vision.image_token_id, self._vision.placeholder_id
         word, num_places = self._frame.word(place_id), token_ids.count(place_id)
         if num_places != len(pictures):
@@ -106,27 +139,50 @@ class PictureInput:
                 f"the prompt has {self._frame.word(image_id)}, which stands for rows of pictures; put {word} in the "
                 "place of a picture"
             )
-        if not pictures:
+        video_id = self._video_frame.place_id
+        num_videos = 0 if video_id is None else token_ids.count(video_id)
+        if num_videos != len(shown.videos):
+            assert video_id is not None, "other models' prompts have neither"
+            raise InvalidRequestError(
+                f"the prompt has {num_videos} places for videos ({self._frame.word(video_id)}), and "
+                f"{len(shown.videos)} videos come with it"
+            )
+        if not pictures and not shown.videos:
             return token_ids, ()
-        parts = split_at(token_ids, place_id)
-        framed = [self._frame.of(picture) for picture in pictures]
+        marks = (place_id,) if video_id is None else (place_id, video_id)
+        pictures_left, videos_left = iter(pictures), iter(shown.videos)
+        items: list[Tiled | Filmed] = [
+            next(videos_left) if token_id == video_id else next(pictures_left)
+            for token_id in token_ids
+            if token_id in marks
+        ]
+        parts = split_at(token_ids, *marks)
+        framed = [self._framed(item) for item in items]
+        self._video_frame.strip(parts, items)
         befores, afters = [*(one.before for one in framed), ""], ["", *(one.after for one in framed)]
         expanded = self._frame.joined("", parts[0], befores[0])
         places: list[TilePlace] = []
-        for number, picture in enumerate(pictures):
+        for number, item in enumerate(items):
             start = len(expanded)
             expanded += framed[number].token_ids
-            tiles = iter(picture.tiles)
+            row_id = video_id if isinstance(item, Filmed) else image_id
+            times = self._video_frame.times(item) if isinstance(item, Filmed) else [(0, False)] * len(item.tiles)
+            tiles = zip(item.tiles, times, strict=True)
             while start < len(expanded):
-                if expanded[start] == image_id:
-                    places.append(self._placed(next(tiles), start))
+                if expanded[start] == row_id:
+                    places.append(self._placed(*next(tiles), start))
                     start += places[-1].num_rows
                 else:
                     start += 1
             expanded += self._frame.joined(afters[number + 1], parts[number + 1], befores[number + 1])
+        _check_positions(places)
         return expanded, tuple(places)
 
-    def _placed(self, tile: Tile, start: int) -> TilePlace:
+    def _framed(self, item: Tiled | Filmed) -> Framed:
+        assert self._frame is not None and self._video_frame is not None, "of models that see"
+        return self._video_frame.of(item) if isinstance(item, Filmed) else self._frame.of(item)
+
+    def _placed(self, tile: Tile, time: tuple[int, bool], start: int) -> TilePlace:
         """Raises InvalidRequestError: a step must compute all of it, and has no room for it."""
         assert self._vision is not None
         num_rows, is_mutual = self._vision.tokens_of(*tile.shape), self._vision.is_mutual
@@ -137,77 +193,31 @@ class PictureInput:
                 f"max_num_batched_tokens of at least {num_rows + self._num_others}"
             )
         columns, line_len = self._vision.columns_of(tile.width), self._vision.line_of(tile.width)
-        return TilePlace(tile, start, num_rows, columns, is_mutual, line_len)
-
-    def _shows_pictures(self, prompt: Conversation) -> bool:
-        template = self._tokenizer.chat_template
-        return prompt.template is not None or template is None or template.shows_pictures
+        return TilePlace(tile, start, num_rows, columns, is_mutual, line_len, *time)
 
     def _tiled(self, given: Any, form: PictureForm) -> Tiled:
         with self._decoding:
             return tiled(decoded(given) if isinstance(given, bytes) else as_picture(given), form)
 
 
-def split_at(token_ids: Sequence[int], mark: int) -> list[list[int]]:
-    """The parts between the ids that are `mark`."""
+def _check_positions(places: Sequence[TilePlace]) -> None:
+    """Raises InvalidRequestError: positions of a video are so far apart that they go beyond places in the prompt."""
+    shift = 0
+    for place in places:
+        shift += shift_behind(place, place.num_rows)
+        if shift > 0:
+            raise InvalidRequestError(
+                "the frames of a video are too far apart in time for this model: their positions exceed those of the "
+                "prompt; send more frames of each second, or larger ones, or leave their fps out"
+            )
+
+
+def split_at(token_ids: Sequence[int], *marks: int) -> list[list[int]]:
+    """The parts between the ids that are `marks`."""
     parts: list[list[int]] = [[]]
     for token_id in token_ids:
-        if token_id == mark:
+        if token_id in marks:
             parts.append([])
         else:
             parts[-1].append(token_id)
     return parts
-
-
-def _has_pictures(message: Any) -> bool:
-    content = message.get("content") if isinstance(message, Mapping) else None
-    return isinstance(content, (list, tuple)) and any(_is_picture(part) for part in content)
-
-
-def _is_picture(part: Any) -> bool:
-    return isinstance(part, Mapping) and part.get("type") in _PARTS
-
-
-def _without_pictures(prompt: Conversation, found: list[Any]) -> Conversation:
-    """The conversation with `PICTURE` in place of pictures, which are added to `found`."""
-    messages: list[Any] = []
-    for message in prompt.messages:
-        if _has_pictures(message):
-            content = []
-            for part in message["content"]:
-                if _is_picture(part):
-                    found.append(_picture_of(part))
-                content.append(PICTURE if _is_picture(part) else part)
-            message = {**message, "content": content}
-        messages.append(message)
-    return replace(prompt, messages=messages)
-
-
-def _picture_of(part: Mapping[str, Any]) -> Any:
-    """What a part says about its picture: a URL, or an object."""
-    kind = part["type"]
-    value = part.get("image_url" if kind == "input_image" else kind)
-    if kind == "image" and value is None:
-        value = part.get("url")
-    if kind in ("image_url", "input_image"):
-        value = value.get("url") if isinstance(value, Mapping) else value
-        if not isinstance(value, str):
-            raise InvalidRequestError(f"a part of type {kind!r} needs the URL of a picture")
-    if value is None:
-        raise InvalidRequestError(f"a part of type {kind!r} has no picture")
-    return value
-
-
-def _pictures_in(data: Any) -> list[Any]:
-    """The pictures of `multi_modal_data`."""
-    if not isinstance(data, Mapping):
-        raise InvalidRequestError(f"multi_modal_data is {{'image': picture or pictures}}, not {type(data).__name__}")
-    others = [str(key) for key, value in data.items() if key != "image" and value is not None]
-    if others:
-        raise InvalidRequestError(f"multi_modal_data holds 'image' only, not {', '.join(others)}")
-    pictures = data.get("image")
-    pictures = [] if pictures is None else pictures
-    given = list(pictures) if isinstance(pictures, (list, tuple)) else [pictures]
-    if any(isinstance(one, str) for one in given):
-        raise InvalidRequestError("multi_modal_data holds pictures, not their addresses: LLM.chat takes those")
-    return given

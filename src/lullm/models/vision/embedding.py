@@ -25,14 +25,15 @@ class Patches(nn.Module):
         self.weight = meta_parameter((config.hidden_size, *shape), dtype)
         self.bias = meta_parameter((config.hidden_size,), dtype) if config.has_patch_bias else None
 
-    def forward(self, pixels: Tensor) -> Tensor:  # [3, height, width] -> [lines * columns, D]
-        lines, columns = (length // self.size for length in pixels.shape[1:])
-        whole = pixels[:, : lines * self.size, : columns * self.size]  # an edge may have some pixels more
-        patches = whole.reshape(_CHANNELS, lines, self.size, columns, self.size).permute(1, 3, 0, 2, 4)
+    def forward(self, pixels: Tensor) -> Tensor:  # [F, 3, height, width] -> [lines * columns, D]
+        lines, columns = (length // self.size for length in pixels.shape[2:])
+        whole = pixels[:, :, : lines * self.size, : columns * self.size]  # an edge may have some pixels more
+        cut = whole.reshape(len(pixels), _CHANNELS, lines, self.size, columns, self.size)
+        patches = cut.permute(2, 4, 1, 0, 3, 5)  # [lines, columns, 3, F, size, size]
         if self.channels_last:
-            read = patches.permute(0, 1, 3, 4, 2)
+            read = patches[:, :, :, 0].permute(0, 1, 3, 4, 2)
         else:
-            read = patches[:, :, :, None].expand(-1, -1, -1, self.num_frames, -1, -1)
+            read = patches.expand(-1, -1, -1, self.num_frames, -1, -1)
         return functional.linear(read.reshape(lines * columns, -1), self.weight.flatten(1), self.bias)
 
 
@@ -63,7 +64,7 @@ class Embeddings(nn.Module):
         ids = None if is_free else position_ids(config, edge // config.patch_size)
         self.register_buffer("position_ids", ids, persistent=False)
 
-    def forward(self, pixels: Tensor) -> Tensor:  # [3, height, width] -> [P, D]
+    def forward(self, pixels: Tensor) -> Tensor:  # [F, 3, height, width] -> [P, D]
         rows: Tensor = self.patch_embedding(pixels)
         if self.class_embedding is not None:
             rows = torch.cat([self.class_embedding[None], rows])
@@ -72,7 +73,7 @@ class Embeddings(nn.Module):
         table = self.position_embedding.weight
         if self.position_ids is not None:
             return rows + table[self.position_ids]
-        lines, columns = (length // self.patch_embedding.size for length in pixels.shape[1:])
+        lines, columns = (length // self.patch_embedding.size for length in pixels.shape[2:])
         if table.ndim == 3:  # of columns, of lines
             return rows + (table[0, None, :columns] + table[1, :lines, None]).flatten(0, 1)
         ids, shares = (part.to(rows.device) for part in positions_around(lines, columns, self.num_sides))

@@ -37,14 +37,14 @@ class VisionReader(nn.Module):
 
     def forward(self, tile: Tile, device: torch.device, ops: Ops) -> Tensor:
         """The rows of a tile, on the device: `[1 + K, R, H]`, see `ShownRows`."""
-        pixels = torch.from_numpy(pixel_values(tile, self.config.picture)).to(device, self.dtype)
+        pixels = torch.from_numpy(pixel_values(tile, self.config.form_of(tile.num_frames))).to(device, self.dtype)
         if tile.grid is None:
             return self._rows(pixels, ops)
-        squares = [self._rows(square, ops)[0] for square in pixels.split(tile.width, 1)]
+        squares = [self._rows(square, ops)[0] for square in pixels.split(tile.width, 2)]
         return self._packed(torch.stack(squares), tile.grid)[None]
 
-    def _rows(self, pixels: Tensor, ops: Ops) -> Tensor:  # [3, height, width] -> [1 + K, R, H]
-        num_columns = pixels.shape[2] // self.config.tower.patch_size
+    def _rows(self, pixels: Tensor, ops: Ops) -> Tensor:  # [F, 3, height, width] -> [1 + K, R, H]
+        num_columns = pixels.shape[3] // self.config.tower.patch_size
         connectors, results = (self.connector, *self.deep), self.tower(pixels, ops)
         return torch.stack([join(rows, num_columns, ops) for join, rows in zip(connectors, results, strict=True)])
 
@@ -77,7 +77,7 @@ def add_vision(model: Model, dtype: torch.dtype) -> None:
     if config.stage.num_layers and len(config.layers) < num_deep:
         raise ModelLoadError(
             f"the first {num_deep} layers of {config.architecture} see pictures, so the first stage of a pipeline must "
-            f"have them, not {len(config.layers)}; set pipeline_layers, or limit_mm_per_prompt={{'image': 0}}"
+            f"have them, not {len(config.layers)}; set pipeline_layers, or language_model_only"
         )
     model.vision = VisionReader(config.vision, config.hidden_size, dtype)
     model.rules = with_vision(model.rules, config.vision.tower)

@@ -82,12 +82,12 @@ class Tower(nn.Module):
             frequencies = 1.0 / config.rope_theta ** (numbers / half)
         self.register_buffer("frequencies", frequencies, persistent=False)
 
-    def forward(self, pixels: Tensor, ops: Ops) -> list[Tensor]:  # [3, height, width] -> [P, D] each
-        """The results of the last layer, then those of `deep_layers`."""
+    def forward(self, pixels: Tensor, ops: Ops) -> list[Tensor]:  # [F, 3, height, width] -> [P, D] each
+        """The results of the last layer, then those of `deep_layers`. F: as many frames as are read at once, or 1."""
         x: Tensor = self.embeddings(pixels)
         if self.pre_layernorm is not None:
             x = self.pre_layernorm(x, ops)
-        lines, columns = (length // self.config.patch_size for length in pixels.shape[1:])
+        lines, columns = (length // self.config.patch_size for length in pixels.shape[2:])
         rotation = None if self.frequencies is None else rotation_of(lines, columns, self.frequencies)
         sight = Sight((), rotation)
         if self.config.window:

@@ -8,7 +8,7 @@ from lullm.types.vision.tile import TileRows, shift_behind
 
 
 def plane_positions(positions: np.ndarray, tiles: Sequence[tuple[int, int, TileRows]]) -> np.ndarray:
-    """The positions `[3, T]` of a batch: where a picture begins, plus 0, its line, and its column.
+    """The positions `[3, T]` of a batch: where a picture begins, plus its time in a video, its line, and its column.
 
     Args:
         positions: `[T]`, those of a text that goes on as each span begins.
@@ -20,9 +20,9 @@ def plane_positions(positions: np.ndarray, tiles: Sequence[tuple[int, int, TileR
         end = row + tile.num_rows
         begin = planes[0, row] - tile.first
         places = np.arange(tile.first, tile.first + tile.num_rows)
-        planes[0, row:end] = begin
+        planes[0, row:end] = begin + tile.time
         planes[1, row:end] = begin + places // tile.num_columns
         planes[2, row:end] = begin + places % tile.num_columns
         # A tile that ends later has no tokens behind it in this span.
-        planes[:, end:end_row] += shift_behind(tile.first + tile.num_rows, tile.num_columns)
+        planes[:, end:end_row] += shift_behind(tile, tile.first + tile.num_rows)
     return planes

@@ -7,6 +7,9 @@ Tokens have the positions 0, 1, 2, ... of a text. In a model with planes of posi
 a picture have three each: the one where it begins, to which the second adds their line in it, the third their column.
 The text behind goes on after the largest of them, so its positions are less than its places in the prompt, by a shift.
 
+A video is several tiles, each of the frames that a tower reads at once. Where no words stand between them, they begin
+at the same position, and to the first of the three the time of their frames is added (`TilePlace.time`).
+
 In some models the rows of a tile see each other, whatever their order (`VisionConfig.is_mutual`). Their keys must all
 be there before one of them looks, so a step has all rows of a tile that are not computed yet, or none.
 """
@@ -27,6 +30,8 @@ EDGE_FRAMES = 2
 class Tile(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     """A rectangle of a picture. `digest`: its name, a hash of shape and pixels. `pixels`: RGB, `[height, width, 3]`.
 
+    `num_frames`: pictures of a film, `[num_frames, height, width, 3]`, that the tower reads at once; 0: a still one.
+
     Others hold numbers of 4 bytes, `[height, width]`: float32 features of a sound, or of a window of it with
     EDGE_FRAMES behind, a row per mel band (`lullm.audio.features`); or for an encoder, one row of int32 token ids.
 
@@ -39,15 +44,19 @@ class Tile(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     width: int
     pixels: bytes
     grid: SquareGrid | None = None
+    num_frames: int = 0
 
     @classmethod
-    def of(cls, height: int, width: int, pixels: bytes, grid: SquareGrid | None = None) -> "Tile":
+    def of(cls, height: int, width: int, pixels: bytes, grid: SquareGrid | None = None, num_frames: int = 0) -> "Tile":
         """The tile of these pixels. The digest is cryptographic, since caches are shared by it."""
         shape = height.to_bytes(4, "little") + width.to_bytes(4, "little")
-        digest = hashlib.blake2b(shape + pixels, digest_size=16, person=b"" if grid is None else b"lullm-grid")
+        kind = b"lullm-frames" if num_frames else b"" if grid is None else b"lullm-grid"
+        digest = hashlib.blake2b(shape + pixels, digest_size=16, person=kind)
         if grid is not None:
             digest.update(b"".join(number.to_bytes(4, "little") for number in msgspec.structs.astuple(grid)))
-        return cls(digest.digest(), height, width, pixels, grid)
+        if num_frames:
+            digest.update(num_frames.to_bytes(4, "little"))
+        return cls(digest.digest(), height, width, pixels, grid, num_frames)
 
     @property
     def shape(self) -> "TileShape":
@@ -66,6 +75,8 @@ class TilePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     `num_columns`: rows in a line of the picture, if they have planes of positions; 0: positions run on as in a text.
     `is_mutual`: the rows see each other. `line_len`: of so many, the last one is a token of text; 0: none is.
+    `time`: what is added to the first of the three positions. `goes_on`: the tile behind it, of the same video, begins
+    at the same position.
     """
 
     tile: Tile | GivenRows
@@ -74,6 +85,8 @@ class TilePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
     num_columns: int = 0
     is_mutual: bool = False
     line_len: int = 0
+    time: int = 0
+    goes_on: bool = False
 
     @property
     def end(self) -> int:
@@ -83,7 +96,7 @@ class TilePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class TileRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Rows of a tile, or given ones, in a span: `num_rows` of them from `first` on, in place of its rows from `row` on.
 
-    `num_columns`, `is_mutual`, `line_len`: see `TilePlace`.
+    `num_columns`, `is_mutual`, `line_len`, `time`, `goes_on`: see `TilePlace`.
     """
 
     digest: bytes
@@ -93,6 +106,8 @@ class TileRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
     num_columns: int = 0
     is_mutual: bool = False
     line_len: int = 0
+    time: int = 0
+    goes_on: bool = False
 
     def of_tower(self) -> Iterator[tuple[int, int, int]]:
         """(row of the span, first row that the tower has computed, their number): without the tokens of text."""
@@ -140,11 +155,15 @@ def num_at_once(places: Sequence[TilePlace], start: int) -> int:
     return max((place.end - start for place in shown_tiles(places, start, start + 1) if place.is_mutual), default=1)
 
 
-def shift_behind(num_rows: int, num_columns: int) -> int:
-    """The shift of the positions behind a tile, at most 0."""
-    return max(num_columns, -(-num_rows // num_columns)) - num_rows if num_columns else 0
+def shift_behind(tile: TilePlace | TileRows, num_rows: int) -> int:
+    """The shift of the positions behind `num_rows` rows of a tile, from its first one on."""
+    if not tile.num_columns:
+        return 0
+    if tile.goes_on:
+        return -num_rows
+    return max(tile.num_columns, -(-num_rows // tile.num_columns), tile.time + 1) - num_rows
 
 
 def shift_at(places: Sequence[TilePlace], start: int) -> int:
     """The shift of the position of the token `start`; within a tile, that at its beginning."""
-    return sum(shift_behind(place.num_rows, place.num_columns) for place in places if place.end <= start)
+    return sum(shift_behind(place, place.num_rows) for place in places if place.end <= start)

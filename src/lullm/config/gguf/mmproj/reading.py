@@ -33,7 +33,8 @@ def read_mmproj(file: GGUFFile, text: TextFacts, wish: str) -> tuple[VisionConfi
             raise
         logger.info("%s: only the text model is loaded: %s", file.path.name, error)
         return None, str(error)
-    return replace(vision, weights_file=found.path), ""
+    no_video = "its files say nothing about videos; take the model's folder"
+    return replace(vision, weights_file=found.path, no_video=no_video), ""
 
 
 def _read(file: GGUFFile, tower: GGUFFile, text: TextFacts) -> VisionConfig:

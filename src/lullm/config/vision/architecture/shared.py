@@ -4,12 +4,15 @@ from collections.abc import Callable
 from typing import Any, cast, get_args
 
 from lullm.config.field import shown
+from lullm.config.vision.video import VideoConfig
 from lullm.config.vision.vision import VisionActivation, VisionConfig
 from lullm.errors import ModelLoadError
 
 Read = Callable[[dict[str, Any], dict[str, Any]], VisionConfig]
 """(config.json, the image processor's keys) -> how the model sees pictures. Raises ModelLoadError: a value is not
 implemented."""
+ReadVideo = Callable[[dict[str, Any], dict[str, Any], VisionConfig], VideoConfig]
+"""(config.json, the video processor's keys, how it sees pictures) -> how the model sees videos. Raises as `Read`."""
 MOST_SCALE = 64
 """Neighbours on a side that one row is made of."""
 

@@ -7,8 +7,8 @@ from typing import Any
 from lullm.config.vision.architecture.gemma import read_gemma3, read_gemma4
 from lullm.config.vision.architecture.llava import ONEVISION, read_llava, read_llava_next
 from lullm.config.vision.architecture.pixtral import UNSTATED, read_mistral3
-from lullm.config.vision.architecture.qwen_vl import QWEN_VL, read_qwen_vl
-from lullm.config.vision.architecture.shared import Read
+from lullm.config.vision.architecture.qwen_vl import QWEN_VL, read_qwen_video, read_qwen_vl
+from lullm.config.vision.architecture.shared import Read, ReadVideo
 from lullm.config.vision.architecture.tiles import read_idefics3, read_internvl
 
 _TEXTS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -22,11 +22,13 @@ class Seeing:
     Args:
         read: the function. texts: the text models that are known below it.
         unstated: its image processor, in a folder without a file of one; None: there is none.
+        read_video: the function for videos; None: they are not read.
     """
 
     read: Read
     texts: tuple[str, ...] = _TEXTS
     unstated: dict[str, Any] | None = None
+    read_video: ReadVideo | None = None
 
 
 _QWEN_TEXTS = {
@@ -41,7 +43,7 @@ SEEING: Mapping[str, Seeing] = {
     "Idefics3ForConditionalGeneration": Seeing(read_idefics3),
     "SmolVLMForConditionalGeneration": Seeing(read_idefics3),
     "InternVLForConditionalGeneration": Seeing(read_internvl, (*_TEXTS, "Qwen3MoeForCausalLM")),
-    **{name: Seeing(read_qwen_vl, _QWEN_TEXTS.get(name, _TEXTS)) for name in QWEN_VL},
+    **{name: Seeing(read_qwen_vl, _QWEN_TEXTS.get(name, _TEXTS), read_video=read_qwen_video) for name in QWEN_VL},
     "Gemma3ForConditionalGeneration": Seeing(read_gemma3, ("Gemma3ForCausalLM",)),
     "Gemma4ForConditionalGeneration": Seeing(read_gemma4, ("Gemma4ForCausalLM",)),
     "Mistral3ForConditionalGeneration": Seeing(

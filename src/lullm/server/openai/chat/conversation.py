@@ -43,6 +43,24 @@ class PicturePart(WireModel):
     image_url: PictureUrl | str
 
 
+class VideoUrl(WireModel):
+    url: str
+
+
+class VideoUrlPart(WireModel):
+    """A video, as vLLM takes it: mostly a data: URL. The engine decodes it, or refuses it."""
+
+    type: Literal["video_url"]
+    video_url: VideoUrl | str
+
+
+class VideoPart(WireModel):
+    """A video, as Qwen's clients send it: a URL, or those of its frames."""
+
+    type: Literal["video"]
+    video: str | Annotated[list[str], FAIL_FAST, BOUNDED]
+
+
 class SoundFile(WireModel):
     """`data`: base64. `format` has no effect: the file says what it is."""
 
@@ -79,7 +97,10 @@ class SoundPart(WireModel):
 
 
 AnyText = TextPart | RefusalPart
-AnyPart = Annotated[AnyText | PicturePart | SoundFilePart | SoundUrlPart | SoundPart, Field(discriminator="type")]
+AnyPart = Annotated[
+    AnyText | PicturePart | VideoUrlPart | VideoPart | SoundFilePart | SoundUrlPart | SoundPart,
+    Field(discriminator="type"),
+]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 

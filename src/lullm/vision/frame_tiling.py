@@ -1,0 +1,124 @@
+"""From the frames of a video to tiles, as the video processors of transformers group them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from lullm.config.vision.form import PictureForm
+from lullm.config.vision.video import VideoForm
+from lullm.errors import InvalidRequestError
+from lullm.types.vision.tile import Tile
+from lullm.vision.film import Film
+from lullm.vision.sampling import UNKNOWN_FPS, sampled
+from lullm.vision.tiling import check_ratio, resized, whole_size
+
+_CAPPED = 1.05
+"""Frames have at least so many times the fewest pixels, however many there are."""
+_SHARE = 0.9
+"""Of `max_tokens`, for all frames of Qwen2-VL together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reel:
+    """What is to be read of a film.
+
+    Args:
+        numbers: of its frames. width, height: of each, once it is part of a tile.
+        places: their numbers in the whole video, whole groups of them.
+        fps: of the whole video. sampled_fps: of the frames that are read.
+    """
+
+    film: Film
+    numbers: Sequence[int]
+    width: int
+    height: int
+    places: Sequence[int]
+    fps: float
+    sampled_fps: float
+
+    @property
+    def num_decoded(self) -> int:
+        """Pixels of the frames that are decoded on the way to the last one."""
+        return self.film.width * self.film.height * (self.numbers[-1] + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Filmed:
+    """The tiles of a video. `seconds`: the middle of each one's frames. `interval_s`: between two of them."""
+
+    tiles: tuple[Tile, ...]
+    seconds: tuple[float, ...]
+    interval_s: float
+
+
+def wound(film: Film, form: VideoForm) -> Reel:
+    """What is read of a film, before a frame is decoded. Raises InvalidRequestError: see `sampled` and `whole_size`."""
+    numbers: Sequence[int] = range(film.num_frames)
+    if film.is_file if form.samples is None else form.samples:
+        numbers = sampled(film.num_frames, film.own_fps, form)
+    width, height = frame_size(film.width, film.height, len(numbers), form)
+    places = [film.places[number] for number in numbers]
+    places += places[-1:] * (-len(places) % form.num_at_once)
+    fps = film.fps or UNKNOWN_FPS
+    sampled_fps = len(numbers) / film.total * fps if film.fps else UNKNOWN_FPS
+    return Reel(film, numbers, width, height, places, fps, sampled_fps)
+
+
+def developed(reel: Reel, form: VideoForm) -> Filmed:
+    """The tiles of a video. Decodes all its frames, which may take seconds.
+
+    Raises InvalidRequestError: it is broken.
+    """
+    group, frames = form.num_at_once, []
+    for image in reel.film.read(reel.numbers):
+        frames.append(resized(image, reel.width, reel.height, form.frame).tobytes())
+    if not frames:
+        raise InvalidRequestError("a video cannot be decoded: it has none of the frames that it says it has")
+    frames += frames[-1:] * (-len(frames) % group)
+    starts = range(0, len(frames), group)
+    tiles = (
+        Tile.of(reel.height, reel.width, b"".join(frames[start : start + group]), num_frames=group) for start in starts
+    )
+    seconds = ((reel.places[start] / reel.fps + reel.places[start + group - 1] / reel.fps) / 2 for start in starts)
+    return Filmed(tuple(tiles), tuple(seconds), group / reel.sampled_fps)
+
+
+def frame_size(width: int, height: int, num_frames: int, form: VideoForm) -> tuple[int, int]:
+    """(width, height) of frames, of which `num_frames` are read.
+
+    Raises InvalidRequestError: they are too long for their width.
+    """
+    frame, edge = form.frame, form.frame.edge
+    if form.kind == "Qwen2VL":
+        return whole_size(width, height, _capped(frame, num_frames, form))
+    num_frames = max(num_frames, form.num_at_once)  # a single one is repeated
+    most = frame.max_pixels
+    if form.has_caps:
+        share = min(form.max_tokens * edge**2, most // num_frames)
+        most = max(share, int(frame.min_pixels * _CAPPED)) * num_frames
+    if min(width, height) < edge:
+        scale = max(edge / height, edge / width)
+        width, height = int(width * scale), int(height * scale)
+    # Bounds are of all frames together; the near size is compared for whole groups of them.
+    num_near = round(num_frames / form.num_at_once) * form.num_at_once
+    check_ratio(width, height)
+    near = round(width / edge) * edge, round(height / edge) * edge
+    pixels = num_near * math.prod(near)
+    if pixels > most:
+        scale = math.sqrt(num_frames * height * width / most)
+        return (
+            max(edge, math.floor(width / scale / edge) * edge),
+            max(edge, math.floor(height / scale / edge) * edge),
+        )
+    if pixels < frame.min_pixels:
+        scale = math.sqrt(frame.min_pixels / (num_frames * height * width))
+        return math.ceil(width * scale / edge) * edge, math.ceil(height * scale / edge) * edge
+    return near
+
+
+def _capped(frame: PictureForm, num_frames: int, form: VideoForm) -> PictureForm:
+    if not form.has_caps:
+        return frame
+    total = int(form.max_tokens * frame.edge**2 * _SHARE)
+    most = min(frame.max_pixels, total * form.num_at_once // num_frames)
+    return replace(frame, max_pixels=max(most, int(frame.min_pixels * _CAPPED)))
