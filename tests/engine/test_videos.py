@@ -1,8 +1,9 @@
 """Prompts with videos in a whole engine: transformers' tokens, whatever else the engine does meanwhile."""
 
 import pytest
-from engine.test_vision import GREEDY, NUM_TOKENS, OPTIONS, check
+from engine.test_vision import GREEDY, NUM_TOKENS, OPTIONS
 from kit.engine.parts import block_space_of
+from kit.engine.scenes import check_golden
 from kit.vision.checkpoint import picture, write_idefics3, write_qwen_vl
 from kit.vision.video import Video, continued, film, inputs
 
@@ -65,7 +66,7 @@ PROMPTS = [prompt_of(*each) for each in TEXTS]
 def test_as_transformers(checkpoint, expected, options):
     with LLM(str(checkpoint.folder), **OPTIONS | options) as llm:
         for _ in range(2):  # the second time from cached prefixes
-            check(llm.generate(PROMPTS, GREEDY, use_tqdm=False), expected)
+            check_golden(llm.generate(PROMPTS, GREEDY, use_tqdm=False), expected)
 
 
 OTHERS = {
@@ -80,7 +81,7 @@ def test_others_of_these_kinds(tmp_path, write):
     checkpoint = write(tmp_path)
     with LLM(str(tmp_path), **OPTIONS, max_num_batched_tokens=20, max_num_seqs=2) as llm:
         outputs = llm.generate(PROMPTS[:3], GREEDY, use_tqdm=False)
-    check(outputs, [golden(checkpoint, *each) for each in TEXTS[:3]])
+    check_golden(outputs, [golden(checkpoint, *each) for each in TEXTS[:3]])
 
 
 def test_preemption(checkpoint, expected):
@@ -91,7 +92,7 @@ def test_preemption(checkpoint, expected):
             "max_num_batched_tokens": 24, "max_num_seqs": 8,
         }  # fmt: skip
         with LLM(str(checkpoint.folder), **OPTIONS | options, preemption_mode=mode) as llm:
-            check(llm.generate(PROMPTS * 2, GREEDY, use_tqdm=False), expected * 2)
+            check_golden(llm.generate(PROMPTS * 2, GREEDY, use_tqdm=False), expected * 2)
             assert sum(llm.llm_engine.stats().preemptions_total.values()) > 0
             block_space_of(llm).check_conservation()
 
@@ -111,7 +112,7 @@ def test_sleep_in_the_middle_of_videos(checkpoint, expected, level):
             if num_steps in (3, 9):
                 engine.sleep(level, mode="keep")
                 engine.wake_up()
-        check([ended[number] for number in range(len(PROMPTS))], expected)
+        check_golden([ended[number] for number in range(len(PROMPTS))], expected)
 
 
 def test_conversations(checkpoint):
