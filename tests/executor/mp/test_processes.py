@@ -36,6 +36,12 @@ from lullm.types.wire.remote_call import RemoteCall
 BEAT_S = 0.1
 
 
+@pytest.fixture(scope="module", autouse=True)
+def ready():
+    """What forks the workers has been started before a test counts its own open files."""
+    open_workers().close()
+
+
 def open_workers(ways=("well", "well"), worker_timeout=30.0, step_timeout=30.0, result_rank=0):
     specs = [
         WorkerSpec(rank, FAKE, [rank, way], rank == result_rank, min(BEAT_S, worker_timeout / 10), logging.INFO)
