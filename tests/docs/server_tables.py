@@ -16,6 +16,7 @@ from lullm.server import admin, route
 from lullm.server.anthropic import route as anthropic
 from lullm.server.audio import route as audio
 from lullm.server.context import ServerContext
+from lullm.server.error import FAILURES
 from lullm.server.fleet import route as fleet
 from lullm.server.llama_cpp import route as llama_cpp
 from lullm.server.ollama import route as ollama
@@ -74,8 +75,10 @@ def fields() -> list[str]:
 
 
 def codes() -> list[str]:
-    """From the places in the code where errors with a code are made."""
+    """From the table of the engine's failures, and the places in the code where errors with a code are made."""
     found: dict[str, tuple[set[str], list[str]]] = {}
+    for _, status, code, _ in FAILURES:
+        found.setdefault(code, (set(), []))[0].add(str(status))
     for path in sorted(PACKAGE.rglob("*.py")):
         constants = {
             target.id: node.value.value

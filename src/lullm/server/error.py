@@ -101,7 +101,7 @@ def to_api_error(error: Exception) -> ApiError:
         return ApiError(error.status_code, message, code=code, headers=dict(error.headers or {}))
     if isinstance(error, InvalidRequestError):
         return ApiError(400, str(error), param=error.param, code=error.code)
-    for kind, status, code, logged in _KINDS:
+    for kind, status, code, logged in FAILURES:
         if isinstance(error, kind):
             if logged:
                 logger.error("%s: %s", logged, error)
@@ -111,7 +111,7 @@ def to_api_error(error: Exception) -> ApiError:
     return ApiError(500, "internal server error", code="internal_error")
 
 
-_KINDS: tuple[tuple[type[LullmError], int, str, str], ...] = (
+FAILURES: tuple[tuple[type[LullmError], int, str, str], ...] = (
     (ConfigError, 400, "unsupported", ""),  # mostly UnsupportedError
     (EngineAsleepError, 503, "engine_asleep", ""),
     (ModelUnavailableError, 503, "model_unavailable", ""),
