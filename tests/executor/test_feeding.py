@@ -85,6 +85,7 @@ def test_an_error_of_the_iterable_leaves_the_engine_free():
         (("a", [1.0]), "str and list are not"),
         (("a", torch.ones(1).numpy()), "str and ndarray are not"),
         (("a", torch.empty(2, device="meta")), "a is on the meta device and has no values"),
+        (("a", torch.ones(2).to_sparse()), "a is torch.sparse_coo; give a.to_dense()"),
     ],
 )
 def test_what_is_no_weight(item, text):

@@ -85,6 +85,13 @@ def test_other_files_are_named_with_what_to_do(tmp_path, make_model, checkpoint,
         load_weights(make_model(), tmp_path, TORCH_CPU_OPS)
 
 
+def test_a_folder_in_the_place_of_the_file(tmp_path, make_model):
+    """It was said to hold model.safetensors and no model.safetensors."""
+    (tmp_path / "model.safetensors").mkdir()
+    with pytest.raises(ModelLoadError, match="lacks the weight files model.safetensors"):
+        load_weights(make_model(), tmp_path, TORCH_CPU_OPS)
+
+
 def test_a_tied_head_may_be_stored_or_not(tmp_path, make_model, checkpoint):
     head = checkpoint.pop("lm_head.weight")
     for extra in ({}, {"lm_head.weight": head}):

@@ -55,6 +55,8 @@ def checked_weight(item: Any) -> "tuple[str, Tensor]":
         raise _no_pair(f"{type(name).__name__} and {type(tensor).__name__} are not")
     if tensor.is_meta:
         raise InvalidRequestError(f"update_weights: {name} is on the meta device and has no values", "weights")
+    if tensor.layout != torch.strided:
+        raise InvalidRequestError(f"update_weights: {name} is {tensor.layout}; give {name}.to_dense()", "weights")
     return name, tensor
 
 

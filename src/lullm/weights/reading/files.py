@@ -99,7 +99,7 @@ def _read_index(folder: Path) -> dict[str, str]:
 def _explain_missing(folder: Path, missing: list[str]) -> str:
     if not folder.is_dir():
         return f"there is no model folder {folder}"
-    others = sorted(path.name for path in folder.glob("*.safetensors"))
+    others = sorted(path.name for path in folder.glob("*.safetensors") if path.is_file())
     if missing == [SINGLE_FILE] and "adapter_model.safetensors" in others:
         return f"{folder} holds an adapter (PEFT) without its model; give the model, and this as a lora_request"
     if missing == [SINGLE_FILE] and any(name.startswith("consolidated") for name in others):
