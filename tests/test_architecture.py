@@ -189,3 +189,13 @@ def test_what_servers_and_scripts_import_loads_no_torch():
         f"print([importlib.import_module(m).__name__ for m in {modules} if 'torch' not in sys.modules])"
     )
     assert run_python(code + "; print('torch' in sys.modules)") == f"{modules}\nFalse"
+
+
+def test_tests_do_not_import_what_a_script_of_bench_hides():
+    """Tests of the scripts put `bench` on the path: then `vision` is bench/vision.py, whatever order tests run in."""
+    root = Path(__file__).parent
+    hiding = "|".join(sorted(path.stem for path in (root.parent / "bench").glob("*.py") if (root / path.stem).is_dir()))
+    assert hiding
+    files = (path for room in root.iterdir() if room.is_dir() and room.name != "bench" for path in room.rglob("*.py"))
+    found = [str(path) for path in files if re.search(rf"^(from|import) ({hiding})\b", path.read_text(), re.MULTILINE)]
+    assert not found, "move what they share into tests/kit"

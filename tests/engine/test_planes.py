@@ -169,5 +169,6 @@ def test_a_pipeline_whose_first_stage_has_too_few_layers(tmp_path, monkeypatch):
     write_qwen_vl(tmp_path, "Qwen3VL", {"deepstack_visual_indexes": [0, 1]})
     with pytest.raises(ModelLoadError, match="first 2 layers .* not 1; set pipeline_layers"):
         LLM(str(tmp_path), **OPTIONS, pipeline_parallel_size=2)
-    with LLM(str(tmp_path), **OPTIONS, pipeline_parallel_size=2, limit_mm_per_prompt={"image": 0}) as llm:
+    sees_none = {"image": 0, "video": 0}
+    with LLM(str(tmp_path), **OPTIONS, pipeline_parallel_size=2, limit_mm_per_prompt=sees_none) as llm:
         assert llm.generate("a", GREEDY, use_tqdm=False)

@@ -22,17 +22,15 @@ from kit.vision.checkpoint import (
     write_pixtral,
     write_qwen_vl,
 )
+from kit.vision.own import Own
 
 from lullm.arena.host import HostArena
 from lullm.config.vision.form import PictureForm
-from lullm.engine.start.model import open_model
-from lullm.engine.vision.pictures import PictureInput
 from lullm.errors import ConfigError, InvalidRequestError
 from lullm.models.registry import build_model
 from lullm.ops.selection import NATIVE_CPU_OPS, TORCH_CPU_OPS
 from lullm.types.vision.grid import SquareGrid
 from lullm.types.vision.tile import TileRows
-from lullm.vision.pixels import pixel_values
 from lullm.vision.tiling import fitting_grid, nearest_grid
 from lullm.weights.loader import load_weights
 from lullm.weights.materialize import materialize, weights_bytes
@@ -159,20 +157,6 @@ CASES = {
 }
 
 
-def as_read(pixels, processor):
-    """`[3, H, W]` as the processor gives them: tiles, or for Qwen's patches in groups, each picture repeated."""
-    if hasattr(processor, "pooling_kernel_size"):  # patches with all channels of a pixel, then of the next one
-        size = processor.patch_size
-        cut = pixels.reshape(3, pixels.shape[1] // size, size, pixels.shape[2] // size, size)
-        return cut.transpose(1, 3, 2, 4, 0).reshape(-1, 3 * size**2)
-    if not hasattr(processor, "merge_size"):
-        return pixels[None]
-    size, group, frames = processor.patch_size, processor.merge_size, processor.temporal_patch_size
-    lines, columns = pixels.shape[1] // size // group, pixels.shape[2] // size // group
-    cut = pixels.reshape(3, lines, group, size, columns, group, size).transpose(1, 4, 2, 5, 0, 3, 6)
-    return np.repeat(cut[:, :, :, :, :, None], frames, 5).reshape(lines * columns * group**2, -1)
-
-
 def pixels_of(inputs):
     pixels = inputs["pixel_values"].numpy()
     if "image_position_ids" in inputs:  # from 0 to 1, and the tower makes them -1 to 1; padded to as many for each
@@ -199,30 +183,6 @@ def same(numbers, inputs):
 @pytest.fixture(scope="module", params=CASES)
 def checkpoint(request, tmp_path_factory):
     return CASES[request.param](tmp_path_factory.mktemp("model"))
-
-
-class Own:
-    """lullm's half: without an engine."""
-
-    def __init__(self, folder, settings=None):
-        from lullm.config.engine import EngineConfig
-
-        opened = open_model(EngineConfig.from_options({"model": str(folder), "mm_processor_kwargs": settings}))
-        self.config, self.tokenizer = opened.model_config, opened.tokenizer
-        self.pictures = PictureInput(opened.config, self.config, self.tokenizer)
-
-    def read(self, text, pictures, settings=None):
-        """(the ids, the places of tiles)."""
-        prompt = {"prompt": text, "multi_modal_data": {"image": pictures}, "mm_processor_kwargs": settings}
-        prompt, tiled = self.pictures.take(prompt, may_block=True)
-        return self.pictures.place(self.tokenizer.encode(prompt["prompt"]), tiled)
-
-    def numbers(self, places, processor):
-        """The pixels of tiles, as `processor` gives them."""
-        form = self.config.vision.picture
-        read = [as_read(pixel_values(place.tile, form)[0], processor) for place in places]
-        is_tall = form.fit == "anyres"
-        return [one[0].reshape(3, -1, form.edge, form.edge).swapaxes(0, 1) if is_tall else one for one in read]
 
 
 def positions_of(place):

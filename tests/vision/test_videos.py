@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from kit.vision.checkpoint import picture, write_qwen_vl
+from kit.vision.own import Own
 from kit.vision.video import Video, film, inputs, read
-from vision.test_golden import Own
 
 from lullm.arena.host import HostArena
 from lullm.config.vision.video_reading import read_form
