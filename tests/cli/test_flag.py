@@ -76,6 +76,14 @@ def test_flags_have_their_types():
     assert engine_config(parse("serve", "--seed", "3")).seed == 3
 
 
+def test_a_flag_that_is_given_twice_is_a_tuple():
+    flags = ("--allowed-media-domains", "a.example", "--allowed-media-domains", "b.example")
+    hosts = ("a.example", "b.example")
+    assert engine_config(parse("serve", *flags)).allowed_media_domains == hosts
+    assert engine_config(parse("run", *flags, "demo")) == EngineConfig(allowed_media_domains=hosts)
+    assert EngineConfig.from_options({"allowed_media_domains": list(hosts)}).allowed_media_domains == hosts
+
+
 def test_a_served_model_may_have_several_names():
     args = parse("serve", "--served-model-name", "a", "b", "c", "--port", "0")
     assert engine_config(args).served_model_name == "a" and args.model_aliases == ("b", "c")

@@ -57,6 +57,9 @@ class EngineConfig(UserOptions):
         refuse_known_names(self)
         object.__setattr__(self, "dtype", _dtype_name(self.dtype))
         for each in options_of(EngineConfig):
+            # The command line, MessagePack and scripts for vLLM have lists.
+            if each.is_repeated and isinstance(value := getattr(self, each.name), list):
+                object.__setattr__(self, each.name, tuple(value))
             each.check(getattr(self, each.name))
         if not self.model:
             raise ConfigError("model must be a folder, a hub id or 'demo', not ''")
@@ -85,8 +88,7 @@ class EngineConfig(UserOptions):
             if isinstance(override := said.get(name), dict):  # vLLM's form of it
                 said[name] = _as_json(name, override)
         paths = {name: os.fspath(value) for name, value in said.items() if isinstance(value, os.PathLike)}
-        lists = {name: tuple(value) for name, value in said.items() if known[name].is_repeated and type(value) is list}
-        return cls(**{**said, **paths, **lists})
+        return cls(**{**said, **paths})
 
     def resolve(self, model: ModelConfig) -> ResolvedConfig:
         """The options, with values of the model and the device for those that are left open.

@@ -83,8 +83,7 @@ def _serve(start: Start, sock: socket.socket, commands: _Commands) -> None:
     """Raises as the constructor of `LLMEngine` does."""
     from lullm.engine.start.head_start import head_start
 
-    tuples = {name: tuple(value) for name, value in start.options.items() if isinstance(value, list)}
-    config = EngineConfig(**(start.options | tuples))  # MessagePack has no tuples
+    config = EngineConfig(**start.options)
     with head_start(config) as ahead:
         from lullm.engine.llm_engine import LLMEngine
         from lullm.engine.process.service import EngineService
