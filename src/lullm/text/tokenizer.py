@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tokenizers import Tokenizer as Backend
 
@@ -192,9 +192,11 @@ class Tokenizer:
         if documents is not None:
             options["documents"] = list(documents)
         if conversation and isinstance(conversation[0], (list, tuple)):
-            several = [self.encode_conversation(each, options, split_special_tokens) for each in conversation]  # type: ignore[arg-type]
+            conversations = cast(Sequence[Sequence[Message]], conversation)
+            several = [self.encode_conversation(each, options, split_special_tokens) for each in conversations]
             return [ids for _, ids in several] if tokenize else [text for text, _ in several]
-        text, token_ids = self.encode_conversation(conversation, options, split_special_tokens)  # type: ignore[arg-type]
+        messages = cast(Sequence[Message], conversation)
+        text, token_ids = self.encode_conversation(messages, options, split_special_tokens)
         return token_ids if tokenize else text
 
     def __call__(self, text: str | Sequence[str], add_special_tokens: bool = True) -> "Encoding":

@@ -1,12 +1,12 @@
 """Sounds in a caller's prompt, as they were given: in parts of conversations, and in `multi_modal_data`."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lullm.engine.caller.media_part import with_places
 from lullm.errors import InvalidRequestError
 from lullm.text.chat_template import SOUND
 from lullm.types.request import Conversation
@@ -19,32 +19,19 @@ _NAMES = ("audio", "audio_url", "url", "path", "base64")
 """Of transformers' part: a sound or its URL; a URL; a file; the bytes."""
 
 
-def has_sounds(message: Any) -> bool:
-    """Whether a message has parts with sounds."""
-    content = message.get("content") if isinstance(message, Mapping) else None
-    return isinstance(content, (list, tuple)) and any(_is_sound(part) for part in content)
-
-
 def without_sounds(prompt: Conversation, found: list[Any]) -> Conversation:
     """The conversation with `SOUND` in place of sounds, which are added to `found`: bytes, URLs, or objects.
 
     Raises InvalidRequestError: a part has none.
     """
-    messages: list[Any] = []
-    for message in prompt.messages:
-        if has_sounds(message):
-            content = []
-            for part in message["content"]:
-                if _is_sound(part):
-                    found.append(_sound_of(part))
-                content.append(SOUND if _is_sound(part) else part)
-            message = {**message, "content": content}
-        messages.append(message)
-    return replace(prompt, messages=messages)
 
+    def place_of(part: Mapping[str, Any]) -> dict[str, str] | None:
+        if part.get("type") not in _PARTS:
+            return None
+        found.append(_sound_of(part))
+        return SOUND
 
-def _is_sound(part: Any) -> bool:
-    return isinstance(part, Mapping) and part.get("type") in _PARTS
+    return with_places(prompt, place_of)
 
 
 def _sound_of(part: Mapping[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from lullm.config.hearing.hearing import HearingConfig
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.engine.encoder.sounds import as_sound
-from lullm.engine.hearing.parts import has_sounds, sounds_in, without_sounds
+from lullm.engine.hearing.parts import sounds_in, without_sounds
 from lullm.engine.vision.pictures import split_at
 from lullm.errors import InvalidRequestError
 from lullm.text.template.failure import WouldBlock
@@ -57,9 +57,8 @@ class HeardInput:
         given: list[Any] = []
         settings: Any = None
         if isinstance(prompt, Conversation):
-            messages, settings = prompt.messages, prompt.mm_processor_kwargs
-            if isinstance(messages, Sequence) and any(map(has_sounds, messages)):
-                prompt = cast(P, without_sounds(prompt, given))
+            settings = prompt.mm_processor_kwargs
+            prompt = cast(P, without_sounds(prompt, given))
         elif isinstance(prompt, Mapping) and isinstance(data := prompt.get("multi_modal_data"), Mapping):
             given, settings = sounds_in(data), prompt.get("mm_processor_kwargs")
             rest = {key: value for key, value in data.items() if key != "audio"}

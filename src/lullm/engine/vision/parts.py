@@ -1,9 +1,10 @@
 """Pictures and videos in a caller's prompt, as they were given: in parts of conversations, in `multi_modal_data`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from lullm.engine.caller.media_part import with_places
 from lullm.errors import InvalidRequestError
 from lullm.text.chat_template import PICTURE, VIDEO
 from lullm.types.request import Conversation
@@ -23,35 +24,20 @@ class Given:
     videos: list[Any]
 
 
-def is_shown(message: Any) -> bool:
-    """Whether a message has parts with pictures or videos."""
-    content = message.get("content") if isinstance(message, Mapping) else None
-    return isinstance(content, (list, tuple)) and any(_place_of(part) is not None for part in content)
-
-
 def without_shown(prompt: Conversation, found: Given) -> Conversation:
     """The conversation with `PICTURE` and `VIDEO` in place of pictures and videos, which are added to `found`.
 
     Raises InvalidRequestError: a part has none.
     """
-    messages: list[Any] = []
-    for message in prompt.messages:
-        if is_shown(message):
-            content = []
-            for part in message["content"]:
-                place = _place_of(part)
-                if place is not None:
-                    (found.pictures if place is PICTURE else found.videos).append(_value_of(part, place))
-                content.append(part if place is None else place)
-            message = {**message, "content": content}
-        messages.append(message)
-    return replace(prompt, messages=messages)
 
+    def place_of(part: Mapping[str, Any]) -> dict[str, str] | None:
+        kind = part.get("type")
+        place = PICTURE if kind in _PARTS else VIDEO if kind in _VIDEO_PARTS else None
+        if place is not None:
+            (found.pictures if place is PICTURE else found.videos).append(_value_of(part, place))
+        return place
 
-def _place_of(part: Any) -> dict[str, str] | None:
-    """What stands in place of a part; None: the part has no picture and no video."""
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    return PICTURE if kind in _PARTS else VIDEO if kind in _VIDEO_PARTS else None
+    return with_places(prompt, place_of)
 
 
 def _value_of(part: Mapping[str, Any], place: dict[str, str]) -> Any:

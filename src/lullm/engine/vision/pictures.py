@@ -13,7 +13,7 @@ from lullm.config.resolved import ResolvedConfig
 from lullm.config.vision.form import PictureForm
 from lullm.config.vision.setting import forms_of_request
 from lullm.engine.vision.frame import Framed, PictureFrame
-from lullm.engine.vision.parts import Given, is_shown, shown_in, without_shown
+from lullm.engine.vision.parts import Given, shown_in, without_shown
 from lullm.engine.vision.videos import VideoFrame, VideoInput
 from lullm.errors import InvalidRequestError
 from lullm.text.template.failure import WouldBlock
@@ -72,9 +72,8 @@ class PictureInput:
         given = Given([], [])
         settings: Any = None
         if isinstance(prompt, Conversation):
-            messages, settings = prompt.messages, prompt.mm_processor_kwargs
-            if isinstance(messages, Sequence) and any(map(is_shown, messages)):
-                prompt = cast(P, without_shown(prompt, given))
+            settings = prompt.mm_processor_kwargs
+            prompt = cast(P, without_shown(prompt, given))
         elif isinstance(prompt, Mapping) and prompt.get("multi_modal_data") is not None:
             given, settings = shown_in(prompt["multi_modal_data"]), prompt.get("mm_processor_kwargs")
             prompt = cast(P, {key: value for key, value in prompt.items() if key != "multi_modal_data"})
