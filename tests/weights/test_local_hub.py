@@ -20,6 +20,7 @@ def hub(monkeypatch, tmp_path, qwen3_folder):
     extra = {"original/consolidated.00.pth": b"x" * 99, "README.md": b"#", "pytorch_model.bin": b"y"}
     extra["additional_chat_templates/tool_use.jinja"] = b"T"
     extra["merges.txt"] = b"#version: 0.2"
+    extra |= {"qwen.tiktoken": b"IQ== 0\n", "tiktoken.model": b"Ig== 0\n"}
     found = LocalHub(NAME, files | extra)
     for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
@@ -45,6 +46,7 @@ def test_pull_list_and_remove(hub, capsys, qwen3_folder):
     )
     fetched = {path.rsplit("/", 1)[1] for method, path, _ in hub.requests if method == "GET" and "/resolve/" in path}
     assert {"config.json", "model.safetensors", "tokenizer.json", "merges.txt", "tool_use.jinja"} <= fetched
+    assert {"qwen.tiktoken", "tiktoken.model"} <= fetched
     assert fetched.isdisjoint({"README.md", "pytorch_model.bin", "consolidated.00.pth"})
     count = len(hub.requests)
     assert main(["pull", NAME]) == 0 and not any(m == "GET" and "/resolve/" in p for m, p, _ in hub.requests[count:])

@@ -40,19 +40,24 @@ def add_declared(backend: Backend, declared: Any, file: str = "tokenizer_config.
 
 
 def surround(
-    backend: Backend, before: str | None, after: str | None, has_bytes: bool, between: Sequence[str] | None = None
+    backend: Backend,
+    before: Iterable[str | None],
+    after: Iterable[str | None],
+    has_bytes: bool,
+    between: Sequence[str] | None = None,
 ) -> None:
-    """Put these tokens around every text; None: none on that side.
+    """Put these tokens around every text.
 
     Args:
+        before, after: None stands for no token.
         has_bytes: the tokens are bytes, as GPT-2's.
         between: of an encoder: what stands between the texts of a pair. Two tokens (RoBERTa's) mean that nothing else
             tells the texts apart.
     """
     steps: list[Any] = [processors.ByteLevel(trim_offsets=False)] if has_bytes else []
-    around = {token: backend.token_to_id(token) for token in (before, after) if token}
+    first, last = ([token for token in side if token] for side in (before, after))
+    around = {token: backend.token_to_id(token) for token in (*first, *last)}
     if around:
-        first, last = [before] if before else [], [after] if after else []
         which = 0 if between is None or len(between) > 1 else 1
         behind = [f"$B:{which}", *(f"{each}:{which}" for each in last)]
         pair = {} if between is None else {"pair": [*first, "$A", *between, *behind]}

@@ -4,19 +4,19 @@ Folders of OPT, GPT-2 and the first Qwen2 have no tokenizer.json. The rest of a 
 transformers names for it: how a text is cut into words, and its special tokens.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
-from tokenizers.models import BPE
 
 from lullm.config.field import boolean
 from lullm.config.json_file import optional_object, read_object, read_text
 from lullm.errors import ModelLoadError
 from lullm.text.vocabulary.added import add_declared, added_token, surround
+from lullm.text.vocabulary.cut import CL100K, Cut, byte_level
 from lullm.units import MIB
 
 FILE = "vocab.json"
@@ -24,29 +24,6 @@ _MERGES = "merges.txt"
 _ADDED = "added_tokens.json"
 _LARGEST = 64 * MIB
 """The largest known, of 152,000 tokens, takes 3 MB."""
-
-CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-CL100K = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-"""tiktoken's; the number of digits of a word is filled in."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """How a text is cut into words.
-
-    Attributes:
-        regexes: each cuts the parts that the ones before it have left; none: GPT-2's, which the library has.
-        digit_by_digit: with GPT-2's.
-        composed: NFC before it.
-        whole_words: a word of the vocabulary is one token, even if the merges split it.
-        space_before: a text that begins without a space gets one.
-    """
-
-    regexes: tuple[str, ...] = ()
-    digit_by_digit: bool = False
-    composed: bool = False
-    whole_words: bool = False
-    space_before: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +56,6 @@ _BY_MODEL_TYPE |= dict.fromkeys(("qwen2", "qwen2_moe", "qwen3"), "Qwen2Tokenizer
 """Where no file names a class, as in the first folders of GPT-2."""
 
 
-def byte_level(vocab: dict[str, int], merges: Sequence[tuple[str, str]], cut: Cut) -> Backend:
-    """A backend whose tokens are bytes, spelled as GPT-2 does. Raises Exception: a merge is not in the vocabulary."""
-    backend = Backend(BPE(vocab=vocab, merges=list(merges), ignore_merges=cut.whole_words))
-    steps: list[Any] = [
-        *(pre_tokenizers.Split(Regex(regex), "isolated") for regex in cut.regexes),
-        pre_tokenizers.ByteLevel(add_prefix_space=cut.space_before, use_regex=not cut.regexes),
-    ]
-    if cut.digit_by_digit:
-        steps.insert(0, pre_tokenizers.Digits(individual_digits=True))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
-    if cut.composed:
-        backend.normalizer = normalizers.NFC()
-    backend.decoder = decoders.ByteLevel()
-    return backend
-
-
 def pair(merge: str, where: str) -> tuple[str, str]:
     """The two tokens that a merge joins. Raises ModelLoadError: they are not two."""
     left, space, right = merge.partition(" ")
@@ -103,8 +64,8 @@ def pair(merge: str, where: str) -> tuple[str, str]:
     return left, right
 
 
-def read_byte_pairs(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[str, str], dict[str, str]]:
-    """The backend of `folder/vocab.json` and merges.txt, special tokens by role, and no chat template.
+def read_byte_pairs(path: Path, config: dict[str, Any]) -> tuple[Backend, dict[str, str], dict[str, str]]:
+    """The backend of `path`, a vocab.json, and merges.txt beside it, special tokens by role, and no chat template.
 
     Args:
         config: of tokenizer_config.json and special_tokens_map.json.
@@ -112,9 +73,10 @@ def read_byte_pairs(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict
     Raises:
         ModelLoadError: a file is missing or damaged, or the class of the tokenizer is another.
     """
+    folder = path.parent
     known = _class_of(folder, config)
     cut = Cut(known.regexes, composed=known.composed, space_before=boolean(config, "add_prefix_space", False))
-    vocab = read_object(folder / FILE, _LARGEST)
+    vocab = read_object(path, _LARGEST)
     try:
         backend = byte_level(vocab, _read_merges(folder / _MERGES), cut)
     except ModelLoadError:
@@ -201,4 +163,4 @@ def _surround(backend: Backend, config: dict[str, Any], roles: Mapping[str, str]
     else:
         before = roles.get("bos_token") if boolean(config, "add_bos_token", False) else None
         after = roles.get("eos_token") if boolean(config, "add_eos_token", False) else None
-    surround(backend, before, after, has_bytes=True)
+    surround(backend, [before], [after], has_bytes=True)

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Backend
 
 from lullm.config.json_file import given_path, optional_object, read_text
 from lullm.errors import ModelLoadError
-from lullm.text.vocabulary import byte_pairs, sentence_piece, tekken
+from lullm.text.vocabulary import byte_pairs, sentence_piece, tekken, tiktoken
 from lullm.text.vocabulary.added import add_declared, mark_special
 from lullm.units import MIB
 
@@ -47,12 +47,19 @@ def reraise_foreign(error: BaseException) -> None:
         raise error
 
 
+def _read_model(path: Path, config: dict[str, Any]) -> tuple[Backend, dict[str, str], dict[str, str]]:
+    """A tokenizer.model, of SentencePiece or tiktoken."""
+    read = tiktoken.read_tiktoken if tiktoken.is_tiktoken(path) else sentence_piece.read_sentence_piece
+    return read(path, config)
+
+
 _FORMS = {
     tekken.FILE: tekken.read_tekken,
-    sentence_piece.FILE: sentence_piece.read_sentence_piece,
+    **dict.fromkeys(tiktoken.FILES, tiktoken.read_tiktoken),
+    sentence_piece.FILE: _read_model,
     byte_pairs.FILE: byte_pairs.read_byte_pairs,
 }
-"""File -> its reader."""
+"""Pattern of a file's name -> its reader."""
 
 
 def _load_backend(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[str, str], dict[str, str]]:
@@ -61,10 +68,9 @@ def _load_backend(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[s
     if not folder.is_dir():
         raise ModelLoadError(f"there is no model folder {folder}")
     if not path.is_file():
-        for file, read in _FORMS.items():
-            if (folder / file).is_file():
-                return read(folder, config)
-        _refuse_other_files(folder)
+        for pattern, read in _FORMS.items():
+            if found := sorted(file for file in folder.glob(pattern) if file.is_file()):
+                return read(found[0], config)
         raise ModelLoadError(
             f"{folder} has no tokenizer.json; a model folder holds config.json, tokenizer.json, "
             "tokenizer_config.json and *.safetensors"
@@ -78,21 +84,6 @@ def _load_backend(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[s
         raise ModelLoadError(f"{path} is not a tokenizer that the `tokenizers` library can read: {error}") from None
     _try_rules(backend, path)
     return backend, {}, {}
-
-
-_OTHER_FILES = ("*.tiktoken", "tiktoken.model")
-"""Tokenizer files of Qwen 1 and Kimi."""
-
-
-def _refuse_other_files(folder: Path) -> None:
-    """Raises ModelLoadError: the folder has a tokenizer in another form."""
-    for pattern in _OTHER_FILES:
-        if found := sorted(folder.glob(pattern)):
-            raise ModelLoadError(
-                f"{folder} has its tokenizer as {found[0].name} and no tokenizer.json, which is what lullm reads; let "
-                "transformers write one (AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER)) and pass it as "
-                "tokenizer=FOLDER, or take a newer copy of the model"
-            )
 
 
 def _try_rules(backend: Backend, path: Path) -> None:

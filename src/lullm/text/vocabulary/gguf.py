@@ -18,7 +18,8 @@ from lullm.errors import ModelLoadError
 from lullm.log import get_logger
 from lullm.text.token_bytes import check_lengths
 from lullm.text.vocabulary.added import surround
-from lullm.text.vocabulary.byte_pairs import CL100K, CONTRACTIONS, Cut, byte_level, pair
+from lullm.text.vocabulary.byte_pairs import pair
+from lullm.text.vocabulary.cut import CL100K, CONTRACTIONS, KIMI, O200K, Cut, byte_level
 from lullm.text.vocabulary.gguf_pieces import spelled, unigram, with_mask, word_pieces
 
 logger = get_logger(__name__)
@@ -30,13 +31,6 @@ _ROLES = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "seper
           "padding": "pad_token", "cls": "cls_token", "mask": "mask_token"}  # fmt: skip
 """The file's own spelling."""
 
-_O200K = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%(end)s|"
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%(end)s|"
-    r"\p{N}%(digits)s| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_KIMI = r"\p{Han}+|" + _O200K.replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]").replace("/", "")
-"""Chinese characters stand apart."""
 _WITH_MARKS = (
     CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -60,7 +54,7 @@ _EXAONE_MOE = (
 )
 _STARTS_WITH_BOS = dict.fromkeys(
     ("falcon-h1", "falcon3", "lfm2", "llama-bpe", "llama-v3", "llama3", "pixtral"), Cut((_LLAMA3,), whole_words=True)
-) | {"tekken": Cut((_O200K % {"end": "", "digits": ""},), whole_words=True)}
+) | {"tekken": Cut((O200K % {"end": "", "digits": ""},), whole_words=True)}
 _OF_PAIRS = {"roberta-bpe": 2, "modern-bert": 1}
 """Tokenizers of encoders: how many marks stand between the texts of a pair."""
 _CUTS: dict[str, Cut] = {
@@ -77,10 +71,8 @@ _CUTS: dict[str, Cut] = {
     **dict.fromkeys(("deepseek-r1-qwen", "qwen2"), Cut((CL100K % "",), composed=True)),
     **dict.fromkeys(("hunyuan", "solar-open", "stablelm2"), Cut((CL100K % "",))),
     "qwen35": Cut((_WITH_MARKS,), composed=True),
-    **dict.fromkeys(
-        ("gpt-4o", "llama4", "minimax-m2"), Cut((_O200K % {"end": CONTRACTIONS + "?", "digits": "{1,3}"},))
-    ),
-    "kimi-k2": Cut((_KIMI % {"end": CONTRACTIONS + "?", "digits": "{1,3}"},)),
+    **dict.fromkeys(("gpt-4o", "llama4", "minimax-m2"), Cut((O200K % {"end": CONTRACTIONS + "?", "digits": "{1,3}"},))),
+    "kimi-k2": Cut((KIMI,)),
     **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), Cut(_DEEPSEEK)),
     "seed-coder": Cut((_SEED,)),
 }
@@ -253,7 +245,7 @@ def _surround(backend: Backend, file: GGUFFile, kind: str, tokens: list[str]) ->
     ends = file.metadata.get(_PREFIX + "add_eos_token", kind == "t5" or pre in _OF_PAIRS and starts)
     if kind == "bert":
         starts = ends = True
-    surround(backend, first if starts else None, last if ends else None, kind == "gpt2", between)
+    surround(backend, [first if starts else None], [last if ends else None], kind == "gpt2", between)
 
 
 def _templates(file: GGUFFile) -> dict[str, str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, decoders, normalizers, processors
+from tokenizers import AddedToken, Regex, decoders, normalizers
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE, Unigram
 
@@ -40,20 +40,14 @@ class _Pieces:
         return [token for token, kind in zip(self.tokens, self.types, strict=True) if kind in types and token]
 
 
-def read_sentence_piece(folder: Path, config: dict[str, Any]) -> tuple[Backend, dict[str, str], dict[str, str]]:
-    """The backend of `folder/tokenizer.model`, special tokens by role, and no chat template.
+def read_sentence_piece(path: Path, config: dict[str, Any]) -> tuple[Backend, dict[str, str], dict[str, str]]:
+    """The backend of `path`, a tokenizer.model, special tokens by role, and no chat template.
 
     `config`: of tokenizer_config.json.
 
     Raises:
         ModelLoadError: the file is damaged, no SentencePiece model, or of a kind that is not supported.
     """
-    path = folder / FILE
-    if config.get("tokenizer_class") == "ChatGLM4Tokenizer":
-        raise ModelLoadError(
-            f"{path} is in GLM-4's own form, which lullm does not read; take the -hf repository of the model, or its "
-            "tokenizer (tokenizer='zai-org/glm-4-9b-chat-hf')"
-        )
     if (size := path.stat().st_size) > _LARGEST:
         raise ModelLoadError(f"{path} has {format_bytes(size)}, more than any known tokenizer")
     try:
@@ -79,7 +73,7 @@ def read_sentence_piece(folder: Path, config: dict[str, Any]) -> tuple[Backend, 
     backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in own])
     before = roles.get("bos_token") if boolean(config, "add_bos_token", kind == _BPE) else None
     after = roles.get("eos_token") if boolean(config, "add_eos_token", False) else None
-    surround(backend, before, after, has_bytes=False)
+    surround(backend, [before], [after], has_bytes=False)
     return backend, roles, {}
 
 
@@ -98,8 +92,7 @@ def _with_chatglm_tokens(backend: Backend) -> Backend:
     for token in (*_CHATGLM_TOKENS, *_CHATGLM_ROLES):
         is_word = token.isalpha()
         backend.add_tokens([AddedToken(token, special=not is_word, normalized=False, single_word=is_word)])
-    ids = [(token, backend.token_to_id(token)) for token in _CHATGLM_START]
-    backend.post_processor = processors.TemplateProcessing(single=[*_CHATGLM_START, "$A"], special_tokens=ids)
+    surround(backend, _CHATGLM_START, [], has_bytes=False)
     return backend
 
 

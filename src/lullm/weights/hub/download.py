@@ -17,6 +17,7 @@ logger = get_logger(__name__)
 
 _PATTERNS = [
     "*.json", "model*.safetensors", "[0-9]*_Dense/model.safetensors", "*.jinja", "tokenizer.model", "merges.txt",
+    "*.tiktoken", "tiktoken.model",
 ]  # fmt: skip
 """Files to fetch; not original/."""
 _OWN_WEIGHTS = "consolidated*.safetensors"
