@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from kit.model.families import CASES
+from kit.model.families import CASES, DECILM, block
 from kit.model.golden import (
     SIZES,
     PagedRun,
@@ -22,6 +22,7 @@ from lullm.config.pooling.architecture import split_architecture
 from lullm.errors import ModelLoadError
 from lullm.models.fallback.choice import read_model_config
 from lullm.ops.selection import TORCH_CPU_OPS
+from lullm.types.layer_kind import FullAttention, KVHeads, Nothing
 
 TOKENS = prompt(1, 40)
 
@@ -109,6 +110,47 @@ def test_qwen_ends_where_its_training_did():
     assert plain.num_key_value_heads == 4 and plain.family.attention_bias and not plain.family.has_output_bias
     with pytest.raises(ModelLoadError, match=r"intermediate_size \(97\) must be even"):
         read("QWen", intermediate_size=97)
+
+
+def test_the_layers_of_decilm():
+    found = read("DeciLM", **DECILM | {"head_dim": None, "num_key_value_heads": None, "intermediate_size": None})
+    sizes = 256, 256, 256, 512, 0
+    assert found.family.intermediate_sizes == sizes and found.family.matrix_layers == (False, False, True, False, False)
+    assert found.layer_kinds == (FullAttention(), Nothing(), Nothing(), FullAttention(), FullAttention())
+    assert (found.num_key_value_heads, found.head_dim) == (2, 12), "the model's, since no layer has others"
+    stated = read("DeciLM", block_configs=[block(4, 1.0), block(1, 1.0) | {"ffn": {"intermediate_size": 40}}] + [EMPTY])
+    assert stated.layer_kinds == (FullAttention(KVHeads(1, 16)), FullAttention(KVHeads(4, 16)), Nothing())
+    assert stated.family.intermediate_sizes == (256, 40, 0)
+
+
+EMPTY = block(None, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"attention": {"n_heads_in_group": 3}}, "num_attention_heads .4. must be a multiple of n_heads_in_group"),
+        ({"attention": {"n_heads_in_group": 2, "window_length": 8}}, "window_length 8 is not supported"),
+        ({"attention": {}}, "n_heads_in_group must be a positive integer"),
+        ({"attention": {"no_op": 1}}, "no_op must be true or false"),
+        ({"ffn": {"ffn_mult": 1.0, "moe": {"num_experts": 2}}}, "moe .* is not supported"),
+        ({"ffn": {"replace_with_linear": True}}, "replace_with_linear True is not supported"),
+        ({"ffn": {"ffn_mult": 1.0, "hidden_act": "gelu"}}, "hidden_act 'gelu' is not the model's"),
+        ({"ffn": {"ffn_mult": 1e6}}, "ffn_mult must be"),
+        ({"ffn": {}}, "must have ffn_mult or intermediate_size"),
+        ({"ffn": None}, "must have attention and ffn"),
+        ({"parallel_blocks": 2}, "parallel_blocks 2 is not supported"),
+    ],
+)
+def test_layers_of_decilm_that_are_refused(change, message):
+    with pytest.raises(ModelLoadError, match=message):
+        read("DeciLM", block_configs=[block(2, 1.0), EMPTY, block(2, 1.0) | change])
+
+
+@pytest.mark.parametrize("keys", [{}, {"block_configs": [EMPTY]}, {"num_key_value_heads_per_layer": [2, 3, 4]}])
+def test_layers_of_decilm_that_are_missing(keys):
+    with pytest.raises(ModelLoadError, match="block_configs|num_key_value_heads_per_layer"):
+        read("DeciLM", **keys)
 
 
 REFUSED = {

@@ -183,7 +183,8 @@ class DecoderConfig:
         query_stretch: see there.
         query_heads: their number by layer, if it differs; empty: the model's in all layers.
         has_sinks: every query head has a learned sink (see `Ops.attention`).
-        intermediate_sizes: by layer, if they differ; empty: `intermediate_size` in all.
+        intermediate_sizes: by layer, if they differ, 0: it has no MLP; empty: `intermediate_size` in all.
+        matrix_layers: by layer, whether a plain matrix stands in place of attention; empty: in none.
         has_value_norms: values are normed, without a weight.
         layers_of_equal_values: by layer, whether values are the keys before their norm; empty: in none.
         layer_inputs: of families with such inputs.
@@ -232,6 +233,7 @@ class DecoderConfig:
     query_heads: tuple[int, ...] = ()
     has_sinks: bool = False
     intermediate_sizes: tuple[int, ...] = ()
+    matrix_layers: tuple[bool, ...] = ()
     has_value_norms: bool = False
     layers_of_equal_values: tuple[bool, ...] = ()
     layer_inputs: LayerInputConfig | None = None

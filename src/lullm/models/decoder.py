@@ -21,7 +21,7 @@ from lullm.nn.attention import Attention, AttentionStyle, EncoderOnlySelfAttenti
 from lullm.nn.context import StepContext
 from lullm.nn.embedding import ALONE, Embedding, LMHead, LogitBias, num_share_rows, pooling_head
 from lullm.nn.mlp import MLP, GatedMLP
-from lullm.nn.norm import Norm, RMSNorm
+from lullm.nn.norm import Norm, RMSNorm, added_and_normed
 from lullm.nn.rotary import Rotary
 from lullm.ops.table import Ops
 from lullm.types.layer_kind import EncoderOnlyAttention, RecurrentState, SharedAttention
@@ -86,8 +86,8 @@ class DecoderStyle:
         norms_embedding: a norm comes after the embedding, too.
         make_norm: (config, dtype) -> a norm over a row of hidden states.
         make_mlp: (config, number of the layer, dtype) -> the part of a layer after its mixers; None: no such part.
-        make_mixers: of a layer's tokens, by name: attention, a recurrent mixer, or several, whose results are added.
-            All are called with (hidden states `[T, H]`, the layer's rotary table, context).
+        make_mixers: of a layer's tokens, by name: attention, a recurrent mixer, none, or several, whose results are
+            added. All are called with (hidden states `[T, H]`, the layer's rotary table, context).
         make_layer: None: `DecoderLayer`.
         make_decoder: (config, style, dtype, max_model_len) -> the part before the head; None: `Decoder`.
         make_model: the same -> the model; None: `CausalLM`.
@@ -120,8 +120,9 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, spec: LayerSpec):
         super().__init__()
-        self.input_layernorm = spec.style.make_norm(spec.config, spec.dtype)
         self.mixers = tuple(spec.style.make_mixers(spec).items())
+        if self.mixers:
+            self.input_layernorm = spec.style.make_norm(spec.config, spec.dtype)
         for name, mixer in self.mixers:
             self.add_module(name, mixer)
         self.mlp = spec.style.make_mlp(spec.config, spec.number, spec.dtype)
@@ -136,11 +137,12 @@ class DecoderLayer(nn.Module):
         context: StepContext,
     ) -> tuple[Tensor, Tensor | None]:
         """This layer's contribution, and everything before that; or (all of it, None)."""
-        hidden, residual = self.norm_input(hidden, residual, context.ops)
-        hidden = self.mix(hidden, cos_sin_cache, context)
+        if self.mixers:
+            hidden, residual = self.norm_input(hidden, residual, context.ops)
+            hidden = self.mix(hidden, cos_sin_cache, context)
         if self.mlp is None:
             return hidden, residual
-        hidden, residual = self.post_attention_layernorm.add(hidden, residual, context.ops)
+        hidden, residual = added_and_normed(self.post_attention_layernorm, hidden, residual, context.ops)
         return self.feed(hidden, context.ops), residual
 
     def feed(self, hidden: Tensor, ops: Ops) -> Tensor:  # [T, H] -> [T, H]
@@ -165,9 +167,7 @@ class DecoderLayer(nn.Module):
 
     def norm_input(self, hidden: Tensor, residual: Tensor | None, ops: Ops) -> tuple[Tensor, Tensor]:
         """(the input of attention, the residual stream)."""
-        if residual is None:
-            return self.input_layernorm(hidden, ops), hidden
-        return self.input_layernorm.add(hidden, residual, ops)
+        return added_and_normed(self.input_layernorm, hidden, residual, ops)
 
 
 def new_attention(spec: LayerSpec) -> Attention | QueryAttention | AlibiAttention:
@@ -255,7 +255,7 @@ class Decoder(nn.Module):
         hidden, residual = self.run_layers(hidden, context)
         if not self.stage.is_last:
             return summed(hidden, residual, context.ops)
-        return self.norm(hidden, context.ops) if residual is None else self.norm.add(hidden, residual, context.ops)[0]
+        return added_and_normed(self.norm, hidden, residual, context.ops)[0]
 
     def run_layers(self, hidden: Tensor, context: StepContext) -> tuple[Tensor, Tensor | None]:
         """The last layer's contribution, and everything before it."""

@@ -74,3 +74,8 @@ class LayerNorm(nn.Module):
 
 
 Norm = RMSNorm | LayerNorm
+
+
+def added_and_normed(norm: Norm, x: Tensor, residual: Tensor | None, ops: Ops) -> tuple[Tensor, Tensor]:
+    """(the norm of both together, both together); None: `x` is all of it."""
+    return (norm(x, ops), x) if residual is None else norm.add(x, residual, ops)

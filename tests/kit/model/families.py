@@ -91,6 +91,23 @@ OLMO3_ROPES = {
     "full_attention": {**ROPE["yarn"], "rope_theta": 5e5},
     "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
 }
+
+
+def block(group: int | None, factor: float | None, has_matrix: bool = False) -> Options:
+    """A layer of DeciLM: queries of a key head, or none; the factor of an MLP's size, or none."""
+    return {
+        "attention": {"n_heads_in_group": group, "no_op": group is None and not has_matrix,
+                      "replace_with_linear": has_matrix, "window_length": None},
+        "ffn": {"ffn_mult": factor, "no_op": factor is None, "replace_with_linear": False},
+    }  # fmt: skip
+
+
+DECILM = {
+    "head_dim": 12, "num_hidden_layers": 5, "rope_parameters": ROPE["llama3"],
+    "block_configs": [
+        block(2, 2.0), block(None, 1.3125), block(None, 2.0, has_matrix=True), block(2, 9.0), block(2, None),
+    ],
+}  # fmt: skip
 MOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_experts": 5}
 GLM = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_routed_experts": 6}
 EXAONE_MOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_experts": 6}
@@ -1539,6 +1556,23 @@ CASES = {
         },
         features="as GLM, its matrices fused in the checkpoint",
         is_rare=True,
+    ),
+    "DeciLM": Cases(
+        "Llama 3.3 Nemotron Super 49B, Llama 3.1 Nemotron 51B and Ultra 253B, DeciLM 7B",
+        {
+            "plain": DECILM,
+            "a first layer without attention, an empty layer, biases, tied": TIED
+            | {
+                "attention_bias": True,
+                "mlp_bias": True,
+                "head_dim": 12,
+                "num_hidden_layers": 4,
+                "block_configs": [block(None, 3.0), block(4, 2.0), block(None, None), block(1, 9.0)],
+            },
+            "key heads by layer (DeciLM 7B)": {"num_key_value_heads_per_layer": [4, 1, 2], "head_dim": 12},
+        },
+        engine=DECILM,
+        features="as Llama; layers with own key heads and MLPs, a matrix in place of attention, or without a part",
     ),
     "Exaone": Cases(
         "EXAONE 3.0, 3.5",

@@ -3,6 +3,7 @@
 The class of such a family computes as its base does, and saves itself under the published names.
 """
 
+import copy
 import json
 import re
 from collections.abc import Callable
@@ -245,6 +246,73 @@ def _one_size(data: Data) -> Data:
     return data | own | {"rope_theta": data.pop("rotary_emb_base")}
 
 
+def _decilm(base: Any) -> Any:
+    """Layers by `block_configs`: other numbers of key heads, other MLPs, a matrix in place of attention, or no part."""
+    from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP
+
+    class Matrix(torch.nn.Module):
+        def __init__(self, config: Any):
+            super().__init__()
+            self.linear_attn = torch.nn.Linear(config.hidden_size, config.hidden_size, config.attention_bias)
+
+        def forward(self, hidden_states: torch.Tensor, **options: Any) -> tuple[torch.Tensor, None]:
+            return self.linear_attn(hidden_states), None
+
+    class NoAttention(torch.nn.Module):
+        def forward(self, hidden_states: torch.Tensor, **options: Any) -> tuple[torch.Tensor, None]:
+            return torch.zeros_like(hidden_states), None
+
+    class NoMLP(torch.nn.Module):
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return torch.zeros_like(hidden)
+
+    def changed(config: Any, **sizes: int) -> Any:
+        own = copy.deepcopy(config)
+        for name, size in sizes.items():
+            setattr(own, name, size)
+        return own
+
+    class DeciLM(base):  # type: ignore[misc]
+        def __init__(self, config: Any):
+            super().__init__(config)
+            heads = getattr(config, "num_key_value_heads_per_layer", None)
+            for number, layer in enumerate(self.model.layers):
+                if heads is not None:
+                    layer.self_attn = LlamaAttention(changed(config, num_key_value_heads=heads[number]), number)
+                    continue
+                attention, mlp = (config.block_configs[number][part] for part in ("attention", "ffn"))
+                if attention.get("replace_with_linear"):
+                    layer.self_attn = Matrix(config)
+                elif attention.get("no_op"):
+                    layer.self_attn = NoAttention()
+                else:
+                    count = config.num_attention_heads // attention["n_heads_in_group"]
+                    layer.self_attn = LlamaAttention(changed(config, num_key_value_heads=count), number)
+                size = -(-int(2 * (mlp.get("ffn_mult") or 0) * config.hidden_size / 3) // 256) * 256
+                if not mlp.get("no_op"):
+                    layer.mlp = LlamaMLP(changed(config, intermediate_size=mlp.get("intermediate_size") or size))
+                else:
+                    layer.mlp = NoMLP()
+
+    return DeciLM
+
+
+def _without_unused_norms(tensors: Tensors, data: Data) -> Tensors:
+    """A part that a layer lacks has no norm."""
+    unused = set()
+    for number, block in enumerate(data.get("block_configs") or ()):
+        for part, norm in (("attention", "input_layernorm"), ("ffn", "post_attention_layernorm")):
+            if block[part].get("no_op"):
+                unused.add(f"model.layers.{number}.{norm}.weight")
+    return {name: tensor for name, tensor in tensors.items() if name not in unused}
+
+
+def _by_block(data: Data) -> Data:
+    """Files with `block_configs` have no sizes for all layers."""
+    sizes = ("num_key_value_heads", "intermediate_size") if "block_configs" in data else ("num_key_value_heads",)
+    return data | dict.fromkeys(sizes)
+
+
 _FREQUENCIES = "model.layers.0.self_attn.rotary_emb.inv_freq"
 RENAMED = {
     "Aquila": Renamed("Llama", beside=(_FREQUENCIES,)),
@@ -276,6 +344,13 @@ RENAMED = {
         joined("query_key_value"),
         suffix="ForConditionalGeneration",
         beside=("transformer.rotary_pos_emb.inv_freq",),
+    ),
+    "DeciLM": Renamed(
+        "Llama",
+        publish=_by_block,
+        read_back=lambda data: {key: value for key, value in data.items() if value is not None},
+        merge=_without_unused_norms,
+        compute=_decilm,
     ),
     "Exaone": Renamed(
         "Llama",

@@ -76,6 +76,7 @@ from lullm.config.family.llama_like import (
 )
 from lullm.config.family.renamed.baichuan import BAICHUAN
 from lullm.config.family.renamed.chatglm import CHATGLM
+from lullm.config.family.renamed.decilm import DECILM
 from lullm.config.family.renamed.llama_like import EXAONE, INTERNLM, INTERNLM2, MIMO, MINICPM, ORION, XVERSE
 from lullm.config.family.renamed.qwen import QWEN
 from lullm.config.family.text_model import TEXT_MODELS
@@ -97,6 +98,7 @@ _ROWS: dict[str, tuple[Family, str]] = {
     "Cohere2MoeForCausalLM": (COHERE2_MOE, "layer_norm.cohere:cohere2_moe_style"),
     "CohereForCausalLM": (COHERE, "layer_norm.cohere:cohere_style"),
     "CwmForCausalLM": (CWM, "llama:llama_style"),
+    "DeciLMForCausalLM": (DECILM, "renamed.decilm:decilm_style"),
     "DeepseekV2ForCausalLM": (DEEPSEEK_V2, "experts.deepseek:deepseek_style"),
     "DeepseekV3ForCausalLM": (DEEPSEEK_V3, "experts.deepseek:deepseek_style"),
     "Dots1ForCausalLM": (DOTS1, "llama:llama_style"),
