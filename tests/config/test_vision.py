@@ -5,7 +5,14 @@ import json
 import pytest
 
 from lullm.config.model import ModelConfig
-from lullm.config.vision.vision import MeanConnector, MergeConnector, MLPConnector, PoolConnector, ShuffleConnector
+from lullm.config.vision.vision import (
+    GatedConnector,
+    MeanConnector,
+    MergeConnector,
+    MLPConnector,
+    PoolConnector,
+    ShuffleConnector,
+)
 from lullm.errors import ModelLoadError
 from lullm.types.vision.grid import SquareGrid
 
@@ -138,6 +145,41 @@ QWEN_PICTURES = {
     "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_processor_type": "Qwen2VLImageProcessor",
     "image_std": [0.26862954, 0.26130258, 0.27577711], "max_pixels": 12845056, "merge_size": 2, "min_pixels": 3136,
     "patch_size": 14, "processor_class": "Qwen2_5_VLProcessor", "temporal_patch_size": 2,
+}  # fmt: skip
+GLM = {
+    "architectures": ["Glm4vForConditionalGeneration"], "image_end_token_id": 31992, "image_start_token_id": 31991,
+    "image_token_id": 31990, "model_type": "glm4v", "tie_word_embeddings": False, "video_end_token_id": 31994,
+    "video_start_token_id": 31993, "video_token_id": 31995,
+    "text_config": {
+        "attention_bias": True, "attention_dropout": 0.0, "eos_token_id": [1, 2], "hidden_act": "silu",
+        "hidden_size": 64, "initializer_range": 0.02, "intermediate_size": 96, "max_position_embeddings": 4096,
+        "model_type": "glm4v_text", "num_attention_heads": 4, "num_hidden_layers": 2, "num_key_value_heads": 2,
+        "pad_token_id": 0, "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-05,
+        "rope_scaling": {"mrope_section": [1, 1, 2], "type": "default"}, "rope_theta": 10000.0, "use_cache": True,
+        "vocab_size": 32064,
+    },
+    "vision_config": {
+        "attention_bias": False, "attention_dropout": 0.0, "depth": 24, "hidden_act": "silu",
+        "hidden_dropout_prob": 0.0, "hidden_size": 1536, "image_size": 336, "in_channels": 3, "initializer_range": 0.02,
+        "intermediate_size": 13696, "model_type": "glm4v", "num_heads": 12, "out_hidden_size": 64, "patch_size": 14,
+        "rms_norm_eps": 1e-05, "spatial_merge_size": 2, "temporal_patch_size": 2,
+    },
+}  # fmt: skip
+GLM_EXPERTS = GLM | {
+    "architectures": ["Glm4vMoeForConditionalGeneration"], "model_type": "glm4v_moe",
+    "text_config": GLM["text_config"] | {
+        "first_k_dense_replace": 1, "model_type": "glm4v_moe_text", "moe_intermediate_size": 32, "n_group": 1,
+        "n_routed_experts": 4, "n_shared_experts": 1, "norm_topk_prob": True, "num_experts_per_tok": 2,
+        "routed_scaling_factor": 1.0, "topk_group": 1, "use_qk_norm": False, "head_dim": 16,
+    },
+    "vision_config": GLM["vision_config"] | {"model_type": "glm4v_moe"},
+}  # fmt: skip
+GLM_PICTURES = {
+    "do_convert_rgb": True, "do_normalize": True, "do_rescale": True, "do_resize": True,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_processor_type": "Glm4vImageProcessor",
+    "image_std": [0.26862954, 0.26130258, 0.27577711], "merge_size": 2, "patch_size": 14,
+    "processor_class": "Glm4vProcessor", "resample": 3, "rescale_factor": 0.00392156862745098,
+    "size": {"longest_edge": 9633792, "shortest_edge": 12544}, "temporal_patch_size": 2,
 }  # fmt: skip
 BOUNDS = {"min_pixels": None, "max_pixels": None}
 
@@ -313,7 +355,7 @@ def test_qwen(tmp_path, caplog):
 
 def test_qwen3(tmp_path, caplog):
     vision = read(tmp_path, QWEN3, QWEN3_PICTURES).vision
-    assert (vision.tower.positions, vision.tower.num_sides, vision.tower.image_size) == ("interpolated", 48, 768)
+    assert (vision.tower.positions, vision.tower.num_sides, vision.tower.image_size) == ("linear", 48, 768)
     assert vision.tower.deep_layers == (5, 11, 17) and vision.tower.has_patch_bias and vision.picture.edge == 32
     assert vision.axes == (0, 1, 2, 0, 1, 2, 0, 0)
     assert "ignored" not in caplog.text
@@ -321,8 +363,26 @@ def test_qwen3(tmp_path, caplog):
 
 def test_qwen3_5(tmp_path, caplog):
     vision = read(tmp_path, QWEN3_5, QWEN3_PICTURES).vision
-    assert (vision.tower.positions, vision.tower.image_size, vision.tower.deep_layers) == ("interpolated", 768, ())
+    assert (vision.tower.positions, vision.tower.image_size, vision.tower.deep_layers) == ("linear", 768, ())
     assert vision.axes == (0, 1, 2, 0) and vision.image_token_id == 31990 and vision.picture.edge == 32
+    assert "ignored" not in caplog.text
+
+
+def test_glm(tmp_path, caplog):
+    vision = read(tmp_path, GLM, GLM_PICTURES).vision
+    eyes, picture = vision.tower, vision.picture
+    assert (eyes.positions, eyes.num_sides, eyes.intermediate_size, eyes.num_frames) == ("cubic", 24, 64, 2)
+    assert (eyes.norm, eyes.post_norm, eyes.has_patch_norm, eyes.has_bias) == ("rms_norm", "rms_norm", True, False)
+    assert vision.connector == GatedConnector(2, 13696) and vision.axes == (0, 1, 2, 2) and vision.frame == "none"
+    assert (picture.fit, picture.edge, picture.min_pixels, picture.max_pixels) == ("volume", 28, 12544, 9633792)
+    assert picture.num_frames == 2 and picture.largest(1 << 30) == (2184, 2184) and picture.largest(7840) == (84, 84)
+    newer = GLM_PICTURES | {"image_processor_type": "Glm46VImageProcessorFast"}
+    for config in (GLM_EXPERTS, GLM | {"architectures": ["Glm46VForConditionalGeneration"]}):
+        same = read(tmp_path, config, newer).vision
+        assert (same.tower, same.connector, same.picture, same.axes) == (eyes, vision.connector, picture, vision.axes)
+    axial = {"rope_parameters": {"rope_type": "axial", "rope_theta": 10000.0}, "model_type": "glm4v_moe_vision"}
+    assert read(tmp_path, tower(GLM_EXPERTS, **axial), GLM_PICTURES).vision.tower == eyes
+    assert read(tmp_path, GLM, newer | {"size": None}).vision.picture.max_pixels == 28 * 28 * 15000
     assert "ignored" not in caplog.text
 
 
@@ -393,6 +453,10 @@ def test_llava_next(tmp_path, caplog):
 def rope(**parameters):
     scaling = QWEN3["text_config"]["rope_scaling"] | parameters
     return QWEN3 | {"text_config": QWEN3["text_config"] | {"rope_scaling": scaling}}
+
+
+def glm_rope(**parameters):
+    return GLM | {"text_config": GLM["text_config"] | {"rope_scaling": {"type": "default", **parameters}}}
 
 
 def test_a_text_model_without_a_mask_sees_no_pictures(tmp_path):
@@ -546,6 +610,30 @@ def test_older_and_newer_files(tmp_path):
         (rope(mrope_section=[4, 4]), QWEN3_PICTURES, "mrope_section [4, 4]"),
         (tower(QWEN3_5, deepstack_visual_indexes=[8]), QWEN3_PICTURES, "deepstack_visual_indexes [8]"),
         (QWEN3_5 | {"architectures": ["Qwen3_5MoeForConditionalGeneration"]}, QWEN3_PICTURES, "tower is 'qwen3_5'"),
+        (GLM, None, "no preprocessor_config.json"),
+        (GLM, QWEN_PICTURES, "not GLM-4.1V's"),
+        (QWEN, GLM_PICTURES, "not Qwen2-VL's"),
+        (GLM, GLM_PICTURES | {"size": {"longest_edge": 99, "shortest_edge": 100}}, "shortest_edge 100 of its image"),
+        (GLM, GLM_PICTURES | {"size": {"height": 28, "width": 28}}, "size.shortest_edge None"),
+        (GLM, GLM_PICTURES | {"patch_size": 16}, "patch_size 16"),
+        (GLM, GLM_PICTURES | {"temporal_patch_size": 1}, "temporal_patch_size 1"),
+        (GLM, GLM_PICTURES | {"do_normalize": False}, "do_normalize False"),
+        (GLM | {"image_token_id": 40000}, GLM_PICTURES, "image token 40000"),
+        (tower(GLM, out_hidden_size=65), GLM_PICTURES, "65 elements, the text's 64"),
+        (tower(GLM, spatial_merge_size=65), GLM_PICTURES, "spatial_merge_size"),
+        (tower(GLM, intermediate_size=-1), GLM_PICTURES, "intermediate_size"),
+        (tower(GLM, image_size=[336, 224]), GLM_PICTURES, "image_size [336, 224] is not a square"),
+        (tower(GLM, image_size=13), GLM_PICTURES, "patch_size 14 is above image_size 13"),
+        (tower(GLM, patch_size=[14, 16]), GLM_PICTURES, "patch_size [14, 16] is not a square"),
+        (tower(GLM, temporal_patch_size=[2, 2]), GLM_PICTURES, "temporal_patch_size"),
+        (tower(GLM, hidden_act="mish"), GLM_PICTURES, "hidden_act is 'mish'"),
+        (tower(GLM, rope_parameters={"rope_type": "linear"}), GLM_PICTURES, "rope_type 'linear'"),
+        (tower(GLM, num_heads=768), GLM_PICTURES, "heads of 2 elements"),
+        (tower(GLM, model_type="qwen3_vl_vision"), GLM_PICTURES, "qwen3_vl_vision"),
+        (tower(GLM, in_channels=4), GLM_PICTURES, "in_channels 4"),
+        (glm_rope(mrope_section=[8, 12, 12]), GLM_PICTURES, "for 32 pairs, and 4 pairs of a head turn"),
+        (glm_rope(mrope_section="x"), GLM_PICTURES, "mrope_section 'x'"),
+        (glm_rope(mrope_interleaved=True), GLM_PICTURES, "mrope_interleaved True"),
         (rope(mrope_section=None), QWEN3_PICTURES, "for 64 pairs, and 8 pairs of a head turn"),
     ],
 )

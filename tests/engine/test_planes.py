@@ -1,8 +1,8 @@
-"""Models with planes of positions (Qwen-VL) in a whole engine: what `test_vision` does not ask of all."""
+"""Models with planes of positions (Qwen-VL, GLM-V) in a whole engine: what `test_vision` does not ask of all."""
 
 import pytest
 import torch
-from kit.vision.checkpoint import picture, write_internvl, write_qwen_vl
+from kit.vision.checkpoint import picture, write_glm4v, write_internvl, write_qwen_vl
 from kit.worker.threads import use_threads
 from safetensors.torch import load_file, save_file
 
@@ -15,9 +15,10 @@ PICTURES = [picture(61, 40), picture(28, 90, seed=1)]
 TEXT = "a @ jumps over @the lazy dog"
 
 
-@pytest.fixture(scope="module", params=["Qwen2_5_VL", "Qwen3VL"])
+@pytest.fixture(scope="module", params=["Qwen2_5_VL", "Qwen3VL", "Glm4v"])
 def checkpoint(request, tmp_path_factory):
-    return write_qwen_vl(tmp_path_factory.mktemp("model"), request.param)
+    write = write_glm4v if request.param.startswith("Glm") else write_qwen_vl
+    return write(tmp_path_factory.mktemp("model"), request.param)
 
 
 @pytest.fixture(scope="module")
@@ -125,10 +126,11 @@ def test_what_is_refused(checkpoint):
 
 def test_smaller_pictures(checkpoint):
     """By an option of the engine, of prompts or of conversations; also in other processes."""
-    settings = {"min_pixels": 64, "max_pixels": 64 * 5}
+    smaller = {"size": {"shortest_edge": 64, "longest_edge": 64 * 10}}
+    is_glm = type(checkpoint.model).__name__.startswith("Glm")  # which knows one name for the bounds
+    settings = smaller if is_glm else {"min_pixels": 64, "max_pixels": 64 * 10}
     text, shown = f"a {checkpoint.word} b", PICTURES[:1]
     plain = {"prompt": text, "multi_modal_data": {"image": shown}}
-    smaller = {"size": {"shortest_edge": 64, "longest_edge": 64 * 5}}
     ids = checkpoint.inputs(text, shown, **smaller)["input_ids"][0].tolist()
     messages = [{"role": "user", "content": [{"type": "image_pil", "image_pil": shown[0]}]}]
     backend = {"distributed_executor_backend": "mp"}

@@ -10,6 +10,7 @@ from kit.vision.checkpoint import (
     picture,
     write_gemma3,
     write_gemma4,
+    write_glm4v,
     write_idefics3,
     write_internvl,
     write_llava,
@@ -42,6 +43,7 @@ WRITERS = {
     "qwen2.5": write_qwen_vl,
     "qwen3": lambda folder: write_qwen_vl(folder, "Qwen3VL"),
     "qwen3.5": lambda folder: write_qwen_vl(folder, "Qwen3_5"),
+    "glm4v": write_glm4v,
     "gemma3": write_gemma3,
     "gemma4": write_gemma4,
     "mistral3": lambda folder: write_pixtral(folder, 2),
@@ -108,6 +110,8 @@ MISTRAL4 = {
 }  # fmt: skip
 OTHERS = {
     "qwen3.5, experts": lambda folder: write_qwen_vl(folder, "Qwen3_5Moe", mrope_section=[1, 1, 2]),
+    "glm4.5v": lambda folder: write_glm4v(folder, "Glm4vMoe"),
+    "glm4.6v": lambda folder: write_glm4v(folder, "Glm46V"),
     "gemma4, causal": lambda folder: write_gemma4(folder, {"use_bidirectional_attention": None}),
     "gemma4, experts": lambda folder: write_gemma4(
         folder,

@@ -50,7 +50,7 @@ def both(folder: Any, ask: Callable[[LLM], Any], **options: Any) -> tuple[Any, A
 
 PICTURES = (
     "qwen2", "qwen2.5", "qwen3", "qwen3.5", "gemma3", "gemma4", "internvl", "idefics3", "pixtral", "mistral3", "next",
-    "onevision",
+    "onevision", "glm4v",
 )  # fmt: skip
 
 
@@ -65,6 +65,7 @@ def test_pictures(tmp_path, kind, options):
         "qwen2.5": lambda: checkpoint.write_qwen_vl(tmp_path, "Qwen2_5_VL"),
         "qwen3": lambda: checkpoint.write_qwen_vl(tmp_path, "Qwen3VL"),
         "qwen3.5": lambda: checkpoint.write_qwen_vl(tmp_path, "Qwen3_5"),
+        "glm4v": lambda: checkpoint.write_glm4v(tmp_path),
         "gemma3": lambda: checkpoint.write_gemma3(tmp_path),
         "gemma4": lambda: checkpoint.write_gemma4(tmp_path),
         "internvl": lambda: checkpoint.write_internvl(tmp_path),

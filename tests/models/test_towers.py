@@ -45,6 +45,9 @@ GLM = {
         "rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 1], "partial_rotary_factor": 0.5,
     },
 }  # fmt: skip
+GLM_WHOLE = {
+    "head_dim": ..., "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 2]},
+}  # fmt: skip
 GLM_MOE = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 MISTRAL4 = GLM_MOE | {
     "model_type": "mistral4", "num_key_value_heads": 4, "head_dim": ..., "kv_lora_rank": 24, "q_lora_rank": 12,
@@ -57,6 +60,7 @@ CASES = {
         {"image_token_id": 140, "video_token_id": 141},
     ),
     "Glm4v": (GLM, GLM_VISION, {}),
+    "Glm4v, whole heads turn": (GLM_WHOLE, GLM_VISION, {}),
     "Glm46V": (GLM | {"model_type": "glm4v_text"}, GLM_VISION | {"model_type": "glm4v_vision"}, {}),
     "Glm4vMoe": (GLM | GLM_MOE, GLM_VISION, {}),
     "Idefics3": ({"model_type": "llama"}, VISION | {"model_type": "idefics3_vision"}, {}),

@@ -32,6 +32,7 @@ FORMS = {
     "not split": replace(FORM, fit="split"),
     "grid": replace(FORM, fit="grid", max_tiles=7),
     "area": replace(FORM, fit="area", min_pixels=500, max_pixels=5000),
+    "volume": replace(FORM, fit="volume", min_pixels=1000, max_pixels=10000, num_frames=2),
     "anyres": replace(FORM, fit="anyres", grids=((1, 2), (2, 1), (2, 2), (1, 4))),
     "within": replace(FORM, fit="within", resize_edge=70),
     "budget": replace(FORM, fit="budget", max_pixels=12 * 12 * 20),

@@ -15,6 +15,7 @@ from kit.vision.checkpoint import (
     sizes,
     write_gemma3,
     write_gemma4,
+    write_glm4v,
     write_idefics3,
     write_internvl,
     write_llava,
@@ -109,6 +110,24 @@ CASES = {
     "qwen3.5, experts, whole heads turn": lambda folder: write_qwen_vl(
         folder, "Qwen3_5Moe", {"hidden_act": "silu"}, mrope_section=[3, 3, 2], partial_rotary_factor=1.0
     ),
+    "glm4v": lambda folder: write_glm4v(folder),
+    "glm4v, groups of 9": lambda folder: write_glm4v(
+        folder,
+        "Glm46V",
+        {
+            "patch_size": 3,
+            "spatial_merge_size": 3,
+            "temporal_patch_size": 1,
+            "hidden_act": "gelu",
+            "attention_bias": True,
+            "image_size": 4,
+            "rms_norm_eps": 1e-3,
+            "rope_parameters": {"rope_type": "axial", "rope_theta": 50.0},
+        },
+        {"merge_size": 3, "temporal_patch_size": 1, "size": {"shortest_edge": 81, "longest_edge": 81 * 50}},
+        mrope_section=[1, 1, 2],
+    ),
+    "glm4.5v": lambda folder: write_glm4v(folder, "Glm4vMoe", {"image_size": 36}),
     "gemma3": lambda folder: write_gemma3(folder),
     "gemma3, another tower": lambda folder: write_gemma3(
         folder, settings={"do_pan_and_scan": True}, hidden_act="gelu", patch_size=8, layer_norm_eps=1e-3
@@ -217,6 +236,7 @@ RAISED = {
     "gemma3": SCANS,
 }
 """Their lower bounds are above those of the file, so they are for the engine only."""
+VOLUME = {"shortest_edge": 8 * 64, "longest_edge": 64 * 18}
 SETTINGS = [
     ("qwen2.5", FEWER, FEWER),
     ("qwen2.5", RAISED["qwen2.5"], None),
@@ -238,6 +258,7 @@ SETTINGS = [
     ("llava, squares", {"do_pad": False, "resample": 0}, None),
     ("llava, siglip", {"resample": 2}, None),
     ("gemma3", SCANS, None),
+    ("glm4v", {"size": {"longest_edge": 64 * 18}, "resample": 2}, {"size": VOLUME, "resample": 2}),
     ("gemma4, many rows", {"max_soft_tokens": 70, "resample": 2}, None),
 ]
 
@@ -292,6 +313,8 @@ REFUSED = [
     ("llava", {"do_pad": True}, "nothing is known about do_pad"),
     ("gemma3", {"pan_and_scan_min_ratio_to_activate": 0.5}, "pan_and_scan_min_ratio_to_activate 0.5"),
     ("gemma3", {"pan_and_scan_max_num_crops": 17}, "pan_and_scan_max_num_crops 17"),
+    ("glm4v", {"size": {"longest_edge": 64 * 7}}, "size.shortest_edge 512 .* above size.longest_edge 448"),
+    ("glm4v", {"max_pixels": 64 * 30}, "nothing is known about max_pixels"),
     ("gemma4, many rows", {"max_soft_tokens": 100}, "max_soft_tokens 100 .* none of .*70, 140, 280, 560, 1120"),
     ("gemma4, many rows", {"patch_size": 8}, "nothing is known about patch_size"),
     ("gemma4, many rows", {"image_mean": [0, 0, 0]}, "nothing is known about image_mean"),
@@ -313,6 +336,8 @@ def test_settings_that_are_refused(tmp_path):
         ("internvl", {"min_patches": 2}),
         ("idefics3", {"size": {"longest_edge": 76}}),
         ("gemma3", {"do_pan_and_scan": True}),
+        ("glm4v", {"size": {"longest_edge": 64 * 81}}),
+        ("glm4v", {"size": {"shortest_edge": 64 * 9}}),
         ("gemma3", {"pan_and_scan_min_crop_size": 9}),
         ("gemma4, many rows", {"max_soft_tokens": 280}),
     ]

@@ -84,7 +84,7 @@ def tile_shapes(width: int, height: int, form: PictureForm) -> list[tuple[TileSh
             return [(square, _with_whole(columns * rows))]
         case "grid":
             return [(square, _with_whole(math.prod(nearest_grid(width, height, form))))]
-        case "area" | "within" | "budget":
+        case "area" | "volume" | "within" | "budget":
             new_width, new_height = kept_size(width, height, form)
             return [((new_height, new_width, None), 1)]
         case "anyres":

@@ -1,6 +1,5 @@
 """From the frames of a video to tiles, as the video processors of transformers group them."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,7 +9,7 @@ from lullm.errors import InvalidRequestError
 from lullm.types.vision.tile import Tile
 from lullm.vision.film import Film
 from lullm.vision.sampling import UNKNOWN_FPS, sampled
-from lullm.vision.tiling import check_ratio, resized, whole_size
+from lullm.vision.tiling import resized, size_of_frames, whole_size
 
 _CAPPED = 1.05
 """Frames have at least so many times the fewest pixels, however many there are."""
@@ -92,28 +91,10 @@ def frame_size(width: int, height: int, num_frames: int, form: VideoForm) -> tup
     if form.kind == "Qwen2VL":
         return whole_size(width, height, _capped(frame, num_frames, form))
     num_frames = max(num_frames, form.num_at_once)  # a single one is repeated
-    most = frame.max_pixels
     if form.has_caps:
-        share = min(form.max_tokens * edge**2, most // num_frames)
-        most = max(share, int(frame.min_pixels * _CAPPED)) * num_frames
-    if min(width, height) < edge:
-        scale = max(edge / height, edge / width)
-        width, height = int(width * scale), int(height * scale)
-    # Bounds are of all frames together; the near size is compared for whole groups of them.
-    num_near = round(num_frames / form.num_at_once) * form.num_at_once
-    check_ratio(width, height)
-    near = round(width / edge) * edge, round(height / edge) * edge
-    pixels = num_near * math.prod(near)
-    if pixels > most:
-        scale = math.sqrt(num_frames * height * width / most)
-        return (
-            max(edge, math.floor(width / scale / edge) * edge),
-            max(edge, math.floor(height / scale / edge) * edge),
-        )
-    if pixels < frame.min_pixels:
-        scale = math.sqrt(frame.min_pixels / (num_frames * height * width))
-        return math.ceil(width * scale / edge) * edge, math.ceil(height * scale / edge) * edge
-    return near
+        share = min(form.max_tokens * edge**2, frame.max_pixels // num_frames)
+        frame = replace(frame, max_pixels=max(share, int(frame.min_pixels * _CAPPED)) * num_frames)
+    return size_of_frames(width, height, num_frames, form.num_at_once, frame)
 
 
 def _capped(frame: PictureForm, num_frames: int, form: VideoForm) -> PictureForm:

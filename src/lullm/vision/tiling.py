@@ -41,7 +41,7 @@ def tiled(image: "Image", form: PictureForm) -> Tiled:
             return Tiled((_tile(_cropped(image, form)),))
         case "scan":
             return _scanned(image, form)
-        case "within" | "area" | "budget":
+        case "within" | "area" | "volume" | "budget":
             return Tiled((_tile(resized(image, *kept_size(image.width, image.height, form), form)),))
         case "stretch":
             return Tiled((_tile(resized(image, form.edge, form.edge, form)),))
@@ -110,6 +110,8 @@ def kept_size(width: int, height: int, form: PictureForm) -> tuple[int, int]:
 
     Raises InvalidRequestError: it is too long for its width.
     """
+    if form.fit == "volume":
+        return size_of_frames(width, height, form.num_frames, form.num_frames, form)
     sizes = {"within": size_within, "area": whole_size, "budget": size_for_budget}
     return sizes[form.fit](width, height, form)
 
@@ -273,6 +275,30 @@ def whole_size(width: int, height: int, form: PictureForm) -> tuple[int, int]:
         )
     if near[0] * near[1] < form.min_pixels:
         scale = math.sqrt(form.min_pixels / (width * height))
+        return math.ceil(width * scale / edge) * edge, math.ceil(height * scale / edge) * edge
+    return near
+
+
+def size_of_frames(width: int, height: int, num_frames: int, num_at_once: int, form: PictureForm) -> tuple[int, int]:
+    """(width, height) of `num_frames` pictures of a film, each as `whole_size`, but their pixels count together.
+
+    `num_at_once`: the size before it is scaled is compared for whole groups of so many.
+    """
+    edge = form.edge
+    if min(width, height) < edge:
+        scale = max(edge / height, edge / width)
+        width, height = int(width * scale), int(height * scale)
+    check_ratio(width, height)
+    near = round(width / edge) * edge, round(height / edge) * edge
+    num_pixels = round(num_frames / num_at_once) * num_at_once * math.prod(near)
+    if num_pixels > form.max_pixels:
+        scale = math.sqrt(num_frames * height * width / form.max_pixels)
+        return (
+            max(edge, math.floor(width / scale / edge) * edge),
+            max(edge, math.floor(height / scale / edge) * edge),
+        )
+    if num_pixels < form.min_pixels:
+        scale = math.sqrt(form.min_pixels / (num_frames * height * width))
         return math.ceil(width * scale / edge) * edge, math.ceil(height * scale / edge) * edge
     return near
 

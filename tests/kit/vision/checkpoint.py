@@ -49,6 +49,19 @@ PIXTRAL = {
     "model_type": "pixtral", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
     "num_attention_heads": 2, "image_size": 48, "patch_size": 4,
 }  # fmt: skip
+GLM4V = {
+    "depth": 3, "hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48, "num_heads": 2, "patch_size": 4,
+    "image_size": 28,
+}  # fmt: skip
+GLM_EXPERTS = {
+    "num_hidden_layers": 3, "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+    "routed_scaling_factor": 1.5,
+}  # fmt: skip
+GLMS = {
+    "Glm4v": {"model_type": "glm4v_text"},
+    "Glm46V": {"model_type": "glm4v_text"},
+    "Glm4vMoe": {"model_type": "glm4v_moe_text"} | GLM_EXPERTS,
+}
 QWEN3_5 = {key: value for key, value in QWEN3_VL.items() if key != "deepstack_visual_indexes"}
 QWENS = {
     "Qwen2VL": QWEN2_VL, "Qwen2_5_VL": QWEN2_5_VL, "Qwen3VL": QWEN3_VL, "Qwen3VLMoe": QWEN3_VL, "Qwen3_5": QWEN3_5,
@@ -92,6 +105,14 @@ QWEN_TEMPLATE = (
     "{% set seen.pictures = seen.pictures + 1 %}{% if add_vision_id %}Picture {{ seen.pictures }}: {% endif %}"
     "<|vision_start|><image><|vision_end|>{% elif part['type'] == 'video' %}<|vision_start|><|video_pad|><|vision_end|>"
     "{% elif 'text' in part %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+GLM_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<|begin_of_image|><image><|end_of_image|>"
+    "{% elif part['type'] == 'video' %}<|begin_of_video|><|video|><|end_of_video|>"
+    "{% elif part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 GEMMA_TEMPLATE = (
@@ -296,6 +317,54 @@ def write_qwen_vl(
             pass
 
     return Checkpoint(folder, model, PicturesOnly(processor, tokenizer), "<|vision_start|><image><|vision_end|>")
+
+
+def write_glm4v(
+    folder: Path, name: str = "Glm4v", tower: dict[str, Any] | None = None, settings: Any = None, **rope: Any
+) -> Checkpoint:
+    """GLM-4.1V's kind: a token for 8 x 8 pixels (2 x 2 patches), 4 to 40 for a picture. Half of a head turns.
+
+    Args:
+        name: of `GLMS`. tower: keys beside `GLM4V`'s. settings: of the image processor. rope: the text's parameters.
+    """
+    import transformers
+
+    number = "46V" if name == "Glm46V" else "4v"
+    module = importlib.import_module(
+        f"transformers.models.glm{number.lower()}.image_processing_pil_glm{number.lower()}"
+    )
+    classes = (getattr(transformers, f"{name}{last}") for last in ("Config", "ForConditionalGeneration"))
+    rope = {
+        "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1], **rope,
+    }  # fmt: skip
+    folder.mkdir(exist_ok=True)
+    marks = [f"<|{side}_of_{kind}|>" for kind in ("image", "video") for side in ("begin", "end")]
+    tokenizer = _write_tokenizer(folder, GLM_TEMPLATE, [*marks, "<|video|>"])
+    ids = tokenizer.convert_tokens_to_ids([*marks, "<|video|>"])
+    tokenizer.image_token, tokenizer.image_token_id = "<image>", 3
+    named = (f"{kind}_{side}_token_id" for kind in ("image", "video") for side in ("start", "end"))
+    options = {"image_token_id": 3, **dict(zip((*named, "video_token_id"), ids, strict=True))}
+    model_type = "glm4v_moe_vision" if name == "Glm4vMoe" else "glm4v_vision"
+    eyes = GLM4V | {"model_type": model_type} | (tower or {})
+    model = _random_model(folder, *classes, eyes, options, GLMS[name] | {"rope_parameters": rope})
+    volume = {"shortest_edge": 8 * 64, "longest_edge": 80 * 64}
+    processor = getattr(module, f"Glm{number}ImageProcessorPil")(
+        **{"patch_size": eyes["patch_size"], "size": volume, **(settings or {})}
+    )
+    processor.save_pretrained(folder)
+    whole: Any = getattr(transformers, f"Glm{number}Processor")
+
+    class PicturesOnly(whole):
+        """Without the part for videos, which needs one more package."""
+
+        def check_argument_for_proper_class(self, *args: Any) -> None:
+            pass
+
+        def create_mm_token_type_ids(self, input_ids: Any) -> Any:
+            ids = [list(map(int, one)) for one in input_ids]  # of tensors NumPy warns
+            return super().create_mm_token_type_ids(ids)
+
+    return Checkpoint(folder, model, PicturesOnly(processor, tokenizer), "<|begin_of_image|><image><|end_of_image|>")
 
 
 def write_llava_next(folder: Path, settings: Any = None, is_onevision: bool = False, **options: Any) -> Checkpoint:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lullm.config.field import Data, optional_object
+from lullm.config.field import Data, optional_object, positive_int
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +16,13 @@ class TextModel:
         defaults: values of missing keys that differ from that architecture's.
         has_plane_rope: positions of pictures are planes, and pairs rotate by their axes in turn (`mrope_section`). In a
             text all axes are equal, so it is the plain rope (https://arxiv.org/abs/2409.12191).
+        has_equal_heads: a head without a `head_dim` has its share of a row, not that architecture's default.
     """
 
     architecture: str | None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     has_plane_rope: bool = False
+    has_equal_heads: bool = False
 
 
 _QWEN2_VL = {"rope_theta": 1e6, "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "max_window_layers": 80}
@@ -30,7 +32,7 @@ _QWEN3_VL_MOE = {
     "moe_intermediate_size": 1408, "norm_topk_prob": True,
 }  # fmt: skip
 
-_GLM4V = {"rms_norm_eps": 1e-5, "num_key_value_heads": 2, "attention_bias": True}
+_GLM4V = {"rms_norm_eps": 1e-5, "num_key_value_heads": 2, "attention_bias": True, "partial_rotary_factor": 1.0}
 _GLM4V_MOE = {"num_key_value_heads": 8, "attention_bias": True}
 
 _QWEN2_AUDIO = {
@@ -51,8 +53,8 @@ TEXT_MODELS: dict[str, TextModel] = {
     "Gemma3nForConditionalGeneration": TextModel("Gemma3nForCausalLM"),
     "Gemma4ForConditionalGeneration": TextModel("Gemma4ForCausalLM"),
     "Gemma4UnifiedForConditionalGeneration": TextModel("Gemma4UnifiedForCausalLM"),
-    "Glm4vForConditionalGeneration": TextModel("Glm4ForCausalLM", _GLM4V, has_plane_rope=True),
-    "Glm46VForConditionalGeneration": TextModel("Glm4ForCausalLM", _GLM4V, has_plane_rope=True),
+    "Glm4vForConditionalGeneration": TextModel("Glm4ForCausalLM", _GLM4V, True, has_equal_heads=True),
+    "Glm46VForConditionalGeneration": TextModel("Glm4ForCausalLM", _GLM4V, True, has_equal_heads=True),
     "Glm4vMoeForConditionalGeneration": TextModel("Glm4MoeForCausalLM", _GLM4V_MOE, has_plane_rope=True),
     "Idefics3ForConditionalGeneration": TextModel(None),
     "InternVLForConditionalGeneration": TextModel(None),
@@ -119,6 +121,8 @@ def text_part(data: Data, architecture: str) -> Data:
     name = model.architecture or (_BY_MODEL_TYPE.get(model_type) if isinstance(model_type, str) else None)
     stated = outer | own
     stated |= {key: value for key, value in model.defaults.items() if stated.get(key) is None}
+    if model.has_equal_heads and stated.get("head_dim") is None:
+        stated["head_dim"] = positive_int(stated, "hidden_size") // positive_int(stated, "num_attention_heads")
     if model.has_plane_rope:
         stated |= {key: _plain_rope(stated, key) for key in ("rope_scaling", "rope_parameters") if key in stated}
     # A text model without a name here is refused by the name that it would have.

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from lullm.types.vision.grid import SquareGrid
 
-Fit = Literal["crop", "stretch", "split", "grid", "area", "scan", "within", "anyres", "budget"]
+Fit = Literal["crop", "stretch", "split", "grid", "area", "volume", "scan", "within", "anyres", "budget"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,18 +15,19 @@ class PictureForm:
     """From a picture to the pixels of its tiles.
 
     Args:
-        edge: of a tile, in pixels; with 'area', 'within' and 'budget', the number that divides both edges of a tile.
+        edge: of a tile, in pixels; where a tile has its picture's shape, the number that divides both edges of it.
         fit: 'crop': the shorter edge becomes `resize_edge`, and the middle is cut out; 'stretch': to one tile, whatever
             the shape; 'split': the longer edge becomes `resize_edge`, then both the next multiples of `edge`. The
             picture becomes a grid of tiles, with a small copy of the whole behind them; one of a single tile has no
             copy; 'grid': it is stretched to a grid of tiles, `min_tiles` to `max_tiles` of them in the shape that is
             nearest to its own, with the same copy; 'area': it becomes one tile of nearly its own shape, of `min_pixels`
-            to `max_pixels`; 'scan': one tile, and if it is at least `min_ratio` times as long as it is wide, its parts
-            side by side follow, at most `max_tiles`, each at least `min_crop` pixels wide and high; 'within': one tile
-            of nearly its own shape, which is made smaller if an edge is above `resize_edge`; then both edges become the
-            next multiples of `edge`; 'anyres': it is fitted, with black borders, into one of
-            `grids`, where it keeps the most pixels. A square of the whole comes before the grid's; all are one tile;
-            'budget': it becomes one tile of nearly its own shape, the largest one of at most `max_pixels`.
+            to `max_pixels`; 'volume': the same, of the picture repeated `num_frames` times; 'scan': one tile, and if it
+            is at least `min_ratio` times as long as it is wide, its parts side by side follow, at most `max_tiles`,
+            each at least `min_crop` pixels wide and high; 'within': one tile of nearly its own shape, which is made
+            smaller if an edge is above `resize_edge`; then both edges become the next multiples of `edge`; 'anyres': it
+            is fitted, with black borders, into one of `grids`, where it keeps the most pixels. A square of the whole
+            comes before the grid's; all are one tile; 'budget': it becomes one tile of nearly its own shape, the
+            largest one of at most `max_pixels`.
         splits: with 'split': False: a picture is resized in the same two steps, but to one tile; with 'scan': False: it
             has no parts.
         pads: pictures first become squares, with borders of the mean color.
@@ -51,20 +52,23 @@ class PictureForm:
     max_pixels: int = 0
     min_crop: int = 0
     min_ratio: float = 0.0
+    num_frames: int = 1
     grids: tuple[tuple[int, int], ...] = ()
     stated: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def keeps_shape(self) -> bool:
         """A tile has nearly the shape of its picture."""
-        return self.fit in ("area", "within", "budget")
+        return self.fit in ("area", "volume", "within", "budget")
 
     def largest(self, most_pixels: int) -> tuple[int, int]:
         """(height, width) of the largest tile; where it has a picture's shape, about that of at most so many pixels."""
         if not self.keeps_shape:
             grid = self.largest_grid
             return (1 if grid is None else 1 + grid.num_lines * grid.num_columns) * self.edge, self.edge
-        most = self.max_pixels if self.fit != "within" else (-(-self.resize_edge // self.edge) * self.edge) ** 2
+        most = self.max_pixels // self.num_frames
+        if self.fit == "within":
+            most = (-(-self.resize_edge // self.edge) * self.edge) ** 2
         edge = max(math.isqrt(min(most, most_pixels)) // self.edge, 1) * self.edge
         return edge, edge
 

@@ -32,6 +32,7 @@ _AREA = _ALL_ON | {
     "resample": _BICUBIC, "image_mean": _CLIP_MEAN, "image_std": _CLIP_STD, **PATCHES,
     "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
 }  # fmt: skip
+_VOLUME = _AREA | {"size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 15000}}
 _SCANNING = _ALL_ON | {
     "resample": _BILINEAR, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"height": 224, "width": 224},
     "do_pan_and_scan": False, "pan_and_scan_min_crop_size": 256, "pan_and_scan_max_num_crops": 4,
@@ -66,6 +67,8 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "SmolVLM": _SPLITTING,
     "GotOcr2": _SPREADING,
     "Qwen2VL": _AREA,
+    "Glm4v": _VOLUME,
+    "Glm46V": _VOLUME,
     "Gemma3": _SCANNING,
     "Pixtral": _WITHIN,
     "LlavaNext": _NEXT,
@@ -83,6 +86,8 @@ _MOST_PIXELS = 1 << 26
 """Of all tiles of a picture: as many as a picture may have."""
 _MOST_GRIDS = 256
 _MOST_VALUE = 1e6
+MOST_AT_ONCE = 64
+"""Frames that a tower reads at once."""
 MOST_ROW_EDGE = 1 << 10
 """Pixels that one row sees on an edge. The largest known has 32; an edge of a very thin picture is no less than one."""
 
@@ -125,13 +130,8 @@ def _read(stated: dict[str, Any], kind: str) -> PictureForm:
             return form
         most = count_of(data, "max_patches", _MOST_PIXELS // edge**2)
         return replace(form, min_tiles=count_of(data, "min_patches", most), max_tiles=most)
-    if kind == "Qwen2VL":
-        patch = count_of(data, "patch_size", MOST_ROW_EDGE)
-        edge = patch * count_of(data, "merge_size", MOST_ROW_EDGE // patch)
-        least, most = area_of(data, "min_pixels", "shortest_edge"), area_of(data, "max_pixels", "longest_edge")
-        if least > most:
-            raise ModelLoadError(f"min_pixels {least} of its image processor is above max_pixels {most}")
-        return replace(form_of(data, edge, "area", edge), min_pixels=least, max_pixels=most)
+    if kind in ("Qwen2VL", "Glm4v", "Glm46V"):
+        return _grouped(data, is_area=kind == "Qwen2VL")
     if kind == "Pixtral":
         if data["do_center_crop"] is not False:
             raise ModelLoadError(
@@ -174,6 +174,21 @@ def _read(stated: dict[str, Any], kind: str) -> PictureForm:
         return form_of(data, edge, "crop", short, pads=kind == "Llava" and data.get("do_pad") is True)
     edge = _square(data, "size")
     return form_of(data, edge, "stretch", edge, pads=kind == "Llava" and data.get("do_pad") is True)
+
+
+def _grouped(data: Mapping[str, Any], is_area: bool) -> PictureForm:
+    """Of a processor that groups patches: Qwen2-VL's (`is_area`), GLM-4.1V's. Raises ModelLoadError."""
+    patch = count_of(data, "patch_size", MOST_ROW_EDGE)
+    edge = patch * count_of(data, "merge_size", MOST_ROW_EDGE // patch)
+    older = data if is_area else {"size": data["size"]}
+    least, most = area_of(older, "min_pixels", "shortest_edge"), area_of(older, "max_pixels", "longest_edge")
+    if least > most:
+        names = ("min_pixels", "max_pixels") if is_area else ("size.shortest_edge", "size.longest_edge")
+        raise ModelLoadError(f"{names[0]} {least} of its image processor is above {names[1]} {most}")
+    form = replace(form_of(data, edge, "area", edge), min_pixels=least, max_pixels=most)
+    if is_area:
+        return form
+    return replace(form, fit="volume", num_frames=count_of(data, "temporal_patch_size", MOST_AT_ONCE))
 
 
 def form_of(

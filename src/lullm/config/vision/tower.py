@@ -124,6 +124,7 @@ def read_tower(
         has_head_norms=own.has_head_norms,
         attention_scale=own.attention_scale,
         is_clipped=boolean(data, "use_clipped_linears", False),
+        has_patch_norm=own.has_patch_norm,
     )
     if not tower.image_size:
         return tower

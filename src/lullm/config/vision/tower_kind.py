@@ -35,6 +35,11 @@ _QWEN3_VL = {
     "patch_size": 16, "hidden_act": "gelu_pytorch_tanh", "spatial_merge_size": 2, "temporal_patch_size": 2,
     "rope_parameters": {}, "num_position_embeddings": 2304, "deepstack_visual_indexes": [8, 16, 24],
 }  # fmt: skip
+_GLM4V = {
+    "hidden_size": 1536, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 12,
+    "patch_size": 14, "image_size": 336, "hidden_act": "silu", "layer_norm_eps": 1e-5, "attention_bias": False,
+    "spatial_merge_size": 2, "temporal_patch_size": 2, "rope_parameters": {}, "connector_size": 13696,
+}  # fmt: skip
 _PIXTRAL = {
     "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
     "patch_size": 16, "hidden_act": "gelu", "rope_parameters": {}, "rope_theta": 10000.0, "head_dim": None,
@@ -75,6 +80,7 @@ class TowerKind:
     has_result_norms: bool = False
     has_head_norms: bool = False
     attention_scale: float | None = None
+    has_patch_norm: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
 
@@ -89,9 +95,7 @@ _QWEN2_VL_KIND = TowerKind(
     fixed=_QWEN_FIXED,
     names=_QWEN_NAMES | {"embed_dim": "hidden_size", "hidden_size": "out_hidden_size"},
 )
-_QWEN3_VL_KIND = TowerKind(
-    _QWEN3_VL, "interpolated", is_rotary=True, is_fused=True, fixed=_QWEN_FIXED, names=_QWEN_NAMES
-)
+_QWEN3_VL_KIND = TowerKind(_QWEN3_VL, "linear", is_rotary=True, is_fused=True, fixed=_QWEN_FIXED, names=_QWEN_NAMES)
 _QWEN3_5_KIND = replace(_QWEN3_VL_KIND, defaults=_QWEN3_VL | {"deepstack_visual_indexes": []})
 _QWEN2_5_VL_KIND = TowerKind(
     _QWEN2_5_VL,
@@ -103,6 +107,20 @@ _QWEN2_5_VL_KIND = TowerKind(
     is_fused=True,
     fixed=_QWEN_FIXED | {"norm_type": "rms_norm"},
     names=_QWEN_NAMES,
+)
+_GLM4V_KIND = TowerKind(
+    _GLM4V,
+    "cubic",
+    post_norm="rms_norm",
+    is_rotary=True,
+    is_gated=True,
+    is_fused=True,
+    has_bias=False,
+    has_patch_norm=True,
+    fixed={"norm_type": "rms_norm"},
+    # Its MLPs are as wide as the decoder's rows; what a file calls intermediate_size is the connector's.
+    names=_QWEN_NAMES
+    | {"rms_norm_eps": "layer_norm_eps", "out_hidden_size": "intermediate_size", "intermediate_size": "connector_size"},
 )
 KINDS: Mapping[str, TowerKind] = {
     "clip_vision_model": TowerKind(_CLIP, has_class_row=True, has_patch_bias=False, has_pre_norm=True),
@@ -123,6 +141,10 @@ KINDS: Mapping[str, TowerKind] = {
     "qwen3_5": _QWEN3_5_KIND,
     "qwen3_5_moe_vision": _QWEN3_5_KIND,
     "qwen3_5_moe": _QWEN3_5_KIND,
+    "glm4v_vision": _GLM4V_KIND,
+    "glm4v": _GLM4V_KIND,
+    "glm4v_moe_vision": _GLM4V_KIND,
+    "glm4v_moe": _GLM4V_KIND,
     "gemma4_vision": TowerKind(
         _GEMMA4,
         "axes",

@@ -9,7 +9,7 @@ from typing import Any, cast, get_args
 from lullm.config.field import shown
 from lullm.config.json_file import PROCESSOR_FILES, optional_object
 from lullm.config.vision.picture import KINDS as PICTURE_KINDS
-from lullm.config.vision.picture import MOST_ROW_EDGE, area_of, count_of, form_of
+from lullm.config.vision.picture import MOST_AT_ONCE, MOST_ROW_EDGE, area_of, count_of, form_of
 from lullm.config.vision.video import VideoForm, VideoKind
 from lullm.errors import ModelLoadError
 
@@ -30,7 +30,6 @@ FILE = "video_preprocessor_config.json"
 _DEFAULT_FPS = 2.0
 """Of a file that says nothing, as in Qwen's own tools."""
 _MOST_FRAMES = 1 << 16
-_MOST_AT_ONCE = 64
 _MOST_FPS = 1000
 _MOST_TOKENS = 1 << 30
 
@@ -79,7 +78,7 @@ def read_form(stated: dict[str, Any], kind: VideoKind) -> VideoForm:
     return VideoForm(
         kind=kind,
         frame=replace(form_of(data, edge, "area", edge), min_pixels=least, max_pixels=most),
-        num_at_once=count_of(data, "temporal_patch_size", _MOST_AT_ONCE),
+        num_at_once=count_of(data, "temporal_patch_size", MOST_AT_ONCE),
         samples=None,  # what a file says is meant for arrays
         fps=_fps(data),
         num_frames=num_frames,

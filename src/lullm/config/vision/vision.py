@@ -12,7 +12,7 @@ from lullm.config.vision.video import VideoConfig
 from lullm.types.vision.grid import SquareGrid
 
 VisionActivation = Literal["quick_gelu", "gelu", "gelu_pytorch_tanh", "relu", "silu"]
-Positions = Literal["each", "nearest", "interpolated", "axes", "none"]
+Positions = Literal["each", "nearest", "linear", "cubic", "axes", "none"]
 TowerNorm = Literal["layer_norm", "rms_norm"]
 Frame = Literal["none", "ends", "places", "words", "lines", "marks"]
 
@@ -21,23 +21,24 @@ Frame = Literal["none", "ends", "places", "words", "lines", "marks"]
 class TowerConfig:
     """A transformer over the patches of a tile, without a mask: CLIP's (https://arxiv.org/abs/2103.00020), SigLIP's,
     InternViT's (https://arxiv.org/abs/2312.14238), Qwen2-VL's (https://arxiv.org/abs/2409.12191), Qwen2.5-VL's
-    (https://arxiv.org/abs/2502.13923), Qwen3-VL's (https://arxiv.org/abs/2511.21631), Pixtral's
-    (https://arxiv.org/abs/2410.07073) or Gemma 4's.
+    (https://arxiv.org/abs/2502.13923), Qwen3-VL's (https://arxiv.org/abs/2511.21631), GLM-4.1V's
+    (https://arxiv.org/abs/2507.01006), Pixtral's (https://arxiv.org/abs/2410.07073) or Gemma 4's.
 
     Args:
         num_layers: those whose results are used; a checkpoint may hold more.
         image_size: edge in pixels of the pictures that the learned positions are for; 0: there are none.
         positions: 'each': a tile has the patches of the table; 'nearest': it may have fewer, and each takes the
-            position that is nearest by its share of the edge; 'interpolated': any number, and each takes the mean of
-            the four positions around it, weighted by their nearness; 'axes': `num_positions` of columns and as many of
-            lines, and each takes the sum of both; 'none': there is no table.
+            position that is nearest by its share of the edge; 'linear': any number, and each takes the mean of
+            the four positions around it, weighted by their nearness; 'cubic': any number, and each takes a mix of the
+            sixteen around it; 'axes': `num_positions` of columns and as many of lines, and each takes the sum of both;
+            'none': there is no table.
         num_positions: with 'axes'.
         has_class_row: a learned row for the whole picture comes before those of the patches.
         is_batched: a checkpoint holds that row and the table of positions as a batch of one.
         channels_last: the patches' matrix reads all channels of a pixel, then those of the next one.
         has_patch_bias: the patches' matrix has one. has_attention_bias: queries, keys and values have one. has_bias:
             the other matrices have one.
-        has_pre_norm: a norm comes behind the embedding.
+        has_patch_norm: a norm comes behind the patches' matrix. has_pre_norm: one comes behind the embedding.
         post_norm: a norm after the last layer; None: there is none.
         norm: of the layers, before attention and MLP.
         has_result_norms: the results of attention and MLP are normalized, too.
@@ -95,6 +96,7 @@ class TowerConfig:
     has_head_norms: bool = False
     attention_scale: float | None = None
     is_clipped: bool = False
+    has_patch_norm: bool = False
 
     @property
     def num_sides(self) -> int:
@@ -161,7 +163,17 @@ class MeanConnector:
     is_standardized: bool
 
 
-Connector = MLPConnector | ShuffleConnector | PoolConnector | MergeConnector | MeanConnector
+@dataclass(frozen=True, slots=True)
+class GatedConnector:
+    """A linear layer that makes one row of `scale_factor` x `scale_factor` neighbours, another one, a norm, GELU, and
+    an MLP as the tower's, with `intermediate_size` gates (GLM-4.1V, https://arxiv.org/abs/2507.01006).
+    """
+
+    scale_factor: int
+    intermediate_size: int
+
+
+Connector = MLPConnector | ShuffleConnector | PoolConnector | MergeConnector | MeanConnector | GatedConnector
 
 
 @dataclass(frozen=True, slots=True)

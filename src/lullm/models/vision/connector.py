@@ -1,10 +1,14 @@
 """Connectors: from the tower's rows to the decoder's."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from lullm.config.vision.vision import (
     Connector,
+    GatedConnector,
     MeanConnector,
     MergeConnector,
     MLPConnector,
@@ -13,9 +17,13 @@ from lullm.config.vision.vision import (
     TowerConfig,
 )
 from lullm.models.vision.parts import activate, dense
+from lullm.models.vision.tower import TowerMLP
 from lullm.nn.linear import meta_parameter
 from lullm.nn.norm import LayerNorm, RMSNorm
 from lullm.ops.table import Ops
+
+_GATED_NORM_EPS = 1e-5
+"""Whatever the tower's norms have."""
 
 
 class MLP(nn.Module):
@@ -102,11 +110,45 @@ class Merge(nn.Module):
         self.linear_2 = dense(hidden_size, hidden_size, config.has_bias, dtype)
 
     def forward(self, x: Tensor, num_columns: int, ops: Ops) -> Tensor:  # [P, D] -> [P / factor^2, H]
-        groups = neighbours(self.norm(x, ops), num_columns, self.factor).unflatten(1, (-1, x.shape[1]))
-        # One element of all neighbours, then the next one: the order of the matrix's columns.
-        merged = self.merging_layer(groups.transpose(1, 2).flatten(1), ops)
+        merged = self.merging_layer(by_element(self.norm(x, ops), num_columns, self.factor), ops)
         out: Tensor = self.linear_2(activate(self.linear_1(merged, ops), self.activation, ops), ops)
         return out
+
+
+class Gated(nn.Module):
+    """See `GatedConnector`."""
+
+    def __init__(self, config: GatedConnector, tower: TowerConfig, hidden_size: int, dtype: torch.dtype):
+        super().__init__()
+        self.factor = config.scale_factor
+        self.downsample = Downsample(tower.hidden_size, hidden_size, self.factor, dtype)
+        self.proj = dense(hidden_size, hidden_size, False, dtype)
+        self.layer_norm = LayerNorm(hidden_size, _GATED_NORM_EPS, dtype)
+        wide = replace(tower, hidden_size=hidden_size, intermediate_size=config.intermediate_size)
+        self.mlp = TowerMLP(wide, dtype)
+
+    def forward(self, x: Tensor, num_columns: int, ops: Ops) -> Tensor:  # [P, D] -> [P / factor^2, H]
+        rows = self.proj(self.downsample(by_element(x, num_columns, self.factor)), ops)
+        out: Tensor = self.mlp(activate(self.layer_norm(rows, ops), "gelu", ops), ops)
+        return out
+
+
+class Downsample(nn.Module):
+    """A convolution whose stride is its width, as one product."""
+
+    def __init__(self, size: int, hidden_size: int, factor: int, dtype: torch.dtype):
+        super().__init__()
+        self.weight = meta_parameter((hidden_size, size, factor, factor), dtype)
+        self.bias = meta_parameter((hidden_size,), dtype)
+
+    def forward(self, x: Tensor) -> Tensor:  # [R, D * factor^2] -> [R, H]
+        return functional.linear(x, self.weight.flatten(1), self.bias)
+
+
+def by_element(x: Tensor, num_columns: int, factor: int) -> Tensor:  # [P, D] -> [P / factor^2, factor^2 D]
+    """As `neighbours`, but one element of all of them, then the next one."""
+    groups = neighbours(x, num_columns, factor).unflatten(1, (-1, x.shape[1]))
+    return groups.transpose(1, 2).flatten(1)
 
 
 def neighbours(x: Tensor, num_columns: int, factor: int) -> Tensor:  # [P, D] -> [P / factor^2, factor^2 D]
@@ -125,4 +167,6 @@ def connector_of(config: Connector, tower: TowerConfig, hidden_size: int, dtype:
         return Mean(config, tower, hidden_size, dtype)
     if isinstance(config, MergeConnector):
         return Merge(config, tower, hidden_size, dtype)
+    if isinstance(config, GatedConnector):
+        return Gated(config, tower, hidden_size, dtype)
     return Shuffle(config, tower, hidden_size, dtype)

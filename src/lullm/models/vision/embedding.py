@@ -8,8 +8,12 @@ from torch.nn import functional
 
 from lullm.config.vision.vision import TowerConfig
 from lullm.nn.linear import meta_parameter
+from lullm.nn.norm import RMSNorm
+from lullm.ops.table import Ops
 
 _CHANNELS = 3
+_SHARPNESS = -0.75
+"""Of the cubic mix of positions (https://doi.org/10.1109/TASSP.1981.1163711), where its tables were learned."""
 
 
 class Patches(nn.Module):
@@ -53,19 +57,22 @@ class Embeddings(nn.Module):
     def __init__(self, config: TowerConfig, edge: int, dtype: torch.dtype):
         super().__init__()
         self.patch_embedding = Patches(config, dtype)
+        self.patch_norm = RMSNorm(config.hidden_size, config.layer_norm_eps, dtype) if config.has_patch_norm else None
         self.class_embedding = meta_parameter((config.hidden_size,), dtype) if config.has_class_row else None
         shape: tuple[int, ...] = (config.num_sides**2 + config.has_class_row, config.hidden_size)
         if config.positions == "axes":
             shape = (2, config.num_positions, config.hidden_size)
         has_table = config.positions != "none"
         self.position_embedding = Positions(shape, dtype) if has_table else None
-        self.num_sides = config.num_sides
-        is_free = config.positions in ("interpolated", "axes", "none")
+        self.shares_of = cubic_shares if config.positions == "cubic" else linear_shares
+        is_free = config.positions in ("linear", "cubic", "axes", "none")
         ids = None if is_free else position_ids(config, edge // config.patch_size)
         self.register_buffer("position_ids", ids, persistent=False)
 
-    def forward(self, pixels: Tensor) -> Tensor:  # [F, 3, height, width] -> [P, D]
+    def forward(self, pixels: Tensor, ops: Ops) -> Tensor:  # [F, 3, height, width] -> [P, D]
         rows: Tensor = self.patch_embedding(pixels)
+        if self.patch_norm is not None:
+            rows = self.patch_norm(rows, ops)
         if self.class_embedding is not None:
             rows = torch.cat([self.class_embedding[None], rows])
         if self.position_embedding is None:
@@ -76,8 +83,10 @@ class Embeddings(nn.Module):
         lines, columns = (length // self.patch_embedding.size for length in pixels.shape[2:])
         if table.ndim == 3:  # of columns, of lines
             return rows + (table[0, None, :columns] + table[1, :lines, None]).flatten(0, 1)
-        ids, shares = (part.to(rows.device) for part in positions_around(lines, columns, self.num_sides))
-        return rows + (table[ids] * shares[:, :, None]).sum(1).to(rows.dtype)
+        num_sides = math.isqrt(len(table))
+        of_lines, of_columns = (self.shares_of(num, num_sides).to(table.device) for num in (lines, columns))
+        by_line = of_lines @ table.float().view(num_sides, -1)  # [lines, num_sides * D]
+        return rows + (of_columns @ by_line.view(lines, num_sides, -1)).flatten(0, 1).to(rows.dtype)
 
 
 def position_ids(config: TowerConfig, num_sides: int) -> Tensor:  # [P]
@@ -92,21 +101,28 @@ def position_ids(config: TowerConfig, num_sides: int) -> Tensor:  # [P]
     return (places[:, None] * num_table + places[None, :]).flatten()
 
 
-def positions_around(num_lines: int, num_columns: int, num_sides: int) -> tuple[Tensor, Tensor]:
-    """Of each patch, line by line: (the four positions `[P, 4]` of a square table around it, their shares `[P, 4]`).
+def linear_shares(number: int, num_sides: int) -> Tensor:  # [number, num_sides]
+    """What each of `number` places on an edge takes of the positions of a table: of the two around it, by nearness.
 
-    The corners of the picture are those of the table.
+    The ends of the edge are those of the table.
     """
-    (lines, line_shares), (columns, column_shares) = (_around(num, num_sides) for num in (num_lines, num_columns))
-    ids = lines[:, None, :, None] * num_sides + columns[None, :, None, :]  # [lines, columns, 2, 2]
-    shares = line_shares[:, None, :, None] * column_shares[None, :, None, :]
-    return ids.view(-1, 4), shares.view(-1, 4)
-
-
-def _around(number: int, num_sides: int) -> tuple[Tensor, Tensor]:
-    """On one edge: (the two positions `[number, 2]` around each of `number` places, their shares)."""
     places = torch.arange(number, dtype=torch.float32, device="cpu") * (num_sides - 1) / max(number - 1, 1)
     below = places.floor()
-    ids = torch.stack([below, below + 1], dim=1).long().clamp(max=num_sides - 1)
     above = places - below
-    return ids, torch.stack([1 - above, above], dim=1)
+    return _spread(torch.stack([below, below + 1], dim=1), torch.stack([1 - above, above], dim=1), num_sides)
+
+
+def cubic_shares(number: int, num_sides: int) -> Tensor:  # [number, num_sides]
+    """The same, of the four around it, by a cubic curve; a place is the middle of its part of the edge."""
+    places = (torch.arange(number, dtype=torch.float64, device="cpu") + 0.5) * num_sides / number - 0.5
+    ids = places.floor()[:, None] + torch.arange(-1, 3, device="cpu")
+    away = (places[:, None] - ids).abs()
+    near = ((_SHARPNESS + 2) * away - (_SHARPNESS + 3)) * away**2 + 1
+    far = _SHARPNESS * (((away - 5) * away + 8) * away - 4)
+    return _spread(ids, torch.where(away < 1, near, far).float(), num_sides)
+
+
+def _spread(ids: Tensor, shares: Tensor, num_sides: int) -> Tensor:
+    """Shares `[number, K]` of positions `ids` as a matrix; beyond the ends of the table there is its end."""
+    places = ids.long().clamp(0, num_sides - 1)
+    return torch.zeros(len(ids), num_sides, device="cpu").scatter_add_(1, places, shares)

@@ -38,6 +38,14 @@ VISION_RENAMES = renames(
     (r"^vision\.tower\.merger\.mlp\.0\.", "vision.connector.linear_1."),
     (r"^vision\.tower\.merger\.mlp\.2\.", "vision.connector.linear_2."),
     (r"^(model\.)?image_newline$", "vision.newline"),  # LLaVA-NeXT's
+    # as GLM-4.1V spells them
+    (r"^vision\.tower\.post_conv_layernorm\.", "vision.tower.embeddings.patch_norm."),
+    (r"^vision\.tower\.downsample\.", "vision.connector.downsample."),
+    (r"^vision\.tower\.merger\.proj\.", "vision.connector.proj."),
+    (r"^vision\.tower\.merger\.post_projection_norm\.", "vision.connector.layer_norm."),
+    (r"^vision\.tower\.merger\.gate_proj\.", "vision.connector.mlp.gate_proj."),
+    (r"^vision\.tower\.merger\.up_proj\.", "vision.connector.mlp.fc1."),
+    (r"^vision\.tower\.merger\.down_proj\.", "vision.connector.mlp.fc2."),
     # as Pixtral and Mistral 3 spell them
     (r"^vision\.tower\.patch_conv\.", "vision.tower.embeddings.patch_embedding."),
     (r"^vision\.tower\.ln_pre\.", "vision.tower.pre_layernorm."),

@@ -84,7 +84,7 @@ class Tower(nn.Module):
 
     def forward(self, pixels: Tensor, ops: Ops) -> list[Tensor]:  # [F, 3, height, width] -> [P, D] each
         """The results of the last layer, then those of `deep_layers`. F: as many frames as are read at once, or 1."""
-        x: Tensor = self.embeddings(pixels)
+        x: Tensor = self.embeddings(pixels, ops)
         if self.pre_layernorm is not None:
             x = self.pre_layernorm(x, ops)
         lines, columns = (length // self.config.patch_size for length in pixels.shape[2:])

@@ -6,22 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lullm.config.field import MOST_HEAD_DIM, boolean, integer, optional_object, positive_float, positive_int, shown
+from lullm.config.field import integer, optional_object, positive_float, positive_int, shown
+from lullm.config.vision.architecture.planes import axes_of, check_patches
 from lullm.config.vision.architecture.shared import MOST_SCALE
 from lullm.config.vision.picture import PATCHES, read_picture
 from lullm.config.vision.tower import read_tower
 from lullm.config.vision.video import VideoConfig, VideoKind
 from lullm.config.vision.video_reading import KINDS as VIDEO_KINDS
 from lullm.config.vision.video_reading import kind_of_video, read_form
-from lullm.config.vision.vision import MLPConnector, TowerConfig, VisionConfig
+from lullm.config.vision.vision import MLPConnector, VisionConfig
 from lullm.errors import ModelLoadError
 
 
 @dataclass(frozen=True, slots=True)
 class _QwenVL:
     """Differences of the architectures. `towers`: values of `model_type`. `size_name`: the tower's key for the size of
-    the decoder's rows. `sections`: of a file without `mrope_section`. `takes_turns`: see `_axes`. `is_deep`: results of
-    several layers of the tower are used. `video`: its video processor. `is_timed`: see `positions_per_second`.
+    the decoder's rows. `sections`: of a file without `mrope_section`. `takes_turns`: see `axes_of`. `is_deep`: results
+    of several layers of the tower are used. `video`: its video processor. `is_timed`: see `positions_per_second`.
     """
 
     towers: tuple[str, ...]
@@ -75,10 +76,11 @@ def read_qwen_vl(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfi
     picture = read_picture(processor)
     if picture.fit != "area":
         raise ModelLoadError("its image processor is not Qwen2-VL's")
-    _check_patches({**PATCHES, **_stated(processor)}, tower, factor, "image")
+    check_patches(processor, PATCHES, tower, factor, "image")
     connector = MLPConnector("gelu", has_bias=True, scale_factor=factor, keeps_width=True)
     image_token_id = integer(data, "image_token_id", known.image_token_id)
-    return VisionConfig(tower, connector, picture, image_token_id, "none", _axes(text, known))
+    axes = axes_of(text, known.sections, known.takes_turns)
+    return VisionConfig(tower, connector, picture, image_token_id, "none", axes)
 
 
 def read_qwen_video(data: dict[str, Any], processor: dict[str, Any], vision: VisionConfig) -> VideoConfig:
@@ -86,39 +88,9 @@ def read_qwen_video(data: dict[str, Any], processor: dict[str, Any], vision: Vis
     kind = kind_of_video(processor, known.video)
     if kind != known.video:
         raise ModelLoadError(f"its video processor is {kind}'s, not {known.video}'s")
-    _check_patches({**VIDEO_KINDS[kind], **_stated(processor)}, tower, vision.connector.scale_factor, "video")
+    check_patches(processor, VIDEO_KINDS[kind], tower, vision.connector.scale_factor, "video")
     per_second = None
     if known.is_timed:
         per_second = positive_float(optional_object(data, "vision_config"), "tokens_per_second", 4)
     token_id = integer(data, "video_token_id", known.video_token_id)
     return VideoConfig(read_form(processor, kind), token_id, kind == "Qwen3VL", per_second)
-
-
-def _stated(processor: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in processor.items() if value is not None}
-
-
-def _check_patches(processor: Mapping[str, Any], tower: TowerConfig, factor: int, what: str) -> None:
-    """Raises ModelLoadError: they are not the tower's."""
-    numbers = {"patch_size": tower.patch_size, "merge_size": factor, "temporal_patch_size": tower.num_frames}
-    for name, number in numbers.items():
-        if processor[name] != number:
-            raise ModelLoadError(f"{name} {shown(processor[name])} of its {what} processor is not its tower's {number}")
-
-
-def _axes(text: dict[str, Any], known: _QwenVL) -> tuple[int, ...]:
-    """See `VisionConfig`: consecutive pairs of a head, a section for each axis. Or a pair for each axis in turn, until
-    one has had as many as its section; then the first takes its turns, too.
-    """
-    takes_turns = known.takes_turns
-    rope = optional_object(text, "rope_scaling") or optional_object(text, "rope_parameters")
-    sections = list(known.sections) if rope.get("mrope_section") is None else rope["mrope_section"]
-    is_list = isinstance(sections, list) and (len(sections) == 3 if takes_turns else 1 <= len(sections) <= MOST_SCALE)
-    if not is_list or not all(type(one) is int and 0 <= one <= MOST_HEAD_DIM for one in sections):
-        raise ModelLoadError(f"mrope_section {shown(sections)} is not a list of numbers of pairs")
-    if boolean(rope, "mrope_interleaved", takes_turns) != takes_turns:
-        raise ModelLoadError(f"mrope_interleaved {shown(rope['mrope_interleaved'])} is not implemented for it")
-    if takes_turns:
-        turns = ((number % 3, number // 3) for number in range(sum(sections)))
-        return tuple(axis if turn < sections[axis] else 0 for axis, turn in turns)
-    return tuple(number % 3 for number, size in enumerate(sections) for _ in range(size))
