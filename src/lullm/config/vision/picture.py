@@ -2,8 +2,9 @@
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from lullm.config.field import shown
@@ -55,27 +56,9 @@ _BUDGET = {
     "do_resize": True, "do_rescale": True, "do_normalize": False, "rescale_factor": 1 / 255, "resample": _BICUBIC,
     "patch_size": 16, "pooling_kernel_size": 3, "max_soft_tokens": 280,
 }  # fmt: skip
-KINDS: Mapping[str, Mapping[str, Any]] = {
-    "CLIP": _CROPPING,
-    "Llava": _CROPPING,
-    "Siglip": _ALL_ON
-    | {
-        "resample": _BICUBIC, "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
-        "size": {"height": 224, "width": 224},
-    },
-    "Idefics3": _SPLITTING,
-    "SmolVLM": _SPLITTING,
-    "GotOcr2": _SPREADING,
-    "Qwen2VL": _AREA,
-    "Glm4v": _VOLUME,
-    "Glm46V": _VOLUME,
-    "Gemma3": _SCANNING,
-    "Pixtral": _WITHIN,
-    "LlavaNext": _NEXT,
-    "LlavaOnevision": _ONEVISION,
-    "Gemma4": _BUDGET,
+_SIGLIP = _ALL_ON | {
+    "resample": _BICUBIC, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"height": 224, "width": 224},
 }  # fmt: skip
-"""By the class of the image processor: the values of missing keys, as in transformers."""
 FIXED = (
     "do_resize", "do_rescale", "do_normalize", "do_center_crop", "image_grid_pinpoints", "pooling_kernel_size",
     *PATCHES,
@@ -90,6 +73,119 @@ MOST_AT_ONCE = 64
 """Frames that a tower reads at once."""
 MOST_ROW_EDGE = 1 << 10
 """Pixels that one row sees on an edge. The largest known has 32; an edge of a very thin picture is no less than one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PictureKind:
+    """What a class of image processors does. `defaults`: the values of missing keys, as in transformers. `read`: the
+    form, from the values of all keys; raises ModelLoadError.
+    """
+
+    defaults: Mapping[str, Any]
+    read: Callable[[Mapping[str, Any]], PictureForm]
+
+
+def _read_square(data: Mapping[str, Any]) -> PictureForm:
+    if not data.get("do_center_crop"):
+        edge = _square(data, "size")
+        return form_of(data, edge, "stretch", edge)
+    edge, short = _square(data, "crop_size"), _edge(data, "size", "shortest_edge")
+    if short < edge:
+        raise ModelLoadError(f"crop_size {edge} is above the shortest_edge {short} of its image processor")
+    return form_of(data, edge, "crop", short)
+
+
+def _read_padded(data: Mapping[str, Any]) -> PictureForm:
+    return replace(_read_square(data), pads=data.get("do_pad") is True)
+
+
+def _read_split(data: Mapping[str, Any]) -> PictureForm:
+    edge, longest = _edge(data, "max_image_size", "longest_edge"), _edge(data, "size", "longest_edge")
+    splits = data["do_image_splitting"] is True
+    if splits and longest > _MOST_TILES_PER_SIDE * edge:
+        raise ModelLoadError(f"size {longest} is above {_MOST_TILES_PER_SIDE} tiles of {edge} pixels")
+    return form_of(data, edge, "split", longest, splits)
+
+
+def _read_grid(data: Mapping[str, Any]) -> PictureForm:
+    edge = _square(data, "size")
+    form = form_of(data, edge, "grid", edge)
+    if data["crop_to_patches"] is not True:
+        return form
+    most = count_of(data, "max_patches", _MOST_PIXELS // edge**2)
+    return replace(form, min_tiles=count_of(data, "min_patches", most), max_tiles=most)
+
+
+def _read_grouped(data: Mapping[str, Any], is_area: bool) -> PictureForm:
+    """Of a processor that groups patches: Qwen2-VL's (`is_area`), GLM-4.1V's."""
+    patch = count_of(data, "patch_size", MOST_ROW_EDGE)
+    edge = patch * count_of(data, "merge_size", MOST_ROW_EDGE // patch)
+    older = data if is_area else {"size": data["size"]}
+    least, most = area_of(older, "min_pixels", "shortest_edge"), area_of(older, "max_pixels", "longest_edge")
+    if least > most:
+        names = ("min_pixels", "max_pixels") if is_area else ("size.shortest_edge", "size.longest_edge")
+        raise ModelLoadError(f"{names[0]} {least} of its image processor is above {names[1]} {most}")
+    form = replace(form_of(data, edge, "area", edge), min_pixels=least, max_pixels=most)
+    if is_area:
+        return form
+    return replace(form, fit="volume", num_frames=count_of(data, "temporal_patch_size", MOST_AT_ONCE))
+
+
+def _read_scan(data: Mapping[str, Any]) -> PictureForm:
+    edge, ratio = _square(data, "size"), data["pan_and_scan_min_ratio_to_activate"]
+    if not isinstance(ratio, float | int) or isinstance(ratio, bool) or not 1 <= ratio <= _MOST_VALUE:
+        raise ModelLoadError(f"pan_and_scan_min_ratio_to_activate {shown(ratio)} of its image processor is below 1")
+    return replace(
+        form_of(data, edge, "scan", edge, data["do_pan_and_scan"] is True),
+        max_tiles=count_of(data, "pan_and_scan_max_num_crops", _MOST_TILES_PER_SIDE),
+        min_crop=count_of(data, "pan_and_scan_min_crop_size", MOST_EDGE),
+        min_ratio=float(ratio),
+    )
+
+
+def _read_within(data: Mapping[str, Any]) -> PictureForm:
+    if (crops := data["do_center_crop"]) is not False:
+        raise ModelLoadError(f"do_center_crop {shown(crops)} of its image processor is not implemented")
+    patch = count_of(data, "patch_size", MOST_ROW_EDGE)
+    return form_of(data, patch, "within", _edge(data, "size", "longest_edge"))
+
+
+def _read_anyres(data: Mapping[str, Any]) -> PictureForm:
+    is_square = isinstance(data["size"], dict) and data["size"].get("height") is not None
+    edge = _square(data, "size") if is_square else _edge(data, "size", "shortest_edge")
+    if data["crop_size"] is not None and _square(data, "crop_size") != edge:
+        raise ModelLoadError(f"crop_size of its image processor is not its size, {edge} pixels")
+    return replace(form_of(data, edge, "anyres", edge), grids=grids_of(data["image_grid_pinpoints"], edge))
+
+
+def _read_budget(data: Mapping[str, Any]) -> PictureForm:
+    patch, num_soft = count_of(data, "patch_size", MOST_ROW_EDGE), data["max_soft_tokens"]
+    edge = patch * count_of(data, "pooling_kernel_size", MOST_ROW_EDGE // patch)
+    if type(num_soft) is not int or num_soft not in SOFT_TOKENS:
+        known = ", ".join(map(str, SOFT_TOKENS))
+        raise ModelLoadError(f"max_soft_tokens {shown(num_soft)} of its image processor are none of {known}")
+    # The tower makes numbers from -1 to 1 of the processor's, which are from 0 to 1.
+    centered = {**data, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    return replace(form_of(centered, edge, "budget", edge), max_pixels=num_soft * edge**2)
+
+
+KINDS: Mapping[str, PictureKind] = {
+    "CLIP": PictureKind(_CROPPING, _read_square),
+    "Llava": PictureKind(_CROPPING, _read_padded),
+    "Siglip": PictureKind(_SIGLIP, _read_square),
+    "Idefics3": PictureKind(_SPLITTING, _read_split),
+    "SmolVLM": PictureKind(_SPLITTING, _read_split),
+    "GotOcr2": PictureKind(_SPREADING, _read_grid),
+    "Qwen2VL": PictureKind(_AREA, partial(_read_grouped, is_area=True)),
+    "Glm4v": PictureKind(_VOLUME, partial(_read_grouped, is_area=False)),
+    "Glm46V": PictureKind(_VOLUME, partial(_read_grouped, is_area=False)),
+    "Gemma3": PictureKind(_SCANNING, _read_scan),
+    "Pixtral": PictureKind(_WITHIN, _read_within),
+    "LlavaNext": PictureKind(_NEXT, _read_anyres),
+    "LlavaOnevision": PictureKind(_ONEVISION, _read_anyres),
+    "Gemma4": PictureKind(_BUDGET, _read_budget),
+}
+"""By the class of the image processor."""
 
 
 def kind_of(data: Mapping[str, Any]) -> str:
@@ -108,92 +204,15 @@ def kind_of(data: Mapping[str, Any]) -> str:
 
 def read_picture(stated: dict[str, Any]) -> PictureForm:
     """The form of an image processor. Raises ModelLoadError: a value is not implemented."""
-    return replace(_read(stated, kind_of(stated)), stated=stated)
-
-
-def _read(stated: dict[str, Any], kind: str) -> PictureForm:
-    data = {**KINDS[kind], **{key: value for key, value in stated.items() if value is not None}}
+    kind = KINDS[kind_of(stated)]
+    data = {**kind.defaults, **{key: value for key, value in stated.items() if value is not None}}
     for name in ("do_resize", "do_rescale", "do_normalize"):
-        if data[name] is not KINDS[kind][name]:
+        if data[name] is not kind.defaults[name]:
             raise ModelLoadError(f"{name} {shown(data[name])} of its image processor is not implemented")
-    if kind in ("Idefics3", "SmolVLM"):
-        edge = _edge(data, "max_image_size", "longest_edge")
-        longest = _edge(data, "size", "longest_edge")
-        splits = data["do_image_splitting"] is True
-        if splits and longest > _MOST_TILES_PER_SIDE * edge:
-            raise ModelLoadError(f"size {longest} is above {_MOST_TILES_PER_SIDE} tiles of {edge} pixels")
-        return form_of(data, edge, "split", longest, splits)
-    if kind == "GotOcr2":
-        edge = _square(data, "size")
-        form = form_of(data, edge, "grid", edge)
-        if data["crop_to_patches"] is not True:
-            return form
-        most = count_of(data, "max_patches", _MOST_PIXELS // edge**2)
-        return replace(form, min_tiles=count_of(data, "min_patches", most), max_tiles=most)
-    if kind in ("Qwen2VL", "Glm4v", "Glm46V"):
-        return _grouped(data, is_area=kind == "Qwen2VL")
-    if kind == "Pixtral":
-        if data["do_center_crop"] is not False:
-            raise ModelLoadError(
-                f"do_center_crop {shown(data['do_center_crop'])} of its image processor is not implemented"
-            )
-        patch = count_of(data, "patch_size", MOST_ROW_EDGE)
-        return form_of(data, patch, "within", _edge(data, "size", "longest_edge"))
-    if kind == "Gemma4":
-        patch, num_soft = count_of(data, "patch_size", MOST_ROW_EDGE), data["max_soft_tokens"]
-        edge = patch * count_of(data, "pooling_kernel_size", MOST_ROW_EDGE // patch)
-        if type(num_soft) is not int or num_soft not in SOFT_TOKENS:
-            raise ModelLoadError(
-                f"max_soft_tokens {shown(num_soft)} of its image processor are none of "
-                + ", ".join(map(str, SOFT_TOKENS))
-            )
-        # The tower makes numbers from -1 to 1 of the processor's, which are from 0 to 1.
-        centered = data | {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-        return replace(form_of(centered, edge, "budget", edge), max_pixels=num_soft * edge**2)
-    if kind == "Gemma3":
-        edge, most = _square(data, "size"), _MOST_TILES_PER_SIDE
-        ratio = data["pan_and_scan_min_ratio_to_activate"]
-        if not isinstance(ratio, float | int) or isinstance(ratio, bool) or not 1 <= ratio <= _MOST_VALUE:
-            raise ModelLoadError(f"pan_and_scan_min_ratio_to_activate {shown(ratio)} of its image processor is below 1")
-        return replace(
-            form_of(data, edge, "scan", edge, data["do_pan_and_scan"] is True),
-            max_tiles=count_of(data, "pan_and_scan_max_num_crops", most),
-            min_crop=count_of(data, "pan_and_scan_min_crop_size", MOST_EDGE),
-            min_ratio=float(ratio),
-        )
-    if kind in ("LlavaNext", "LlavaOnevision"):
-        is_square = isinstance(data["size"], dict) and data["size"].get("height") is not None
-        edge = _square(data, "size") if is_square else _edge(data, "size", "shortest_edge")
-        if data["crop_size"] is not None and _square(data, "crop_size") != edge:
-            raise ModelLoadError(f"crop_size of its image processor is not its size, {edge} pixels")
-        return replace(form_of(data, edge, "anyres", edge), grids=grids_of(data["image_grid_pinpoints"], edge))
-    if data.get("do_center_crop"):
-        edge, short = _square(data, "crop_size"), _edge(data, "size", "shortest_edge")
-        if short < edge:
-            raise ModelLoadError(f"crop_size {edge} is above the shortest_edge {short} of its image processor")
-        return form_of(data, edge, "crop", short, pads=kind == "Llava" and data.get("do_pad") is True)
-    edge = _square(data, "size")
-    return form_of(data, edge, "stretch", edge, pads=kind == "Llava" and data.get("do_pad") is True)
+    return replace(kind.read(data), stated=stated)
 
 
-def _grouped(data: Mapping[str, Any], is_area: bool) -> PictureForm:
-    """Of a processor that groups patches: Qwen2-VL's (`is_area`), GLM-4.1V's. Raises ModelLoadError."""
-    patch = count_of(data, "patch_size", MOST_ROW_EDGE)
-    edge = patch * count_of(data, "merge_size", MOST_ROW_EDGE // patch)
-    older = data if is_area else {"size": data["size"]}
-    least, most = area_of(older, "min_pixels", "shortest_edge"), area_of(older, "max_pixels", "longest_edge")
-    if least > most:
-        names = ("min_pixels", "max_pixels") if is_area else ("size.shortest_edge", "size.longest_edge")
-        raise ModelLoadError(f"{names[0]} {least} of its image processor is above {names[1]} {most}")
-    form = replace(form_of(data, edge, "area", edge), min_pixels=least, max_pixels=most)
-    if is_area:
-        return form
-    return replace(form, fit="volume", num_frames=count_of(data, "temporal_patch_size", MOST_AT_ONCE))
-
-
-def form_of(
-    data: Mapping[str, Any], edge: int, fit: Fit, resize_edge: int, splits: bool = False, pads: bool = False
-) -> PictureForm:
+def form_of(data: Mapping[str, Any], edge: int, fit: Fit, resize_edge: int, splits: bool = False) -> PictureForm:
     """What all image processors state. Raises ModelLoadError."""
     resample, factor = data["resample"], data["rescale_factor"]
     if not isinstance(resample, int) or isinstance(resample, bool) or not 0 <= resample <= 5:
@@ -203,7 +222,17 @@ def form_of(
     mean, std = _channels(data, "image_mean"), _channels(data, "image_std")
     if not all(std):
         raise ModelLoadError("image_std of its image processor is 0")
-    return PictureForm(edge, fit, resize_edge, splits, pads, resample, float(factor), mean, std)
+    return PictureForm(
+        edge=edge,
+        fit=fit,
+        resize_edge=resize_edge,
+        splits=splits,
+        pads=False,
+        resample=resample,
+        rescale_factor=float(factor),
+        image_mean=mean,
+        image_std=std,
+    )
 
 
 def grids_of(pinpoints: Any, edge: int) -> tuple[tuple[int, int], ...]:
@@ -237,7 +266,7 @@ def area_of(data: Mapping[str, Any], name: str, key: str) -> int:
     return count_of({f"size.{key}": size.get(key)}, f"size.{key}", _MOST_PIXELS)
 
 
-def _edge(data: dict[str, Any], name: str, key: str) -> int:
+def _edge(data: Mapping[str, Any], name: str, key: str) -> int:
     value = data[name]
     edge = value.get(key) if isinstance(value, dict) else value
     if not isinstance(edge, int) or isinstance(edge, bool) or not 1 <= edge <= MOST_EDGE:
@@ -245,7 +274,7 @@ def _edge(data: dict[str, Any], name: str, key: str) -> int:
     return edge
 
 
-def _square(data: dict[str, Any], name: str) -> int:
+def _square(data: Mapping[str, Any], name: str) -> int:
     value = data[name]
     height, width = (value.get("height"), value.get("width")) if isinstance(value, dict) else (value, value)
     if height != width or not isinstance(height, int) or not 1 <= height <= MOST_EDGE:

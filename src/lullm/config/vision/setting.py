@@ -56,7 +56,7 @@ def with_settings(vision: VisionConfig, settings: Mapping[str, Any]) -> VisionCo
     of_pictures, of_videos = _parts(vision, settings, kind)
     given = _known(of_pictures, kind)
     try:
-        changed = replace(vision, picture=read_picture(_merged(stated, given, kind)))
+        changed = replace(vision, picture=read_picture(_merged(stated, given, kind, KINDS[kind].defaults)))
         if vision.video is not None and of_videos:
             changed = replace(changed, video=replace(vision.video, form=_with_frames(vision.video.form, of_videos)))
         check_tiles(changed)
@@ -113,7 +113,11 @@ def _above(name: str, value: Any, most: Any, is_low: bool = False) -> InvalidReq
 
 def _names(kind: str) -> list[str]:
     """All keys of pictures."""
-    return [*(name for name in KINDS[kind] if name not in FIXED), *_MORE.get(kind, ()), *_OTHER_NAMES.get(kind, {})]
+    return [
+        *(name for name in KINDS[kind].defaults if name not in FIXED),
+        *_MORE.get(kind, ()),
+        *_OTHER_NAMES.get(kind, {}),
+    ]
 
 
 def _video_names(form: VideoForm) -> list[str]:
@@ -158,7 +162,7 @@ def _with_frames(form: VideoForm, settings: Mapping[str, Any]) -> VideoForm:
             raise ConfigError(f"{_NAME}: {name} must be true or false, not {shown(given[name])}")
     if isinstance(size := given.get("size"), Mapping) and not size.keys() <= _OLDER_NAMES.keys():
         raise ConfigError(f"{_NAME}: size has {', '.join(_OLDER_NAMES)}, not {shown(dict(size))}")
-    merged = _merged(form.stated, given, form.kind, VIDEO_KINDS)
+    merged = _merged(form.stated, given, form.kind, VIDEO_KINDS[form.kind])
     if asked:
         merged |= {"fps": given.get("fps"), "num_frames": given.get("num_frames")}
     changed = read_form(merged, form.kind)
@@ -168,7 +172,7 @@ def _with_frames(form: VideoForm, settings: Mapping[str, Any]) -> VideoForm:
 
 def _known(settings: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """The settings under the names of the file. Raises ConfigError."""
-    defaults, others = KINDS[kind], _OTHER_NAMES.get(kind, {})
+    defaults, others = KINDS[kind].defaults, _OTHER_NAMES.get(kind, {})
     given: dict[str, Any] = {}
     for name, value in settings.items():
         if value is None:
@@ -184,13 +188,11 @@ def _known(settings: Mapping[str, Any], kind: str) -> dict[str, Any]:
     return given
 
 
-def _merged(
-    stated: Mapping[str, Any], given: dict[str, Any], kind: str, kinds: Mapping[str, Mapping[str, Any]] = KINDS
-) -> dict[str, Any]:
+def _merged(stated: Mapping[str, Any], given: dict[str, Any], kind: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Edges that `given` leaves open are those of the file, and its older names do not count before newer ones."""
     merged = {**stated, **given}
     for name, value in given.items():
-        base = stated.get(name) or kinds[kind].get(name)
+        base = stated.get(name) or defaults.get(name)
         if isinstance(value, dict) and isinstance(base, dict):
             merged[name] = base | value
     size = given.get("size")

@@ -1,7 +1,9 @@
 """Reads the config of a tower: `vision_config` of a config.json."""
 
 import math
-from typing import Any, cast, get_args
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, get_args
 
 from lullm.config.family.keys import COMMON_IGNORES
 from lullm.config.field import (
@@ -15,8 +17,8 @@ from lullm.config.field import (
     positive_int,
     shown,
 )
-from lullm.config.vision.tower_kind import KINDS, OF_LLAVA
-from lullm.config.vision.vision import TowerConfig, TowerNorm, VisionActivation
+from lullm.config.vision.tower_kind import KINDS, OF_LLAVA, TowerKind
+from lullm.config.vision.vision import TowerConfig, TowerNorm, TowerTraits, VisionActivation
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
 
@@ -52,87 +54,97 @@ def read_tower(
 
     Raises ModelLoadError: a value is not implemented.
     """
-    data = dict(OF_LLAVA if data is None and kinds[0] == "clip_vision_model" else data or {})
-    kind = data.get("model_type", kinds[0])
-    if kind not in kinds:
-        raise ModelLoadError(f"its tower is {shown(kind)}, and only {', '.join(kinds)} are known here")
-    own = KINDS[kind]
-    known = own.defaults
-    data = {own.names.get(key, key): value for key, value in data.items()}
-    unknown = sorted(data.keys() - known.keys() - _IGNORED - {*_CHANNELS})
+    stated = OF_LLAVA if data is None and kinds[0] == "clip_vision_model" else data or {}
+    name = stated.get("model_type", kinds[0])
+    if name not in kinds:
+        raise ModelLoadError(f"its tower is {shown(name)}, and only {', '.join(kinds)} are known here")
+    kind = KINDS[name]
+    data = _with_defaults(stated, kind)
+    size, heads = _heads(data)
+    num_layers = positive_int(data, "num_hidden_layers", most=MOST_LAYERS)
+    if "mlp_ratio" in data:
+        data["intermediate_size"] = int(size * positive_float(data, "mlp_ratio", 4.0, least=1 / size, most=1e6))
+    is_mean = boolean(data, "use_mean_pooling", False)
+    tower = TowerConfig(
+        **{each.name: getattr(kind, each.name) for each in fields(TowerTraits)},
+        hidden_size=size,
+        intermediate_size=positive_int(data, "intermediate_size", most=MOST_INTERMEDIATE),
+        num_layers=_num_used(feature_layer, num_layers),
+        num_attention_heads=heads,
+        patch_size=_edge(data, "patch_size"),
+        image_size=_edge(data, "image_size") if "image_size" in data else _table_edge(data),
+        hidden_act=_word(data, "hidden_act", VisionActivation),
+        layer_norm_eps=positive_float(data, "layer_norm_eps", 1e-6),
+        positions=kind.positions if boolean(data, "use_absolute_position_embeddings", True) else "none",
+        has_attention_bias=boolean(data, "attention_bias", True),
+        post_norm=None if feature_layer is not None or is_mean else kind.post_norm,
+        norm=_word(data, "norm_type", TowerNorm),
+        has_qk_norm=boolean(data, "use_qk_norm", False),
+        drops_first=drops_first,
+        num_frames=_count(data, "temporal_patch_size", _MOST_FRAMES),
+        rope_theta=_theta(data, size // heads) if kind.is_rotary else 0.0,
+        window=_window(data),
+        full_layers=_numbers(data, "fullatt_block_indexes"),
+        deep_layers=_deep_layers(data, num_layers),
+        num_positions=_count(data, "position_embedding_size", _MOST_POSITIONS),
+        is_clipped=boolean(data, "use_clipped_linears", False),
+    )
+    _check_patches(tower)
+    return tower
+
+
+def _with_defaults(stated: Mapping[str, Any], kind: TowerKind) -> dict[str, Any]:
+    """The keys of this kind, under our names, all with values. Raises ModelLoadError: pixels have no three channels."""
+    data = {kind.names.get(key, key): value for key, value in stated.items()}
+    unknown = sorted(data.keys() - kind.defaults.keys() - _IGNORED - {*_CHANNELS})
     if unknown:
         logger.warning("config.json: vision_config: ignored, nothing is known about them: %s", ", ".join(unknown))
     for name in _CHANNELS:
         if data.get(name) not in (None, 3):
             raise ModelLoadError(f"{name} {shown(data[name])} is not 3")
-    data = {key: default if data.get(key) is None else data[key] for key, default in known.items()} | {**own.fixed}
-    activation, norm = data["hidden_act"], data.get("norm_type", "layer_norm")
-    if activation not in get_args(VisionActivation):
-        raise ModelLoadError(f"its tower's hidden_act is {shown(activation)}")
-    if norm not in get_args(TowerNorm):
-        raise ModelLoadError(f"its tower's norm_type is {shown(norm)}")
-    size, heads = (
-        positive_int(data, "hidden_size", most=MOST_HIDDEN),
-        positive_int(data, "num_attention_heads", most=MOST_HEADS),
-    )
+    given = {key: value for key, value in data.items() if key in kind.defaults and value is not None}
+    return {"norm_type": "layer_norm", **kind.defaults, **given, **kind.fixed}
+
+
+def _word(data: dict[str, Any], name: str, words: Any) -> Any:
+    """One of the words of a `Literal`. Raises ModelLoadError: it is another."""
+    if (word := data[name]) not in get_args(words):
+        raise ModelLoadError(f"its tower's {name} is {shown(word)}")
+    return word
+
+
+def _heads(data: dict[str, Any]) -> tuple[int, int]:
+    """Elements of a row, and the heads that share them. Raises ModelLoadError."""
+    size = positive_int(data, "hidden_size", most=MOST_HIDDEN)
+    heads = positive_int(data, "num_attention_heads", most=MOST_HEADS)
     if size % heads:
         raise ModelLoadError(f"its tower's hidden_size {size} is not a multiple of num_attention_heads {heads}")
     if (kv_heads := data.get("num_key_value_heads", heads)) != heads:
         raise ModelLoadError(f"its tower's num_key_value_heads {shown(kv_heads)} are not num_attention_heads {heads}")
-    num_layers = positive_int(data, "num_hidden_layers", most=MOST_LAYERS)
-    num_used = num_layers if feature_layer is None else feature_layer
-    num_used = num_layers + 1 + num_used if num_used < 0 else num_used
+    return size, heads
+
+
+def _num_used(feature_layer: int | None, num_layers: int) -> int:
+    """The layers up to the one whose results are used. Raises ModelLoadError: there is no such layer."""
+    if feature_layer is None:
+        return num_layers
+    num_used = num_layers + 1 + feature_layer if feature_layer < 0 else feature_layer
     if not 0 <= num_used <= num_layers:
         raise ModelLoadError(f"vision_feature_layer {feature_layer} is not in a tower of {num_layers} layers")
-    if "mlp_ratio" in data:
-        data["intermediate_size"] = int(size * positive_float(data, "mlp_ratio", 4.0, least=1 / size, most=1e6))
-    tower = TowerConfig(
-        hidden_size=size,
-        intermediate_size=positive_int(data, "intermediate_size", most=MOST_INTERMEDIATE),
-        num_layers=num_used,
-        num_attention_heads=heads,
-        patch_size=_edge(data, "patch_size"),
-        image_size=_edge(data, "image_size") if "image_size" in data else _table_edge(data),
-        hidden_act=cast(VisionActivation, activation),
-        layer_norm_eps=positive_float(data, "layer_norm_eps", 1e-6),
-        positions=own.positions if boolean(data, "use_absolute_position_embeddings", True) else "none",
-        has_class_row=own.has_class_row,
-        is_batched=own.is_batched,
-        has_patch_bias=own.has_patch_bias,
-        has_attention_bias=boolean(data, "attention_bias", True),
-        has_pre_norm=own.has_pre_norm,
-        post_norm=None if feature_layer is not None or boolean(data, "use_mean_pooling", False) else own.post_norm,
-        norm=cast(TowerNorm, norm),
-        has_qk_norm=boolean(data, "use_qk_norm", False),
-        has_scales=own.has_scales,
-        drops_first=drops_first,
-        num_frames=positive_int(data, "temporal_patch_size", most=_MOST_FRAMES) if "temporal_patch_size" in data else 0,
-        is_fused=own.is_fused,
-        is_gated=own.is_gated,
-        rope_theta=_theta(data, size // heads) if own.is_rotary else 0.0,
-        alternates=own.alternates,
-        in_halves=own.in_halves,
-        has_bias=own.has_bias,
-        window=_window(data),
-        full_layers=_numbers(data, "fullatt_block_indexes"),
-        deep_layers=_deep_layers(data, num_layers),
-        num_positions=positive_int(data, "position_embedding_size", most=_MOST_POSITIONS)
-        if own.positions == "axes"
-        else 0,
-        channels_last=own.channels_last,
-        has_result_norms=own.has_result_norms,
-        has_head_norms=own.has_head_norms,
-        attention_scale=own.attention_scale,
-        is_clipped=boolean(data, "use_clipped_linears", False),
-        has_patch_norm=own.has_patch_norm,
-    )
-    if not tower.image_size:
-        return tower
-    if tower.patch_size > tower.image_size:
+    return num_used
+
+
+def _check_patches(tower: TowerConfig) -> None:
+    """Raises ModelLoadError: pictures as large as the positions are for have no patches, or too many."""
+    if tower.image_size and tower.patch_size > tower.image_size:
         raise ModelLoadError(f"its tower's patch_size {tower.patch_size} is above image_size {tower.image_size}")
     if tower.num_sides > _MOST_SIDES:
         raise ModelLoadError(f"its tower has {tower.num_sides} patches on a side, more than {_MOST_SIDES}")
-    return tower
+
+
+def _count(data: dict[str, Any], name: str, most: int) -> int:
+    """0: this kind of tower has no such key."""
+    return positive_int(data, name, most=most) if name in data else 0
 
 
 def _edge(data: dict[str, Any], name: str) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lullm.config.vision.vision import Positions, TowerNorm
+from lullm.config.vision.vision import Positions, TowerNorm, TowerTraits
 
 _CLIP: dict[str, Any] = {
     "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
@@ -56,31 +56,17 @@ _QWEN_NAMES = {"depth": "num_hidden_layers", "num_heads": "num_attention_heads"}
 
 
 @dataclass(frozen=True, slots=True)
-class TowerKind:
+class TowerKind(TowerTraits):
     """What a `model_type` means. `defaults`: the values of missing keys, as in transformers' config classes; a key that
-    is not among them is not read. `fixed`: values that no file changes. `names`: its own words for keys, and ours. The
-    rest: see TowerConfig.
+    is not among them is not read. `fixed`: values that no file changes. `names`: its own words for keys, and ours.
+    `is_rotary`: heads rotate by line and column. `positions`, `post_norm`: see TowerConfig; a file may say that there
+    are none.
     """
 
     defaults: Mapping[str, Any]
     positions: Positions = "each"
-    has_class_row: bool = False
-    is_batched: bool = False
-    has_patch_bias: bool = True
-    has_pre_norm: bool = False
-    has_scales: bool = False
     post_norm: TowerNorm | None = "layer_norm"
     is_rotary: bool = False
-    is_gated: bool = False
-    is_fused: bool = False
-    alternates: bool = False
-    in_halves: bool = False
-    has_bias: bool = True
-    channels_last: bool = False
-    has_result_norms: bool = False
-    has_head_norms: bool = False
-    attention_scale: float | None = None
-    has_patch_norm: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
 

@@ -17,7 +17,7 @@ _SAMPLING = {
     "do_sample_frames": None, "fps": None, "num_frames": None, "min_frames": 4, "max_frames": 768,
     "cap_pixels_per_frame": False,
 }  # fmt: skip
-_QWEN2_VL = dict(PICTURE_KINDS["Qwen2VL"]) | _SAMPLING | {
+_QWEN2_VL = dict(PICTURE_KINDS["Qwen2VL"].defaults) | _SAMPLING | {
     "size": {"shortest_edge": 128 * 28 * 28, "longest_edge": 768 * 28 * 28}, "max_video_tokens": 128000,
 }  # fmt: skip
 _QWEN3_VL = _QWEN2_VL | {

@@ -17,8 +17,48 @@ TowerNorm = Literal["layer_norm", "rms_norm"]
 Frame = Literal["none", "ends", "places", "words", "lines", "marks"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TowerTraits:
+    """What the kind of a tower (`tower_kind`) says alone, whatever its file says.
+
+    Args:
+        has_class_row: a learned row for the whole picture comes before those of the patches.
+        is_batched: a checkpoint holds that row and the table of positions as a batch of one.
+        channels_last: the patches' matrix reads all channels of a pixel, then those of the next one.
+        has_patch_bias: the patches' matrix has one. has_bias: all others have one, but for those of
+            queries, keys and values.
+        has_patch_norm: a norm comes behind the patches' matrix. has_pre_norm: one comes behind the embedding.
+        has_result_norms: the results of attention and MLP are normalized, too.
+        has_head_norms: each head of queries, keys and, without weights, of values is normalized.
+        has_scales: the results of attention and MLP are scaled by learned vectors (https://arxiv.org/abs/2103.17239).
+        is_fused: queries, keys and values are results of one matrix.
+        is_gated: MLPs have gates.
+        in_halves: of heads that rotate, a checkpoint has the pairs of columns in the first half, those of lines in the
+            second one.
+        alternates: of the frequencies of all pairs, those with even numbers are the lines', those with odd ones the
+            columns'; if False, both have the even ones.
+        attention_scale: of scores; None: 1 / sqrt(elements of a head).
+    """
+
+    has_class_row: bool = False
+    is_batched: bool = False
+    channels_last: bool = False
+    has_patch_bias: bool = True
+    has_bias: bool = True
+    has_patch_norm: bool = False
+    has_pre_norm: bool = False
+    has_result_norms: bool = False
+    has_head_norms: bool = False
+    has_scales: bool = False
+    is_fused: bool = False
+    is_gated: bool = False
+    in_halves: bool = False
+    alternates: bool = False
+    attention_scale: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
-class TowerConfig:
+class TowerConfig(TowerTraits):
     """A transformer over the patches of a tile, without a mask: CLIP's (https://arxiv.org/abs/2103.00020), SigLIP's,
     InternViT's (https://arxiv.org/abs/2312.14238), Qwen2-VL's (https://arxiv.org/abs/2409.12191), Qwen2.5-VL's
     (https://arxiv.org/abs/2502.13923), Qwen3-VL's (https://arxiv.org/abs/2511.21631), GLM-4.1V's
@@ -33,28 +73,15 @@ class TowerConfig:
             sixteen around it; 'axes': `num_positions` of columns and as many of lines, and each takes the sum of both;
             'none': there is no table.
         num_positions: with 'axes'.
-        has_class_row: a learned row for the whole picture comes before those of the patches.
-        is_batched: a checkpoint holds that row and the table of positions as a batch of one.
-        channels_last: the patches' matrix reads all channels of a pixel, then those of the next one.
-        has_patch_bias: the patches' matrix has one. has_attention_bias: queries, keys and values have one. has_bias:
-            the other matrices have one.
-        has_patch_norm: a norm comes behind the patches' matrix. has_pre_norm: one comes behind the embedding.
         post_norm: a norm after the last layer; None: there is none.
         norm: of the layers, before attention and MLP.
-        has_result_norms: the results of attention and MLP are normalized, too.
+        has_attention_bias: queries, keys and values have one.
         has_qk_norm: queries and keys are normalized, over all heads together.
-        has_head_norms: each head of queries, keys and, without weights, of values is normalized.
-        attention_scale: of scores; None: 1 / sqrt(elements of a head).
         is_clipped: inputs and results of all matrices are kept within learned bounds.
-        has_scales: the results of attention and MLP are scaled by learned vectors (https://arxiv.org/abs/2103.17239).
         drops_first: the first row is left out (`vision_feature_select_strategy` 'default').
         num_frames: a patch's matrix reads so many pictures of a film, and a still one repeated; 0: it reads one.
-        is_fused: queries, keys and values are results of one matrix.
-        is_gated: MLPs have gates.
         rope_theta: base frequency of heads of which half of the pairs rotate by the line of a patch, half by its
-            column; 0: they do not. in_halves: a checkpoint has the pairs of columns in the first half of a head, those
-            of lines in the second one. alternates: of the frequencies of all pairs, those with even numbers are the
-            lines', those with odd ones the columns'; if False, both have the even ones.
+            column; 0: they do not.
         window: patches on a side of the squares within which patches see each other; 0: all see all.
         full_layers: numbers of the layers without these windows.
         deep_layers: numbers of layers whose results are used, too, ascending: each by a connector of its own, which
@@ -70,33 +97,18 @@ class TowerConfig:
     hidden_act: VisionActivation
     layer_norm_eps: float
     positions: Positions
-    has_class_row: bool
-    is_batched: bool
-    has_patch_bias: bool
     has_attention_bias: bool
-    has_pre_norm: bool
     post_norm: TowerNorm | None
     norm: TowerNorm
     has_qk_norm: bool
-    has_scales: bool
     drops_first: bool
     num_frames: int = 0
-    is_fused: bool = False
-    is_gated: bool = False
     rope_theta: float = 0.0
-    alternates: bool = False
-    in_halves: bool = False
-    has_bias: bool = True
     window: int = 0
     full_layers: tuple[int, ...] = ()
     deep_layers: tuple[int, ...] = ()
     num_positions: int = 0
-    channels_last: bool = False
-    has_result_norms: bool = False
-    has_head_norms: bool = False
-    attention_scale: float | None = None
     is_clipped: bool = False
-    has_patch_norm: bool = False
 
     @property
     def num_sides(self) -> int:

@@ -48,7 +48,7 @@ def read_llava_next(data: dict[str, Any], processor: dict[str, Any]) -> VisionCo
     kind = "LlavaOnevision" if is_newer else "LlavaNext"
     if picture.fit != "anyres":
         raise ModelLoadError("its image processor is not LLaVA-NeXT's")
-    pinpoints = data.get("image_grid_pinpoints") or KINDS[kind]["image_grid_pinpoints"]
+    pinpoints = data.get("image_grid_pinpoints") or KINDS[kind].defaults["image_grid_pinpoints"]
     if grids_of(pinpoints, picture.edge) != picture.grids:
         raise ModelLoadError("image_grid_pinpoints of its image processor are not those of config.json")
     aspect = data.get("vision_aspect_ratio", "anyres_max_9")
