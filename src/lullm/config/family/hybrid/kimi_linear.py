@@ -5,7 +5,7 @@ from dataclasses import replace
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.experts.reading import TRAINING, behind_dense, read_grouped_experts, with_experts
 from lullm.config.family.family import Family
-from lullm.config.family.hybrid.layer_types import MOST_KERNEL, only_silu
+from lullm.config.family.hybrid.reading import MOST_KERNEL, only_silu
 from lullm.config.family.latent import as_one_head, read_latent
 from lullm.config.family.layer_kinds import FULL, LINEAR, Kinds, kinds_by_type, num_layers
 from lullm.config.field import MOST_HEAD_DIM, MOST_HEADS, Data, optional_object, positive_int, shown

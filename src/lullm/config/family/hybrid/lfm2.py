@@ -7,7 +7,7 @@ from lullm.config.decoder import DecoderConfig, OutputGate
 from lullm.config.family.dense import ropes_of
 from lullm.config.family.experts.reading import TRAINING, behind_dense, read_experts
 from lullm.config.family.family import Family
-from lullm.config.family.hybrid.layer_types import MOST_KERNEL
+from lullm.config.family.hybrid.reading import MOST_KERNEL
 from lullm.config.family.layer_kinds import FULL, SLIDING, Kinds, kinds_by_type, num_layers
 from lullm.config.field import MOST_INTERMEDIATE, Data, boolean, positive_float, positive_int, shown
 from lullm.config.layer.recurrent import ShortConvolutionConfig

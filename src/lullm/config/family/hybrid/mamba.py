@@ -7,12 +7,10 @@ from typing import Any
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.experts.reading import TRAINING, read_experts
 from lullm.config.family.family import Family
-from lullm.config.family.hybrid.layer_types import MOST_KERNEL, only_silu
-from lullm.config.family.hybrid.state_space import MOST_EXPAND, check_state_space, step_bounds
+from lullm.config.family.hybrid.reading import MOST_KERNEL, StateSpaceKeys, expanded_size, only_silu
 from lullm.config.family.layer_kinds import FULL, LINEAR, Kinds, kinds_by_type, num_layers
 from lullm.config.field import (
     MOST_HEAD_DIM,
-    MOST_HEADS,
     MOST_HIDDEN,
     MOST_INTERMEDIATE,
     Data,
@@ -21,12 +19,22 @@ from lullm.config.field import (
     positive_float,
     positive_int,
 )
-from lullm.config.layer.recurrent import RecurrentConfig, SelectiveConfig, StateSpaceConfig
+from lullm.config.layer.recurrent import RecurrentConfig, SelectiveConfig
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import RecurrentState
 
 UNBOUNDED_LEN = 1 << 20
 """Length of models without positions: no table and no memory grows with it."""
+_STATE_SPACE = StateSpaceKeys(
+    num_heads="num_heads",
+    head_dim="head_dim",
+    num_groups="n_groups",
+    state_size="state_size",
+    kernel_size="conv_kernel",
+    bias="use_bias",
+    expand="expand",
+    convolution_bias="use_conv_bias",
+)
 
 
 def _without_heads(data: Data) -> Data:
@@ -35,43 +43,16 @@ def _without_heads(data: Data) -> Data:
     return {**assumed, **data, "num_attention_heads": 1, "num_key_value_heads": 1}
 
 
-def _inner_size(data: Data, name: str) -> int:
-    return positive_int(data, name, most=MOST_EXPAND) * positive_int(data, "hidden_size", most=MOST_HIDDEN)
-
-
 def _step_rank(data: Data, name: str) -> int:
     if data.get(name, "auto") == "auto":
         return -(-positive_int(data, "hidden_size", most=MOST_HIDDEN) // 16)
     return positive_int(data, name, most=MOST_HIDDEN)
 
 
-def _state_space(data: Data) -> StateSpaceConfig:
-    has_bias = boolean(data, "use_bias", False)
-    least, most = step_bounds(data, "time_step_limit")
-    config = StateSpaceConfig(
-        num_heads=positive_int(data, "num_heads", most=MOST_HEADS),
-        head_dim=positive_int(data, "head_dim", most=MOST_HEAD_DIM),
-        num_groups=positive_int(data, "n_groups", most=MOST_HEADS),
-        state_size=positive_int(data, "state_size", most=MOST_HEAD_DIM),
-        kernel_size=positive_int(data, "conv_kernel", most=MOST_KERNEL),
-        convolution_bias=boolean(data, "use_conv_bias", True),
-        projection_bias=has_bias,
-        output_bias=has_bias,
-        least_step=least,
-        most_step=most,
-    )
-    if config.inner_size != _inner_size(data, "expand"):
-        raise ModelLoadError(
-            f"config.json: num_heads ({config.num_heads}) heads of head_dim ({config.head_dim}) must have "
-            f"{_inner_size(data, 'expand')} elements, which is expand times hidden_size"
-        )
-    return check_state_space(config, "num_heads", "n_groups")
-
-
 def _selective(data: Data) -> SelectiveConfig:
     eps = data.get("mixer_rms_eps")
     return SelectiveConfig(
-        num_channels=positive_int(data, "intermediate_size", _inner_size(data, "expand"), MOST_INTERMEDIATE),
+        num_channels=positive_int(data, "intermediate_size", expanded_size(data, "expand"), MOST_INTERMEDIATE),
         state_size=positive_int(data, "state_size", most=MOST_HEAD_DIM),
         kernel_size=positive_int(data, "conv_kernel", most=MOST_KERNEL),
         step_rank=_step_rank(data, "time_step_rank"),
@@ -83,7 +64,7 @@ def _selective(data: Data) -> SelectiveConfig:
 
 def _jamba(data: Data) -> SelectiveConfig:
     return SelectiveConfig(
-        num_channels=_inner_size(data, "mamba_expand"),
+        num_channels=expanded_size(data, "mamba_expand"),
         state_size=positive_int(data, "mamba_d_state", most=MOST_HEAD_DIM),
         kernel_size=positive_int(data, "mamba_d_conv", most=MOST_KERNEL),
         step_rank=_step_rank(data, "mamba_dt_rank"),
@@ -168,7 +149,7 @@ _REPEATED = frozenset(
 
 MAMBA = _alone(_selective, {"tie_word_embeddings": True, "state_size": 16})
 FALCON_MAMBA = _alone(_selective, {**MAMBA.defaults, "mixer_rms_eps": 1e-6})
-MAMBA2 = _alone(_state_space, {"num_heads": 128, "head_dim": 64, "state_size": 128, "n_groups": 8})
+MAMBA2 = _alone(_STATE_SPACE.read, {"num_heads": 128, "head_dim": 64, "state_size": 128, "n_groups": 8})
 JAMBA = Family(
     _read_jamba,
     defaults={

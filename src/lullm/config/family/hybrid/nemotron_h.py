@@ -6,12 +6,9 @@ from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import activation
 from lullm.config.family.experts.reading import TRAINING, read_grouped_experts
 from lullm.config.family.family import Family
-from lullm.config.family.hybrid.layer_types import MOST_KERNEL, only_silu
-from lullm.config.family.hybrid.state_space import check_state_space
+from lullm.config.family.hybrid.reading import StateSpaceKeys, only_silu
 from lullm.config.family.layer_kinds import FULL, LINEAR, Kinds, kinds_by_type
 from lullm.config.field import (
-    MOST_HEAD_DIM,
-    MOST_HEADS,
     MOST_INTERMEDIATE,
     Data,
     boolean,
@@ -20,11 +17,20 @@ from lullm.config.field import (
     shown,
 )
 from lullm.config.layer.experts import ExpertsConfig
-from lullm.config.layer.recurrent import StateSpaceConfig
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import LayerKind, Nothing, RecurrentState
 
 MLP, MOE = "mlp", "moe"
+_STATE_SPACE = StateSpaceKeys(
+    num_heads="mamba_num_heads",
+    head_dim="mamba_head_dim",
+    num_groups="n_groups",
+    state_size="ssm_state_size",
+    kernel_size="conv_kernel",
+    bias="use_bias",
+    convolution_bias="use_conv_bias",
+    least_step="time_step_min",  # transformers bounds the step sizes by this, and not by `time_step_limit`
+)
 _BY_LETTER = {"M": LINEAR, "*": FULL, "-": MLP, "E": MOE}
 
 
@@ -45,7 +51,7 @@ def _derive(data: Data) -> Data:
 
 def _layer_kinds(data: Data) -> Kinds:
     kinds: dict[str, LayerKind] = {MLP: Nothing(), MOE: Nothing()}
-    return kinds_by_type(data, {LINEAR: RecurrentState(_state_space(data).state_shapes), **kinds}, ())
+    return kinds_by_type(data, {LINEAR: RecurrentState(_STATE_SPACE.read(data).state_shapes), **kinds}, ())
 
 
 def _experts(data: Data) -> ExpertsConfig | None:
@@ -67,23 +73,6 @@ def _experts(data: Data) -> ExpertsConfig | None:
     )
 
 
-def _state_space(data: Data) -> StateSpaceConfig:
-    has_bias = boolean(data, "use_bias", False)
-    config = StateSpaceConfig(
-        num_heads=positive_int(data, "mamba_num_heads", most=MOST_HEADS),
-        head_dim=positive_int(data, "mamba_head_dim", most=MOST_HEAD_DIM),
-        num_groups=positive_int(data, "n_groups", most=MOST_HEADS),
-        state_size=positive_int(data, "ssm_state_size", most=MOST_HEAD_DIM),
-        kernel_size=positive_int(data, "conv_kernel", most=MOST_KERNEL),
-        convolution_bias=boolean(data, "use_conv_bias", True),
-        projection_bias=has_bias,
-        output_bias=has_bias,
-        # transformers bounds the step sizes by this, and not by `time_step_limit`.
-        least_step=positive_float(data, "time_step_min", 0.001),
-    )
-    return check_state_space(config, "mamba_num_heads", "n_groups")
-
-
 def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     only_silu(data, "mamba_hidden_act")
     return DecoderConfig(
@@ -93,7 +82,7 @@ def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
         attention_scale=head_dim**-0.5,
         activation=activation(data, "mlp_hidden_act"),
         mlp_bias=boolean(data, "mlp_bias", False),
-        recurrent=_state_space(data),
+        recurrent=_STATE_SPACE.read(data),
         experts=_experts(data),
     )
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import DENSE_READS, read_dense
 from lullm.config.family.family import NO_WINDOW, UNUSED_WINDOW, Family
-from lullm.config.family.hybrid.layer_types import only_silu
 from lullm.config.family.hybrid.qwen_next import read_delta_net
+from lullm.config.family.hybrid.reading import only_silu
 from lullm.config.family.layer_kinds import FULL, LINEAR, Kinds, kinds_by_type, num_layers
 from lullm.config.field import MOST_HEADS, MOST_HIDDEN, Data, boolean, positive_int
 from lullm.config.layer.recurrent import DeltaNetConfig

@@ -8,7 +8,7 @@ from lullm.config.decoder import DecoderConfig, OutputGate
 from lullm.config.family.dense import DENSE_READS, activation
 from lullm.config.family.experts.reading import TRAINING, read_experts, sparse_layers
 from lullm.config.family.family import NO_WINDOW, UNUSED_WINDOW, Family, Read
-from lullm.config.family.hybrid.layer_types import MOST_KERNEL, only_silu
+from lullm.config.family.hybrid.reading import MOST_KERNEL, only_silu
 from lullm.config.family.layer_kinds import FULL, LINEAR, Kinds, kinds_by_type, num_layers
 from lullm.config.field import MOST_HEAD_DIM, MOST_HEADS, MOST_INTERMEDIATE, Data, boolean, positive_float, positive_int
 from lullm.config.layer.recurrent import DeltaNetConfig

@@ -6,7 +6,7 @@ from dataclasses import replace
 from lullm.config.decoder import DecoderConfig
 from lullm.config.family.dense import activation, read_partial
 from lullm.config.family.family import Family
-from lullm.config.family.hybrid.layer_types import MOST_KERNEL
+from lullm.config.family.hybrid.reading import MOST_KERNEL
 from lullm.config.family.layer_kinds import LINEAR, SLIDING, Kinds, num_layers
 from lullm.config.field import MOST_HEADS, MOST_HIDDEN, Data, optional_positive_float, positive_int, shown
 from lullm.config.layer.recurrent import GatedUnitConfig

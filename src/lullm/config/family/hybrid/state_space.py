@@ -1,19 +1,16 @@
 """Hybrids with state spaces (Mamba 2): Granite 4 H, Bamba, and Falcon-H1, whose layers have attention beside them."""
 
-import math
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from lullm.config.decoder import DecoderConfig, ParallelFactors
 from lullm.config.family.dense import DENSE_READS, read_dense, read_partial
 from lullm.config.family.experts.reading import TRAINING, read_experts
 from lullm.config.family.family import Family
 from lullm.config.family.granite import read_granite
-from lullm.config.family.hybrid.layer_types import MOST_KERNEL, only_silu
+from lullm.config.family.hybrid.reading import StateSpaceKeys, only_silu
 from lullm.config.family.layer_kinds import FULL, LINEAR, Kinds, kinds_by_type, num_layers
 from lullm.config.field import (
-    MOST_HEAD_DIM,
-    MOST_HEADS,
     MOST_INTERMEDIATE,
     Data,
     boolean,
@@ -22,78 +19,28 @@ from lullm.config.field import (
     positive_int,
     shown,
 )
-from lullm.config.layer.recurrent import StateSpaceConfig
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import FullAttention, RecurrentState
 
-MOST_EXPAND = 1 << 8
-"""Largest `expand`; in released models it is 2."""
-_FLOAT_TAG = "__float__"
-"""transformers writes infinity as an object with this key."""
+_STATE_SPACE = StateSpaceKeys(
+    num_heads="mamba_n_heads",
+    head_dim="mamba_d_head",
+    num_groups="mamba_n_groups",
+    state_size="mamba_d_state",
+    kernel_size="mamba_d_conv",
+    bias="mamba_proj_bias",
+    expand="mamba_expand",
+    inner_size="mamba_d_ssm",
+    convolution_bias="mamba_conv_bias",
+)
 
 
-def step_bounds(data: Data, name: str) -> tuple[float, float]:
-    """The bounds of a token's step size, `[least, most]`. Raises ModelLoadError."""
-    stated = data.get(name)
-    if stated is None:
-        return 0.0, math.inf
-    values = [_number(value) for value in stated] if isinstance(stated, list) else []
-    if (
-        len(values) != 2
-        or not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
-        or not 0 <= values[0] <= values[1]
-    ):
-        raise ModelLoadError(f"config.json: {name} must be two numbers from 0 on, the least first, not {shown(stated)}")
-    return float(values[0]), float(values[1])
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, dict) and value.get(_FLOAT_TAG) in ("Infinity", math.inf):
-        return math.inf
-    return value
-
-
-def check_state_space(config: StateSpaceConfig, heads: str, groups: str) -> StateSpaceConfig:
-    """Check the sizes. `heads`, `groups`: names of keys for the error. Raises ModelLoadError."""
-    if config.num_heads % config.num_groups or config.inner_size % config.num_groups:
-        raise ModelLoadError(
-            f"config.json: {heads} ({config.num_heads}) must be a multiple of {groups} ({config.num_groups})"
-        )
-    return config
-
-
-def _state_space(data: Data) -> StateSpaceConfig:
-    """The state space of the keys that start with `mamba_`."""
-    num_heads = positive_int(data, "mamba_n_heads", most=MOST_HEADS)
-    inner_size = positive_int(
-        data, "mamba_d_ssm", positive_int(data, "mamba_expand", most=MOST_EXPAND) * positive_int(data, "hidden_size")
-    )
-    stated = data.get("mamba_d_head")
-    head_dim = inner_size // num_heads if stated in (None, "auto") else positive_int(data, "mamba_d_head")
-    if num_heads * head_dim != inner_size or head_dim > MOST_HEAD_DIM:
-        raise ModelLoadError(
-            f"config.json: mamba_n_heads ({num_heads}) heads of mamba_d_head ({shown(stated)}) must have "
-            f"{inner_size} elements, which is mamba_d_ssm or mamba_expand times hidden_size, each up to {MOST_HEAD_DIM}"
-        )
-    least, most = step_bounds(data, "time_step_limit")
-    has_bias = boolean(data, "mamba_proj_bias", False)
-    config = StateSpaceConfig(
-        num_heads=num_heads,
-        head_dim=head_dim,
-        num_groups=positive_int(data, "mamba_n_groups", most=MOST_HEADS),
-        state_size=positive_int(data, "mamba_d_state", most=MOST_HEAD_DIM),
-        kernel_size=positive_int(data, "mamba_d_conv", most=MOST_KERNEL),
-        convolution_bias=boolean(data, "mamba_conv_bias", True),
-        projection_bias=has_bias,
-        output_bias=has_bias,
-        least_step=least,
-        most_step=most,
-    )
-    return check_state_space(config, "mamba_n_heads", "mamba_n_groups")
+def _state(data: Data) -> RecurrentState:
+    return RecurrentState(_STATE_SPACE.read(data).state_shapes)
 
 
 def _by_layer_types(data: Data) -> Kinds:
-    return kinds_by_type(data, {LINEAR: RecurrentState(_state_space(data).state_shapes)}, [LINEAR] * num_layers(data))
+    return kinds_by_type(data, {LINEAR: _state(data)}, [LINEAR] * num_layers(data))
 
 
 def _by_indices(data: Data) -> Kinds:
@@ -102,9 +49,7 @@ def _by_indices(data: Data) -> Kinds:
     if not isinstance(indices, list) or not all(isinstance(index, int) for index in indices):
         raise ModelLoadError(f"config.json: attn_layer_indices must be a list of layers, not {shown(indices)}")
     types = [FULL if layer in indices else LINEAR for layer in range(num_layers(data))]
-    kinds = kinds_by_type(
-        {**data, "layer_types": None}, {LINEAR: RecurrentState(_state_space(data).state_shapes)}, types
-    )
+    kinds = kinds_by_type({**data, "layer_types": None}, {LINEAR: _state(data)}, types)
     stated = data.get("layer_types")
     if stated is not None and stated != types:
         raise ModelLoadError(
@@ -117,14 +62,14 @@ def _side_by_side(data: Data) -> Kinds:
     """Falcon-H1: two entries per layer."""
     if (stated := data.get("layer_types")) is not None and stated != ["hybrid"] * num_layers(data):
         raise ModelLoadError(f"config.json: layer_types {shown(stated)}: in this architecture all layers are hybrid")
-    return (FullAttention(), RecurrentState(_state_space(data).state_shapes)) * num_layers(data)
+    return (FullAttention(), _state(data)) * num_layers(data)
 
 
 def _read_granite(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     only_silu(data, "hidden_act")
     shared_size = positive_int(data, "shared_intermediate_size", most=MOST_INTERMEDIATE)
     config = read_granite({**data, "intermediate_size": shared_size}, kinds, head_dim)
-    config = replace(config, recurrent=_state_space(data))
+    config = replace(config, recurrent=_STATE_SPACE.read(data))
     if (kind := data.get("position_embedding_type")) != "rope":
         if kind not in (None, "nope"):
             raise ModelLoadError(
@@ -139,7 +84,7 @@ def _read_granite(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
 
 def _read_bamba(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     only_silu(data, "hidden_act")
-    return replace(read_partial(data, kinds, head_dim, default=0.5), recurrent=_state_space(data))
+    return replace(read_partial(data, kinds, head_dim, default=0.5), recurrent=_STATE_SPACE.read(data))
 
 
 def _factors(data: Data, name: str, count: int) -> tuple[float, ...]:
@@ -162,7 +107,7 @@ def _read_falcon(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
         attention_scale=config.attention_scale * positive_float(data, "key_multiplier", 1.0),
         embedding_scale=positive_float(data, "embedding_multiplier", 1.0),
         logit_scale=positive_float(data, "lm_head_multiplier", 1.0),
-        recurrent=replace(_state_space(data), output_bias=has_bias, gate=gate),
+        recurrent=replace(_STATE_SPACE.read(data), output_bias=has_bias, gate=gate),
         kinds_per_layer=2,
         factors=ParallelFactors(
             attention_in=positive_float(data, "attention_in_multiplier", 1.0),
@@ -176,7 +121,7 @@ def _read_falcon(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     )
 
 
-_STATE_SPACE = {
+_SIZES = {
     "mamba_n_heads": 128, "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_head": "auto", "mamba_d_conv": 4,
     "mamba_expand": 2,
 }  # fmt: skip
@@ -185,7 +130,7 @@ _IGNORES = TRAINING | {"mamba_chunk_size", "num_logits_to_keep", "z_loss_coeffic
 
 GRANITE_HYBRID = Family(
     _read_granite,
-    defaults=_STATE_SPACE
+    defaults=_SIZES
     | {"intermediate_size": 11008, "shared_intermediate_size": 1024, "num_local_experts": 8, "num_experts_per_tok": 2},
     aliases={"layers_block_type": "layer_types"},
     reads=_READS
@@ -202,14 +147,14 @@ GRANITE_HYBRID = Family(
 )
 BAMBA = Family(
     _read_bamba,
-    defaults=_STATE_SPACE | {"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "intermediate_size": 14336},
+    defaults=_SIZES | {"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "intermediate_size": 14336},
     reads=_READS | {"attn_layer_indices", "mlp_bias", "partial_rotary_factor"},
     ignores=_IGNORES,
     layer_kinds=_by_indices,
 )
 FALCON_H1 = Family(
     _read_falcon,
-    defaults=_STATE_SPACE
+    defaults=_SIZES
     | {"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "intermediate_size": 14336, "mamba_d_ssm": 1024},
     reads=_READS
     | {

@@ -6,22 +6,18 @@ from lullm.config.decoder import DecoderConfig, SharedBlocksConfig
 from lullm.config.family.dense import DENSE_READS, read_dense
 from lullm.config.family.experts.reading import TRAINING
 from lullm.config.family.family import Family
-from lullm.config.family.hybrid.layer_types import MOST_KERNEL
-from lullm.config.family.hybrid.state_space import MOST_EXPAND, check_state_space
+from lullm.config.family.hybrid.reading import StateSpaceKeys
 from lullm.config.family.layer_kinds import LINEAR, Kinds, kinds_by_type
 from lullm.config.field import (
-    MOST_HEAD_DIM,
     MOST_HEADS,
     MOST_HIDDEN,
     MOST_INTERMEDIATE,
     MOST_LAYERS,
     Data,
     boolean,
-    positive_float,
     positive_int,
     shown,
 )
-from lullm.config.layer.recurrent import StateSpaceConfig
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import FullAttention, Nothing, RecurrentState
 
@@ -29,6 +25,16 @@ _HYBRID = "hybrid"
 _LAYERS = [LINEAR] * 6 + [_HYBRID] + ([LINEAR] * 5 + [_HYBRID]) * 6 + [LINEAR] * 4 + [_HYBRID] + [LINEAR] * 3
 _LAYERS += [_HYBRID] + [LINEAR] * 2
 """transformers' default."""
+_STATE_SPACE = StateSpaceKeys(
+    num_heads="n_mamba_heads",
+    head_dim="mamba_headdim",  # left out (`ignores`), as in transformers: the heads share the inner size
+    num_groups="mamba_ngroups",
+    state_size="mamba_d_state",
+    kernel_size="mamba_d_conv",
+    bias="add_bias_linear",
+    expand="mamba_expand",
+    least_step="time_step_min",
+)
 
 
 def _own_heads(data: Data) -> Data:
@@ -49,29 +55,6 @@ def _own_heads(data: Data) -> Data:
     return {**data, "head_dim": head_dim, "intermediate_size": stated_size}
 
 
-def _state_space(data: Data) -> StateSpaceConfig:
-    num_heads = positive_int(data, "n_mamba_heads", most=MOST_HEADS)
-    inner_size = positive_int(data, "mamba_expand", most=MOST_EXPAND) * positive_int(data, "hidden_size")
-    head_dim = inner_size // num_heads
-    if num_heads * head_dim != inner_size or head_dim > MOST_HEAD_DIM:
-        raise ModelLoadError(
-            f"config.json: n_mamba_heads ({num_heads}) must divide {inner_size}, which is mamba_expand times "
-            f"hidden_size, into heads of up to {MOST_HEAD_DIM} elements"
-        )
-    has_bias = boolean(data, "add_bias_linear", False)
-    config = StateSpaceConfig(
-        num_heads=num_heads,
-        head_dim=head_dim,
-        num_groups=positive_int(data, "mamba_ngroups", most=MOST_HEADS),
-        state_size=positive_int(data, "mamba_d_state", most=MOST_HEAD_DIM),
-        kernel_size=positive_int(data, "mamba_d_conv", most=MOST_KERNEL),
-        projection_bias=has_bias,
-        output_bias=has_bias,
-        least_step=positive_float(data, "time_step_min", 0.001),
-    )
-    return check_state_space(config, "n_mamba_heads", "mamba_ngroups")
-
-
 def _kinds(data: Data) -> Kinds:
     """Two entries per layer: the part before the state space, and the state space."""
     kinds = kinds_by_type(data, {LINEAR: Nothing(), _HYBRID: FullAttention()}, _LAYERS)
@@ -81,7 +64,7 @@ def _kinds(data: Data) -> Kinds:
             f"config.json: layer_types (layers_block_type) {shown(stated)}: in this architecture layers are {LINEAR} "
             f"or {_HYBRID}"
         )
-    state = RecurrentState(_state_space(data).state_shapes)
+    state = RecurrentState(_STATE_SPACE.read(data).state_shapes)
     return tuple(kind for own in kinds for kind in (own, state))
 
 
@@ -101,7 +84,7 @@ def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
         config,
         attention_scale=(head_dim / 2) ** -0.5,
         mlp_bias=boolean(data, "add_bias_linear", False),
-        recurrent=_state_space(data),
+        recurrent=_STATE_SPACE.read(data),
         kinds_per_layer=2,
         shared_blocks=SharedBlocksConfig(
             num_blocks=positive_int(data, "num_mem_blocks", most=MOST_LAYERS),
