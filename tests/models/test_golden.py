@@ -5,7 +5,6 @@ import torch
 from kit.model.families import CASES, ROPE
 from kit.model.golden import (
     PROMPT_LEN,
-    SIZES,
     PagedRun,
     assert_close,
     golden_logits,
@@ -108,19 +107,6 @@ def test_dynamic_rope_beyond_the_trained_length(tmp_path):
     token_ids = prompt(1)
     logits = torch.cat([run.step([(0, token_ids[:40])]), run.step([(0, token_ids[40:])])])
     assert_close(logits, golden_logits(theirs, token_ids))
-
-
-def test_input_embeddings_replace_the_lookup(tmp_path):
-    """As transformers' `inputs_embeds`: they are taken as they are, scaled already; the token ids are not read."""
-    theirs = save_model(tmp_path, "Gemma3", GEMMA)
-    model = load_model(tmp_path)
-    embeddings = torch.randn(30, SIZES["hidden_size"], generator=torch.Generator().manual_seed(0))
-    with torch.inference_mode():
-        expected = theirs(inputs_embeds=embeddings[None]).logits[0]
-    run = PagedRun(model, TORCH_CPU_OPS, 1)
-    given = embeddings.clone()
-    assert_close(run.step([(0, [0] * 30)], given), expected)
-    assert torch.equal(given, embeddings)
 
 
 def test_layers_that_draft_are_not_loaded(tmp_path):

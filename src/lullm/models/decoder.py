@@ -4,7 +4,7 @@ A family differs in its `DecoderStyle`. Parameters have the names of a Llama che
 the meta device until `weights.materialize` gives them memory.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -18,8 +18,8 @@ from lullm.kv.layout import layer_places
 from lullm.models.protocol import Model
 from lullm.nn.alibi import AlibiAttention
 from lullm.nn.attention import Attention, AttentionStyle, EncoderOnlySelfAttention, QueryAttention, stretch_factors
-from lullm.nn.context import StepContext
-from lullm.nn.embedding import ALONE, Embedding, LMHead, LogitBias, num_share_rows, pooling_head
+from lullm.nn.context import ShownRows, StepContext
+from lullm.nn.embedding import Embedding, LogitBias, new_embedding, new_head, pooling_head
 from lullm.nn.mlp import MLP, GatedMLP
 from lullm.nn.norm import Norm, RMSNorm, added_and_normed
 from lullm.nn.rotary import Rotary
@@ -204,18 +204,6 @@ def place_of(config: ModelConfig, index: int) -> LayerPlace:
     return place
 
 
-def new_embedding(config: ModelConfig, size: int, dtype: torch.dtype) -> Embedding:
-    """The embedding. If it is the head, too, it has the head's rows, for any number of workers that share the head."""
-    num_shares = 1 if config.share is None or not config.ties_head else config.share.axis.size
-    return Embedding(num_shares * num_share_rows(config.vocab_size, num_shares), size, dtype)
-
-
-def new_head(config: ModelConfig, size: int, dtype: torch.dtype) -> LMHead:
-    """The head, or this worker's part of it."""
-    axis = ALONE if config.share is None else config.share.axis
-    return LMHead(config.vocab_size, size, config.ties_head, dtype, axis)
-
-
 class Decoder(nn.Module):
     """From token ids to the head's input.
 
@@ -267,19 +255,27 @@ class Decoder(nn.Module):
                 rows.add(hidden, number)
         return hidden, residual
 
-    def embed(self, token_ids: Tensor, context: StepContext) -> Tensor:
+    def embed(self, token_ids: Tensor, context: StepContext) -> Tensor:  # [T] -> [T, H]
+        """The input of the first layer here."""
         if context.stream is not None:
             return context.stream
-        if context.input_embeddings is not None:
-            return context.input_embeddings.clone()  # layers write over their input
-        hidden = self.embed_tokens(token_ids, context.ops)
-        for rows in context.shown if self.scales_shown else ():
+        hidden = self.add_places(self.embed_text(token_ids, context.ops, context.shown), context)
+        return hidden if self.embed_norm is None else self.embed_norm(hidden, context.ops)
+
+    def embed_text(self, token_ids: Tensor, ops: Ops, shown: Sequence[ShownRows] = ()) -> Tensor:
+        """The embedding of the ids, and of what is shown in their places."""
+        hidden: Tensor = self.embed_tokens(token_ids, ops)
+        for rows in shown if self.scales_shown else ():
             rows.put(hidden)
         if self.embedding_scale != 1.0:
-            context.ops.scale_(hidden, self.embedding_scale)
-        for rows in () if self.scales_shown else context.shown:
+            ops.scale_(hidden, self.embedding_scale)
+        for rows in () if self.scales_shown else shown:
             rows.put(hidden)
-        return hidden if self.embed_norm is None else self.embed_norm(hidden, context.ops)
+        return hidden
+
+    def add_places(self, hidden: Tensor, context: StepContext) -> Tensor:
+        """Add what families without rotations learn of places; here nothing."""
+        return hidden
 
 
 def summed(hidden: Tensor, residual: Tensor | None, ops: Ops) -> Tensor:  # [T, H] -> [T, H]

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
 from lullm.config.pooling.pooler import Classifier
-from lullm.models.decoder import CausalLM, Decoder, DecoderLayer, DecoderStyle, new_embedding
+from lullm.models.decoder import CausalLM, Decoder, DecoderLayer, DecoderStyle
 from lullm.nn.context import StepContext
-from lullm.nn.embedding import Embedding, LabelHead, PositionEmbedding, tanh_rows
+from lullm.nn.embedding import Embedding, LabelHead, PositionEmbedding, new_embedding, tanh_rows
 from lullm.nn.linear import Linear, PlainLinear, meta_parameter
 from lullm.ops.table import Ops
 
@@ -60,18 +60,21 @@ class Encoder(Decoder):
         """Run all layers."""
         return self.run_layers(hidden, context)[0]
 
-    def embed(self, token_ids: Tensor, context: StepContext) -> Tensor:
+    def embed(self, token_ids: Tensor, context: StepContext) -> Tensor:  # [T] -> [T, H]
         """See `Decoder.embed`."""
+        hidden = super().embed(token_ids, context)
+        return hidden if self.embed_projection is None else self.embed_projection(hidden, context.ops)
+
+    def add_places(self, hidden: Tensor, context: StepContext) -> Tensor:
+        """Positions, and which text of a pair a token is in."""
         ops = context.ops
-        hidden: Tensor = self.embed_tokens(token_ids, ops)
         if self.embed_positions is not None:
             ops.add_(hidden, self.embed_positions(context.positions, ops))
         if self.embed_segments is not None:
             segments = context.segments if self.tells_pairs else None
-            ops.add_(hidden, self.embed_segments(torch.zeros_like(token_ids) if segments is None else segments, ops))
-        assert self.embed_norm is not None, "encoders have one"
-        hidden = self.embed_norm(hidden, ops)
-        return hidden if self.embed_projection is None else self.embed_projection(hidden, ops)
+            segments = torch.zeros_like(context.positions) if segments is None else segments
+            ops.add_(hidden, self.embed_segments(segments, ops))
+        return hidden
 
 
 class LabelLayers(nn.Module):

@@ -68,7 +68,6 @@ class StepContext:
         attention: by KV cache group, prepared by `ops`.
         caches: by layer. The step writes its keys and values into them.
         ops: the functions that the layers call.
-        input_embeddings: `[T, H]` in place of the embedding of the token ids, scaled already; None: the ids' own.
         layer_inputs: `[T, L, P]`, by layer, inputs per token beside the hidden states; or `[T, 1, P]`, the same for all
             layers; None: none.
         stream: `[T, H]`, on a pipeline stage after the first: the output of the stage before. Layers overwrite it.
@@ -85,7 +84,6 @@ class StepContext:
     attention: Sequence[PreparedAttention]
     caches: Sequence[LayerCache]
     ops: Ops
-    input_embeddings: Tensor | None = None
     layer_inputs: Tensor | None = None
     stream: Tensor | None = None
     calibrates: bool = False

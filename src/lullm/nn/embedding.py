@@ -197,3 +197,15 @@ def _rows(matrix: Matrix, token_ids: Tensor, ops: Ops) -> Tensor:
     if matrix.layout is None:
         return ops.embedding(token_ids, matrix.weight)
     return ops.quantized_embedding(token_ids, matrix.weight, matrix.layout, matrix.dtype)
+
+
+def new_embedding(config: ModelConfig, size: int, dtype: torch.dtype) -> Embedding:
+    """The embedding. If it is the head, too, it has the head's rows, for any number of workers that share the head."""
+    num_shares = 1 if config.share is None or not config.ties_head else config.share.axis.size
+    return Embedding(num_shares * num_share_rows(config.vocab_size, num_shares), size, dtype)
+
+
+def new_head(config: ModelConfig, size: int, dtype: torch.dtype) -> LMHead:
+    """The head, or this worker's part of it."""
+    axis = ALONE if config.share is None else config.share.axis
+    return LMHead(config.vocab_size, size, config.ties_head, dtype, axis)

@@ -149,7 +149,7 @@ class PagedRun:
         self.computed = [0] * num_seqs
 
     @torch.inference_mode()
-    def step(self, work, input_embeddings=None, stream=None):
+    def step(self, work, stream=None):
         """Compute `work`, pairs of (sequence, tokens); the logits of all rows `[T, V]`, or what the next stage gets."""
         positions, slots, contexts = [], [], []
         for seq, token_ids in work:
@@ -174,9 +174,7 @@ class PagedRun:
             self.ops.prepare_attention(layout) if group.keeps_tokens else StateLayout(layout)
             for group, layout in zip(self.groups, layouts, strict=True)
         ]
-        context = StepContext(
-            torch.tensor(positions), prepared, self.kv_caches, self.ops, input_embeddings, stream=stream
-        )
+        context = StepContext(torch.tensor(positions), prepared, self.kv_caches, self.ops, stream=stream)
         hidden = self.model(token_ids, context)
         config = self.model.config
         assert hidden.shape == (len(token_ids), config.hidden_size if config.stage.is_last else config.stream_size)

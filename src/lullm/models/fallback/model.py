@@ -106,10 +106,8 @@ class ForeignModel(Model):
     def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
         """See `Model.forward`."""
         self.steps.context = context
-        given = context.input_embeddings
-        tokens = {"input_ids": token_ids[None]} if given is None else {"inputs_embeds": given[None]}
         try:
-            output = self._inner(**tokens, position_ids=context.positions[None], use_cache=False)
+            output = self._inner(input_ids=token_ids[None], position_ids=context.positions[None], use_cache=False)
         finally:
             self.steps.context = None
         self._new_output, hidden = type(output), output[0][0]

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import CausalLM, Decoder, DecoderStyle, new_embedding, new_head, plain_mlp
+from lullm.models.decoder import CausalLM, Decoder, DecoderStyle, plain_mlp
 from lullm.models.encoder_only import EncoderLayer
 from lullm.models.family.layer_norm.parallel import layer_norm
 from lullm.models.rules import used_first
 from lullm.nn.context import StepContext
-from lullm.nn.embedding import PositionEmbedding
+from lullm.nn.embedding import PositionEmbedding, new_embedding, new_head
 from lullm.nn.linear import Linear
 from lullm.ops.table import Ops
 from lullm.weights.rule import Fusion, HeadOrder, WeightRules, renames
@@ -57,11 +57,9 @@ class GPT(Decoder):
         """See `Decoder.run`."""
         return super().run(hidden, context) if self.norms_first else self.run_layers(hidden, context)[0]
 
-    def embed(self, token_ids: Tensor, context: StepContext) -> Tensor:  # [T] -> [T, H]
-        """See `Decoder.embed`."""
-        hidden, ops = super().embed(token_ids, context), context.ops
-        if context.stream is not None:
-            return hidden
+    def add_places(self, hidden: Tensor, context: StepContext) -> Tensor:  # [T, size] -> [T, H]
+        """Learned positions, to rows that are as wide as those of the layers."""
+        ops = context.ops
         if self.project_in is not None:
             hidden = self.project_in(hidden, ops)
         ops.add_(hidden, self.embed_positions(context.positions, ops))

@@ -81,23 +81,6 @@ class EncodedLayer(DecoderLayer):
         return x, None
 
 
-class EncodedDecoder(GPT):
-    """From token ids to the head's input. With norms behind the sums one comes behind the embedding, too."""
-
-    def embed(self, token_ids: Tensor, context: StepContext) -> Tensor:
-        """See `Decoder.embed`."""
-        x = self.embed_text(token_ids, context.ops)
-        context.ops.add_(x, self.embed_positions(context.positions, context.ops))
-        return x if self.embed_norm is None else self.embed_norm(x, context.ops)
-
-    def embed_text(self, token_ids: Tensor, ops: Ops) -> Tensor:  # [T] -> [T, H]
-        """The embedding alone, which an encoder of texts reads, too."""
-        x = self.embed_tokens(token_ids, ops)
-        if self.embedding_scale != 1.0:
-            ops.scale_(x, self.embedding_scale)
-        return x
-
-
 class EncodedLM(CausalLM):
     """An encoder, a decoder, a head."""
 
@@ -121,7 +104,6 @@ class EncodedLM(CausalLM):
         return self.encoder if isinstance(self.encoder, SoundEncoder) else self._read_text
 
     def _read_text(self, tile: Tile, device: torch.device, ops: Ops) -> Tensor:  # [1, R, H]
-        assert isinstance(self.model, EncodedDecoder)
         token_ids = torch.tensor(unpack(tile.pixels), device=device)
         rows: Tensor = self.encoder(self.model.embed_text(token_ids, ops), ops)
         return rows[None]
@@ -145,7 +127,7 @@ def encoded_style(
         make_norm=layer_norm,
         make_mlp=plain_mlp,
         make_layer=EncodedLayer,
-        make_decoder=partial(EncodedDecoder, num_unused=config.encoder.num_unused_positions),
+        make_decoder=partial(GPT, num_unused=config.encoder.num_unused_positions),
         make_model=partial(EncodedLM, make_encoder=make_encoder),
     )
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import Decoder, DecoderStyle, LayerSpec, new_embedding, new_norm
+from lullm.models.decoder import Decoder, DecoderStyle, LayerSpec, new_norm
 from lullm.models.family.gemma.gemma3 import GemmaLayer
 from lullm.models.rules import rules_of
 from lullm.nn.context import StepContext
-from lullm.nn.embedding import Embedding
+from lullm.nn.embedding import Embedding, new_embedding
 from lullm.nn.experts import MixtureOfExperts
 from lullm.nn.linear import Linear, meta_parameter
 from lullm.nn.norm import RMSNorm

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from lullm.config.layer.recurrent import StateSpaceConfig
 from lullm.config.model import ModelConfig
-from lullm.models.decoder import Decoder, DecoderLayer, DecoderStyle, LayerSpec, new_embedding, place_of, summed
+from lullm.models.decoder import Decoder, DecoderLayer, DecoderStyle, LayerSpec, place_of, summed
 from lullm.models.family.hybrid.state_space import no_mlp
 from lullm.models.rules import rules_of
 from lullm.nn.attention import Attention, AttentionStyle
 from lullm.nn.context import StepContext
+from lullm.nn.embedding import new_embedding
 from lullm.nn.linear import FusedLinear, Linear
 from lullm.nn.norm import RMSNorm
 from lullm.nn.recurrent.state_space import StateSpace
