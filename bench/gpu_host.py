@@ -80,7 +80,7 @@ def stand_in() -> NoDevice:
 
 def ops() -> dict[str, Callable[[], object]]:
     """The launches of one layer of Qwen3-0.6B: a step of 62 tokens of prompts, and one that has a decode beside it."""
-    from lullm.ops.attention_layout import AttentionLayout
+    from lullm.ops.attention_layout import AttentionLayout, CausalScores
     from lullm.ops.cache.layer_cache import LayerCache
     from lullm.ops.device_layout import DeviceLayout
     from lullm.ops.triton.attention import attention
@@ -104,8 +104,8 @@ def ops() -> dict[str, Callable[[], object]]:
     return {
         "norm": lambda: add_rms_norm(x, residual, weight, 1e-6),
         "rope and cache": lambda: rope_and_cache(qkv, None, positions, cos_sin, cache, prompts.slot_mapping),
-        "attention, prompts": lambda: attention(q, cache, prompts, 0.1),
-        "attention, mixed": lambda: attention(q, cache, mixed, 0.1),
+        "attention, prompts": lambda: attention(q, cache, prompts, CausalScores(0.1)),
+        "attention, mixed": lambda: attention(q, cache, mixed, CausalScores(0.1)),
         "activation": lambda: silu_mul(gate_up),
     }
 

@@ -147,21 +147,22 @@ def attention_step(
 
 
 def attention_figures() -> dict[str, float]:
+    from lullm.ops.attention_layout import CausalScores
     from lullm.ops.selection import select_ops
 
     ops, shape = select_ops("cuda"), GPU_SHAPES["8b"]
     num_q, num_kv, size = shape["num_attention_heads"], shape["num_key_value_heads"], shape["head_dim"]
-    figures = {}
+    figures, scores = {}, CausalScores(size**-0.5)
     for spans, context_len in SIZES.decodes:
         step = attention_step(spans, 1, context_len)
-        seconds = replayed_s(lambda step=step: ops.attention(*step, size**-0.5))
+        seconds = replayed_s(lambda step=step: ops.attention(*step, scores))
         rate = spans * context_len * 2 * num_kv * size * 2 / seconds / 1e9
         figures[f"decode_{spans}x{context_len}_gb_per_s"] = rate
         if (spans, context_len) == DECODE_GOAL:
             figures["decode_gb_per_s"] = rate
     for query_len, context_len in SIZES.prefills:
         step = attention_step(1, query_len, context_len)
-        seconds = replayed_s(lambda step=step: ops.attention(*step, size**-0.5))
+        seconds = replayed_s(lambda step=step: ops.attention(*step, scores))
         num_pairs = query_len * (context_len - query_len) + query_len * (query_len + 1) / 2
         rate = 4 * num_q * size * num_pairs / seconds / 1e12
         figures[f"prefill_{query_len}_of_{context_len}_tflop_per_s"] = rate

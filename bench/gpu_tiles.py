@@ -170,6 +170,7 @@ def new_step(kind: str, dtype: Any, head_size: int, spans: int, query_len: int, 
     """What runs one attention with a tile."""
     import torch
 
+    from lullm.ops.attention_layout import CausalScores
     from lullm.ops.triton.decode_attention import launch_decode
     from lullm.ops.triton.prefill_attention import launch_prefill
     from lullm.ops.triton.tile import decode_tile, prefill_tile
@@ -180,7 +181,7 @@ def new_step(kind: str, dtype: Any, head_size: int, spans: int, query_len: int, 
     launch = launch_decode if kind == "decode" else launch_prefill
 
     def run(tile: Any) -> Any:
-        launch(out, q, cache, prepared, head_size**-0.5, tile)
+        launch(out, q, cache, prepared, CausalScores(head_size**-0.5), tile)
         return out
 
     choose = decode_tile if kind == "decode" else prefill_tile

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from lullm.arena.host import HostArena
 from lullm.kv.layout import SCALE_BYTES
-from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.attention_layout import AttentionLayout, CausalScores
 from lullm.ops.cache import float8_cache, int8_cache
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.cpu.library import absence, load_library
@@ -286,7 +286,7 @@ def attention(args: argparse.Namespace, ceilings: dict[str, float]) -> dict[str,
         def run(ops: Ops, layers: list[LayerCache], layout: AttentionLayout = layout, q: torch.Tensor = q) -> None:
             prepared = ops.prepare_attention(DeviceLayout.of(layout))
             for layer in layers:
-                ops.attention(q, layer, prepared, HEAD_SIZE**-0.5)
+                ops.attention(q, layer, prepared, CausalScores(HEAD_SIZE**-0.5))
 
         versions = {name: lambda layers=layers, run=run: run(NATIVE_CPU_OPS, layers) for name, layers in caches.items()}
         versions["torch"] = lambda caches=caches, run=run: run(TORCH_CPU_OPS, caches["native"])

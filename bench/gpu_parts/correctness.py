@@ -33,7 +33,7 @@ def check_attention(case: AttentionCase, device: torch.device) -> dict[str, floa
     step = new_step(case, device)
     prepared = step.prepared(MAX_NUM_KV_HEADS)
     run = attention.invariant_attention if case.is_invariant else attention.attention
-    found = [run(step.q, step.cache, prepared, step.scale, step.soft_cap, step.sinks) for _ in range(num_runs(device))]
+    found = [run(step.q, step.cache, prepared, step.scores) for _ in range(num_runs(device))]
     assert torch.equal(found[0], found[-1]), "other bits in a second run"
     assert not prepared.semaphores.any(), "semaphores are not as they were found"
     error, bound = worst_row(found[0], expected_of(step)), BOUNDS[case.dtype]

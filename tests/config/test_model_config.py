@@ -179,6 +179,7 @@ LFM2 = {"architectures": ["Lfm2ForCausalLM"], "layer_types": ["full_attention"],
     [
         ({**GRANITE_HYBRID, "layer_types": ["lstm"]}, "layers_block_type"),
         ({**GRANITE_HYBRID, "mamba_expand": 10**9}, "mamba_expand"),
+        ({**GRANITE_HYBRID, "time_step_limit": [0, 10**400]}, "time_step_limit"),
         ({**GRANITE_HYBRID, "shared_intermediate_size": 10**9}, "shared_intermediate_size"),
         ({**LFM2, "block_ffn_dim_multiplier": 1e30}, "block_ffn_dim_multiplier"),
         ({**LFM2, "block_multiple_of": 10**9}, "block_multiple_of"),

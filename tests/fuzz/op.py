@@ -9,6 +9,7 @@ from ops.test_attention import make_step, prepare
 from torch import Tensor
 
 from lullm.ops import reference
+from lullm.ops.attention_layout import CausalScores
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.cpu import native, native_attention, quantized_native
 from lullm.ops.cpu.library import load_library
@@ -137,5 +138,5 @@ def _attention(rng: random.Random, dtype: torch.dtype) -> None:
     heads = group * num_kv_heads, num_kv_heads
     layout, q, caches = make_step(shape, *heads, head_size, block_size, dtype, rng.getrandbits(40), window)
     cache = LayerCache(*caches)
-    found = native_attention.attention(q, cache, prepare(native_attention, layout), head_size**-0.5)
-    _check(found, reference.attention(q, cache, layout, head_size**-0.5))
+    found = native_attention.attention(q, cache, prepare(native_attention, layout), CausalScores(head_size**-0.5))
+    _check(found, reference.attention(q, cache, layout, CausalScores(head_size**-0.5)))

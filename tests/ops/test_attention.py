@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.attention_layout import AttentionLayout, CausalScores
 from lullm.ops.cache import float8_cache
 from lullm.ops.cache.int8_cache import quantize
 from lullm.ops.cache.layer_cache import LayerCache
@@ -71,11 +71,11 @@ def make_step(shape, num_q_heads, num_kv_heads, head_size, block_size, dtype, se
 
 
 def assert_like_reference(layout, q, caches, scale, **tolerance):
-    expected = REFERENCE_OPS.attention(q, LayerCache(*caches), prepare(REFERENCE_OPS, layout), scale)
+    expected = REFERENCE_OPS.attention(q, LayerCache(*caches), prepare(REFERENCE_OPS, layout), CausalScores(scale))
     prepared = prepare(TORCH_CPU_OPS, layout)
     assert prepared.slot_mapping is layout.slot_mapping
     for _ in range(2):  # a second layer, with the buffers of the first
-        actual = TORCH_CPU_OPS.attention(q, LayerCache(*caches), prepared, scale)
+        actual = TORCH_CPU_OPS.attention(q, LayerCache(*caches), prepared, CausalScores(scale))
         assert actual.dtype == q.dtype and actual.is_contiguous()
         torch.testing.assert_close(actual, expected, **tolerance)
 
@@ -109,7 +109,7 @@ def test_a_window_against_the_formula(is_chunked):
     rows, columns = torch.arange(31, 40)[:, None], torch.arange(25, 40)
     seen = (columns <= rows) & (columns // 7 == rows // 7 if is_chunked else columns > rows - 7)
     expected = torch.nn.functional.scaled_dot_product_attention(q.transpose(0, 1), keys, values, attn_mask=seen)
-    actual = REFERENCE_OPS.attention(q, LayerCache(*caches), prepare(REFERENCE_OPS, layout), 0.25)
+    actual = REFERENCE_OPS.attention(q, LayerCache(*caches), prepare(REFERENCE_OPS, layout), CausalScores(0.25))
     torch.testing.assert_close(actual, expected.transpose(0, 1), atol=2e-6, rtol=1e-5)
 
 
@@ -133,7 +133,7 @@ def test_soft_cap_and_sinks_against_the_formula(soft_cap, with_sinks, window):
     expected = torch.einsum("hql,lhd->qhd", weights / total[..., None], values).float()
     for ops in (REFERENCE_OPS, TORCH_CPU_OPS):
         prepared = prepare(ops, layout)
-        actual = ops.attention(q, LayerCache(*caches), prepared, 0.25, soft_cap, sinks)
+        actual = ops.attention(q, LayerCache(*caches), prepared, CausalScores(0.25, soft_cap, sinks))
         torch.testing.assert_close(actual, expected, atol=2e-6, rtol=1e-5)
 
 
@@ -142,10 +142,10 @@ def test_soft_cap_and_sinks_against_the_formula(soft_cap, with_sinks, window):
 def test_soft_cap_and_sinks_of_steps(shape, window):
     layout, q, caches = make_step(shape, 4, 2, 16, 16, torch.float32, window=window)
     cache, extras = LayerCache(*caches), (0.8, torch.tensor([0.3, -2.0, 1.5, 4.0]))
-    expected = REFERENCE_OPS.attention(q, cache, prepare(REFERENCE_OPS, layout), 0.25, *extras)
-    plain = REFERENCE_OPS.attention(q, cache, prepare(REFERENCE_OPS, layout), 0.25)
+    expected = REFERENCE_OPS.attention(q, cache, prepare(REFERENCE_OPS, layout), CausalScores(0.25, *extras))
+    plain = REFERENCE_OPS.attention(q, cache, prepare(REFERENCE_OPS, layout), CausalScores(0.25))
     assert (expected - plain).abs().max() > 0.05
-    actual = TORCH_CPU_OPS.attention(q, cache, prepare(TORCH_CPU_OPS, layout), 0.25, *extras)
+    actual = TORCH_CPU_OPS.attention(q, cache, prepare(TORCH_CPU_OPS, layout), CausalScores(0.25, *extras))
     torch.testing.assert_close(actual, expected, atol=2e-6, rtol=1e-5)
 
 
@@ -158,12 +158,12 @@ def quantized(caches):
 def test_int8_caches(shape, window):
     layout, q, caches = make_step(shape, 4, 2, 16, 16, torch.float32, window=window)
     int8_caches = quantized(caches)
-    golden = REFERENCE_OPS.attention(q, LayerCache(*int8_caches), prepare(REFERENCE_OPS, layout), 0.25)
+    golden = REFERENCE_OPS.attention(q, LayerCache(*int8_caches), prepare(REFERENCE_OPS, layout), CausalScores(0.25))
     prepared = prepare(TORCH_CPU_OPS, layout)
     for _ in range(2):
-        actual = TORCH_CPU_OPS.attention(q, LayerCache(*int8_caches), prepared, 0.25)
+        actual = TORCH_CPU_OPS.attention(q, LayerCache(*int8_caches), prepared, CausalScores(0.25))
         torch.testing.assert_close(actual, golden, atol=2e-6, rtol=1e-5)
-    exact = REFERENCE_OPS.attention(q, LayerCache(*caches), prepare(REFERENCE_OPS, layout), 0.25)
+    exact = REFERENCE_OPS.attention(q, LayerCache(*caches), prepare(REFERENCE_OPS, layout), CausalScores(0.25))
     error = (actual - exact).pow(2).mean().sqrt()
     assert 1e-4 < error < 0.01 * caches[1].nan_to_num().abs().max()
 
@@ -175,10 +175,10 @@ def test_float8_caches(shape, scales):
     per_head = scales or (None, None)
     sides = [float8_cache.quantize(side, s) for side, s in zip(caches, per_head, strict=True)]  # NaN stays
     cache = LayerCache(*sides, *scales)
-    golden = REFERENCE_OPS.attention(q, cache, prepare(REFERENCE_OPS, layout), 0.25)
-    actual = TORCH_CPU_OPS.attention(q, cache, prepare(TORCH_CPU_OPS, layout), 0.25)
+    golden = REFERENCE_OPS.attention(q, cache, prepare(REFERENCE_OPS, layout), CausalScores(0.25))
+    actual = TORCH_CPU_OPS.attention(q, cache, prepare(TORCH_CPU_OPS, layout), CausalScores(0.25))
     torch.testing.assert_close(actual, golden, atol=2e-6, rtol=1e-5)
-    exact = REFERENCE_OPS.attention(q, LayerCache(*caches), prepare(REFERENCE_OPS, layout), 0.25)
+    exact = REFERENCE_OPS.attention(q, LayerCache(*caches), prepare(REFERENCE_OPS, layout), CausalScores(0.25))
     error = (golden - exact).pow(2).mean().sqrt()
     assert 1e-4 < error < 0.04 * caches[1].nan_to_num().abs().max()
 
@@ -186,8 +186,8 @@ def test_float8_caches(shape, scales):
 def test_bfloat16_queries_on_int8_caches():
     layout, q, caches = make_step(STEPS["everything"], 4, 2, 64, 16, torch.bfloat16)
     int8_caches = quantized(caches)
-    golden = REFERENCE_OPS.attention(q, LayerCache(*int8_caches), prepare(REFERENCE_OPS, layout), 0.125)
-    actual = TORCH_CPU_OPS.attention(q, LayerCache(*int8_caches), prepare(TORCH_CPU_OPS, layout), 0.125)
+    golden = REFERENCE_OPS.attention(q, LayerCache(*int8_caches), prepare(REFERENCE_OPS, layout), CausalScores(0.125))
+    actual = TORCH_CPU_OPS.attention(q, LayerCache(*int8_caches), prepare(TORCH_CPU_OPS, layout), CausalScores(0.125))
     assert actual.dtype == torch.bfloat16
     torch.testing.assert_close(actual, golden, atol=3e-2, rtol=3e-2)
 
@@ -223,7 +223,9 @@ def test_entries_past_the_context_are_not_read():
 def test_an_empty_step():
     layout = AttentionLayout([], [], torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), 16)
     cache = torch.zeros(2, 16, 2, 8)
-    out = TORCH_CPU_OPS.attention(torch.zeros(0, 4, 8), LayerCache(cache, cache), prepare(TORCH_CPU_OPS, layout), 1.0)
+    out = TORCH_CPU_OPS.attention(
+        torch.zeros(0, 4, 8), LayerCache(cache, cache), prepare(TORCH_CPU_OPS, layout), CausalScores(1.0)
+    )
     assert out.shape == (0, 4, 8)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.attention_layout import AttentionLayout, CausalScores
 from lullm.ops.cpu import native, native_attention
 from lullm.ops.cpu.library import absence, load_library
 
@@ -74,7 +74,7 @@ class Sequences:
         q = torch.cat([self.q[sequence][first:last] for sequence, first, last in spans])
         prepared = prepare(native_attention, layout)
         cache = cache_of(self.kind, *sides)
-        out = native_attention.attention(q, cache, prepared, q.shape[2] ** -0.5, *self.extras)
+        out = native_attention.attention(q, cache, prepared, CausalScores(q.shape[2] ** -0.5, *self.extras))
         assert "grouped" not in vars(prepared), "torch's attention has served"
         return out.split(layout.query_lens)
 

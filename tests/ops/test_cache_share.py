@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.attention_layout import AttentionLayout, CausalScores
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.cpu.library import absence
 from lullm.ops.device_layout import DeviceLayout
@@ -29,7 +29,7 @@ def run(ops, cache, block_ids, head_size, seed):
     q = ops.rope_and_cache(qkv, None, positions, table, cache, slots)
     layout = AttentionLayout([7], [NUM_TOKENS], torch.tensor([block_ids]), slots[3:], BLOCK_SIZE)
     prepared = ops.prepare_attention(DeviceLayout.of(layout))
-    return ops.attention(q[3:], cache, prepared, 0.3)
+    return ops.attention(q[3:], cache, prepared, CausalScores(0.3))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int8], ids=str)
@@ -67,7 +67,9 @@ def test_blocks_move_whole(ops):
         again = run(ops, blocks_of(torch.float32, NARROW).share(0, 1, 1), [0, 1, 2], NARROW, seed)
         assert torch.equal(again, expected)
         q = query_of(ops, seed)
-        assert torch.equal(ops.attention(q[3:], layer, ops.prepare_attention(DeviceLayout.of(layout)), 0.3), expected)
+        assert torch.equal(
+            ops.attention(q[3:], layer, ops.prepare_attention(DeviceLayout.of(layout)), CausalScores(0.3)), expected
+        )
 
 
 def query_of(ops, seed):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.attention_layout import AttentionLayout, CausalScores
 from lullm.ops.cache import int8_cache
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.cpu import native_latent
@@ -63,10 +63,10 @@ class Step:
         query_lens, contexts = [count for count, _ in spans], [context for _, context in spans]
         slots = torch.zeros(num_rows, dtype=torch.int64)
         self.layout = DeviceLayout.of(AttentionLayout(query_lens, contexts, tables, slots, BLOCK))
-        self.scale = sizes.query**-0.5
+        self.scores = CausalScores(sizes.query**-0.5)
 
     def run(self, attend, ops):
-        return attend(self.q, self.matrices, self.cache, ops.prepare_attention(self.layout), self.scale)
+        return attend(self.q, self.matrices, self.cache, ops.prepare_attention(self.layout), self.scores)
 
     def expected(self):
         return self.run(absorbed_over(REFERENCE_OPS.multiply_heads, REFERENCE_OPS.attention), REFERENCE_OPS)

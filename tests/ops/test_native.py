@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from lullm.ops import reference
-from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.attention_layout import AttentionLayout, CausalScores
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.cpu import native, native_attention, native_draw
 from lullm.ops.cpu.library import absence, load_library
@@ -361,10 +361,12 @@ def test_draw_tokens_of_broken_rows():
 
 
 def assert_attention(layout, q, caches, scale):
-    expected = reference.attention(q, LayerCache(*caches), layout, scale)
+    expected = reference.attention(q, LayerCache(*caches), layout, CausalScores(scale))
     prepared = prepare(native_attention, layout)
     assert prepared.slot_mapping is layout.slot_mapping
-    assert_close(native_attention.attention(q, LayerCache(*caches), prepared, scale), expected, 4e-6, 2**-6)
+    assert_close(
+        native_attention.attention(q, LayerCache(*caches), prepared, CausalScores(scale)), expected, 4e-6, 2**-6
+    )
 
 
 @pytest.mark.pairs
@@ -396,8 +398,8 @@ def test_attention_of_rows_that_see_nothing(dtype, others):
     rows = [0, len(others) + 1]
     context_lens = [0 if row in rows else length for row, length in enumerate(layout.context_lens)]
     prepared = prepare(native_attention, dataclasses.replace(layout, context_lens=context_lens))
-    found = native_attention.attention(q, LayerCache(*caches), prepared, 32**-0.5)
-    expected = reference.attention(q, LayerCache(*caches), layout, 32**-0.5)
+    found = native_attention.attention(q, LayerCache(*caches), prepared, CausalScores(32**-0.5))
+    expected = reference.attention(q, LayerCache(*caches), layout, CausalScores(32**-0.5))
     expected[rows] = 0
     assert_close(found, expected, 4e-6, 2**-6)
 
@@ -432,8 +434,8 @@ def test_attention_of_large_scores(dtype):
     """
     layout, q, caches = make_step([(200, 500), (1, 300), (3, 90), (40, 40)], 4, 2, 32, 16, dtype)
     assert_close(
-        native_attention.attention(q * 30, LayerCache(*caches), prepare(native_attention, layout), 1.0),
-        reference.attention(q * 30, LayerCache(*caches), layout, 1.0),
+        native_attention.attention(q * 30, LayerCache(*caches), prepare(native_attention, layout), CausalScores(1.0)),
+        reference.attention(q * 30, LayerCache(*caches), layout, CausalScores(1.0)),
         float32=1e-3,
         bfloat16=2**-6,
     )
@@ -487,7 +489,7 @@ def test_an_empty_step():
     layout = AttentionLayout([], [], torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), 16)
     cache = torch.zeros(2, 16, 2, 16)
     out = native_attention.attention(
-        torch.zeros(0, 4, 16), LayerCache(cache, cache), prepare(native_attention, layout), 1.0
+        torch.zeros(0, 4, 16), LayerCache(cache, cache), prepare(native_attention, layout), CausalScores(1.0)
     )
     assert out.shape == (0, 4, 16)
 

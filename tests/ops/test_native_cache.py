@@ -12,6 +12,7 @@ import torch
 from lullm.arena.host import HostArena
 from lullm.arena.workspace import Workspace
 from lullm.ops import reference
+from lullm.ops.attention_layout import CausalScores
 from lullm.ops.cache import float8_cache, int8_cache
 from lullm.ops.cache.float8_cache import as_bytes
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
@@ -68,9 +69,9 @@ def empty_cache(kind, *shape, dtype=torch.float32):
 
 
 def assert_native(layout, q, cache, scale, *extras, float32=4e-6, bfloat16=2**-6):
-    expected = reference.attention(q, cache, layout, scale, *extras)
+    expected = reference.attention(q, cache, layout, CausalScores(scale, *extras))
     prepared = prepare(native_attention, layout)
-    found = native_attention.attention(q, cache, prepared, scale, *extras)
+    found = native_attention.attention(q, cache, prepared, CausalScores(scale, *extras))
     assert "grouped" not in vars(prepared), "torch's attention has served"
     bound = {torch.float32: float32, torch.bfloat16: bfloat16}[q.dtype]
     torch.testing.assert_close(found, expected, atol=bound, rtol=bound)
@@ -112,7 +113,9 @@ def test_each_integer_is_exact(dtype, head_size, num_rows):
         own = side.clone()
         own[..., :head_size] = value
         for key in (side, own):
-            found = native_attention.attention(q, LayerCache(key, own), prepare(native_attention, layout), 1.0)
+            found = native_attention.attention(
+                q, LayerCache(key, own), prepare(native_attention, layout), CausalScores(1.0)
+            )
             assert torch.equal(found.bfloat16(), value.bfloat16().expand_as(found))
 
 
@@ -125,7 +128,7 @@ def test_a_nan_of_e4m3_stays_where_it_is(dtype, kind, head_size):
     cache = cache_of(kind, *caches)
     block = layout.block_tables[1, 5]
     as_bytes(cache.value)[block, 3, 1, 37] = 0xFF
-    found = native_attention.attention(q, cache, prepare(native_attention, layout), 0.125)
+    found = native_attention.attention(q, cache, prepare(native_attention, layout), CausalScores(0.125))
     expected = torch.zeros_like(found, dtype=torch.bool)
     expected[1, 2:, 37] = True
     assert torch.equal(found.isnan(), expected)
@@ -142,7 +145,7 @@ def test_soft_cap_and_sinks(dtype, kind, extras, window):
     layout, q, caches = make_step(shape, 4, 2, 32, 16, dtype, window=window)
     cache = cache_of(kind, *caches)
     expected = assert_native(layout, q, cache, 0.2, *extras)
-    plain = reference.attention(q, cache, layout, 0.2)
+    plain = reference.attention(q, cache, layout, CausalScores(0.2))
     assert (expected.float() - plain.float()).abs().max() > 0.05
 
 
@@ -151,10 +154,11 @@ def test_a_sink_far_above_or_below_all_scores(dtype):
     layout, q, caches = make_step([(1, 40), (30, 50)], 4, 2, 32, 16, dtype)
     cache = LayerCache(*caches)
     sinks = torch.tensor([200.0, -200.0, 200.0, -200.0])
-    found = native_attention.attention(q, cache, prepare(native_attention, layout), 0.2, None, sinks)
+    found = native_attention.attention(q, cache, prepare(native_attention, layout), CausalScores(0.2, None, sinks))
     assert not found[:, ::2].any()
     assert torch.equal(
-        found[:, 1::2], native_attention.attention(q, cache, prepare(native_attention, layout), 0.2)[:, 1::2]
+        found[:, 1::2],
+        native_attention.attention(q, cache, prepare(native_attention, layout), CausalScores(0.2))[:, 1::2],
     )
 
 
@@ -197,8 +201,8 @@ def test_every_byte_is_read_as_what_it_is(kind, isa):
     layout, q, _ = make_step([(1, 1)], 2, 2, num_values, 16, torch.float32)
     layout = dataclasses.replace(layout, block_tables=torch.zeros(1, 1, dtype=torch.int64))
     for dtype in (torch.float32, torch.bfloat16):
-        found = native_attention.attention(q.to(dtype) * 0, cache, prepare(native_attention, layout), 1.0)
-        expected = reference.attention(q.to(dtype) * 0, cache, layout, 1.0)
+        found = native_attention.attention(q.to(dtype) * 0, cache, prepare(native_attention, layout), CausalScores(1.0))
+        expected = reference.attention(q.to(dtype) * 0, cache, layout, CausalScores(1.0))
         torch.testing.assert_close(
             found, expected, atol=0, rtol=2**-7 if dtype == torch.bfloat16 else 0, equal_nan=True
         )
@@ -278,7 +282,7 @@ def test_a_recorded_step(kind, workspace):
 
     def step():
         q = native_attention.rope_and_cache(qkv, None, positions, cos_sin, cache, layout.slot_mapping)
-        return native_attention.attention(q, cache, prepared, 0.2, 30.0, SINKS)
+        return native_attention.attention(q, cache, prepared, CausalScores(0.2, 30.0, SINKS))
 
     with Recording(workspace) as recording:
         out = step()

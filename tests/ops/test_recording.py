@@ -11,6 +11,7 @@ from lullm.arena.host import HostArena
 from lullm.arena.workspace import Workspace
 from lullm.config.layer.experts import ClampedGate, ExpertsConfig
 from lullm.device.cpu import CpuDevice
+from lullm.ops.attention_layout import CausalScores
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.cpu import native, native_attention, native_draw, native_experts, quantized_native
 from lullm.ops.cpu.library import absence, load_library
@@ -115,7 +116,7 @@ class Model:
         q = native_attention.rope_and_cache(
             qkv, HeadNorm(self.head_norm, self.head_norm, 1e-6), self.positions, self.cos_sin, cache, self.slots
         )
-        out = native_attention.attention(q, cache, attention, HEAD_SIZE**-0.5).flatten(1)
+        out = native_attention.attention(q, cache, attention, CausalScores(HEAD_SIZE**-0.5)).flatten(1)
         hidden = native.linear(out, w["o"], self.norm)
         hidden, residual = native.add_rms_norm(hidden, residual, self.norm, 1e-6)
         hidden = native.linear(native.gated_linear(hidden, w["gate_up"], None, "silu"), w["down"], None)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.attention_layout import AttentionLayout, CausalScores
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.selection import TORCH_CPU_OPS, select_ops
@@ -22,7 +22,7 @@ def test_each_token_sees_all_rows(ops):
     layout = AttentionLayout(query_lens, context_lens, tables, torch.full((6,), -1), BLOCK_SIZE)
     prepared = ops.prepare_attention(by_token(DeviceLayout.of(layout), query_lens))
     with torch.inference_mode():
-        found = ops.attention(queries, LayerCache(keys, values), prepared, 0.25)
+        found = ops.attention(queries, LayerCache(keys, values), prepared, CausalScores(0.25))
     row = 0
     for query_len, length, table in zip(query_lens, context_lens, tables, strict=True):
         seen = [(side[table].flatten(0, 1)[:length]).transpose(0, 1) for side in (keys, values)]  # [H, L, D]

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.attention_layout import AttentionLayout, CausalScores
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
 
@@ -140,9 +140,7 @@ class AttentionStep:
     cache: LayerCache
     layout: AttentionLayout
     slots: list[Tensor]  # per span: of the keys from its first visible one on
-    scale: float
-    soft_cap: float | None = None
-    sinks: Tensor | None = None  # [Hq] float32
+    scores: CausalScores
 
     def prepared(self, semaphores_per_span: int) -> DeviceLayout:
         return DeviceLayout.of(self.layout, self.q.device, torch.int32, semaphores_per_span)
@@ -182,8 +180,8 @@ def new_step(case: AttentionCase, device: torch.device, seed: int = 0) -> Attent
     layout = AttentionLayout(*lens, tables, torch.cat(written).to(device), case.block_size, case.window)
     q = 2 * torch.randn(layout.num_tokens, num_q, case.head_size, device=device, generator=generator)
     cap, sinks = (SOFT_CAP, torch.linspace(-2.0, 4.0, num_q, device=device)) if case.has_extras else (None, None)
-    cache, scale = LayerCache(*sides, *scales), case.head_size**-0.5
-    return AttentionStep(q.to(case.dtype), cache, layout, slots, scale, cap, sinks)
+    scores = CausalScores(case.head_size**-0.5, cap, sinks)
+    return AttentionStep(q.to(case.dtype), LayerCache(*sides, *scales), layout, slots, scores)
 
 
 def expected_of(step: AttentionStep) -> Tensor:
@@ -204,21 +202,22 @@ def expected_of(step: AttentionStep) -> Tensor:
                 seen = positions <= at[:, None]
                 if layout.window is not None:
                     seen &= positions > at[:, None] - layout.window
-                scores = step.q[rows, heads].float() @ keys.T * step.scale  # [n, group, keys]
-                out[rows, heads] = weights_of(step, scores, seen, heads) @ values
+                products = step.q[rows, heads].float() @ keys.T  # [n, group, keys]
+                out[rows, heads] = weights_of(step.scores, products, seen, heads) @ values
         first_row += query_len
     return out
 
 
-def weights_of(step: AttentionStep, scores: Tensor, seen: Tensor, heads: slice) -> Tensor:
-    """Scores `[n, group, keys]` -> weights."""
-    if step.soft_cap is not None:
-        scores = step.soft_cap * torch.tanh(scores / step.soft_cap)
-    scores = scores.masked_fill(~seen[:, None], -torch.inf)
-    if step.sinks is None:
-        return scores.softmax(-1)
-    sinks = step.sinks[heads].view(1, -1, 1).expand(len(scores), -1, 1)
-    return torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1]
+def weights_of(scores: CausalScores, products: Tensor, seen: Tensor, heads: slice) -> Tensor:
+    """Products `[n, group, keys]` of queries and keys -> weights."""
+    products = products * scores.scale
+    if scores.soft_cap is not None:
+        products = scores.soft_cap * torch.tanh(products / scores.soft_cap)
+    products = products.masked_fill(~seen[:, None], -torch.inf)
+    if scores.sinks is None:
+        return products.softmax(-1)
+    sinks = scores.sinks[heads].view(1, -1, 1).expand(len(products), -1, 1)
+    return torch.cat((products, sinks), dim=-1).softmax(-1)[..., :-1]
 
 
 def sides_of(cache: LayerCache) -> tuple[tuple[Tensor, Tensor | None], ...]:

@@ -30,7 +30,7 @@ def run(lines: Lines) -> None:
     for case in CASES:
         with lines.case(case.name):
             step = new_step(case, device)
-            attention(step.q, step.cache, step.prepared(MAX_NUM_KV_HEADS), step.scale)
+            attention(step.q, step.cache, step.prepared(MAX_NUM_KV_HEADS), step.scores)
             torch.cuda.synchronize()
     with lines.case(DRAW.name):
         check_draw(DRAW, device, draw_tokens)

@@ -17,6 +17,7 @@ from lullm.config.model import ModelConfig
 from lullm.nn.attention import AttentionStyle
 from lullm.nn.context import StepContext
 from lullm.nn.linear import FusedLinear, Linear
+from lullm.ops.attention_layout import CausalScores
 
 _LOW = 256
 """Positions below it are the low part: bfloat16 has 8 bits."""
@@ -42,7 +43,7 @@ class AlibiAttention(nn.Module):
 
     def __init__(self, config: ModelConfig, style: AttentionStyle, layer: int, group: int, dtype: torch.dtype):
         super().__init__()
-        self.style, self.layer, self.group = style, layer, group
+        self.layer, self.group, self.scores = layer, group, CausalScores(style.scale)
         heads = config.kv_heads(layer)
         self.head_dim, self.num_added = config.head_dim, heads.head_dim - config.head_dim
         num_heads, num_kv_heads = config.num_attention_heads, heads.num_heads
@@ -71,6 +72,6 @@ class AlibiAttention(nn.Module):
         qkv = self.qkv_proj(x, ops).reshape(-1, self.head_dim)  # [T * (Hq + 2 * Hkv), D]
         wide = ops.join(qkv, added.reshape(-1, self.num_added)).unflatten(0, (len(x), -1))
         q = ops.rope_and_cache(wide, None, context.positions, cos_sin_cache, cache, attention.slot_mapping)
-        out = ops.attention(q, cache, attention, self.style.scale).flatten(0, 1)[:, : self.head_dim]
+        out = ops.attention(q, cache, attention, self.scores).flatten(0, 1)[:, : self.head_dim]
         out = ops.join(out, out[:, :0])  # the same in one piece
         return self.o_proj(out.view(len(x), -1), ops)

@@ -1,7 +1,7 @@
 """Self-attention with grouped key/value heads over the paged cache (https://arxiv.org/abs/2305.13245)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -14,7 +14,7 @@ from lullm.nn.context import StepContext
 from lullm.nn.kv_scale import KVScales
 from lullm.nn.linear import FusedLinear, Linear, meta_parameter
 from lullm.nn.norm import RMSNorm, norm_rows_
-from lullm.ops.attention_layout import MutualScores
+from lullm.ops.attention_layout import CausalScores, MutualScores
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.table import Ops
 from lullm.types.layer_kind import EncoderOnlyAttention
@@ -26,13 +26,13 @@ class AttentionStyle:
 
     Args:
         scale: factor on the products of queries and keys.
-        soft_cap: see `Ops.attention`.
+        soft_cap: see `CausalScores`.
         head_norm_eps: of an RMSNorm on every query and key head before the rotation; None: no such norm.
         has_norm_weights: norms on heads scale by learned weights.
         norms_behind_rope: norms on heads come after the rotation.
         row_norm_eps: of an RMSNorm over all query heads of a row, and one over all its key heads, before the rotation.
         qkv_bias, o_bias: the projections have a bias.
-        has_sinks: every query head has a learned sink (see `Ops.attention`).
+        has_sinks: every query head has a learned sink (see `CausalScores`).
         query_factors: `[max_len, 1]`, the factor on queries at each position; None: 1.
         output_gate: the result is multiplied by gates. Their rows come before the queries' in the projection.
         has_value_norm: values are normed, by `head_norm_eps` and without a weight.
@@ -85,6 +85,7 @@ class Attention(nn.Module):
         self.projection = "qkk_proj" if style.values_are_keys else "qkv_proj"
         self.add_module(self.projection, projection)
         self.o_proj = Linear(q_size, config.hidden_size, style.o_bias, dtype)
+        self.scores = CausalScores(style.scale, style.soft_cap)
         self.sinks = meta_parameter((num_heads,), torch.float32) if style.has_sinks else None
         self.q_norm = self.k_norm = None
         if style.head_norm_eps is not None and style.has_norm_weights:
@@ -131,10 +132,10 @@ class Attention(nn.Module):
         q = write(cache, attention.slot_mapping)
         if self.query_factors is not None:
             ops.multiply_(q.view(len(q), -1), ops.embedding(context.positions, self.query_factors), None)
-        style = self.style.scale, self.style.soft_cap, self.sinks
-        out = ops.attention(q, cache, attention, *style)  # [T, Hq, D]
+        scores = self.scores if self.sinks is None else replace(self.scores, sinks=self.sinks)
+        out = ops.attention(q, cache, attention, scores)  # [T, Hq, D]
         for rows in context.mutual[self.group] if context.mutual else ():
-            rows.attend(out, q, cache, ops, *style)
+            rows.attend(out, q, cache, ops, scores)
         out = out.flatten(1)
         if self.style.output_gate is not None:
             ops.multiply_(out, gate, self.style.output_gate.gating)
@@ -180,7 +181,8 @@ class QueryAttention(nn.Module):
 
     def __init__(self, config: ModelConfig, style: AttentionStyle, layer: int, group: int, dtype: torch.dtype):
         super().__init__()
-        self.style, self.layer, self.group = style, layer, group
+        self.layer, self.group = layer, group
+        self.scores = CausalScores(style.scale, style.soft_cap)
         self.head_dim = config.kv_heads(layer).head_dim
         q_size = config.num_attention_heads * self.head_dim
         self.q_proj = Linear(config.hidden_size, q_size, style.qkv_bias, dtype)
@@ -198,10 +200,9 @@ class QueryAttention(nn.Module):
         q = self.q_proj(x, ops).unflatten(-1, (-1, self.head_dim))  # [T, Hq, D]
         norm = HeadNorm(self.q_norm.weight, self.q_norm.weight, self.q_norm.eps)
         ops.rotate_(q, norm, context.positions, cos_sin_cache)
-        style = self.style.scale, self.style.soft_cap
-        out = ops.attention(q, cache, attention, *style)
+        out = ops.attention(q, cache, attention, self.scores)
         for rows in context.mutual[self.group] if context.mutual else ():
-            rows.attend(out, q, cache, ops, *style)
+            rows.attend(out, q, cache, ops, self.scores)
         return self.o_proj(out.flatten(1), ops)
 
 

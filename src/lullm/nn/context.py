@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from lullm.ops.attention_layout import PreparedAttention
+from lullm.ops.attention_layout import CausalScores, PreparedAttention
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.table import Ops
 
@@ -52,11 +51,10 @@ class MutualRows:
     attention: PreparedAttention
     is_by_slot: bool
 
-    def attend(self, out: Tensor, q: Tensor, cache: LayerCache, ops: Ops, *style: Any) -> None:
-        """Write their results into `out [T, Hq, D]`. `style`: the last arguments of `Ops.attention`."""
-        out[self.rows] = ops.attention(
-            q[self.rows], cache.by_slot() if self.is_by_slot else cache, self.attention, *style
-        )
+    def attend(self, out: Tensor, q: Tensor, cache: LayerCache, ops: Ops, scores: CausalScores) -> None:
+        """Write their results into `out [T, Hq, D]`."""
+        own = cache.by_slot() if self.is_by_slot else cache
+        out[self.rows] = ops.attention(q[self.rows], own, self.attention, scores)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

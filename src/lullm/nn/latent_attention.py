@@ -15,6 +15,7 @@ from lullm.config.model import ModelConfig
 from lullm.nn.context import StepContext
 from lullm.nn.linear import Linear, meta_parameter
 from lullm.nn.norm import RMSNorm
+from lullm.ops.attention_layout import CausalScores
 from lullm.ops.head_products import LatentMatrices, absorbed_over
 
 LATENT_EPS = 1e-6
@@ -63,7 +64,7 @@ class LatentAttention(nn.Module):
         sizes, heads = config.family.latent, config.num_attention_heads
         assert sizes is not None, "of a family with latents"
         self.sizes, self.num_heads = sizes, heads
-        self.scale = config.family.attention_scale
+        self.scores = CausalScores(config.family.attention_scale)
         self.layer, self.group = layer, group
         self.q_proj = self.q_a_proj = self.q_b_proj = None
         if sizes.query_rank is None:
@@ -94,7 +95,7 @@ class LatentAttention(nn.Module):
         if self.query_factors is not None:
             ops.multiply_(q.view(len(q), -1), ops.embedding(context.positions, self.query_factors), None)
         attend = ops.attend_latents or absorbed_over(ops.multiply_heads, ops.attention)
-        out = attend(q, self.kv_b_proj.parts, cache, prepared, self.scale)  # [T, Hq, value_size]
+        out = attend(q, self.kv_b_proj.parts, cache, prepared, self.scores)  # [T, Hq, value_size]
         return self.o_proj(out.flatten(1), ops)
 
     def _queries(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, Hq * query_size]

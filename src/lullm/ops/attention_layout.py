@@ -1,5 +1,5 @@
 """AttentionLayout: the spans of one step, and the slots of their keys and values. Attention, MutualAttention: the
-signatures of the functions; MutualScores: of the latter.
+signatures of the functions; CausalScores, MutualScores: what a row sees by them.
 
 `Ops.prepare_attention` converts the layout once per step into the form that its version of attention needs. All layers
 of a KV cache group share the result.
@@ -79,19 +79,26 @@ class PreparedAttention(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CausalScores:
+    """How a row sees its own sequence up to its own position.
+
+    Args:
+        scale: a score is `q . k * scale`.
+        soft_cap: then `cap * tanh(score / cap)` (https://arxiv.org/abs/2408.00118).
+        sinks: `[Hq]` float32; `exp(sink)` of the head is added to the sum that the softmax divides by
+            (https://arxiv.org/abs/2309.17453).
+    """
+
+    scale: float
+    soft_cap: float | None = None
+    sinks: torch.Tensor | None = None
+
+
 class Attention(Protocol):
     """See `Ops.attention`."""
 
-    def __call__(
-        self,
-        q: torch.Tensor,
-        cache: LayerCache,
-        prepared: Any,
-        scale: float,
-        soft_cap: float | None = None,
-        sinks: torch.Tensor | None = None,
-        /,
-    ) -> torch.Tensor: ...
+    def __call__(self, q: torch.Tensor, cache: LayerCache, prepared: Any, scores: CausalScores, /) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

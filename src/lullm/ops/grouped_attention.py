@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.attention_layout import AttentionLayout, CausalScores
 from lullm.ops.cache import float8_cache, int8_cache
 from lullm.ops.cache.float8_cache import as_bytes
 from lullm.ops.cache.layer_cache import LayerCache
@@ -115,14 +115,7 @@ def prepare_attention(layout: AttentionLayout) -> GroupedLayout:
     return GroupedLayout(layout.slot_mapping, groups)
 
 
-def attention(
-    q: Tensor,
-    cache: LayerCache,
-    prepared: GroupedLayout,
-    scale: float,
-    soft_cap: float | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
+def attention(q: Tensor, cache: LayerCache, prepared: GroupedLayout, scores: CausalScores) -> Tensor:
     (num_kv_heads, row_len), head_size = cache.key.shape[2:], q.shape[2]
     keys_of_slots = as_bytes(cache.key).view(-1, num_kv_heads * row_len)
     values_of_slots = as_bytes(cache.value).view(-1, num_kv_heads * row_len)
@@ -147,10 +140,10 @@ def attention(
         if group.padded is not None:
             queries = queries.index_select(0, group.padded)
         queries = queries.view(num_seqs, query_len, *q.shape[1:])
-        if soft_cap is None and sinks is None:
-            result = _attend(queries, keys, values, group, scale)
+        if scores.soft_cap is None and scores.sinks is None:
+            result = _attend(queries, keys, values, group, scores.scale)
         else:
-            result = _attend_spelled_out(queries, keys, values, group, scale, (soft_cap, sinks))
+            result = _attend_spelled_out(queries, keys, values, group, scores)
         result = result.flatten(0, 1)  # [B * Q, Hq, D]
         if group.kept is not None:
             result = result.index_select(0, group.kept)
@@ -191,11 +184,9 @@ def _attend_spelled_out(
     keys: Tensor,  # [B, L, Hkv, D]
     values: Tensor,
     group: _Group,
-    scale: float,
-    cap_and_sinks: tuple[float | None, Tensor | None],
+    scores: CausalScores,
 ) -> Tensor:  # [B, Q, Hq, D]
     """Attention with capped scores and sinks, which torch's fused attention lacks. In float32."""
-    soft_cap, sinks = cap_and_sinks
     size, _, num_q_heads, head_size = q.shape
     num_kv_heads = keys.shape[2]
     keys, values = keys.float().permute(0, 2, 3, 1), values.float().transpose(1, 2)  # [B, Hkv, D, L], [B, Hkv, L, D]
@@ -203,21 +194,22 @@ def _attend_spelled_out(
     for tile in group.tiles:
         num_rows, seen = tile.last - tile.first, slice(tile.first_key, tile.last_key)
         rows = q[:, tile.first : tile.last].float().unflatten(2, (num_kv_heads, -1)).permute(0, 2, 3, 1, 4)
-        scores = rows.flatten(2, 3) @ keys[..., seen] * scale  # [B, Hkv, heads of a group * rows, keys]
-        scores = scores.view(size, num_q_heads, num_rows, -1)
-        if soft_cap is not None:
-            scores = scores.div_(soft_cap).tanh_().mul_(soft_cap)
+        products = rows.flatten(2, 3) @ keys[..., seen] * scores.scale  # [B, Hkv, heads of a group * rows, keys]
+        products = products.view(size, num_q_heads, num_rows, -1)
+        if scores.soft_cap is not None:
+            products = products.div_(scores.soft_cap).tanh_().mul_(scores.soft_cap)
         if tile.is_causal:
-            scores.masked_fill_(torch.ones(scores.shape[2:], dtype=torch.bool, device=q.device).triu_(1), -torch.inf)
+            unseen = torch.ones(products.shape[2:], dtype=torch.bool, device=q.device).triu_(1)
+            products.masked_fill_(unseen, -torch.inf)
         elif tile.mask is not None:
             # Other devices have boolean masks (`GroupedLayout.to`), true where a key is seen.
             mask = tile.mask
-            scores = scores + mask if mask.dtype != torch.bool else scores.masked_fill_(~mask, -torch.inf)
-        if sinks is None:
-            shares = scores.softmax(dim=-1)
+            products = products + mask if mask.dtype != torch.bool else products.masked_fill_(~mask, -torch.inf)
+        if scores.sinks is None:
+            shares = products.softmax(dim=-1)
         else:  # one key more, with the value 0
-            column = sinks.float()[:, None, None].expand(size, -1, num_rows, 1)
-            shares = torch.cat((scores, column), dim=-1).softmax(dim=-1)[..., :-1]
+            column = scores.sinks.float()[:, None, None].expand(size, -1, num_rows, 1)
+            shares = torch.cat((products, column), dim=-1).softmax(dim=-1)[..., :-1]
         shares = shares.reshape(size, num_kv_heads, -1, shares.shape[-1])
         result = (shares @ values[:, :, seen]).view(size, num_q_heads, num_rows, head_size)
         results.append(result.transpose(1, 2))

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from lullm.ops.attention_layout import Attention, CausalScores
 from lullm.ops.cache.layer_cache import LayerCache
 
 
@@ -37,22 +38,21 @@ class AttendLatents(Protocol):
     """See `Ops.attend_latents`."""
 
     def __call__(
-        self, q: Tensor, matrices: LatentMatrices, cache: LayerCache, prepared: Any, scale: float, /
+        self, q: Tensor, matrices: LatentMatrices, cache: LayerCache, prepared: Any, scores: CausalScores, /
     ) -> Tensor: ...
 
 
-def absorbed_over(
-    multiply_heads: Callable[[Tensor, Tensor, int], Tensor],
-    attention: Callable[[Tensor, LayerCache, Any, float], Tensor],
-) -> AttendLatents:
+def absorbed_over(multiply_heads: Callable[[Tensor, Tensor, int], Tensor], attention: Attention) -> AttendLatents:
     """`Ops.attend_latents` by two other functions of a table: `q . (W l) = (W^T q) . l`.
 
     So a step reads one row of the cache per token, and scores take the products of a whole row.
     """
 
-    def attend_latents(q: Tensor, matrices: LatentMatrices, cache: LayerCache, prepared: Any, scale: float) -> Tensor:
+    def attend_latents(
+        q: Tensor, matrices: LatentMatrices, cache: LayerCache, prepared: Any, scores: CausalScores
+    ) -> Tensor:
         q = multiply_heads(q, matrices.keys.transpose(1, 2), q.shape[2] - matrices.keys.shape[1])  # [T, Hq, D]
-        out = attention(q, cache, prepared, scale)  # [T, Hq, D], of which the first `rank` are of latents
+        out = attention(q, cache, prepared, scores)  # [T, Hq, D], of which the first `rank` are of latents
         return multiply_heads(out, matrices.values, 0)  # [T, Hq, value_size]
 
     return attend_latents

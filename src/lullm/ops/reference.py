@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lullm.ops.attention_layout import AttentionLayout, MutualScores
+from lullm.ops.attention_layout import AttentionLayout, CausalScores, MutualScores
 from lullm.ops.cache import float8_cache, int8_cache
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.device_layout import DeviceLayout
@@ -152,14 +152,7 @@ def prepare_attention(layout: DeviceLayout) -> AttentionLayout:
     return layout.on_host()
 
 
-def attention(
-    q: Tensor,
-    cache: LayerCache,
-    prepared: AttentionLayout,
-    scale: float,
-    soft_cap: float | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
+def attention(q: Tensor, cache: LayerCache, prepared: AttentionLayout, scores: CausalScores) -> Tensor:
     group_size = q.shape[1] // cache.num_kv_heads
     outputs = []
     row = 0
@@ -174,18 +167,18 @@ def attention(
             for side, scales in ((cache.key, cache.key_scales), (cache.value, cache.value_scales))
         )  # [L, Hq, D] each
         queries = q[row : row + query_len].float()  # [Q, Hq, D]
-        scores = torch.einsum("qhd,lhd->hql", queries, keys) * scale
-        if soft_cap is not None:
-            scores = soft_cap * torch.tanh(scores / soft_cap)
+        products = torch.einsum("qhd,lhd->hql", queries, keys) * scores.scale
+        if scores.soft_cap is not None:
+            products = scores.soft_cap * torch.tanh(products / scores.soft_cap)
         query_positions = torch.arange(context_len - query_len, context_len)[:, None]
-        scores.masked_fill_(positions > query_positions, float("-inf"))
+        products.masked_fill_(positions > query_positions, float("-inf"))
         if prepared.window is not None:
             firsts = [first_seen(int(position), prepared.window, prepared.is_chunked) for position in query_positions]
-            scores.masked_fill_(positions < torch.tensor(firsts)[:, None], float("-inf"))
-        if sinks is not None:  # one key more, with the value 0
-            column = sinks.float()[:, None, None].expand(-1, query_len, 1)
-            scores = torch.cat((scores, column), dim=-1)
-        shares = scores.softmax(dim=-1)[..., : len(positions)]
+            products.masked_fill_(positions < torch.tensor(firsts)[:, None], float("-inf"))
+        if scores.sinks is not None:  # one key more, with the value 0
+            column = scores.sinks.float()[:, None, None].expand(-1, query_len, 1)
+            products = torch.cat((products, column), dim=-1)
+        shares = products.softmax(dim=-1)[..., : len(positions)]
         outputs.append(torch.einsum("hql,lhd->qhd", shares, values))
         row += query_len
     return torch.cat(outputs).to(q.dtype)

@@ -118,12 +118,10 @@ class Ops:
     """layout -> the `prepared` of the same table's `attention`; once per step and KV cache group."""
 
     attention: Attention
-    """q `[T, Hq, D]`, cache, prepared, scale, soft_cap, sinks `[Hq]` float32 or None -> `[T, Hq, D]`.
+    """q `[T, Hq, D]`, cache, prepared, scores -> `[T, Hq, D]`.
 
     Causal: the row at position p sees the positions 0..p of its own sequence (with a window: those within it). All are
-    read from the cache, so `rope_and_cache` comes first. A score is `q . k * scale`; with a soft cap
-    `cap * tanh(score / cap)` (https://arxiv.org/abs/2408.00118). `exp(sink)` of the head is added to the sum that the
-    softmax divides by (https://arxiv.org/abs/2309.17453).
+    read from the cache, so `rope_and_cache` comes first. The scores are those of `CausalScores`.
     """
 
     mutual_attention: MutualAttention
@@ -183,8 +181,8 @@ class Ops:
     """
 
     attend_latents: head_products.AttendLatents | None = None
-    """q `[T, Hq, plain_size + rope_size]`, matrices, cache, prepared, scale -> `[T, Hq, value_size]`: attention over
-    latent vectors (`nn.latent_attention`). None: `absorbed_over` the table's own functions."""
+    """q `[T, Hq, plain_size + rope_size]`, matrices, cache, prepared, scores without sinks -> `[T, Hq, value_size]`:
+    attention over latent vectors (`nn.latent_attention`). None: `absorbed_over` the table's own functions."""
 
     norm_shares_: Callable[[_Parts, int, float, Callable[[Tensor], None]], None] = in_place.norm_shares_
     """parts `[T, N]` of rows that workers share, with weights `[N]`; num_shares, eps, `all_reduce_` -> None."""

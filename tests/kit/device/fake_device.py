@@ -166,7 +166,7 @@ class FakeDevice(CpuDevice):
         self.catch_up()
 
 
-def reference_attention(q, cache, layout, scale, *extras):
+def reference_attention(q, cache, layout, scores):
     """The reference over a `DeviceLayout`; rows of padding give zeros."""
     starts, context_lens = layout.query_starts.tolist(), layout.context_lens.tolist()
     out = torch.zeros_like(q)
@@ -182,7 +182,7 @@ def reference_attention(q, cache, layout, scale, *extras):
                 layout.block_size,
                 layout.window,
             )
-            out[start:end] = REFERENCE_OPS.attention(q[start:end], cache, one, scale, *extras)
+            out[start:end] = REFERENCE_OPS.attention(q[start:end], cache, one, scores)
     return out
 
 

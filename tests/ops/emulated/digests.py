@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.attention_layout import AttentionLayout, CausalScores
 from lullm.ops.cache import float8_cache
 from lullm.ops.cache.int8_cache import quantize
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
@@ -80,11 +80,11 @@ def _attention(dtype: torch.dtype) -> Iterator[Tensor]:
     tables = torch.tensor([[0, 3, 1, 7, 2, 8, 4, 5, 6], [9, 10, 11, 0, 0, 0, 0, 0, 0], [2, 3, 4, 0, 0, 0, 0, 0, 0]])
     slots = [0] * sum(query_lens)
     q = numbers(sum(query_lens), 4, 48, dtype=dtype, seed=7)
-    for window in (None, 20):
-        layout = AttentionLayout(query_lens, context_lens, tables, torch.tensor(slots), 16)
+    for window, soft_cap in ((None, None), (20, None), (None, 20.0)):
+        layout = AttentionLayout(query_lens, context_lens, tables, torch.tensor(slots), 16, window)
         prepared = native_attention.prepare_attention(DeviceLayout.of(layout))
         for cache, _ in _caches(dtype):
-            yield native_attention.attention(q, cache, prepared, 0.2, window)
+            yield native_attention.attention(q, cache, prepared, CausalScores(0.2, soft_cap))
 
 
 def _rope_and_cache(dtype: torch.dtype) -> Iterator[Tensor]:

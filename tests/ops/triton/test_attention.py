@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lullm.errors import UnsupportedError
-from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.attention_layout import AttentionLayout, CausalScores
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout, new_semaphores
 from lullm.ops.selection import REFERENCE_OPS, with_features
@@ -68,13 +68,13 @@ def prepare_attention(layout):
 
 
 def expected_of(layout, q, caches, scale=0.25):
-    return REFERENCE_OPS.attention(q, LayerCache(*caches), layout, scale)
+    return REFERENCE_OPS.attention(q, LayerCache(*caches), layout, CausalScores(scale))
 
 
 def assert_like_reference(layout, q, caches):
     expected = expected_of(layout, q, caches)
     prepared = prepare_attention(layout)
-    actual = attention(q.to(DEVICE), on_device(caches), prepared, 0.25)
+    actual = attention(q.to(DEVICE), on_device(caches), prepared, CausalScores(0.25))
     assert not prepared.semaphores.any(), "they are as they were found"
     torch.testing.assert_close(actual.cpu(), expected, atol=TOLERANCE[q.dtype], rtol=TOLERANCE[q.dtype])
 
@@ -124,7 +124,7 @@ def test_splits_agree_with_the_reference(tile):
     layout, q, caches = make_step(shape)
     prepared = prepare_attention(layout)
     out = torch.empty_like(q, device=DEVICE)
-    launch_decode(out, q.to(DEVICE), on_device(caches), prepared, 0.25, tile)
+    launch_decode(out, q.to(DEVICE), on_device(caches), prepared, CausalScores(0.25), tile)
     torch.testing.assert_close(out.cpu(), expected_of(layout, q, caches), atol=5e-6, rtol=5e-6)
 
 
@@ -155,7 +155,7 @@ def test_rows_that_fill_up_a_graph_give_zeros():
     )
     q = torch.cat((q, torch.full((2, 4, 16), 3.0))).to(DEVICE)
     for version in (attention, gathered_attention):
-        actual = version(q, on_device(caches, 7.0), prepared, 0.25).cpu()
+        actual = version(q, on_device(caches, 7.0), prepared, CausalScores(0.25)).cpu()
         torch.testing.assert_close(actual[:2], expected, atol=5e-6, rtol=5e-6)
         assert not actual[2:].any()
     assert not prepared.semaphores.any()
@@ -175,8 +175,8 @@ def test_a_batch_gives_the_same_bits_when_it_is_filled_up():
         max_query_len=1,
         max_context_len=10**5,
     )
-    expected = attention(q.to(DEVICE), cache, exact, 0.25)
-    actual = attention(torch.cat((q, q[:1])).to(DEVICE), cache, filled, 0.25)
+    expected = attention(q.to(DEVICE), cache, exact, CausalScores(0.25))
+    actual = attention(torch.cat((q, q[:1])).to(DEVICE), cache, filled, CausalScores(0.25))
     assert torch.equal(actual[:3], expected)
 
 
@@ -187,10 +187,10 @@ def test_float8_cache(shape, with_scales, dtype):
     layout, q, caches = make_step(shape, dtype=dtype)
     cached = [cache.to(torch.float8_e4m3fn) for cache in caches]
     scales = [torch.tensor([0.5, 3.0]), torch.tensor([2.0, 0.25])] if with_scales else []
-    expected = REFERENCE_OPS.attention(q, LayerCache(*cached, *scales), layout, 0.25)
+    expected = REFERENCE_OPS.attention(q, LayerCache(*cached, *scales), layout, CausalScores(0.25))
     given = LayerCache(*on_device(cached).tensors, *(scale.to(DEVICE) for scale in scales))
     for version in (attention, gathered_attention):
-        actual = version(q.to(DEVICE), given, prepare_attention(layout), 0.25)
+        actual = version(q.to(DEVICE), given, prepare_attention(layout), CausalScores(0.25))
         torch.testing.assert_close(actual.cpu(), expected, atol=2 * TOLERANCE[dtype], rtol=2 * TOLERANCE[dtype])
 
 
@@ -218,7 +218,7 @@ def test_prefill_split_along_the_context(name, window, is_chunked, monkeypatch):
         semaphores = new_semaphores(40, MAX_NUM_KV_HEADS, DEVICE)
         prepared = dataclasses.replace(prepare_attention(layout), semaphores=semaphores)
         out = torch.where(torch.tensor(decodes_of(shape), device=DEVICE)[:, None, None], expected.to(DEVICE), math.nan)
-        launch_prefill(out, *given, prepared, 0.25, tile)
+        launch_prefill(out, *given, prepared, CausalScores(0.25), tile)
         torch.testing.assert_close(out.cpu(), expected, atol=5e-6, rtol=5e-6)
         assert not prepared.semaphores.any()
     assert num_prefill_splits(prepared, *heads, 16, tile) == MAX_SPLITS
@@ -247,7 +247,7 @@ def test_other_tiles():
     layout, q, caches = make_step([(9, 21), (70, 100), (2, 2)], window=30)
     out = torch.empty_like(q, device=DEVICE)
     tile = PrefillTile(32, 32, 4, 2)
-    launch_prefill(out, q.to(DEVICE), on_device(caches), prepare_attention(layout), 0.25, tile)
+    launch_prefill(out, q.to(DEVICE), on_device(caches), prepare_attention(layout), CausalScores(0.25), tile)
     torch.testing.assert_close(out.cpu(), expected_of(layout, q, caches), atol=5e-6, rtol=5e-6)
 
 
@@ -255,7 +255,7 @@ def test_other_tiles():
 def test_gathered_attention(shape):
     layout, q, caches = make_step(shape, window=24)
     prepared = prepare_attention(layout)
-    actual = gathered_attention(q.to(DEVICE), on_device(caches), prepared, 0.25)
+    actual = gathered_attention(q.to(DEVICE), on_device(caches), prepared, CausalScores(0.25))
     torch.testing.assert_close(actual.cpu(), expected_of(layout, q, caches), atol=5e-6, rtol=5e-6)
 
 
@@ -263,7 +263,7 @@ def test_int8_cache_is_refused():
     layout, q, _ = make_step([(1, 5)])
     cache = LayerCache(*torch.zeros(2, 4, 16, 2, 18, dtype=torch.int8, device=DEVICE))
     with pytest.raises(UnsupportedError, match="kv_cache_dtype"):
-        attention(q.to(DEVICE), cache, prepare_attention(layout), 0.25)
+        attention(q.to(DEVICE), cache, prepare_attention(layout), CausalScores(0.25))
 
 
 EXTRAS = {
@@ -280,21 +280,23 @@ def test_soft_cap_and_sinks(name, window, monkeypatch):
     """Whole, with split keys, and in the launch for decodes and prompts alike."""
     cap, sinks = EXTRAS[name]
     layout, q, caches = make_step([(1, 5), (20, 20), (1, 300), (3, 250), (1, 1)], window=window)
-    expected = REFERENCE_OPS.attention(q, LayerCache(*caches), layout, 0.25, cap, sinks)
-    given, extras = (q.to(DEVICE), on_device(caches)), (cap, None if sinks is None else sinks.to(DEVICE))
+    expected = REFERENCE_OPS.attention(q, LayerCache(*caches), layout, CausalScores(0.25, cap, sinks))
+    given = q.to(DEVICE), on_device(caches)
+    scores = CausalScores(0.25, cap, None if sinks is None else sinks.to(DEVICE))
     for num_multiprocessors in (4, 1000):
         for module in (prefill_attention, decode_attention):
             monkeypatch.setattr(module, "num_multiprocessors", lambda num=num_multiprocessors: num)
         for version in (attention, invariant_attention, gathered_attention):
-            actual = version(*given, prepare_attention(layout), 0.25, *extras)
+            actual = version(*given, prepare_attention(layout), scores)
             torch.testing.assert_close(actual.cpu(), expected, atol=5e-6, rtol=5e-6)
 
 
 def test_sinks_of_rows_that_fill_up_a_graph_give_zeros():
     layout, q, caches = make_step([(1, 30)])
     prepared = dataclasses.replace(prepare_attention(layout), context_lens=torch.zeros(1, dtype=torch.int32).to(DEVICE))
+    scores = CausalScores(0.25, sinks=EXTRAS["both"][1].to(DEVICE))
     for version in (attention, invariant_attention):
-        found = version(q.to(DEVICE), on_device(caches, 7.0), prepared, 0.25, None, EXTRAS["both"][1].to(DEVICE))
+        found = version(q.to(DEVICE), on_device(caches, 7.0), prepared, scores)
         assert not found.any()
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.attention_layout import AttentionLayout, CausalScores
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.selection import REFERENCE_OPS
@@ -64,7 +64,7 @@ def attend(ops, q, caches, query_lens, context_lens, tables, window):
     slots = torch.zeros(sum(query_lens), dtype=torch.int64)
     layout = AttentionLayout(query_lens, context_lens, torch.tensor(tables), slots, BLOCK_SIZE, window)
     placed = DeviceLayout.of(layout, DEVICE, ops.index_dtype, ops.semaphores_per_span)
-    return ops.attention(q, caches, ops.prepare_attention(placed), 0.25)
+    return ops.attention(q, caches, ops.prepare_attention(placed), CausalScores(0.25))
 
 
 @pytest.mark.pairs

@@ -71,7 +71,7 @@ def test_no_kernel_is_launched_for_no_rows(monkeypatch, query_lens, expected):
     """Prompts of unequal lengths had an idle decode kernel per layer: 20 us of the host each."""
     import torch
 
-    from lullm.ops.attention_layout import AttentionLayout
+    from lullm.ops.attention_layout import AttentionLayout, CausalScores
     from lullm.ops.cache.layer_cache import LayerCache
     from lullm.ops.device_layout import DeviceLayout
     from lullm.ops.triton import attention
@@ -83,5 +83,5 @@ def test_no_kernel_is_launched_for_no_rows(monkeypatch, query_lens, expected):
     slots = torch.zeros(sum(query_lens), dtype=torch.int64)
     layout = DeviceLayout.of(AttentionLayout(query_lens, query_lens, tables, slots, 16))
     cache = LayerCache(torch.zeros(1, 16, 1, 16), torch.zeros(1, 16, 1, 16))
-    attention.attention(torch.zeros(sum(query_lens), 1, 16), cache, layout, 1.0)
+    attention.attention(torch.zeros(sum(query_lens), 1, 16), cache, layout, CausalScores(1.0))
     assert launched == expected

@@ -92,7 +92,7 @@ def test_the_reference_is_the_golden_one():
     """Head by head, some rows at a time, with a window and scales: as the ops' own definition has it."""
     for case in (AttentionCase("mixed", cache="fp8"), AttentionCase("chunk", window=1024)):
         step = new_step(case.small(), torch.device("cpu"))
-        expected = REFERENCE_OPS.attention(step.q, step.cache, step.layout, step.scale)
+        expected = REFERENCE_OPS.attention(step.q, step.cache, step.layout, step.scores)
         assert worst_row(expected, expected_of(step)) < 1e-5
 
 

@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 
+from lullm.ops.attention_layout import CausalScores
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.selection import NATIVE_CPU_OPS, REFERENCE_OPS, TORCH_CPU_OPS
@@ -67,7 +68,7 @@ def test_as_a_mask(ops, window):
     assert none == [] and len(found) == len(places) > 5
     out = torch.zeros(q.shape)
     for number, rows in enumerate(found):
-        rows.attend(out, q, cache, ops, SIZE**-0.5, None, None)
+        rows.attend(out, q, cache, ops, CausalScores(SIZE**-0.5))
         torch.testing.assert_close(out[rows.rows], plain(q[rows.rows], *expected[number]), atol=2e-6, rtol=1e-5)
     touched = torch.zeros(first_row, dtype=torch.bool)
     for place in places:

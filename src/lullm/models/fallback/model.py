@@ -15,6 +15,7 @@ from lullm.models.fallback.blueprint import Blueprint, draw_blueprint, installed
 from lullm.models.protocol import Model
 from lullm.nn.context import StepContext
 from lullm.nn.linear import meta_parameter
+from lullm.ops.attention_layout import CausalScores
 from lullm.ops.table import Ops
 from lullm.weights.rule import Rename, WeightRules
 
@@ -44,8 +45,8 @@ class _PagedLayer:
         ops, prepared, cache = context.ops, context.attention[self.group], context.caches[self.layer]
         kv = torch.cat((self._rows(key), self._rows(value)), dim=1)  # [T, 2 * Hkv, D]
         ops.write_cache(kv, cache, prepared.slot_mapping)
-        sinks = None if sinks is None else sinks.float()
-        out = ops.attention(self._rows(query).contiguous(), cache, prepared, scale, soft_cap, sinks)  # [T, Hq, D]
+        scores = CausalScores(scale, soft_cap, None if sinks is None else sinks.float())
+        out = ops.attention(self._rows(query).contiguous(), cache, prepared, scores)  # [T, Hq, D]
         return out[..., : value.shape[-1]].unsqueeze(0)
 
     def _rows(self, heads: Tensor) -> Tensor:

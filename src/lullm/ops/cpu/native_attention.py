@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lullm.ops import grouped_attention, head_products, torch_cpu
-from lullm.ops.attention_layout import MutualScores
+from lullm.ops.attention_layout import CausalScores, MutualScores
 from lullm.ops.cache.float8_cache import FLOAT8
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.cpu.native import DTYPES, has_whole_heads
@@ -119,24 +119,17 @@ def prepare_attention(layout: DeviceLayout) -> NativeLayout:
     return NativeLayout(layout, layout.slot_mapping, pointers)
 
 
-def attention(
-    q: Tensor,
-    cache: LayerCache,
-    prepared: NativeLayout,
-    scale: float,
-    soft_cap: float | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
+def attention(q: Tensor, cache: LayerCache, prepared: NativeLayout, scores: CausalScores) -> Tensor:
     dtype, cache_format = DTYPES.get(q.dtype), _format_of(cache, q.dtype)
     num_tokens, num_q_heads, head_size = q.shape
     if dtype is None or cache_format is None or head_size % 16 or not has_whole_heads(q):
-        return grouped_attention.attention(q, cache, prepared.grouped, scale, soft_cap, sinks)
+        return grouped_attention.attention(q, cache, prepared.grouped, scores)
     out = new_result((num_tokens, num_q_heads, head_size), q.dtype)
     layout = prepared.layout
     strides = q.stride(0), layout.block_tables.stride(0)
     sizes = cache.block_size, num_q_heads, cache.num_kv_heads, head_size, cache.row_bytes, layout.num_spans
-    tensors = q, *_parts(cache), sinks, *prepared.pointers, out
-    numbers = *strides, *sizes, layout.window or 0, scale, soft_cap or 0.0, layout.is_chunked
+    tensors = q, *_parts(cache), scores.sinks, *prepared.pointers, out
+    numbers = *strides, *sizes, layout.window or 0, scores.scale, scores.soft_cap or 0.0, layout.is_chunked
     call("lullm_attention", *tensors, *numbers, dtype, cache_format)
     return out
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from lullm.ops.attention_layout import CausalScores
 from lullm.ops.cache import int8_cache
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.cpu.native import DTYPES
@@ -49,20 +50,20 @@ _attend_absorbed = absorbed_over(multiply_heads, attention)
 
 
 def attend_latents(
-    q: Tensor, matrices: LatentMatrices, cache: LayerCache, prepared: NativeLayout, scale: float
+    q: Tensor, matrices: LatentMatrices, cache: LayerCache, prepared: NativeLayout, scores: CausalScores
 ) -> Tensor:
     """See `Ops.attend_latents`."""
     if prepared.layout.max_query_len < _MIN_ROWS or not _is_expandable(q, matrices):
-        return _attend_absorbed(q, matrices, cache, prepared, scale)
+        return _attend_absorbed(q, matrices, cache, prepared, scores)
     if not prepared.parts:
         prepared.parts = _cut(prepared, q.shape[2], matrices)
     results = []
     for part in prepared.parts:
         rows = q[part.first_row : part.last_row]
         if part.slots is None:
-            results.append(_attend_absorbed(rows, matrices, cache, part.layout, scale))
+            results.append(_attend_absorbed(rows, matrices, cache, part.layout, scores))
         else:
-            results.append(_attend_expanded(rows, matrices, _gather(cache, part.slots, q.dtype), part.layout, scale))
+            results.append(_attend_expanded(rows, matrices, _gather(cache, part.slots, q.dtype), part.layout, scores))
     return results[0] if len(results) == 1 else torch.cat(results)
 
 
@@ -80,7 +81,7 @@ def _attend_expanded(
     matrices: LatentMatrices,
     rows: Tensor,  # [N, D], of the cache
     layout: NativeLayout,
-    scale: float,
+    scores: CausalScores,
 ) -> Tensor:  # [T, Hq, value_size]
     num_heads, query_size = q.shape[1:]
     value_size = matrices.values.shape[1]
@@ -92,7 +93,7 @@ def _attend_expanded(
         keys = multiply_heads(inputs, own.keys, query_size - own.keys.shape[1])  # [N, heads, query_size]
         values = multiply_heads(inputs, own.values, query_size - value_size)
         cache = LayerCache(keys.unflatten(0, (-1, _BLOCK_SIZE)), values.unflatten(0, (-1, _BLOCK_SIZE)))
-        results.append(attention(q[:, first : first + count], cache, layout, scale)[..., :value_size])
+        results.append(attention(q[:, first : first + count], cache, layout, scores)[..., :value_size])
     return results[0] if len(results) == 1 else torch.cat(results, dim=1)
 
 

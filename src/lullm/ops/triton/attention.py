@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lullm.ops import grouped_attention
+from lullm.ops.attention_layout import CausalScores
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.triton.decode_attention import launch_decode
@@ -19,14 +20,7 @@ def prepare_attention(layout: DeviceLayout) -> DeviceLayout:
     return layout
 
 
-def attention(
-    q: Tensor,
-    cache: LayerCache,
-    prepared: DeviceLayout,
-    scale: float,
-    soft_cap: float | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
+def attention(q: Tensor, cache: LayerCache, prepared: DeviceLayout, scores: CausalScores) -> Tensor:
     """See `Ops.attention`.
 
     A batch of decodes is one launch, whose grid depends on the number of spans only; longer spans are a second launch.
@@ -34,52 +28,31 @@ def attention(
     out = _new_result(q, cache)
     kind = cache.key.dtype, q.shape[2]
     if prepared.max_query_len > 1:
-        launch_prefill(out, q, cache, prepared, scale, prefill_tile(*kind), soft_cap, sinks)
+        launch_prefill(out, q, cache, prepared, scores, prefill_tile(*kind))
     if prepared.num_prefill_spans < prepared.num_spans:  # a launch for none took the host 20 us per layer
-        launch_decode(out, q, cache, prepared, scale, decode_tile(*kind), soft_cap, sinks)
+        launch_decode(out, q, cache, prepared, scores, decode_tile(*kind))
     return out
 
 
-def every_attention(
-    q: Tensor,
-    cache: LayerCache,
-    prepared: DeviceLayout,
-    scale: float,
-    soft_cap: float | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
+def every_attention(q: Tensor, cache: LayerCache, prepared: DeviceLayout, scores: CausalScores) -> Tensor:
     """See `Ops.compile_attention`: the prefill kernel whole, with smaller tiles, and with split keys."""
     out = _new_result(q, cache)
     tile = prefill_tile(cache.key.dtype, q.shape[2])
     for chosen, splits in ((tile, 1), (split_tile(tile), 1), (split_tile(tile), 2)):
-        launch_tiles(out, q, cache, prepared, scale, chosen, splits, False, soft_cap, sinks)
-    launch_decode(out, q, cache, prepared, scale, decode_tile(cache.key.dtype, q.shape[2]), soft_cap, sinks)
+        launch_tiles(out, q, cache, prepared, scores, chosen, splits, False)
+    launch_decode(out, q, cache, prepared, scores, decode_tile(cache.key.dtype, q.shape[2]))
     return out
 
 
-def invariant_attention(
-    q: Tensor,
-    cache: LayerCache,
-    prepared: DeviceLayout,
-    scale: float,
-    soft_cap: float | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
+def invariant_attention(q: Tensor, cache: LayerCache, prepared: DeviceLayout, scores: CausalScores) -> Tensor:
     """The same in one launch of one tile, so that a row's bits depend only on its own sequence."""
     out = _new_result(q, cache)
     tile = invariant_tile(cache.key.dtype, q.shape[2])
-    launch_tiles(out, q, cache, prepared, scale, tile, 1, True, soft_cap, sinks)
+    launch_tiles(out, q, cache, prepared, scores, tile, 1, True)
     return out
 
 
-def gathered_attention(
-    q: Tensor,
-    cache: LayerCache,
-    prepared: DeviceLayout,
-    scale: float,
-    soft_cap: float | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
+def gathered_attention(q: Tensor, cache: LayerCache, prepared: DeviceLayout, scores: CausalScores) -> Tensor:
     """The same in torch: gathers keys and values through the block tables, then calls torch's fused kernels.
 
     For comparison, and for features that the kernels lack. It reads the lengths on the host, so every layer waits for
@@ -95,7 +68,7 @@ def gathered_attention(
         block_tables=layout.block_tables.clamp(0, cache.num_blocks - 1),
     )
     grouped = grouped_attention.prepare_attention(layout).to(q.device)
-    out = grouped_attention.attention(q, cache, grouped, scale, soft_cap, sinks)
+    out = grouped_attention.attention(q, cache, grouped, scores)
     out[padding] = 0
     return out
 

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lullm.ops.attention_layout import CausalScores
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.triton.device import num_multiprocessors
@@ -206,10 +207,8 @@ def launch_decode(
     q: Tensor,
     cache: LayerCache,
     layout: DeviceLayout,
-    scale: float,
+    scores: CausalScores,
     tile: DecodeTile,
-    soft_cap: float | None = None,
-    sinks: Tensor | None = None,
 ) -> None:
     """Fill the rows of `out` that belong to spans of one token; other rows are not changed."""
     num_q_heads, head_size = q.shape[1:]
@@ -226,14 +225,14 @@ def launch_decode(
         cache.value,
         scratch if cache.key_scales is None else cache.key_scales,
         scratch if cache.value_scales is None else cache.value_scales,
-        scratch if sinks is None else sinks,
+        scratch if scores.sinks is None else scores.sinks,
         layout.query_starts,
         layout.context_lens,
         layout.block_tables,
         scratch,
         scratch[lanes * head_size :] if splits > 1 else scratch,
         layout.semaphores,
-        scale * LOG2_E,
+        scores.scale * LOG2_E,
         q.stride(0),
         layout.block_tables.stride(0),
         NUM_KV_HEADS=num_kv_heads,
@@ -249,8 +248,8 @@ def launch_decode(
         MIN_SPLIT_KEYS=tile.min_split_keys,
         MAX_HEADS=MAX_NUM_KV_HEADS,
         HAS_SCALES=cache.key_scales is not None,
-        HAS_SINKS=sinks is not None,
-        SOFT_CAP=soft_cap or 0.0,
+        HAS_SINKS=scores.sinks is not None,
+        SOFT_CAP=scores.soft_cap or 0.0,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         **overlap_options(),
         num_warps=tile.num_warps,

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lullm.ops.attention_layout import CausalScores
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.triton.decode_attention import LOG2_E, LOG2_OF_E, MAX_SPLITS, cap_softly, first_seen
@@ -272,10 +273,8 @@ def launch_prefill(
     q: Tensor,
     cache: LayerCache,
     layout: DeviceLayout,
-    scale: float,
+    scores: CausalScores,
     tile: PrefillTile,
-    soft_cap: float | None = None,
-    sinks: Tensor | None = None,
 ) -> None:
     """Fill the rows of `out` that belong to spans of more than one token; other rows are not changed."""
     num_q_heads, head_size = q.shape[1:]
@@ -284,7 +283,7 @@ def launch_prefill(
     if splits > 1:
         tile = split_tile(tile)
         splits = num_prefill_splits(layout, num_q_heads, num_kv_heads, head_size, tile)
-    launch_tiles(out, q, cache, layout, scale, tile, splits, False, soft_cap, sinks)
+    launch_tiles(out, q, cache, layout, scores, tile, splits, False)
 
 
 def launch_tiles(
@@ -292,12 +291,10 @@ def launch_tiles(
     q: Tensor,
     cache: LayerCache,
     layout: DeviceLayout,
-    scale: float,
+    scores: CausalScores,
     tile: PrefillTile,
     splits: int,
     takes_decodes: bool,
-    soft_cap: float | None = None,
-    sinks: Tensor | None = None,
 ) -> None:
     """Fill rows of `out`. With `takes_decodes` and without splits: all rows, and their bits depend only on their own
     sequence.
@@ -317,7 +314,7 @@ def launch_tiles(
         cache.value,
         q if cache.key_scales is None else cache.key_scales,
         q if cache.value_scales is None else cache.value_scales,
-        q if sinks is None else sinks,
+        q if scores.sinks is None else scores.sinks,
         layout.query_starts,
         layout.context_lens,
         layout.block_tables,
@@ -325,7 +322,7 @@ def launch_tiles(
         scratch[lanes * head_size :] if splits > 1 else scratch,
         layout.semaphores,
         layout.num_spans,
-        scale * LOG2_E,
+        scores.scale * LOG2_E,
         q.stride(0),
         layout.block_tables.stride(0),
         NUM_KV_HEADS=num_kv_heads,
@@ -339,8 +336,8 @@ def launch_tiles(
         WINDOW=layout.window or 0,
         IS_CHUNKED=layout.is_chunked,
         HAS_SCALES=cache.key_scales is not None,
-        HAS_SINKS=sinks is not None,
-        SOFT_CAP=soft_cap or 0.0,
+        HAS_SINKS=scores.sinks is not None,
+        SOFT_CAP=scores.soft_cap or 0.0,
         IS_SPLIT=splits > 1,
         TAKES_DECODES=takes_decodes,
         MIN_SPLIT_KEYS=tile.min_split_keys,

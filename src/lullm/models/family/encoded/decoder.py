@@ -22,6 +22,7 @@ from lullm.models.protocol import TileReader
 from lullm.nn.context import StepContext
 from lullm.nn.linear import FusedLinear, Linear
 from lullm.nn.norm import Norm
+from lullm.ops.attention_layout import CausalScores
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.table import Ops
 from lullm.types.packed import unpack
@@ -39,7 +40,8 @@ class CrossAttention(nn.Module):
     def __init__(self, config: ModelConfig, layer: int, dtype: torch.dtype):
         super().__init__()
         size = config.hidden_size
-        self.layer, self.head_dim, self.scale = layer, config.head_dim, config.family.attention_scale
+        self.layer, self.head_dim = layer, config.head_dim
+        self.scores = CausalScores(config.family.attention_scale)
         self.q_proj = Linear(size, size, True, dtype)
         self.kv_proj = FusedLinear(size, (size, size), True, dtype)
         self.o_proj = Linear(size, size, True, dtype)
@@ -51,7 +53,7 @@ class CrossAttention(nn.Module):
     def forward(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
         ops, cache = context.ops, context.caches[self.layer]
         q = self.q_proj(x, ops).unflatten(-1, (-1, self.head_dim))
-        out = ops.attention(q, cache, context.attention[_CROSS], self.scale)
+        out = ops.attention(q, cache, context.attention[_CROSS], self.scores)
         return self.o_proj(out.flatten(1), ops)
 
 
