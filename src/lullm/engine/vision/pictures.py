@@ -4,7 +4,7 @@ Both halves are those of transformers' processors: the same tokens, and the same
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -126,56 +126,64 @@ class PictureInput:
         """
         if self._vision is None or self._frame is None or self._video_frame is None:
             return token_ids, ()
-        pictures = shown.pictures
-        image_id, place_id = self._vision.image_token_id, self._vision.placeholder_id
-        word, num_places = self._frame.word(place_id), token_ids.count(place_id)
-        if num_places != len(pictures):
-            raise InvalidRequestError(
-                f"the prompt has {num_places} places for pictures ({word}), and {len(pictures)} pictures come with it"
-            )
-        if image_id != place_id and image_id in token_ids:
-            raise InvalidRequestError(
-                f"the prompt has {self._frame.word(image_id)}, which stands for rows of pictures; put {word} in the "
-                "place of a picture"
-            )
-        video_id = self._video_frame.place_id
-        num_videos = 0 if video_id is None else token_ids.count(video_id)
-        if num_videos != len(shown.videos):
-            assert video_id is not None, "other models' prompts have neither"
-            raise InvalidRequestError(
-                f"the prompt has {num_videos} places for videos ({self._frame.word(video_id)}), and "
-                f"{len(shown.videos)} videos come with it"
-            )
-        if not pictures and not shown.videos:
-            return token_ids, ()
+        self._check_places(token_ids, shown)
+        place_id, video_id = self._vision.placeholder_id, self._video_frame.place_id
         marks = (place_id,) if video_id is None else (place_id, video_id)
-        pictures_left, videos_left = iter(pictures), iter(shown.videos)
+        pictures, videos = iter(shown.pictures), iter(shown.videos)
         items: list[Tiled | Filmed] = [
-            next(videos_left) if token_id == video_id else next(pictures_left)
-            for token_id in token_ids
-            if token_id in marks
+            next(videos) if token_id == video_id else next(pictures) for token_id in token_ids if token_id in marks
         ]
+        if not items:
+            return token_ids, ()
         parts = split_at(token_ids, *marks)
-        framed = [self._framed(item) for item in items]
         self._video_frame.strip(parts, items)
+        framed = [self._framed(item) for item in items]
         befores, afters = [*(one.before for one in framed), ""], ["", *(one.after for one in framed)]
         expanded = self._frame.joined("", parts[0], befores[0])
         places: list[TilePlace] = []
         for number, item in enumerate(items):
-            start = len(expanded)
+            places += self._tile_places(item, framed[number].token_ids, len(expanded))
             expanded += framed[number].token_ids
-            row_id = video_id if isinstance(item, Filmed) else image_id
-            times = self._video_frame.times(item) if isinstance(item, Filmed) else [(0, False)] * len(item.tiles)
-            tiles = zip(item.tiles, times, strict=True)
-            while start < len(expanded):
-                if expanded[start] == row_id:
-                    places.append(self._placed(*next(tiles), start))
-                    start += places[-1].num_rows
-                else:
-                    start += 1
             expanded += self._frame.joined(afters[number + 1], parts[number + 1], befores[number + 1])
         _check_positions(places)
         return expanded, tuple(places)
+
+    def _check_places(self, token_ids: list[int], shown: Shown) -> None:
+        """Raises InvalidRequestError: a prompt has more or fewer places than there are pictures or videos."""
+        assert self._vision is not None and self._frame is not None and self._video_frame is not None
+        image_id, place_id, video_id = (
+            self._vision.image_token_id, self._vision.placeholder_id, self._video_frame.place_id
+        )  # fmt: skip
+        for noun, mark, items in (("pictures", place_id, shown.pictures), ("videos", video_id, shown.videos)):
+            num_places = 0 if mark is None else token_ids.count(mark)
+            if num_places != len(items):
+                assert mark is not None, "models without a place for videos take none"
+                raise InvalidRequestError(
+                    f"the prompt has {num_places} places for {noun} ({self._frame.word(mark)}), and "
+                    f"{len(items)} {noun} come with it"
+                )
+        if image_id != place_id and image_id in token_ids:
+            raise InvalidRequestError(
+                f"the prompt has {self._frame.word(image_id)}, which stands for rows of pictures; put "
+                f"{self._frame.word(place_id)} in the place of a picture"
+            )
+
+    def _tile_places(self, item: Tiled | Filmed, token_ids: list[int], start: int) -> Iterator[TilePlace]:
+        """The places of the tiles of a picture or video whose tokens begin at `start` of the prompt."""
+        assert self._vision is not None and self._video_frame is not None
+        row_id: int | None = self._vision.image_token_id
+        times = [(0, False)] * len(item.tiles)
+        if isinstance(item, Filmed):
+            row_id, times = self._video_frame.place_id, self._video_frame.times(item)
+        tiles = zip(item.tiles, times, strict=True)
+        at = 0
+        while at < len(token_ids):
+            if token_ids[at] == row_id:
+                place = self._placed(*next(tiles), start + at)
+                yield place
+                at += place.num_rows
+            else:
+                at += 1
 
     def _framed(self, item: Tiled | Filmed) -> Framed:
         assert self._frame is not None and self._video_frame is not None, "of models that see"
