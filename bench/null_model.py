@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from lullm.kv.block_space import BlockSpaceManager
+from lullm.sched.plan_builder import SchedulerLimits
 from lullm.sched.preemption import PreemptionPolicy
-from lullm.sched.scheduler import Scheduler, SchedulerLimits
+from lullm.sched.scheduler import Scheduler
 from lullm.types.draw import Draw
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import SamplingParams

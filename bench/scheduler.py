@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable
 
 from lullm.kv.block_space import BlockSpaceManager
-from lullm.sched.scheduler import Scheduler, SchedulerLimits
+from lullm.sched.plan_builder import SchedulerLimits
+from lullm.sched.scheduler import Scheduler
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import DrawnToken, StepResult

@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from null_model import NullModel, sample_lengths
 
 from lullm.kv.block_space import BlockSpaceManager
+from lullm.sched.plan_builder import SchedulerLimits
 from lullm.sched.preemption import PreemptionPolicy
-from lullm.sched.scheduler import Scheduler, SchedulerLimits
+from lullm.sched.scheduler import Scheduler
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.step import BlockPair

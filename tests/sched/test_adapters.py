@@ -7,7 +7,7 @@ from kit.sched.groups import make_group
 
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.sched.adapter.queue import AdapterQueue
-from lullm.sched.plan_builder import SchedulerLimits
+from lullm.sched.plan_builder import SchedulerLimits, SchedulingRules
 from lullm.sched.queue import Order
 from lullm.sched.scheduler import Scheduler
 from lullm.types.request import GenerateRequest
@@ -145,7 +145,7 @@ def test_a_random_workload(max_loras, in_flight):
     rng = random.Random(10 * max_loras + in_flight)
     space = BlockSpaceManager(40, 4, num_host_blocks=8)
     limits = SchedulerLimits(max_num_seqs=8, max_num_batched_tokens=32, max_model_len=64)
-    scheduler = Scheduler(limits, space, max_in_flight=in_flight, max_loras=max_loras)
+    scheduler = Scheduler(limits, space, SchedulingRules(max_in_flight=in_flight, max_loras=max_loras))
     adapter_of, places, num_ended, number, flying = {}, {}, 0, 0, []
     for _ in range(1500):
         while number < 120 and rng.random() < 0.3:
@@ -190,7 +190,7 @@ def test_a_random_workload(max_loras, in_flight):
 def test_no_adapter_starves():
     """One adapter's requests never stop coming, and another's still runs."""
     rng = random.Random(3)
-    scheduler = Scheduler(SchedulerLimits(4, 64, 64), BlockSpaceManager(40, 4), max_loras=1)
+    scheduler = Scheduler(SchedulerLimits(4, 64, 64), BlockSpaceManager(40, 4), SchedulingRules(max_loras=1))
     number = 0
     for _ in range(60):
         for _ in range(2):

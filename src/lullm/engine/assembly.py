@@ -15,7 +15,7 @@ from lullm.kv.block_space import BlockSpaceManager
 from lullm.kv.layout import block_bytes, cache_layout_of, draft_block_bytes, max_len_within, num_blocks_for_len
 from lullm.log import get_logger
 from lullm.sched.guess.opening import open_guesser
-from lullm.sched.plan_builder import SchedulerLimits
+from lullm.sched.plan_builder import SchedulerLimits, SchedulingRules
 from lullm.sched.preemption import PreemptionPolicy, Speeds
 from lullm.sched.scheduler import Scheduler
 from lullm.types.parallel.placement import Axis
@@ -80,18 +80,21 @@ def open_scheduler(
         num_host_blocks,
         groups=layout.groups,
     )
+    rules = SchedulingRules(
+        policy=config.scheduling_policy,
+        enable_chunked_prefill=config.enable_chunked_prefill,
+        delay_factor=config.delay_factor,
+        max_in_flight=config.max_in_flight,
+        feeds_back=config.feeds_back,
+        max_loras=config.max_loras if config.enable_lora else 0,
+    )
     return config, Scheduler(
         SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len),
         block_space,
-        config.scheduling_policy,
+        rules,
         time.monotonic,
         _preemption_policy(config, model, executor, num_host_blocks),
-        config.enable_chunked_prefill,
-        config.delay_factor,
-        config.max_in_flight,
-        config.feeds_back,
         open_guesser(config, block_space, layout.whole_group),
-        config.max_loras if config.enable_lora else 0,
     )
 
 

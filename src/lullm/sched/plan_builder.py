@@ -14,6 +14,7 @@ Each is a span of one token behind its sequence's own, so that it runs as a deco
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from lullm.config.engine_option import SchedulingPolicy
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.sched.guess.guesser import Guesser, may_be_guessed
 from lullm.sched.roster import Roster
@@ -31,6 +32,23 @@ class SchedulerLimits:
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingRules:
+    """The engine's options that say how steps are planned; see `Scheduler`.
+
+    Args:
+        delay_factor: see `PromptDelay`. max_in_flight, feeds_back: see `Lookahead`.
+        max_loras: adapters of a step; see `AdapterQueue`.
+    """
+
+    policy: SchedulingPolicy = "fcfs"
+    enable_chunked_prefill: bool = True
+    delay_factor: float = 0.0
+    max_in_flight: int = 1
+    feeds_back: bool = True
+    max_loras: int = 0
 
 
 class PlanBuilder:

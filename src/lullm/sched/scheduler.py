@@ -23,7 +23,6 @@ import bisect
 from collections.abc import Callable
 from itertools import chain
 
-from lullm.config.engine_option import SchedulingPolicy
 from lullm.kv.admission import AllocStatus
 from lullm.kv.block_space import BlockSpaceManager
 from lullm.sched.adapter.queue import AdapterQueue
@@ -31,7 +30,7 @@ from lullm.sched.delay import PromptDelay
 from lullm.sched.guess.guesser import Guesser
 from lullm.sched.intake import Intake, SequenceUpdate
 from lullm.sched.lookahead import Lookahead
-from lullm.sched.plan_builder import PlanBuilder, SchedulerLimits
+from lullm.sched.plan_builder import PlanBuilder, SchedulerLimits, SchedulingRules
 from lullm.sched.preemption import PreemptionPolicy, Room
 from lullm.sched.queue import GroupQueue, Order, first_in_order
 from lullm.sched.roster import Roster
@@ -54,37 +53,33 @@ class Scheduler:
     groups that come back from the host; a delay factor lets prompts gather for that share of the last prompt step.
 
     Args:
-        clock: in seconds. preemption: None: preempted groups are computed again. drafts: guesses next tokens.
-        max_in_flight, feeds_back: see `Lookahead`. max_loras: adapters of a step; see `AdapterQueue`.
+        clock: in seconds. preemption: None: preempted groups are computed again. drafts: guesses next tokens; None:
+            nobody does.
     """
 
     def __init__(
         self,
         limits: SchedulerLimits,
         block_space: BlockSpaceManager,
-        policy: SchedulingPolicy = "fcfs",
+        rules: SchedulingRules | None = None,
         clock: Callable[[], float] = lambda: 0.0,
         preemption: PreemptionPolicy | None = None,
-        enable_chunked_prefill: bool = True,
-        delay_factor: float = 0.0,
-        max_in_flight: int = 1,
-        feeds_back: bool = True,
         drafts: Guesser | None = None,
-        max_loras: int = 0,
     ) -> None:
+        rules = rules or SchedulingRules()
         self.limits = limits
         self.block_space = block_space
         self.preemption = preemption or PreemptionPolicy()
         self.stats = SchedulerStats()
-        self.order = Order(policy)
+        self.order = Order(rules.policy)
         self.running: list[SequenceGroup] = []
-        self.waiting = AdapterQueue(self.order, max_loras)
+        self.waiting = AdapterQueue(self.order, rules.max_loras)
         self.swapped = GroupQueue(self.order)
         self._clock = clock
-        self._is_chunked = enable_chunked_prefill
-        self._delay = PromptDelay(delay_factor)
+        self._is_chunked = rules.enable_chunked_prefill
+        self._delay = PromptDelay(rules.delay_factor)
         self.roster = Roster(block_space, self.order)
-        self._lookahead = Lookahead(max_in_flight, limits.max_model_len, feeds_back)
+        self._lookahead = Lookahead(rules.max_in_flight, limits.max_model_len, rules.feeds_back)
         self.drafts = drafts
         self._intake = Intake(block_space, self.roster, limits.max_model_len, self.stats, drafts)
 

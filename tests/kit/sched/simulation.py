@@ -16,8 +16,9 @@ from lullm.kv.cache_group import CacheGroup
 from lullm.sched.guess.draft_model import ModelGuesses
 from lullm.sched.guess.guesser import Guesser
 from lullm.sched.guess.ngram import NgramDrafts
+from lullm.sched.plan_builder import SchedulerLimits, SchedulingRules
 from lullm.sched.preemption import PreemptionPolicy
-from lullm.sched.scheduler import Scheduler, SchedulerLimits, SequenceUpdate
+from lullm.sched.scheduler import Scheduler, SequenceUpdate
 from lullm.types.draw import Draw
 from lullm.types.layer_kind import FullAttention, RecurrentState, SlidingWindow
 from lullm.types.packed import unpack
@@ -282,16 +283,8 @@ class Simulation:
             how = Speculation(num_speculative_tokens=draft_model, method="draft_model", adaptive=False)
             sizes = max_num_seqs, max_num_batched_tokens, max_model_len
             self.drafts = ModelGuesses(how, self.block_space, 0, *sizes)
-        self.scheduler = Scheduler(
-            self.limits,
-            self.block_space,
-            policy,
-            lambda: self.now,
-            preemption,
-            max_in_flight=max_in_flight,
-            drafts=self.drafts,
-            **options,
-        )
+        rules = SchedulingRules(policy, max_in_flight=max_in_flight, **options)
+        self.scheduler = Scheduler(self.limits, self.block_space, rules, lambda: self.now, preemption, self.drafts)
         self.random = random.Random(seed)
         sizes = num_blocks, num_host_blocks, block_size
         self.memory = PagedMemory(*sizes, self._choose, windows)
