@@ -6,12 +6,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import gc
+import importlib
 import logging
 import signal
 import subprocess
-from collections.abc import Generator, Iterator
+import sys
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from kit.folder.checkpoint import write_checkpoint
@@ -24,6 +26,7 @@ from lullm.engine.start import head_start
 from lullm.executor.mp import processes
 
 STARTERS = (spawn, processes)
+BENCH = Path(__file__).parent.parent / "bench"
 
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # no GPU: kernels are interpreted; read when triton is imported
@@ -75,6 +78,17 @@ def _processes_start_at_once() -> Iterator[None]:
         for module in STARTERS:
             patch.setattr(module, "subprocess", ready)
         yield
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+    """`script(name)`: the module of bench/NAME.py, forgotten afterwards, with those it imports by their folder."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(BENCH))
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(BENCH) in str(getattr(sys.modules[name], "__file__", None)):
+            del sys.modules[name]
 
 
 def pytest_unconfigure() -> None:

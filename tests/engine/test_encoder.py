@@ -8,7 +8,7 @@ import pytest
 from kit.audio.checkpoint import NUM_ROWS, RATE, sound, write_whisper
 from kit.engine.parts import block_space_of, executor_of, runner_of
 from kit.engine.same_tokens import check_continued
-from kit.engine.scenes import asleep_meanwhile, check_preempted
+from kit.engine.scenes import WAYS, asleep_meanwhile, check_preempted
 
 from lullm import LLM, SamplingParams
 from lullm.errors import ConfigError, InvalidRequestError, UnsupportedError
@@ -37,17 +37,14 @@ def prompt_of(ids, heard, rate=RATE):
 PROMPTS = [prompt_of(ids, heard) for ids, heard in zip(STARTS, SOUNDS, strict=True)]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"max_num_batched_tokens": 12, "max_num_seqs": 4},
-        {"enable_prefix_caching": False, "enforce_eager": True, "block_size": 16},
-        {"enable_chunked_prefill": False, "max_num_batched_tokens": 120, "max_num_seqs": 8},
-        {"attention_backend": "torch"},
-    ],
-    ids=["whole", "chunks", "bare", "prefill first", "torch"],
-)
+OWN_WAYS = WAYS | {
+    "chunks": {"max_num_batched_tokens": 12, "max_num_seqs": 4},
+    "prefill first": {"enable_chunked_prefill": False, "max_num_batched_tokens": 120, "max_num_seqs": 8},
+    "torch": {"attention_backend": "torch"},
+}
+
+
+@pytest.mark.parametrize("options", OWN_WAYS.values(), ids=OWN_WAYS)
 def test_as_transformers(whisper, expected, options):
     with LLM(str(whisper.folder), **OPTIONS | options) as llm:
         for _ in range(2):  # the second time from cached blocks

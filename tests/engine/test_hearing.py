@@ -9,7 +9,7 @@ from kit.audio.checkpoint import sound
 from kit.audio.file import wav
 from kit.audio.hearing import AUDIO_ID, write_qwen2_audio, write_voxtral
 from kit.engine.parts import engine_of
-from kit.engine.scenes import asleep_meanwhile, check_golden, check_preempted, see_no_rows, tiles_sent
+from kit.engine.scenes import GUESSING, WAYS, asleep_meanwhile, check_golden, check_preempted, see_no_rows, tiles_sent
 from kit.file_server import file_server
 from kit.model.lora import merged, write_adapter
 from kit.worker.threads import use_threads
@@ -61,17 +61,10 @@ def prompts(checkpoint, sounds):
     ]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"max_num_batched_tokens": 16, "max_num_seqs": 4},
-        {"enable_prefix_caching": False, "enforce_eager": True, "block_size": 16},
-        {"enable_chunked_prefill": False},
-        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
-    ],
-    ids=["whole", "chunks", "bare", "prefill first", "guesses"],
-)
+OWN_WAYS = WAYS | {"prefill first": {"enable_chunked_prefill": False}} | GUESSING
+
+
+@pytest.mark.parametrize("options", OWN_WAYS.values(), ids=OWN_WAYS)
 def test_as_transformers(checkpoint, prompts, expected, options):
     with LLM(str(checkpoint.folder), **OPTIONS | options) as llm:
         sent, _ = tiles_sent(llm)

@@ -7,6 +7,7 @@ import torch
 from kit.engine.parts import block_space_of
 from kit.engine.prompts import random_prompts
 from kit.engine.same_tokens import tokens_of
+from kit.engine.scenes import GUESSING, WAYS
 from kit.folder.checkpoint import write_tokenizer
 from kit.model.golden import SIZES, random_model, save
 from kit.model.lora import write_adapter
@@ -70,19 +71,18 @@ def generate(llm, prompts=PROMPTS, adapters=None, params=GREEDY):
     return tokens_of(llm.generate(prompts, params, use_tqdm=False, prompt_adapter_request=adapters))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"max_num_batched_tokens": 16, "max_num_seqs": 4},
-        {"enable_prefix_caching": False, "enforce_eager": True, "block_size": 16},
-        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
-        {"max_prompt_adapters": 1, "num_gpu_blocks_override": 20, "max_model_len": 80},
-        {"tensor_parallel_size": 2},
-        {"pipeline_parallel_size": 2},
-    ],
-    ids=["whole", "chunks", "bare", "guesses", "few blocks", "tp", "pp"],
+OWN_WAYS = (
+    WAYS
+    | GUESSING
+    | {
+        "few blocks": {"max_prompt_adapters": 1, "num_gpu_blocks_override": 20, "max_model_len": 80},
+        "tp": {"tensor_parallel_size": 2},
+        "pp": {"pipeline_parallel_size": 2},
+    }
 )
+
+
+@pytest.mark.parametrize("options", OWN_WAYS.values(), ids=OWN_WAYS)
 def test_as_transformers(model, requests, expected, options, monkeypatch):
     use_threads(monkeypatch)
     with LLM(str(model[0]), **OPTIONS | options) as llm:

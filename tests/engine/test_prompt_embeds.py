@@ -8,7 +8,7 @@ from kit.audio.checkpoint import write_whisper
 from kit.engine.parts import block_space_of, executor_of, runner_of
 from kit.engine.prompts import random_prompts
 from kit.engine.same_tokens import tokens_of
-from kit.engine.scenes import asleep_meanwhile, check_preempted, see_no_rows
+from kit.engine.scenes import GUESSING, PREFILL_FIRST, WAYS, asleep_meanwhile, check_preempted, see_no_rows
 from kit.folder.checkpoint import write_tokenizer
 from kit.model.families import CASES
 from kit.model.golden import SIZES, random_model, save
@@ -49,17 +49,10 @@ def generate(llm, prompts, params=GREEDY):
     return tokens_of(llm.generate(prompts, params, use_tqdm=False))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"max_num_batched_tokens": 16, "max_num_seqs": 4},
-        {"enable_prefix_caching": False, "enforce_eager": True, "block_size": 16},
-        {"enable_chunked_prefill": False, "max_num_batched_tokens": 512},
-        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
-    ],
-    ids=["whole", "chunks", "bare", "prefill first", "guesses"],
-)
+OWN_WAYS = WAYS | PREFILL_FIRST | GUESSING
+
+
+@pytest.mark.parametrize("options", OWN_WAYS.values(), ids=OWN_WAYS)
 def test_rows_are_the_ids(qwen3_folder, embedded, expected, options):
     with LLM(str(qwen3_folder), **OPTIONS | options) as llm:
         for _ in range(2):  # the second time from cached prefixes

@@ -3,7 +3,7 @@
 import pytest
 from kit.engine.parts import block_space_of, executor_of, runner_of
 from kit.engine.same_tokens import check_continued
-from kit.engine.scenes import asleep_meanwhile, check_preempted
+from kit.engine.scenes import WAYS, asleep_meanwhile, check_preempted
 from kit.model.bart import write_bart
 
 from lullm import LLM, SamplingParams
@@ -32,15 +32,10 @@ PROMPTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"max_num_batched_tokens": 12, "max_num_seqs": 4},
-        {"enable_prefix_caching": False, "enforce_eager": True, "block_size": 16},
-    ],
-    ids=["whole", "chunks", "bare"],
-)
+OWN_WAYS = WAYS | {"chunks": {"max_num_batched_tokens": 12, "max_num_seqs": 4}}
+
+
+@pytest.mark.parametrize("options", OWN_WAYS.values(), ids=OWN_WAYS)
 def test_as_transformers(bart, expected, options):
     with LLM(str(bart.folder), **OPTIONS | options) as llm:
         for _ in range(2):  # the second time from cached blocks

@@ -5,6 +5,7 @@ import json
 import pytest
 from kit.audio.checkpoint import FIRST_TIME, TIMED_IDS, sound, write_timed_whisper, write_whisper
 from kit.engine.parts import block_space_of
+from kit.engine.scenes import WAYS
 
 from lullm import LLM, SamplingParams
 from lullm.errors import InvalidRequestError, ModelLoadError
@@ -34,17 +35,14 @@ def check(outputs, expected):
         assert completion.cumulative_logprob == pytest.approx(total, abs=2e-3)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"max_num_batched_tokens": 12, "max_num_seqs": 4},
-        {"enable_prefix_caching": False, "enforce_eager": True, "block_size": 16},
-        {"attention_backend": "torch"},
-        {"num_gpu_blocks_override": 90, "block_size": 2, "max_num_batched_tokens": 24, "max_num_seqs": 8},
-    ],
-    ids=["whole", "chunks", "bare", "torch", "preemption"],
-)
+OWN_WAYS = WAYS | {
+    "chunks": {"max_num_batched_tokens": 12, "max_num_seqs": 4},
+    "torch": {"attention_backend": "torch"},
+    "preemption": {"num_gpu_blocks_override": 90, "block_size": 2, "max_num_batched_tokens": 24, "max_num_seqs": 8},
+}
+
+
+@pytest.mark.parametrize("options", OWN_WAYS.values(), ids=OWN_WAYS)
 def test_as_transformers(whisper, expected, options):
     with LLM(str(whisper.folder), **OPTIONS | options) as llm:
         for _ in range(2):  # the second time from cached blocks

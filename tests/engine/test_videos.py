@@ -3,7 +3,7 @@
 import pytest
 from engine.test_vision import GREEDY, NUM_TOKENS, OPTIONS
 from kit.engine.parts import block_space_of
-from kit.engine.scenes import check_golden
+from kit.engine.scenes import WAYS, check_golden
 from kit.vision.checkpoint import picture, write_idefics3, write_qwen_vl
 from kit.vision.video import Video, continued, film, inputs
 
@@ -54,15 +54,7 @@ def prompt_of(text, shown, pictures):
 PROMPTS = [prompt_of(*each) for each in TEXTS]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"max_num_batched_tokens": 16, "max_num_seqs": 4},
-        {"enable_prefix_caching": False, "enforce_eager": True, "block_size": 16},
-    ],
-    ids=["whole", "chunks", "bare"],
-)
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
 def test_as_transformers(checkpoint, expected, options):
     with LLM(str(checkpoint.folder), **OPTIONS | options) as llm:
         for _ in range(2):  # the second time from cached prefixes

@@ -5,7 +5,16 @@ import re
 
 import pytest
 from kit.engine.parts import block_space_of, engine_of, runner_of
-from kit.engine.scenes import asleep_meanwhile, check_golden, check_preempted, see_no_rows, tiles_sent
+from kit.engine.scenes import (
+    GUESSING,
+    PREFILL_FIRST,
+    WAYS,
+    asleep_meanwhile,
+    check_golden,
+    check_preempted,
+    see_no_rows,
+    tiles_sent,
+)
 from kit.vision.checkpoint import (
     picture,
     write_gemma3,
@@ -80,17 +89,10 @@ def kind_of(checkpoint):
     return type(checkpoint.model).__name__.removesuffix("ForConditionalGeneration")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"max_num_batched_tokens": 16, "max_num_seqs": 4},
-        {"enable_prefix_caching": False, "enforce_eager": True, "block_size": 16},
-        {"enable_chunked_prefill": False, "max_num_batched_tokens": 512},
-        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
-    ],
-    ids=["whole", "chunks", "bare", "prefill first", "guesses"],
-)
+OWN_WAYS = WAYS | PREFILL_FIRST | GUESSING
+
+
+@pytest.mark.parametrize("options", OWN_WAYS.values(), ids=OWN_WAYS)
 def test_as_transformers(checkpoint, prompts, expected, options):
     if "speculative_config" in options and kind_of(checkpoint) == "Qwen3_5":
         pytest.skip("a state cannot go back")

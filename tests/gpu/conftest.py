@@ -1,6 +1,5 @@
 """The scripts that measure a GPU as modules, and a fake GPU for them."""
 
-import importlib
 import sys
 from pathlib import Path
 
@@ -10,17 +9,6 @@ from kit.rehearsed import toys as toy_sizes
 
 TESTS = Path(__file__).parent.parent
 BENCH = TESTS.parent / "bench"
-
-
-@pytest.fixture
-def script(monkeypatch):
-    """`script(name)`: the module of bench/NAME.py, forgotten afterwards, with those it imports."""
-    before = set(sys.modules)
-    monkeypatch.syspath_prepend(str(BENCH))
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if str(BENCH) in str(getattr(sys.modules[name], "__file__", None)):
-            del sys.modules[name]
 
 
 @pytest.fixture

@@ -5,6 +5,15 @@ import itertools
 import pytest
 from kit.engine.parts import block_space_of, executor_of, runner_of
 
+WAYS = {
+    "whole": {},
+    "chunks": {"max_num_batched_tokens": 16, "max_num_seqs": 4},
+    "bare": {"enable_prefix_caching": False, "enforce_eager": True, "block_size": 16},
+}
+"""Options that change how prompts are computed, and no token."""
+GUESSING = {"guesses": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}}
+PREFILL_FIRST = {"prefill first": {"enable_chunked_prefill": False, "max_num_batched_tokens": 512}}
+
 
 def check_golden(outputs, expected):
     """Prompts, tokens and log-probabilities are those of transformers, for each output."""
