@@ -65,16 +65,38 @@ class AdapterPlaces(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class StepMemory:
+    """What steps write to.
+
+    Args:
+        kv_caches: by layer, over the tensors of `pools.device`; several layers may share a slot.
+        workspace: for the results of recorded decodes, on a device that records them as they occur. None: only
+            `capture_graphs` records decodes, and others are eager.
+    """
+
+    kv_caches: Sequence[LayerCache]
+    pools: CachePools
+    workspace: Workspace | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Who draws tokens. `share`: this worker's draws of a batch of decodes; all workers that share the head make all
+    other draws.
+    """
+
+    sampler: Sampler
+    masks: MaskMaker
+    share: DrawShare
+
+
 class ModelRunner:
     """Steps of one model on one device.
 
     Args:
-        kv_caches: by layer, over the tensors of `pools.device`; several layers may share a slot.
         scope: entered around every computation; see `StepThreads`.
         relay: to the other stages of a pipeline. Only the last one draws.
-        share: this worker's draws of a batch of decodes. All workers that share the head make all other draws.
-        workspace: for the results of recorded decodes, on a device that records them as they occur. None: only
-            `capture_graphs` records decodes, and others are eager.
         adapters: puts adapters into their places; None: there are none.
 
     Attributes:
@@ -86,28 +108,23 @@ class ModelRunner:
         device: Device,
         ops: Ops,
         model: Model,
-        kv_caches: Sequence[LayerCache],
-        pools: CachePools,
-        sampler: Sampler,
-        masks: MaskMaker,
+        memory: StepMemory,
+        drawing: Drawing,
         limits: StepLimits,
         scope: Callable[[], AbstractContextManager[None]],
         relay: Relay,
-        share: DrawShare,
-        workspace: Workspace | None = None,
         adapters: AdapterPlaces | None = None,
     ):
         self._device = device
         self._adapters = adapters
         self._ops = ops
         self._model = model
-        self._kv_caches = kv_caches
-        self._sampler = sampler
-        self._masks = masks
+        self._kv_caches, pools = memory.kv_caches, memory.pools
+        self._sampler, self._masks, self._share = drawing.sampler, drawing.masks, drawing.share
+        self._share_ops = self._share.ops(ops)
         self._scope = scope
         self._relay = relay
         self._tiles = TileRowStore(device, model, ops)
-        self._share, self._share_ops = share, share.ops(ops)
         self._encoder: EncoderWriter | None = None
         if limits.max_encoder_rows:
             self._encoder = EncoderWriter(device, ops, model, self._tiles)
@@ -127,7 +144,7 @@ class ModelRunner:
             decodes: tuple[Tensor, ...] = (runner._forward_decodes if relay.is_last else runner._pass_decodes)(size)
             return decodes
 
-        self.graphs: DecodeGraphs[tuple[Tensor, ...]] = DecodeGraphs(device, compute, workspace)
+        self.graphs: DecodeGraphs[tuple[Tensor, ...]] = DecodeGraphs(device, compute, memory.workspace)
 
     @property
     def model(self) -> Model:
