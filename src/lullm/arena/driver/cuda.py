@@ -1,7 +1,7 @@
 """The CUDA back end: virtual memory of the driver API (libcuda), by ctypes.
 
 The calls need torch's own context, the primary one of the device: it is retained here and made current on every calling
-thread. Not yet run on a GPU; see docs/arenas.md.
+thread. See docs/gpu.md for the GPUs that have run it.
 """
 
 import ctypes

@@ -1,12 +1,8 @@
 """PromptAdapterRequest: the prompt adapter whose rows stand before a request's prompt."""
 
-import os
 from dataclasses import dataclass
 
-from lullm.errors import InvalidRequestError
-from lullm.types.lora.request import MOST_ID, MOST_NAME_CHARS
-
-_PARAM = "prompt_adapter_request"
+from lullm.types.lora.request import check_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +27,13 @@ class PromptAdapterRequest:
     prompt_adapter_num_virtual_tokens: int = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.prompt_adapter_local_path, os.PathLike):
-            object.__setattr__(self, "prompt_adapter_local_path", os.fspath(self.prompt_adapter_local_path))
-        for name in ("prompt_adapter_name", "prompt_adapter_local_path"):
-            value = getattr(self, name)
-            if not isinstance(value, str) or not value or not value.isprintable():
-                raise InvalidRequestError(f"{name} must be a text that is not empty, not {value!r}", _PARAM)
-        if len(self.prompt_adapter_name) > MOST_NAME_CHARS:
-            raise InvalidRequestError(
-                f"prompt_adapter_name has {len(self.prompt_adapter_name)} characters; take at most {MOST_NAME_CHARS}",
-                _PARAM,
-            )
-        for name, least in (("prompt_adapter_id", 1), ("prompt_adapter_num_virtual_tokens", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MOST_ID:
-                raise InvalidRequestError(f"{name} must be an integer from {least} to {MOST_ID}, not {value!r}", _PARAM)
+        check_fields(
+            self,
+            "prompt_adapter_request",
+            "prompt_adapter_name",
+            "prompt_adapter_local_path",
+            {"prompt_adapter_id": 1, "prompt_adapter_num_virtual_tokens": 0},
+        )
 
     @property
     def name(self) -> str:

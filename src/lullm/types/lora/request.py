@@ -1,7 +1,9 @@
 """LoRARequest: the adapter that a request is computed with."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from lullm.errors import InvalidRequestError
 
@@ -9,6 +11,28 @@ MOST_ID = 2**31 - 1
 """Ids cross to other processes as integers of 32 bits."""
 MOST_NAME_CHARS = 256
 """A name stands in every list of models, and in every answer."""
+
+
+def check_fields(request: Any, param: str, name: str, path: str, least: Mapping[str, int]) -> None:
+    """Check what a caller says of an adapter, and make its path a string.
+
+    Args:
+        param: of the error. name, path: the fields with these texts. least: the fields with numbers, and their bounds.
+
+    Raises InvalidRequestError: a field is wrong.
+    """
+    if isinstance(getattr(request, path), os.PathLike):
+        object.__setattr__(request, path, os.fspath(getattr(request, path)))  # it is frozen
+    for field in (name, path):
+        value = getattr(request, field)
+        if not isinstance(value, str) or not value or not value.isprintable():
+            raise InvalidRequestError(f"{field} must be a text that is not empty, not {value!r}", param)
+    if (num_chars := len(getattr(request, name))) > MOST_NAME_CHARS:
+        raise InvalidRequestError(f"{name} has {num_chars} characters; take at most {MOST_NAME_CHARS}", param)
+    for field, bound in least.items():
+        value = getattr(request, field)
+        if not isinstance(value, int) or isinstance(value, bool) or not bound <= value <= MOST_ID:
+            raise InvalidRequestError(f"{field} must be an integer from {bound} to {MOST_ID}, not {value!r}", param)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +55,7 @@ class LoRARequest:
     lora_path: str = ""
 
     def __post_init__(self) -> None:
-        if isinstance(self.lora_path, os.PathLike):
-            object.__setattr__(self, "lora_path", os.fspath(self.lora_path))
-        for name in ("lora_name", "lora_path"):
-            value = getattr(self, name)
-            if not isinstance(value, str) or not value or not value.isprintable():
-                raise InvalidRequestError(f"{name} must be a text that is not empty, not {value!r}", "lora_request")
-        if len(self.lora_name) > MOST_NAME_CHARS:
-            raise InvalidRequestError(
-                f"lora_name has {len(self.lora_name)} characters; take at most {MOST_NAME_CHARS}", "lora_request"
-            )
-        value = self.lora_int_id
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_ID:
-            raise InvalidRequestError(
-                f"lora_int_id must be an integer from 1 to {MOST_ID}, not {value!r}", "lora_request"
-            )
+        check_fields(self, "lora_request", "lora_name", "lora_path", {"lora_int_id": 1})
 
     @property
     def name(self) -> str:
