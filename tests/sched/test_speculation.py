@@ -122,12 +122,12 @@ def test_drafts_take_what_nothing_else_needs():
     sim = Simulation(max_num_seqs=3, max_num_batched_tokens=8, most_drafts=0)
     a, b = (sim.add(name, [1] * 3, max_tokens=30).seqs[0].seq_id for name in "ab")
     sim.step()
-    sim.drafts.said = {a: [0] * 9, b: [0] * 9}
+    sim.guesser.said = {a: [0] * 9, b: [0] * 9}
     plan = sim.scheduler.plan()
     assert [span.seq_id for span in plan.spans] == [a, a, b], "three draws in a step, two of them have a seat"
     assert not sim.scheduler.can_plan, "how many drafts are right must be known"
     take(sim, plan, [1, 1, 1])
-    sim.drafts.said = {a: [0] * 9, b: [0] * 9}
+    sim.guesser.said = {a: [0] * 9, b: [0] * 9}
     sim.add("waits", [1] * 30, n=2)
     assert [span.seq_id for span in sim.scheduler.plan().spans][:2] == [a, b], "requests that wait come first"
 
@@ -153,12 +153,12 @@ def test_no_drafts_for_beams_and_draws_that_read_tokens(kind):
 def test_no_drafts_before_the_first_token_which_forks_share():
     sim = Simulation(most_drafts=9)
     group = sim.add("a", [1] * 3, max_tokens=9, n=2)
-    sim.drafts.said[group.seqs[0].seq_id] = [1, 1]
+    sim.guesser.said[group.seqs[0].seq_id] = [1, 1]
     assert len(sim.scheduler.plan().spans) == 1
 
 
 def drafting(sim: Simulation, seq, drafts: list[int]) -> StepPlan:
-    sim.drafts.said[seq.seq_id] = drafts
+    sim.guesser.said[seq.seq_id] = drafts
     return sim.scheduler.plan()
 
 

@@ -40,7 +40,7 @@ class BlockSpaceManager:
 
     Some methods are those of its parts, bound once, since a forwarding call costs time at every step and sequence. See
     `BlockAdmission` for `num_required_blocks`, `can_allocate`, `allocate` and `share_prompt`; `Growth` for `has_slots`,
-    `can_append_slots`, `num_appendable` and `num_draft_slots`; `StateSnapshots.num_until_next` for
+    `can_append_slots`, `num_appendable` and `num_guess_slots`; `StateSnapshots.num_until_next` for
     `num_until_snapshot`.
     """
 
@@ -71,7 +71,7 @@ class BlockSpaceManager:
         self.tiles = TileLedger()
         growth = Growth(block_size, self.groups, self._device, self._tables)
         self.has_slots, self.can_append_slots = growth.has_slots, growth.can_append_slots
-        self.num_appendable, self.num_draft_slots = growth.num_appendable, growth.num_draft_slots
+        self.num_appendable, self.num_guess_slots = growth.num_appendable, growth.num_guess_slots
         self._num_touched = growth.num_touched
         num_reserved = int(watermark * num_blocks)
         self._admission = admission = BlockAdmission(
@@ -95,7 +95,7 @@ class BlockSpaceManager:
     # -- growth --------------------------------------------------------------------------------------------------
 
     def append_slots(self, group: SequenceGroup, seq: Sequence, num_tokens: int) -> Slots:
-        """Make the slots of the next `num_tokens` tokens writable, and count them as computed, drafts included."""
+        """Make the slots of the next `num_tokens` tokens writable, and count them as computed, guesses included."""
         start, tables = seq.num_computed_tokens, self._tables[seq.seq_id]
         end = seq.num_computed_tokens = start + num_tokens
         block_ids: tuple[PackedInts, ...] = ()
@@ -137,7 +137,7 @@ class BlockSpaceManager:
         self._state_snapshots.keep_all(self._tables, self._device)
 
     def shrink(self, seq: Sequence) -> None:
-        """Free the blocks after the computed tokens, which rejected drafts had taken."""
+        """Free the blocks after the computed tokens, which wrong guesses had taken."""
         for table in self._tables[seq.seq_id]:
             table.shrink(seq.num_computed_tokens)
 

@@ -49,11 +49,11 @@ class Growth:
             return num_tokens if num_free >= 0 else 0
         return min(num_tokens, common_len(growing, num_free) * self._block_size - start)
 
-    def num_draft_slots(self, seq: Sequence, num_others: int) -> int:
-        """Drafts that fit after all tokens of `seq`, beside the next tokens of `num_others` sequences.
+    def num_guess_slots(self, seq: Sequence, num_others: int) -> int:
+        """Guesses that fit after all tokens of `seq`, beside the next tokens of `num_others` sequences.
 
-        A draft never takes a block that another running sequence needs for its token of this step. With recurrent
-        layers there are no drafts: a state cannot go back after a rejected draft.
+        A guess never takes a block that another running sequence needs for its token of this step. With recurrent
+        layers there are no guesses: a state cannot go back behind a wrong one.
         """
         if self._num_state_blocks:
             return 0

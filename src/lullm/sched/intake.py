@@ -43,13 +43,13 @@ class Intake:
         roster: Roster,
         max_model_len: int,
         stats: SchedulerStats,
-        drafts: Guesser | None = None,
+        guesser: Guesser | None = None,
     ) -> None:
         self._stats = stats
         self._block_space = block_space
         self._roster = roster
         self._max_model_len = max_model_len
-        self._drafts = drafts
+        self._guesser = guesser
         self._outgrown: list[SequenceUpdate] = []
 
     def take(self, plan: StepPlan, result: StepResult, now: float) -> list[SequenceUpdate]:
@@ -67,7 +67,7 @@ class Intake:
         offers: dict[str, list[DrawnToken]] = {}
         num_by_last_s: dict[float, int] = {}  # by the time of their last token: requests that get tokens now
         find_member = self._roster.find_member
-        for drawn in result.tokens if self._drafts is None else self._accepted(self._drafts, plan, result):
+        for drawn in result.tokens if self._guesser is None else self._accepted(self._guesser, plan, result):
             member = find_member(drawn.seq_id)
             if member is None or member[1].status.is_finished:
                 continue
@@ -141,7 +141,7 @@ class Intake:
         seq.append(token_id)
         self._stats.generation_tokens += 1
         params, num_known = group.request.params, len(seq.token_ids) - seq.num_pending
-        # The token was computed already, as a pending token or a draft. Only now is the content of its block known.
+        # The token was computed already, as a pending token or a guess. Only now is the content of its block known.
         if seq.num_computed_tokens >= num_known:
             self._block_space.promote(group, seq)
         output_len = num_known - seq.prompt_len
@@ -153,12 +153,12 @@ class Intake:
         if output_len == params.max_tokens or num_known - seq.num_encoder_slots >= self._max_model_len:
             self._roster.end(seq, SequenceStatus.FINISHED_LENGTH_CAPPED)
 
-    def _accepted(self, drafts: Guesser, plan: StepPlan, result: StepResult) -> list[DrawnToken]:
+    def _accepted(self, guesser: Guesser, plan: StepPlan, result: StepResult) -> list[DrawnToken]:
         """The tokens that stand behind right ones. Forgets the KV of rejected guesses.
 
         A guess is right if the span before it, of the same sequence, drew this very token.
         """
-        drafts.observe(plan, result)
+        guesser.observe(plan, result)
         self._stats.draft_s += result.draft_s
         if all(one.seq_id != other.seq_id for one, other in pairwise(plan.spans)):
             return result.tokens
@@ -188,7 +188,7 @@ class Intake:
             if member is None or member[1].is_finished:
                 continue
             seq = member[1]
-            drafts.learn(seq, num, num_right)
+            guesser.learn(seq, num, num_right)
             if num_right < num:
                 seq.num_computed_tokens -= num - num_right
                 self._block_space.shrink(seq)

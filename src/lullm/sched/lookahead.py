@@ -7,7 +7,7 @@ sequence that draws one gets PENDING_TOKEN in its place, so that lengths, positi
 pending token for each draw in flight. The worker fills in the tokens on the device. Results are applied in the order of
 the plans, and each replaces the first pending token. Decisions that depend on the value of a token wait:
 - content hashes: a block is promoted once its last token is known;
-- draws that read the tokens so far (`DrawParams.reads_tokens`), beams, and drafts, since the number of accepted ones is
+- draws that read the tokens so far (`DrawParams.reads_tokens`), beams, and guesses, since the number of right ones is
   not known: no step is planned ahead of them (`holds_up`);
 - preemption and ends for lack of blocks: a plan that would need them stays short, and the next plan is made when no
   step runs;

@@ -52,7 +52,7 @@ def take_stats(
         num_waiting_for_adapter=scheduler.waiting.num_parked,
         adapter_moves_total=scheduler.waiting.num_moves,
         accepted_by_position_total=tuple(scheduler.stats.accepted_by_position),
-        quiet_steps_total=0 if scheduler.drafts is None else scheduler.drafts.num_quiet_steps,
+        quiet_steps_total=0 if scheduler.guesser is None else scheduler.guesser.num_quiet_steps,
         draft_seconds_total=scheduler.stats.draft_s,
         steps_total=num_steps,
         finished_total=dict(finished),

@@ -63,14 +63,14 @@ class PlanBuilder:
     Args:
         num_spare_draws: returns the number of draws that guesses may use.
         share: see `Lookahead.share`.
-        drafts: who guesses the next tokens, and has begun this plan; None: nobody.
+        guesser: who guesses the next tokens, and has begun this plan; None: nobody.
 
     Attributes:
         budget: tokens that the step has left.
     """
 
     __slots__ = (
-        "_block_space", "_copies", "_drafts", "_max_kept_rows", "_max_model_len", "_num_ends", "_num_spare_draws",
+        "_block_space", "_copies", "_guesser", "_max_kept_rows", "_max_model_len", "_num_ends", "_num_spare_draws",
         "_roster", "_spare_draws", "adapters", "budget", "is_blocked", "reads_draws", "share", "spans", "swap_in",
         "swap_out",
     )  # fmt: skip
@@ -82,7 +82,7 @@ class PlanBuilder:
         roster: Roster,
         num_spare_draws: Callable[[], int],
         share: int | None = None,
-        drafts: Guesser | None = None,
+        guesser: Guesser | None = None,
     ) -> None:
         self.budget = limits.max_num_batched_tokens
         self.share = share
@@ -95,7 +95,7 @@ class PlanBuilder:
         self._copies: list[BlockPair] = []
         self._block_space = block_space
         self._roster = roster
-        self._drafts = drafts if drafts is not None and drafts.is_active else None
+        self._guesser = guesser if guesser is not None and guesser.is_active else None
         self._max_model_len = limits.max_model_len
         self._max_kept_rows = limits.max_num_batched_tokens
         self._num_spare_draws = num_spare_draws
@@ -139,16 +139,16 @@ class PlanBuilder:
                 if not num_tokens:  # the rest of a picture waits for a step with room for all of it
                     continue
             self.spans.append(self._span(group, seq, num_tokens))
-            if self._drafts is not None:
-                self._add_drafts(self._drafts, group, seq, reserved + len(seqs) - 1 - index)
+            if self._guesser is not None:
+                self._add_guesses(self._guesser, group, seq, reserved + len(seqs) - 1 - index)
 
     def complete(self) -> StepPlan:
         """The plan, after the last group was added. Call once."""
         demoted, restored = self._block_space.take_cache_moves()
         swaps = demoted + self.swap_out, restored + self.swap_in
-        drafts = [] if self._drafts is None else self._drafts.take_spans()
+        draft_spans = [] if self._guesser is None else self._guesser.take_spans()
         tiles, dropped = self._block_space.tiles.take(self._max_kept_rows) if self.spans else ([], [])
-        return StepPlan(self.spans, *swaps, self._copies, self.adapters, drafts, tiles, dropped)
+        return StepPlan(self.spans, *swaps, self._copies, self.adapters, draft_spans, tiles, dropped)
 
     def _can_draw_together(self, seqs: list[Sequence], reserved: int) -> bool:
         """Whether all beams can reach their ends in this step. They are compared, so all draw or none does."""
@@ -156,7 +156,7 @@ class PlanBuilder:
         fits = self._block_space.can_append_slots(seqs, num_tokens=num_uncomputed)
         return fits and num_uncomputed <= self.budget - reserved
 
-    def _add_drafts(self, drafts: Guesser, group: SequenceGroup, seq: Sequence, num_others: int) -> None:
+    def _add_guesses(self, guesser: Guesser, group: SequenceGroup, seq: Sequence, num_others: int) -> None:
         """Add spans for guesses of the sequence's next tokens, as many as fit into the step.
 
         Room for one token stays for each of the `num_others` later sequences of the plan. No guesses while tokens of
@@ -174,11 +174,11 @@ class PlanBuilder:
             # a step draws one token more than it has guesses
             self._max_model_len - len(seq) - 1,
             self._max_model_len if max_tokens is None else max_tokens - seq.output_len - 1,
-            self._block_space.num_draft_slots(seq, num_others),
+            self._block_space.num_guess_slots(seq, num_others),
         )
         if most <= 0 or self._roster.beam(group) is not None:
             return
-        token_ids = drafts.propose(seq, most)
+        token_ids = guesser.propose(seq, most)
         if not token_ids:
             return
         block_ids, copies = self._block_space.append_slots(group, seq, len(token_ids))

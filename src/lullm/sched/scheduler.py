@@ -53,7 +53,7 @@ class Scheduler:
     groups that come back from the host; a delay factor lets prompts gather for that share of the last prompt step.
 
     Args:
-        clock: in seconds. preemption: None: preempted groups are computed again. drafts: guesses next tokens; None:
+        clock: in seconds. preemption: None: preempted groups are computed again. guesser: guesses next tokens; None:
             nobody does.
     """
 
@@ -64,7 +64,7 @@ class Scheduler:
         rules: SchedulingRules | None = None,
         clock: Callable[[], float] = lambda: 0.0,
         preemption: PreemptionPolicy | None = None,
-        drafts: Guesser | None = None,
+        guesser: Guesser | None = None,
     ) -> None:
         rules = rules or SchedulingRules()
         self.limits = limits
@@ -80,8 +80,8 @@ class Scheduler:
         self._delay = PromptDelay(rules.delay_factor)
         self.roster = Roster(block_space, self.order)
         self._lookahead = Lookahead(rules.max_in_flight, limits.max_model_len, rules.feeds_back)
-        self.drafts = drafts
-        self._intake = Intake(block_space, self.roster, limits.max_model_len, self.stats, drafts)
+        self.guesser = guesser
+        self._intake = Intake(block_space, self.roster, limits.max_model_len, self.stats, guesser)
 
     # -- requests come and go ------------------------------------------------------------------------------------
 
@@ -131,9 +131,9 @@ class Scheduler:
         self.block_space.merge_duplicates()
         self._lookahead.begin(self.roster.find_member)
         share = self._lookahead.share(self._num_candidates)
-        if self.drafts is not None:
-            self.drafts.begin([seq for group in self.running for seq in group.unfinished])
-        builder = PlanBuilder(self.limits, self.block_space, self.roster, self._num_spare_draws, share, self.drafts)
+        if self.guesser is not None:
+            self.guesser.begin([seq for group in self.running for seq in group.unfinished])
+        builder = PlanBuilder(self.limits, self.block_space, self.roster, self._num_spare_draws, share, self.guesser)
         builder.adapters = self.waiting.assign()
         self._make_way(builder)
         if not self._is_chunked:
@@ -323,8 +323,8 @@ class Scheduler:
         """Queue the group again, to be computed from the start."""
         for seq in group.unfinished:
             self.block_space.release(seq)
-            if self.drafts is not None:
-                self.drafts.forget(seq)
+            if self.guesser is not None:
+                self.guesser.forget(seq)
             seq.drop_pending()
             seq.status = SequenceStatus.WAITING
         group.forget_partial_prompt()

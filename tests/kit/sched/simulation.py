@@ -15,7 +15,7 @@ from lullm.kv.block_space import BlockSpaceManager
 from lullm.kv.cache_group import CacheGroup
 from lullm.sched.guess.draft_model import ModelGuesses
 from lullm.sched.guess.guesser import Guesser
-from lullm.sched.guess.ngram import NgramDrafts
+from lullm.sched.guess.ngram import NgramGuesses
 from lullm.sched.plan_builder import SchedulerLimits, SchedulingRules
 from lullm.sched.preemption import PreemptionPolicy
 from lullm.sched.scheduler import Scheduler, SequenceUpdate
@@ -164,7 +164,7 @@ def token_behind(tokens: list[int], seq_index: int) -> int:
     return random.Random(hash((tuple(tokens), seq_index))).randrange(2)
 
 
-class Guesses(NgramDrafts):
+class Guesses(NgramGuesses):
     """Up to `most` drafts, of which most are right; or those of `said`, by sequence."""
 
     def __init__(self, most: int, seed: int):
@@ -278,13 +278,13 @@ class Simulation:
         is_chunked = options.get("enable_chunked_prefill", True)
         self.is_fair = policy == "fcfs" and is_chunked
         self.runs_all = is_chunked and options.get("feeds_back", True)
-        self.drafts: Guesser | None = None if most_drafts is None else Guesses(most_drafts, seed)
+        self.guesser: Guesser | None = None if most_drafts is None else Guesses(most_drafts, seed)
         if draft_model is not None:
             how = Speculation(num_speculative_tokens=draft_model, method="draft_model", adaptive=False)
             sizes = max_num_seqs, max_num_batched_tokens, max_model_len
-            self.drafts = ModelGuesses(how, self.block_space, 0, *sizes)
+            self.guesser = ModelGuesses(how, self.block_space, 0, *sizes)
         rules = SchedulingRules(policy, max_in_flight=max_in_flight, **options)
-        self.scheduler = Scheduler(self.limits, self.block_space, rules, lambda: self.now, preemption, self.drafts)
+        self.scheduler = Scheduler(self.limits, self.block_space, rules, lambda: self.now, preemption, self.guesser)
         self.random = random.Random(seed)
         sizes = num_blocks, num_host_blocks, block_size
         self.memory = PagedMemory(*sizes, self._choose, windows)

@@ -85,7 +85,7 @@ def test_forks_share_what_the_first_has_seen():
 
 def test_no_guess_beyond_its_own_length():
     sim = Simulation(draft_model=4)
-    sim.drafts._max_model_len = 12
+    sim.guesser._max_model_len = 12
     sim.add("a", [1] * 6, max_tokens=30)
     sim.run()
     assert max(span.end for plan in sim.plans for span in plan.draft_spans) <= 12

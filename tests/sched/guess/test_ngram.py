@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lullm.config.option.speculation import Speculation
-from lullm.sched.guess.ngram import NgramDrafts, continuation
+from lullm.sched.guess.ngram import NgramGuesses, continuation
 from lullm.types.sequence import Sequence
 
 
@@ -57,44 +57,44 @@ def plain_search(tokens: list[int], shortest: int, longest: int, num_tokens: int
     return []
 
 
-def drafts_of(num_tokens: int = 5) -> NgramDrafts:
-    return NgramDrafts(Speculation(num_speculative_tokens=num_tokens, prompt_lookup_min=1, prompt_lookup_max=2))
+def guesser_of(num_tokens: int = 5) -> NgramGuesses:
+    return NgramGuesses(Speculation(num_speculative_tokens=num_tokens, prompt_lookup_min=1, prompt_lookup_max=2))
 
 
 def test_tokens_that_come_are_known():
-    drafts, seq = drafts_of(), Sequence(0, 0, [1, 2, 3], 3)
-    assert drafts.propose(seq, 9) == []
+    guesser, seq = guesser_of(), Sequence(0, 0, [1, 2, 3], 3)
+    assert guesser.propose(seq, 9) == []
     for token_id in range(1_000):
         seq.append(token_id)
     seq.append(500)
-    assert drafts.propose(seq, 9) == [501, 502, 503, 504, 505]
-    assert drafts.propose(seq, 2) == [501, 502]
+    assert guesser.propose(seq, 9) == [501, 502, 503, 504, 505]
+    assert guesser.propose(seq, 2) == [501, 502]
 
 
 def test_misses_make_it_silent_for_longer_and_longer():
-    drafts, seq = drafts_of(), Sequence(0, 0, [1, 1], 2)
+    guesser, seq = guesser_of(), Sequence(0, 0, [1, 1], 2)
     asked = []
     for _ in range(140):
-        if drafts.propose(seq, 9):
+        if guesser.propose(seq, 9):
             asked.append(len(seq))
-            drafts.learn(seq, 5, 0)
+            guesser.learn(seq, 5, 0)
         seq.append(1)
     assert np.diff(asked).tolist() == [2, 4, 8, 16, 32, 32, 32]
-    while not drafts.propose(seq, 9):
+    while not guesser.propose(seq, 9):
         seq.append(1)
-    drafts.learn(seq, 5, 2)
-    assert drafts.propose(seq, 9), "one hit is enough"
-    drafts.learn(seq, 5, 0)
+    guesser.learn(seq, 5, 2)
+    assert guesser.propose(seq, 9), "one hit is enough"
+    guesser.learn(seq, 5, 0)
     seq.append(1)
-    assert not drafts.propose(seq, 9)
+    assert not guesser.propose(seq, 9)
     seq.append(1)
-    assert drafts.propose(seq, 9)
+    assert guesser.propose(seq, 9)
 
 
 def test_what_is_kept_of_a_sequence_goes_with_it():
-    drafts, seq = drafts_of(), Sequence(0, 0, [1, 1], 2)
-    assert drafts.propose(seq, 9)
-    assert len(drafts._histories) == 1
+    guesser, seq = guesser_of(), Sequence(0, 0, [1, 1], 2)
+    assert guesser.propose(seq, 9)
+    assert len(guesser._histories) == 1
     del seq
     gc.collect()
-    assert len(drafts._histories) == 0
+    assert len(guesser._histories) == 0

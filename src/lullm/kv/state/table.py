@@ -105,7 +105,7 @@ class StateTable(BlockTable):
         return []
 
     def shrink(self, num_tokens: int) -> None:
-        """A state does not shrink and cannot go back, so it takes no drafts."""
+        """A state does not shrink and cannot go back, so it takes no guesses."""
 
     def fork(self, hashes: BlockHashes) -> "StateTable":
         """A table for a sequence with the same tokens; they share the state until one of them moves on."""

@@ -1,7 +1,7 @@
-"""NgramDrafts: guesses a sequence's next tokens: those behind the latest earlier place of its last few (prompt lookup).
+"""NgramGuesses: a sequence's next tokens are those behind the latest earlier place of its last few (prompt lookup).
 
 Answers often repeat passages of their prompt or of themselves: quotations, edited text, code, tables. A step that
-verifies the guesses (`Intake`) then gives several tokens. The tokens are those without drafts, whatever is guessed.
+verifies the guesses (`Intake`) then gives several tokens. The tokens are those without guesses, whatever is guessed.
 """
 
 from collections.abc import Sequence as Seq
@@ -17,7 +17,7 @@ _MOST_MISSES = 5
 
 
 class _History:
-    """What is known of one sequence: its tokens, and how often in turn its drafts were all wrong."""
+    """What is known of one sequence: its tokens, and how often in turn its guesses were all wrong."""
 
     __slots__ = ("_buffer", "_len", "num_misses", "silent_until")
 
@@ -35,10 +35,10 @@ class _History:
         return self._buffer[: self._len]
 
 
-class NgramDrafts:
-    """The drafts of all sequences. What it keeps of a sequence goes with it. Implements `Guesser`.
+class NgramGuesses:
+    """Guesses for all sequences. What it keeps of a sequence goes with it. Implements `Guesser`.
 
-    A sequence whose drafts are all wrong has none for 1, 3, 7 and at most 31 tokens, unless the number is fixed.
+    A sequence whose guesses are all wrong has none for 1, 3, 7 and at most 31 tokens, unless the number is fixed.
     """
 
     is_active = True
@@ -77,7 +77,7 @@ class NgramDrafts:
         """See `Guesser`."""
 
     def learn(self, seq: Sequence, num: int, num_right: int) -> None:
-        """So many of the drafts that `propose` gave last were right. Before the sequence gets its tokens."""
+        """So many of the guesses that `propose` gave last were right. Before the sequence gets its tokens."""
         if self._speculation.adaptive is False:
             return
         history = self._histories[seq]
@@ -85,7 +85,7 @@ class NgramDrafts:
             history.num_misses = 0
             return
         history.num_misses = min(history.num_misses + 1, _MOST_MISSES)
-        history.silent_until = len(seq) + 2**history.num_misses  # the token behind the drafts comes in any case
+        history.silent_until = len(seq) + 2**history.num_misses  # the token behind the guesses comes in any case
 
 
 def continuation(tokens: np.ndarray, shortest: int, longest: int, num_tokens: int) -> list[int]:

@@ -5,7 +5,7 @@ from lullm.kv.block_space import BlockSpaceManager
 from lullm.sched.guess.adaptive import AdaptiveGuesses
 from lullm.sched.guess.draft_model import ModelGuesses
 from lullm.sched.guess.guesser import Guesser
-from lullm.sched.guess.ngram import NgramDrafts
+from lullm.sched.guess.ngram import NgramGuesses
 
 
 def open_guesser(config: ResolvedConfig, block_space: BlockSpaceManager, whole_group: int | None) -> Guesser | None:
@@ -15,7 +15,7 @@ def open_guesser(config: ResolvedConfig, block_space: BlockSpaceManager, whole_g
         return None
     guesser: Guesser
     if draft is None:
-        guesser = NgramDrafts(how)
+        guesser = NgramGuesses(how)
     else:
         assert whole_group is not None, "checked with the draft model"
         longest = min(draft.max_model_len, config.max_model_len)
