@@ -508,6 +508,7 @@ def test_older_and_newer_files(tmp_path):
         (LLAVA, PIXTRAL_PICTURES | {"patch_size": 16}, "pictures of any shape"),
         (LLAVA, LLAVA_PICTURES | {"crop_size": {"height": 336, "width": 224}}, "crop_size"),
         (LLAVA, LLAVA_PICTURES | {"size": {"shortest_edge": 224}}, "shortest_edge 224"),
+        (LLAVA, {"image_processor_type": "SiglipImageProcessor", "do_center_crop": True}, "crop_size None"),
         (LLAVA, LLAVA_PICTURES | {"image_mean": [0.5]}, "image_mean"),
         (LLAVA, LLAVA_PICTURES | {"image_std": [float("nan"), 1, 10**400]}, "image_std"),
         (LLAVA | {"vision_config": {"image_size": 2048, "patch_size": 1}}, LLAVA_PICTURES, "2048 patches"),

@@ -60,13 +60,13 @@ class StepLoop:
         self._executor = executor
         self.expert_balance: float | None = None
         self._has_experts = True  # until a reading shows that there are none
-        self._output_processor = self.output_processor = OutputProcessor(tokenizer, pace)
+        self.output_processor = OutputProcessor(tokenizer, pace)
         self._in_flight: deque[tuple[StepPlan, Running[StepResult]]] = deque()  # steps that were launched
         self._failure: BaseException | None = None
 
     def add(self, request: GenerateRequest) -> None:
         """Queue a request. Raises InvalidRequestError: it can never run, or its id is taken."""
-        self._output_processor.add(self._scheduler.add(request))
+        self.output_processor.add(self._scheduler.add(request))
 
     def step(self) -> list[EngineOutput]:
         """Launch as many steps as allowed, and apply the result of the oldest. Blocks until that has run.
@@ -86,7 +86,7 @@ class StepLoop:
         group = self._scheduler.abort(request_id, reason)
         if group is None:
             return
-        output = self._output_processor.abort(group)
+        output = self.output_processor.abort(group)
         self._count_finished(output)
         if wants_output:
             self.pending.append(output)
@@ -177,10 +177,10 @@ class StepLoop:
         else:
             updates = self._scheduler.take_outgrown()
         for update in updates:
-            stop = self._output_processor.take(update)
+            stop = self.output_processor.take(update)
             if stop is not None and not update.seq.is_finished:
                 self._scheduler.finish(update.seq, stop)
-        outputs = self._output_processor.outputs({id(u.group): u.group for u in updates}.values())
+        outputs = self.output_processor.outputs({id(u.group): u.group for u in updates}.values())
         for output in outputs:
             self._count_finished(output)
         return outputs

@@ -96,7 +96,7 @@ def steps_in_flight_of(llm):
 
 def open_requests_of(llm):
     """Requests whose outputs are not complete, by id."""
-    return engine_of(llm)._loop._output_processor._requests
+    return engine_of(llm)._loop.output_processor._requests
 
 
 def break_steps(llm):

@@ -275,7 +275,7 @@ def _edge(data: Mapping[str, Any], name: str, key: str) -> int:
 
 
 def _square(data: Mapping[str, Any], name: str) -> int:
-    value = data[name]
+    value = data.get(name)
     height, width = (value.get("height"), value.get("width")) if isinstance(value, dict) else (value, value)
     if height != width or not isinstance(height, int) or not 1 <= height <= MOST_EDGE:
         raise ModelLoadError(f"{name} {shown(value)} of its image processor is not a square")

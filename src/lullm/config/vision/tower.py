@@ -64,7 +64,6 @@ def read_tower(
     num_layers = positive_int(data, "num_hidden_layers", most=MOST_LAYERS)
     if "mlp_ratio" in data:
         data["intermediate_size"] = int(size * positive_float(data, "mlp_ratio", 4.0, least=1 / size, most=1e6))
-    is_mean = boolean(data, "use_mean_pooling", False)
     tower = TowerConfig(
         **{each.name: getattr(kind, each.name) for each in fields(TowerTraits)},
         hidden_size=size,
@@ -77,7 +76,7 @@ def read_tower(
         layer_norm_eps=positive_float(data, "layer_norm_eps", 1e-6),
         positions=kind.positions if boolean(data, "use_absolute_position_embeddings", True) else "none",
         has_attention_bias=boolean(data, "attention_bias", True),
-        post_norm=None if feature_layer is not None or is_mean else kind.post_norm,
+        post_norm=None if feature_layer is not None or boolean(data, "use_mean_pooling", False) else kind.post_norm,
         norm=_word(data, "norm_type", TowerNorm),
         has_qk_norm=boolean(data, "use_qk_norm", False),
         drops_first=drops_first,
