@@ -32,17 +32,14 @@ def build(qwen3_folder):
 
 
 @pytest.fixture
-def opener_of(qwen3_folder):
-    """From options to a function that builds an `LLM` with them, and others; all are shut down at the end."""
+def opener(request, qwen3_folder):
+    """Builds an `LLM` with the OPTIONS of the test's module, and others; all are shut down at the end."""
     opened = []
 
-    def opener_with(**usual):
-        def open_engine(model=qwen3_folder, **options):
-            opened.append(LLM(str(model), **usual | options))
-            return opened[-1]
+    def open_engine(model=qwen3_folder, **options):
+        opened.append(LLM(str(model), **request.module.OPTIONS | options))
+        return opened[-1]
 
-        return open_engine
-
-    yield opener_with
+    yield open_engine
     for llm in opened:
         llm.shutdown()

@@ -138,11 +138,6 @@ def folder(tmp_path):
     return tmp_path / "h"
 
 
-@pytest.fixture
-def opener(opener_of):
-    return opener_of(**OPTIONS)
-
-
 CASES = {
     "plain": {},
     "small steps, no prefix cache": {"enable_prefix_caching": False, "max_num_batched_tokens": 16, "max_num_seqs": 8},

@@ -24,11 +24,6 @@ PROMPTS = [each + list(range(20)) for each in random_prompts(6, 50)]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True)
 
 
-@pytest.fixture
-def opener(opener_of):
-    return opener_of(**OPTIONS)
-
-
 def answers(llm, prompts=PROMPTS):
     """Tokens of each prompt, and how many tokens of its prompt were cached."""
     outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
