@@ -112,6 +112,47 @@ def test_qwen_ends_where_its_training_did():
         read("QWen", intermediate_size=97)
 
 
+def test_the_router_of_ling():
+    first = read("BailingMoe", **BAILING_SIZES, num_shared_experts=2).family.experts
+    assert (first.scoring, first.has_correction, first.num_groups) == ("softmax", False, 1)
+    assert first.shared_intermediate_size == 48 and first.normalizes and all(first.layers)
+    second = read("BailingMoeV2", **BAILING_SIZES, n_group=2, topk_group=1, first_k_dense_replace=1).family.experts
+    assert (second.scoring, second.has_correction, second.num_groups, second.scale) == ("sigmoid", True, 2, 2.5)
+    assert second.shared_intermediate_size is None and second.layers == (False, True, True)
+    wide = BAILING_SIZES | {"num_shared_experts": 1, "moe_shared_expert_intermediate_size": 40}
+    assert read("BailingMoe", **wide).family.experts.shared_intermediate_size == 40
+    assert not read("BailingMoe", **BAILING_SIZES | {"num_experts_per_tok": 1}).family.experts.normalizes
+
+
+BAILING_SIZES = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "use_bias": False}
+
+
+def test_the_rotation_of_ling():
+    """Some files say the part of a head as a share, some as a number, some both."""
+    keys = BAILING_SIZES | {"n_group": 1, "topk_group": 1}
+    for stated in (
+        {},
+        {"partial_rotary_factor": 0.5},
+        {"rotary_dim": 8},
+        {"rotary_dim": 8, "partial_rotary_factor": 0.5},
+    ):
+        assert read("BailingMoeV2", **keys, **stated).family.rotary_dim(16) == 8
+    assert read("BailingMoeV2", **keys, rotary_dim=4).family.rotary_dim(16) == 4
+    with pytest.raises(ModelLoadError, match=r"rotary_dim .4. and partial_rotary_factor .0.5. .* contradict"):
+        read("BailingMoeV2", **keys, rotary_dim=4, partial_rotary_factor=0.5)
+
+
+def test_the_biases_of_ling():
+    """Without the key their own code has biases, in the first version of experts, too."""
+    with pytest.raises(ModelLoadError, match="use_bias true, or missing"):
+        read("BailingMoe", **BAILING_SIZES | {"use_bias": None})
+    keys = BAILING_SIZES | {"n_group": 1, "topk_group": 1}
+    family = read("BailingMoeV2", **keys | {"use_bias": None}).family
+    assert family.attention_bias and family.has_output_bias and not family.mlp_bias
+    family = read("BailingMoeV2", **keys, use_qkv_bias=True).family
+    assert family.attention_bias and not family.has_output_bias
+
+
 def test_the_layers_of_decilm():
     found = read("DeciLM", **DECILM | {"head_dim": None, "num_key_value_heads": None, "intermediate_size": None})
     sizes = 256, 256, 256, 512, 0
@@ -156,6 +197,8 @@ def test_layers_of_decilm_that_are_missing(keys):
 REFUSED = {
     "QWen": {"no_bias": False, "rotary_pct": 0.5},
     "Baichuan": {"attention_bias": True},
+    "BailingMoe": {"norm_head": True, "use_rmsnorm": False, "score_function": "sigmoid"},
+    "BailingMoeV2": {"score_function": "softmax", "moe_router_enable_expert_bias": False, "norm_topk_prob": False},
     "ChatGLM": {"position_encoding_2d": True, "rmsnorm": False, "quantization_bit": 4, "pre_seq_len": 128},
     "Exaone": {"attention_bias": True, "rotary_pct": 0.25},
     "InternLM2": {"scale_emb": 12},

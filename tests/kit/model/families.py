@@ -113,6 +113,8 @@ GLM = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_routed_experts"
 EXAONE_MOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_experts": 6}
 DOTS = GLM | {"n_shared_experts": 1}
 GROUPS = {"n_group": 3, "topk_group": 2, "norm_topk_prob": False, "routed_scaling_factor": 1.7}
+BAILING = MOE | {"num_shared_experts": 2, "mlp_only_layers": [], "norm_topk_prob": True}
+BAILING2 = GLM | GROUPS | {"norm_topk_prob": True, "use_qk_norm": True}
 LATENT = {
     "kv_lora_rank": 24, "q_lora_rank": 12, "qk_nope_head_dim": 10, "qk_rope_head_dim": 8, "v_head_dim": 14,
     "num_key_value_heads": 4, "head_dim": ..., "num_experts_per_tok": 2, "moe_intermediate_size": 24,
@@ -1545,6 +1547,31 @@ CASES = {
         },
         engine=BAICHUAN | {"z_loss_weight": 0},
         features="as Llama, its queries, keys and values as one tensor; 13B: scores that fall with distance",
+        is_rare=True,
+    ),
+    "BailingMoe": Cases(
+        "Ling-lite, Ling-plus, Ling-lite 1.5, Ring-lite",
+        {
+            "plain": BAILING,
+            "a dense layer, none shared, biases, tied": TIED
+            | BAILING
+            | {"mlp_only_layers": [0], "num_shared_experts": 0, "attention_bias": True, "norm_topk_prob": False},
+        },
+        engine=BAILING,
+        features="experts beside shared ones, softmax router; queries, keys and values as one tensor",
+        is_rare=True,
+    ),
+    "BailingMoeV2": Cases(
+        "Ling-mini 2.0, Ling-flash 2.0, Ling-1T, Ring-mini, Ring-flash, Ring-1T",
+        {
+            "plain": BAILING2,
+            "heads turn as a whole, no norms on them, biases, tied": TIED
+            | BAILING2
+            | {"attention_bias": True, "use_qk_norm": False, "partial_rotary_factor": 1.0, "rotary_dim": 16}
+            | {"n_shared_experts": 2, "first_k_dense_replace": 2},
+        },
+        engine=BAILING2,
+        features="as GLM-4.5 with head norms, its matrices of attention as one tensor",
         is_rare=True,
     ),
     "ChatGLM": Cases(

@@ -6,6 +6,7 @@ The class of such a family computes as its base does, and saves itself under the
 import copy
 import json
 import re
+import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -313,6 +314,55 @@ def _by_block(data: Data) -> Data:
     return data | dict.fromkeys(sizes)
 
 
+def _bailing(base: Any) -> Any:
+    """Qwen3's experts without norms on heads and a bias behind attention, beside shared ones."""
+    from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeMLP
+
+    def beside_shared(self: Any, hidden: torch.Tensor) -> torch.Tensor:
+        routed = type(self).forward(self, hidden)
+        return routed + self.shared_experts(hidden)
+
+    class Bailing(base):  # type: ignore[misc]
+        def __init__(self, config: Any):
+            super().__init__(config)
+            for layer in self.model.layers:
+                attention = layer.self_attn
+                attention.q_norm = attention.k_norm = torch.nn.Identity()
+                attention.o_proj = torch.nn.Linear(attention.o_proj.in_features, config.hidden_size, bias=False)
+                if hasattr(layer.mlp, "experts") and config.num_shared_experts:
+                    size = config.num_shared_experts * config.moe_intermediate_size
+                    layer.mlp.shared_experts = Qwen3MoeMLP(config, intermediate_size=size)
+                    layer.mlp.forward = types.MethodType(beside_shared, layer.mlp)
+
+    return Bailing
+
+
+_BAILING_NAMES = (
+    (r"^model\.embed_tokens\.", "model.word_embeddings."),
+    (r"\.self_attn\.q_norm\.", ".attention.query_layernorm."),
+    (r"\.self_attn\.k_norm\.", ".attention.key_layernorm."),
+    (r"\.self_attn\.o_proj\.", ".attention.dense."),
+    (r"\.self_attn\.", ".attention."),
+    (r"\.mlp\.gate\.e_score_correction_bias$", ".mlp.gate.expert_bias"),
+)
+_BAILING_SAYS = {
+    "use_bias": False, "use_rmsnorm": True, "norm_head": False, "norm_softmax": False, "embedding_dropout": 0.0,
+    "output_dropout": 0.0, "router_dtype": "fp32",
+}  # fmt: skip
+
+
+def _dense_first(data: Data) -> Data:
+    """The first layers have no experts."""
+    dense = data.pop("mlp_only_layers")
+    assert dense == list(range(len(dense)))
+    return data | {"first_k_dense_replace": len(dense)}
+
+
+def _stated_share(data: Data) -> Data:
+    """The part of a head that is rotated, as a share, unless it is stated as a number of elements."""
+    return data if "rotary_dim" in data else data | {"partial_rotary_factor": 0.5}
+
+
 _FREQUENCIES = "model.layers.0.self_attn.rotary_emb.inv_freq"
 RENAMED = {
     "Aquila": Renamed("Llama", beside=(_FREQUENCIES,)),
@@ -323,6 +373,32 @@ RENAMED = {
         read_back=_without_positions,
         merge=joined("W_pack"),
         compute=_baichuan,
+    ),
+    "BailingMoe": Renamed(
+        "Qwen3Moe",
+        {"attention_bias": "use_qkv_bias", "num_local_experts": "num_experts"},
+        _BAILING_NAMES,
+        _BAILING_SAYS,
+        ("decoder_sparse_step", "use_sliding_window", "sliding_window", "max_window_layers"),
+        _dense_first,
+        merge=joined("query_key_value"),
+        compute=_bailing,
+    ),
+    "BailingMoeV2": Renamed(
+        "Glm4Moe",
+        {
+            "attention_bias": "use_qkv_bias",
+            "n_routed_experts": "num_experts",
+            "num_local_experts": "num_experts",
+            "n_shared_experts": "num_shared_experts",
+        },
+        _BAILING_NAMES,
+        _BAILING_SAYS
+        | {"score_function": "sigmoid", "moe_router_enable_expert_bias": True, "num_nextn_predict_layers": 1},
+        ("partial_rotary_factor",),
+        _stated_share,
+        merge=joined("query_key_value"),
+        beside=("model.layers.3.eh_proj.weight",),
     ),
     "ChatGLM": Renamed(
         "Glm",

@@ -75,6 +75,7 @@ from lullm.config.family.llama_like import (
     SMOLLM3,
 )
 from lullm.config.family.renamed.baichuan import BAICHUAN
+from lullm.config.family.renamed.bailing import BAILING, BAILING_2
 from lullm.config.family.renamed.chatglm import CHATGLM
 from lullm.config.family.renamed.decilm import DECILM
 from lullm.config.family.renamed.llama_like import EXAONE, INTERNLM, INTERNLM2, MIMO, MINICPM, ORION, XVERSE
@@ -89,6 +90,8 @@ _ROWS: dict[str, tuple[Family, str]] = {
     "ArceeForCausalLM": (ARCEE, "llama:arcee_style"),
     "AXK1ForCausalLM": (AXK1, "experts.deepseek:axk1_style"),
     "BaichuanForCausalLM": (BAICHUAN, "renamed.baichuan:baichuan_style"),
+    "BailingMoeForCausalLM": (BAILING, "renamed.bailing:bailing_style"),
+    "BailingMoeV2ForCausalLM": (BAILING_2, "renamed.bailing:bailing_style"),
     "BambaForCausalLM": (BAMBA, "hybrid.state_space:bamba_style"),
     "BioGptForCausalLM": (BIOGPT, "gpt:biogpt_style"),
     "BloomForCausalLM": (BLOOM, "layer_norm.bloom:bloom_style"),
