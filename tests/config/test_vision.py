@@ -386,6 +386,46 @@ def test_glm(tmp_path, caplog):
     assert "ignored" not in caplog.text
 
 
+GLM_VIDEOS = {
+    "do_convert_rgb": True, "do_normalize": True, "do_rescale": True, "do_resize": True, "do_sample_frames": True,
+    "fps": 2, "max_duration": 300, "max_image_size": {"longest_edge": 47040000}, "merge_size": 2, "num_frames": 16,
+    "patch_size": 14, "processor_class": "Glm4vProcessor", "size": {"longest_edge": 47040000, "shortest_edge": 12544},
+    "temporal_patch_size": 2, "video_processor_type": "Glm4vVideoProcessor",
+}  # fmt: skip
+
+
+def test_videos_of_glm(tmp_path, caplog):
+    def video_of(config, **keys):
+        (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(GLM_VIDEOS | keys))
+        return read(tmp_path, config, GLM_PICTURES).vision
+
+    found = video_of(GLM).video
+    assert (found.token_id, found.row_id, found.form.kind, found.words.text) == (31995, 31990, "Glm4v", "{}")
+    assert (found.form.fps, found.form.num_frames, found.form.max_duration, found.form.samples) == (
+        2.0,
+        None,
+        300,
+        None,
+    )
+    assert (found.form.frame.max_pixels, found.form.most_pixels) == (47040000, 23520000)
+    assert video_of(GLM_EXPERTS).video == found
+    newer = video_of(GLM_EXPERTS, video_processor_type="Glm46VVideoProcessor").video
+    assert (newer.form.kind, newer.words.text, newer.form.frame) == ("Glm46V", "{:.1f} seconds", found.form.frame)
+    assert video_of(GLM, video_processor_type=None, processor_class="Glm46VProcessor").video.form.kind == "Glm46V"
+    assert video_of(GLM | {"video_token_id": 31990}).no_video == "pictures and videos have the same token"
+    assert "image token 40000" in video_of(GLM | {"video_token_id": 40000}).no_video
+    refused = {
+        "video_processor_type": ("Qwen2VLVideoProcessor", "is Qwen2VL's, not GLM-4.1V's"),
+        "patch_size": (16, "patch_size 16 of its video processor is not its tower's 14"),
+        "max_duration": (0, "max_duration 0"), "fps": (0, "fps 0"), "size": (9, "size.shortest_edge None"),
+        "do_rescale": (False, "do_rescale False of its video processor"), "do_sample_frames": (3, "do_sample_frames 3"),
+    }  # fmt: skip
+    for name, (value, reason) in refused.items():
+        vision = video_of(GLM, **{name: value})
+        assert vision.video is None and reason in vision.no_video, vision.no_video
+    assert "ignored" not in caplog.text
+
+
 def test_gemma3(tmp_path, caplog):
     vision = read(tmp_path, GEMMA3, GEMMA3_PICTURES).vision
     assert vision.rows_of(896, 896) == 256 and vision.connector == PoolConnector(4, 1e-6) and vision.is_mutual

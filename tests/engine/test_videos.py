@@ -4,14 +4,13 @@ import pytest
 from engine.test_vision import GREEDY, NUM_TOKENS, OPTIONS
 from kit.engine.parts import block_space_of
 from kit.engine.scenes import WAYS, check_golden
-from kit.vision.checkpoint import picture, write_idefics3, write_qwen_vl
-from kit.vision.video import Video, continued, film, inputs
+from kit.vision.checkpoint import picture, write_glm4v, write_idefics3, write_qwen_vl
+from kit.vision.video import WORD, Video, continued, film, inputs, spelled
 
 from lullm import LLM, SamplingParams
 from lullm.errors import InvalidRequestError
 
 SIZE = {"shortest_edge": 4 * 64, "longest_edge": 40 * 64}
-WORD = "<|video_pad|>"
 PICTURE = picture(61, 40)
 VIDEOS = [
     Video(film(5, 30, 22, seed=2), {"fps": 8.0, "total_num_frames": 9, "frames_indices": [0, 2, 4, 6, 8]}),
@@ -28,6 +27,7 @@ TEXTS = (
 WRITERS = {
     "qwen2.5": lambda folder: write_qwen_vl(folder, tower={"tokens_per_second": 4}),
     "qwen3": lambda folder: write_qwen_vl(folder, "Qwen3VL"),
+    "glm4v": lambda folder: write_glm4v(folder, settings={"size": SIZE}),
 }
 
 
@@ -42,29 +42,36 @@ def expected(checkpoint):
 
 
 def golden(checkpoint, text, shown, pictures):
-    given = inputs(checkpoint, text, [VIDEOS[number] for number in shown], list(pictures), SIZE)
+    given = inputs(checkpoint, spelled(text, checkpoint), [VIDEOS[number] for number in shown], list(pictures), SIZE)
     return continued(checkpoint, given, NUM_TOKENS)
 
 
-def prompt_of(text, shown, pictures):
-    data = {"video": [VIDEOS[number].given for number in shown], "image": list(pictures)}
-    return {"prompt": text, "multi_modal_data": data}
+def prompts_of(checkpoint):
+    given = [[VIDEOS[number].given for number in shown] for _, shown, _ in TEXTS]
+    return [
+        {"prompt": spelled(text, checkpoint), "multi_modal_data": {"video": videos, "image": list(pictures)}}
+        for (text, _, pictures), videos in zip(TEXTS, given, strict=True)
+    ]
 
 
-PROMPTS = [prompt_of(*each) for each in TEXTS]
+@pytest.fixture(scope="module")
+def prompts(checkpoint):
+    return prompts_of(checkpoint)
 
 
 @pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
-def test_as_transformers(checkpoint, expected, options):
+def test_as_transformers(checkpoint, prompts, expected, options):
     with LLM(str(checkpoint.folder), **OPTIONS | options) as llm:
         for _ in range(2):  # the second time from cached prefixes
-            check_golden(llm.generate(PROMPTS, GREEDY, use_tqdm=False), expected)
+            check_golden(llm.generate(prompts, GREEDY, use_tqdm=False), expected)
 
 
 OTHERS = {
     "qwen2": lambda folder: write_qwen_vl(folder, "Qwen2VL"),
     "qwen3, experts": lambda folder: write_qwen_vl(folder, "Qwen3VLMoe"),
     "qwen3.5": lambda folder: write_qwen_vl(folder, "Qwen3_5"),
+    "glm4.5v": lambda folder: write_glm4v(folder, "Glm4vMoe", settings={"size": SIZE}),
+    "glm4.6v": lambda folder: write_glm4v(folder, "Glm46V", settings={"size": SIZE}),
 }
 
 
@@ -72,11 +79,11 @@ OTHERS = {
 def test_others_of_these_kinds(tmp_path, write):
     checkpoint = write(tmp_path)
     with LLM(str(tmp_path), **OPTIONS, max_num_batched_tokens=20, max_num_seqs=2) as llm:
-        outputs = llm.generate(PROMPTS[:3], GREEDY, use_tqdm=False)
+        outputs = llm.generate(prompts_of(checkpoint)[:3], GREEDY, use_tqdm=False)
     check_golden(outputs, [golden(checkpoint, *each) for each in TEXTS[:3]])
 
 
-def test_preemption(checkpoint, expected):
+def test_preemption(checkpoint, prompts, expected):
     for mode in ("recompute", "swap"):
         lengths = [len(ids) for ids, *_ in expected]
         options = {
@@ -84,17 +91,17 @@ def test_preemption(checkpoint, expected):
             "max_num_batched_tokens": 24, "max_num_seqs": 8,
         }  # fmt: skip
         with LLM(str(checkpoint.folder), **OPTIONS | options, preemption_mode=mode) as llm:
-            check_golden(llm.generate(PROMPTS * 2, GREEDY, use_tqdm=False), expected * 2)
+            check_golden(llm.generate(prompts * 2, GREEDY, use_tqdm=False), expected * 2)
             assert sum(llm.llm_engine.stats().preemptions_total.values()) > 0
             block_space_of(llm).check_conservation()
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_sleep_in_the_middle_of_videos(checkpoint, expected, level):
+def test_sleep_in_the_middle_of_videos(checkpoint, prompts, expected, level):
     options = {"max_num_batched_tokens": 16, "max_num_seqs": 4, "enable_sleep_mode": True}
     with LLM(str(checkpoint.folder), **OPTIONS | options) as llm:
         engine, ended, num_steps = llm.llm_engine, {}, 0
-        for number, prompt in enumerate(PROMPTS):
+        for number, prompt in enumerate(prompts):
             engine.add_request(str(number), prompt, GREEDY)
         while engine.has_unfinished_requests():
             for output in engine.step():
@@ -104,7 +111,7 @@ def test_sleep_in_the_middle_of_videos(checkpoint, expected, level):
             if num_steps in (3, 9):
                 engine.sleep(level, mode="keep")
                 engine.wake_up()
-        check_golden([ended[number] for number in range(len(PROMPTS))], expected)
+        check_golden([ended[number] for number in range(len(prompts))], expected)
 
 
 def test_conversations(checkpoint):
@@ -117,7 +124,9 @@ def test_conversations(checkpoint):
     ]
     with LLM(str(checkpoint.folder), **OPTIONS) as llm:
         [said] = llm.chat([{"role": "user", "content": parts}], greedy, use_tqdm=False)
-        around = f"<|vision_start|>{WORD}<|vision_end|><|vision_start|><image><|vision_end|>what fox?"
+        shown = spelled(WORD, checkpoint)
+        shown = f"<|vision_start|>{WORD}<|vision_end|>" if shown == WORD else shown
+        around = f"{shown}{checkpoint.word}what fox?"
         text = f"<|im_start|>user\n{around}<|im_end|>\n<|im_start|>assistant\n"
         asked = {"prompt": text, "multi_modal_data": {"video": VIDEOS[0].given, "image": PICTURE}}
         [written] = llm.generate(asked, greedy, use_tqdm=False)

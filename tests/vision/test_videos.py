@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from kit.vision.checkpoint import picture, write_qwen_vl
+from kit.vision.checkpoint import picture, write_glm4v, write_qwen_vl
 from kit.vision.own import Own
-from kit.vision.video import Video, film, inputs, read
+from kit.vision.video import WORD, Video, film, inputs, processor_of, read, spelled
 
 from lullm.arena.host import HostArena
 from lullm.config.vision.video_reading import read_form
@@ -35,6 +35,9 @@ CASES = {
     "qwen2.5": lambda folder: write_qwen_vl(folder, tower={"tokens_per_second": 2}),
     "qwen3": lambda folder: write_qwen_vl(folder, "Qwen3VL"),
     "qwen3.5": lambda folder: write_qwen_vl(folder, "Qwen3_5"),
+    "glm4v": lambda folder: write_glm4v(folder, settings={"size": SIZE}),
+    "glm4.5v": lambda folder: write_glm4v(folder, "Glm4vMoe", settings={"size": SIZE}),
+    "glm4.6v": lambda folder: write_glm4v(folder, "Glm46V", settings={"size": SIZE}),
 }
 VIDEOS = [
     Video(film(5, 30, 22), {"fps": 8.0, "total_num_frames": 9, "frames_indices": [0, 2, 4, 6, 8]}),
@@ -42,7 +45,6 @@ VIDEOS = [
     Video(film(8, 24, 24, seed=2), {"fps": 3.7}),
     Video(film(1 + 1, 7, 150, seed=3)),
 ]
-WORD = "<|video_pad|>"
 TEXTS = [
     (f"hello {WORD} the quick\nfox", [0], []),
     (f"{WORD}{WORD}<image>", [1, 2], [0]),
@@ -85,7 +87,7 @@ def planes_of(num_tokens, places):
 def test_tokens_and_positions(checkpoint):
     own, pictures = Own(checkpoint.folder), [picture(30, 33), picture(61, 40)]
     for text, shown, seen in TEXTS:
-        videos = [VIDEOS[number] for number in shown]
+        videos, text = [VIDEOS[number] for number in shown], spelled(text, checkpoint)
         expected = inputs(checkpoint, text, videos, [pictures[number] for number in seen], SIZE)
         given = [video.given for video in videos]
         ids, places = taken(own, text, given, [pictures[number] for number in seen])
@@ -94,8 +96,8 @@ def test_tokens_and_positions(checkpoint):
         assert whole.tolist() == parts.tolist() == expected["position_ids"][:, 0].tolist(), text
         assert whole.max() < len(ids)
         # The words of a picture around a video are its tiles' own, where these have some.
-        around = text.replace(WORD, f"<|vision_start|>{WORD}<|vision_end|>")
-        if own.config.vision.video.tells_time:
+        around, words = text.replace(WORD, f"<|vision_start|>{WORD}<|vision_end|>"), own.config.vision.video.words
+        if words is not None and words.takes_place:
             assert taken(own, around, given, [pictures[number] for number in seen])[0] == ids
 
 
@@ -120,7 +122,8 @@ def test_the_rows_of_the_tower(checkpoint):
     materialize(model, arena)
     load_weights(model, checkpoint.folder, NATIVE_CPU_OPS)
     pack_weights(model, NATIVE_CPU_OPS)
-    given = inputs(checkpoint, f"{WORD}{WORD}", VIDEOS[:2], [], SIZE)
+    text = spelled(f"{WORD}{WORD}", checkpoint)
+    given = inputs(checkpoint, text, VIDEOS[:2], [], SIZE)
     with torch.inference_mode():
         known = {key: given[key] for key in ("pixel_values_videos", "video_grid_thw")}
         output = checkpoint.model.model.get_video_features(**known, return_dict=True)
@@ -129,7 +132,7 @@ def test_the_rows_of_the_tower(checkpoint):
             for one in getattr(output, "deepstack_features", [])
         ]
         expected = torch.stack([torch.cat(tuple(output.pooler_output)), *deep])
-        _, places = taken(own, f"{WORD}{WORD}", [video.given for video in VIDEOS[:2]])
+        _, places = taken(own, text, [video.given for video in VIDEOS[:2]])
         tiles = [place.tile for place in places]
         rows = torch.cat([model.vision(tile, torch.device("cpu"), NATIVE_CPU_OPS) for tile in tiles], 1)
     assert expected.std() > 0.1
@@ -137,21 +140,14 @@ def test_the_rows_of_the_tower(checkpoint):
     arena.close()
 
 
-FORMS = {kind: read_form({}, kind) for kind in ("Qwen2VL", "Qwen3VL")}
+FORMS = {kind: read_form({}, kind) for kind in ("Qwen2VL", "Qwen3VL", "Glm4v", "Glm46V")}
 
 
-def _theirs(kind):
-    import kit.vision.video as kit
-
-    name = "Qwen3VLModel" if kind == "Qwen3VL" else "Qwen2VLModel"
-    return kit._processor(SimpleNamespace(model=type(name, (), {})()))
-
-
-@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("kind", ["Qwen2VL", "Qwen3VL"])
 def test_which_frames_are_read(kind):
     from transformers.video_utils import VideoMetadata
 
-    _, theirs = _theirs(kind)
+    _, theirs = processor_of(kind)
     rng = random.Random(0)
     for _ in range(600):
         total, fps = rng.randint(4, 3000), rng.choice([1.0, 23.976, 24.0, 29.97, 30.0, rng.uniform(0.5, 90)])
@@ -163,38 +159,75 @@ def test_which_frames_are_read(kind):
         metadata = VideoMetadata(total_num_frames=total, fps=fps)
         expected = np.asarray(theirs.sample_frames(SimpleNamespace(**named), metadata, **dict([asked]))).tolist()
         numbers = {"fps": None, "num_frames": None, "min_frames": least, "max_frames": most} | dict([asked])
-        assert sampled(total, fps, dataclasses.replace(FORMS[kind], **numbers)) == expected, (total, fps, asked)
+        assert sampled(total, fps, dataclasses.replace(FORMS[kind], **numbers), True) == expected, (total, fps, asked)
+
+
+@pytest.mark.parametrize("kind", ["Glm4v", "Glm46V"])
+def test_which_frames_are_read_by_glm(kind):
+    from transformers.video_utils import VideoMetadata
+
+    _, theirs = processor_of(kind)
+    rng, lengths = random.Random(0), {"Glm4v": (40, 4000, 20000), "Glm46V": (60, 3000, 20000, 90000)}[kind]
+    for number in range(400):
+        total, fps = rng.randint(1, rng.choice(lengths)), rng.choice([1.0, 23.976, 24.0, 30.0, rng.uniform(0.5, 90)])
+        asked, most = rng.choice([0.3, 1.0, 2.0, 7.5]), rng.choice([3, 300])
+        is_file = bool(number % 2)
+        metadata = VideoMetadata(total_num_frames=total, fps=fps, duration=total / fps if is_file else None)
+        named = SimpleNamespace(fps=2, max_duration=most, temporal_patch_size=2)
+        expected = theirs.sample_frames(named, metadata, fps=asked).tolist()
+        form = dataclasses.replace(FORMS[kind], fps=asked, max_duration=most)
+        # Of a file of a sixth of a second GLM-4.6V's reads nothing, and here one frame.
+        assert sampled(total, fps, form, is_file) == (expected or [0, 0]), (total, fps, asked, most, is_file)
 
 
 def test_which_frames_are_read_of_few():
     for kind, form in FORMS.items():
         for asked in ({}, {"num_frames": 1}, {"num_frames": 9}, {"fps": 1000.0}):
             for total in range(1, 6):
-                numbers = sampled(total, 24.0, dataclasses.replace(form, **asked))
-                assert numbers and numbers == sorted(set(numbers)) and numbers[-1] < total, (kind, asked, total)
-    assert len(sampled(48, None, FORMS["Qwen3VL"])) == 4
-    with pytest.raises(InvalidRequestError, match="the fps of the video is not known; give it beside the frames"):
-        sampled(48, None, FORMS["Qwen2VL"])
+                numbers = sampled(total, 24.0, dataclasses.replace(form, **asked), True)
+                is_twice = kind.startswith("Glm") and numbers[-2:-1] == numbers[-1:]
+                once = numbers[:-1] if is_twice else numbers
+                assert once and once == sorted(set(once)) and once[-1] < total, (kind, asked, total)
+    assert len(sampled(48, None, FORMS["Qwen3VL"], True)) == 4
+    for kind in FORMS.keys() - {"Qwen3VL"}:
+        with pytest.raises(InvalidRequestError, match="the fps of the video is not known; give it beside the frames"):
+            sampled(48, None, FORMS[kind], True)
 
 
 @pytest.mark.parametrize("kind", FORMS)
 def test_sizes_of_frames(kind):
-    module, _ = _theirs(kind)
+    module, _ = processor_of(kind)
     rng, form = random.Random(0), FORMS[kind]
     for number in range(2000):
         width, height, frames = rng.randint(20, 2500), rng.randint(20, 2500), rng.randint(2, 800)
         least = rng.choice([4 * 784, 128 * 784])
         most = rng.choice([768 * 784, least, 24 << 20])
         changed = dataclasses.replace(form.frame, min_pixels=least, max_pixels=most)
-        changed = dataclasses.replace(form, frame=changed, has_caps=bool(number % 3 == 0))
+        has_caps = not kind.startswith("Glm") and number % 3 == 0
+        changed = dataclasses.replace(form, frame=changed, has_caps=has_caps)
         edge = form.frame.edge
         if changed.has_caps and kind == "Qwen3VL":
             most = max(min(form.max_tokens * edge**2, most // frames), int(least * 1.05)) * frames
         elif changed.has_caps:
             most = max(min(most, int(form.max_tokens * edge**2 * 0.9) * 2 // frames), int(least * 1.05))
-        numbers = {"num_frames": frames, "temporal_factor": 2} if kind == "Qwen3VL" else {}
+        numbers = {"num_frames": frames, "temporal_factor": 2} if kind != "Qwen2VL" else {}
         given = {"height": height, "width": width, "factor": edge, "min_pixels": least, "max_pixels": most}
         assert frame_size(width, height, frames, changed) == module.smart_resize(**given, **numbers)[::-1]
+
+
+def test_sampling_of_given_frames_by_glm(tmp_path):
+    """GLM-4.6V's knows no `fps`, and GLM-4.1V's reads the last frame twice if their number is odd."""
+    for name, asked, number in (("glm4v", {"fps": 2.0}, 4), ("glm4v", {"fps": 1.3}, 3), ("glm4.6v", {}, 12)):
+        checkpoint = CASES[name](tmp_path)
+        video, text = Video(film(30, 23, 29), {"fps": 10.0, "total_num_frames": 30}, asked), spelled(WORD, checkpoint)
+        expected = inputs(checkpoint, text, [video], [], SIZE)["input_ids"][0].tolist()
+        ids, places = taken(Own(tmp_path), text, [video.given], settings={"do_sample_frames": True, **asked})
+        assert ids == expected and len(places) == number, (name, len(places))
+    with pytest.raises(InvalidRequestError, match="nothing is known about fps"):
+        taken(Own(tmp_path), text, [video.given], settings={"fps": 2})
+    CASES["glm4v"](tmp_path)
+    with pytest.raises(InvalidRequestError, match="max_duration 301 of a request is above the engine's 300"):
+        taken(Own(tmp_path), text, [video.given], settings={"max_duration": 301})
 
 
 def test_sampling_of_given_frames(tmp_path):

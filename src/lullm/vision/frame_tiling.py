@@ -43,10 +43,10 @@ class Reel:
 
 @dataclass(frozen=True, slots=True)
 class Filmed:
-    """The tiles of a video. `seconds`: the middle of each one's frames. `interval_s`: between two of them."""
+    """The tiles of a video. `seconds`: of the first and the last frame of each. `interval_s`: between two tiles."""
 
     tiles: tuple[Tile, ...]
-    seconds: tuple[float, ...]
+    seconds: tuple[tuple[float, float], ...]
     interval_s: float
 
 
@@ -54,8 +54,9 @@ def wound(film: Film, form: VideoForm) -> Reel:
     """What is read of a film, before a frame is decoded. Raises InvalidRequestError: see `sampled` and `whole_size`."""
     numbers: Sequence[int] = range(film.num_frames)
     if film.is_file if form.samples is None else form.samples:
-        numbers = sampled(film.num_frames, film.own_fps, form)
+        numbers = sampled(film.num_frames, film.own_fps, form, film.is_file)
     width, height = frame_size(film.width, film.height, len(numbers), form)
+    numbers = list(dict.fromkeys(numbers))
     places = [film.places[number] for number in numbers]
     places += places[-1:] * (-len(places) % form.num_at_once)
     fps = film.fps or UNKNOWN_FPS
@@ -78,7 +79,7 @@ def developed(reel: Reel, form: VideoForm) -> Filmed:
     tiles = (
         Tile.of(reel.height, reel.width, b"".join(frames[start : start + group]), num_frames=group) for start in starts
     )
-    seconds = ((reel.places[start] / reel.fps + reel.places[start + group - 1] / reel.fps) / 2 for start in starts)
+    seconds = ((reel.places[start] / reel.fps, reel.places[start + group - 1] / reel.fps) for start in starts)
     return Filmed(tuple(tiles), tuple(seconds), group / reel.sampled_fps)
 
 

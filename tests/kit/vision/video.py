@@ -18,6 +18,8 @@ from PIL import Image
 
 _STAND_IN = "<fake_token_around_image>"
 """For a row of a video: transformers' processor takes no words of videos without videos."""
+WORD = "<|video_pad|>"
+_GLM_WORD = "<|video|>"
 
 
 @dataclass
@@ -39,36 +41,55 @@ def film(num_frames: int, width: int, height: int, seed: int = 0) -> np.ndarray:
     return np.stack([whole[:, 4 * number : 4 * number + width] for number in range(num_frames)])
 
 
+def kind_of(checkpoint: Checkpoint) -> str:
+    """The class of its video processor."""
+    name = type(checkpoint.model).__name__
+    if name.startswith("Glm"):
+        return "Glm46V" if name.startswith("Glm46V") else "Glm4v"
+    return "Qwen3VL" if name.startswith("Qwen3") else "Qwen2VL"
+
+
 def is_newer(checkpoint: Checkpoint) -> bool:
-    return type(checkpoint.model).__name__.startswith("Qwen3")
+    """Words tell the time of its frames, and their pixels count together."""
+    return kind_of(checkpoint) != "Qwen2VL"
 
 
-def _processor(checkpoint: Checkpoint) -> tuple[Any, Any]:
+def spelled(text: str, checkpoint: Checkpoint) -> str:
+    """With the model's words in place of `WORD`."""
+    is_glm = kind_of(checkpoint).startswith("Glm")
+    return text.replace(WORD, f"<|begin_of_video|>{_GLM_WORD}<|end_of_video|>") if is_glm else text
+
+
+def processor_of(kind: str) -> tuple[Any, Any]:
     """(the module of the video processor, the functions of its class)."""
-    number = 3 if is_newer(checkpoint) else 2
+    from transformers.utils import is_torchvision_available
+
+    is_torchvision_available()  # is remembered: what stands in for it cannot be found
+    name = kind.lower().replace("vl", "_vl")
     names = ["torchvision", *(f"torchvision.transforms{last}" for last in ("", ".v2", ".v2.functional"))]
     stand_ins = {name: ModuleType(name) for name in names if name not in sys.modules}
     sys.modules.update(stand_ins)  # for the line that imports it
     try:
-        module = importlib.import_module(f"transformers.models.qwen{number}_vl.video_processing_qwen{number}_vl")
+        module = importlib.import_module(f"transformers.models.{name}.video_processing_{name}")
     finally:
         for name in stand_ins:
             del sys.modules[name]
-    kind = vars(module)[f"Qwen{number}VLVideoProcessor"]
-    return module, SimpleNamespace(**type.__getattribute__(kind, "__dict__"))
+    found = vars(module)[f"{kind}VideoProcessor"]
+    return module, SimpleNamespace(**type.__getattribute__(found, "__dict__"))
 
 
 def read(checkpoint: Checkpoint, video: Video, size: dict[str, int]) -> tuple[np.ndarray, torch.Tensor, Any]:
     """(frames as they are read, resized `[F, H, W, 3]`, the patches, the metadata)."""
     from transformers.video_utils import VideoMetadata
 
-    module, kind = _processor(checkpoint)
+    module, kind = processor_of(kind_of(checkpoint))
     processor, frames = checkpoint.processor.image_processor, video.frames
     known = {"total_num_frames": len(frames), "frames_indices": list(range(len(frames)))}
     metadata = VideoMetadata(**(known | copy.deepcopy(video.metadata or {})))  # which is written to there
     group = processor.temporal_patch_size
     if video.sampling is not None:
         named = {"min_frames": 4, "max_frames": 768, "num_frames": None, "fps": None, "temporal_patch_size": group}
+        named |= {"max_duration": 300}
         indices = kind.sample_frames(SimpleNamespace(**named | video.sampling), metadata, **video.sampling)
         frames, metadata.frames_indices = frames[np.asarray(indices)], np.asarray(indices)
     edge, (height, width) = processor.patch_size * processor.merge_size, frames.shape[1:3]
@@ -87,24 +108,32 @@ def read(checkpoint: Checkpoint, video: Video, size: dict[str, int]) -> tuple[np
 def inputs(
     checkpoint: Checkpoint, text: str, videos: list[Video], pictures: list[Any], size: dict[str, int]
 ) -> dict[str, Any]:
-    """What transformers takes. `text` has <image> and <|video_pad|>, for Qwen3 with nothing around the latter."""
+    """What transformers takes. `text` has <image> and <|video_pad|>, for Qwen3 with nothing around the latter; or GLM's
+    words for a video (`spelled`), whose rows have a picture's token.
+    """
+    import transformers
     from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
     from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
     found = [read(checkpoint, video, size)[1:] for video in videos]
     processor, tokenizer = checkpoint.processor.image_processor, checkpoint.processor.tokenizer
     numbers = {"merge_size": processor.merge_size, "temporal_patch_size": processor.temporal_patch_size}
-    kind: Any = Qwen3VLProcessor if is_newer(checkpoint) else Qwen2_5_VLProcessor
+    name = kind_of(checkpoint)
+    kind: Any = {"Qwen3VL": Qwen3VLProcessor, "Qwen2VL": Qwen2_5_VLProcessor}.get(name)
+    kind, word = (kind, WORD) if kind is not None else (getattr(transformers, f"{name}Processor"), _GLM_WORD)
     this = SimpleNamespace(video_processor=SimpleNamespace(**numbers), video_token=_STAND_IN)
     this.vision_start_token, this.vision_end_token = "<|vision_start|>", "<|vision_end|>"
+    this.image_token = _STAND_IN
+    this.replace_frame_token_id = lambda *given, **more: kind.replace_frame_token_id(this, *given, **more)
     this._calculate_timestamps = lambda *given: Qwen3VLProcessor._calculate_timestamps(None, *given)
     for _, each in found:
         of_one = {"video_grid_thw": np.array([each.grid]), "video_metadata": [each.metadata]}
-        text = text.replace("<|video_pad|>", kind.replace_video_token(this, of_one, 0), 1)
+        text = text.replace(word, kind.replace_video_token(this, of_one, 0), 1)
     given = checkpoint.inputs(text, pictures)
-    video_id = tokenizer.convert_tokens_to_ids("<|video_pad|>")
-    ids = given["input_ids"] = given["input_ids"].masked_fill(given["input_ids"] == SPECIAL.index(_STAND_IN), video_id)
-    given["mm_token_type_ids"] = (ids == 3).int() + 2 * (ids == video_id).int()
+    is_row = given["input_ids"] == SPECIAL.index(_STAND_IN)
+    row_id = tokenizer.convert_tokens_to_ids(WORD) if word == WORD else 3
+    given["mm_token_type_ids"] = (given["input_ids"] == 3).int() + 2 * is_row.int()
+    given["input_ids"] = given["input_ids"].masked_fill(is_row, row_id)
     if found:
         given["pixel_values_videos"] = torch.cat([patches for patches, _ in found])
         given["video_grid_thw"] = torch.tensor([each.grid for _, each in found])
@@ -145,14 +174,31 @@ def continued(
     checkpoint: Checkpoint, given: dict[str, Any], num_tokens: int
 ) -> tuple[list[int], list[int], list[float]]:
     """As `Checkpoint.continued`, for these inputs."""
+    kinds = given["mm_token_type_ids"][0]
     given = {key: value for key, value in given.items() if key not in ("attention_mask", "mm_token_type_ids")}
     ids, places = given.pop("input_ids"), given.pop("position_ids")
     prompt, tokens, logprobs = ids[0].tolist(), [], []
+    is_glm = kind_of(checkpoint).startswith("Glm")
     with torch.inference_mode():
         for _ in range(num_tokens):
-            row = checkpoint.model(input_ids=ids, position_ids=places, **given).logits[0, -1].log_softmax(-1)
+            taken = (
+                {"inputs_embeds": _embedded(checkpoint, ids, kinds, given)} if is_glm else given | {"input_ids": ids}
+            )
+            row = checkpoint.model(position_ids=places, **taken).logits[0, -1].log_softmax(-1)
             tokens.append(int(row.argmax()))
             logprobs.append(float(row[tokens[-1]]))
             ids = torch.cat([ids, torch.tensor([tokens[-1:]])], 1)
             places = torch.cat([places, places[:, :, -1:].max() + torch.ones(3, 1, 1, dtype=torch.long)], 2)
     return prompt, tokens, logprobs
+
+
+def _embedded(checkpoint: Checkpoint, ids: torch.Tensor, kinds: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
+    """The rows of GLM's decoder: transformers 5.24 takes no prompt with pictures and videos, as both have one token."""
+    model = checkpoint.model.model
+    rows: torch.Tensor = model.get_input_embeddings()(ids)
+    for kind, names in enumerate((("pixel_values", "image"), ("pixel_values_videos", "video")), 1):
+        if names[0] in given:
+            grid = given[f"{names[1]}_grid_thw"]
+            found = getattr(model, f"get_{names[1]}_features")(given[names[0]], grid, return_dict=True)
+            rows[0, : len(kinds)][kinds == kind] = torch.cat(tuple(found.pooler_output))
+    return rows

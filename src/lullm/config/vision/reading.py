@@ -79,7 +79,10 @@ def _with_videos(
 ) -> VisionConfig:
     architecture = data["architectures"][0]
     if seeing.read_video is None:
-        reason = f"lullm sees videos with Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5 so far, not with {architecture}"
+        reason = (
+            "lullm sees videos with Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and GLM-4.1V to GLM-4.6V so far, not with "
+            f"{architecture}"
+        )
         return replace(vision, no_video=reason)
     try:
         video = seeing.read_video(data, video_keys(folder), vision)

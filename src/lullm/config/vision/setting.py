@@ -87,6 +87,8 @@ def forms_of_request(vision: VisionConfig, settings: Any) -> tuple[PictureForm, 
     _check_bounds(video.frame, own_video.frame, settings)
     if video.max_frames > own_video.max_frames:
         raise _above("max_frames", video.max_frames, own_video.max_frames)
+    if video.max_duration > own_video.max_duration:
+        raise _above("max_duration", video.max_duration, own_video.max_duration)
     return changed.picture, video
 
 

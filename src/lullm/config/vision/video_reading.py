@@ -24,9 +24,21 @@ _QWEN3_VL = _QWEN2_VL | {
     "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "patch_size": 16, "max_video_tokens": 768,
     "size": {"shortest_edge": 128 * 32 * 32, "longest_edge": 768 * 32 * 32},
 }  # fmt: skip
-KINDS: Mapping[str, Mapping[str, Any]] = {"Qwen2VL": _QWEN2_VL, "Qwen3VL": _QWEN3_VL}
+_GLM46V = dict(PICTURE_KINDS["Glm46V"].defaults) | {
+    "do_sample_frames": None, "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 60000},
+}  # fmt: skip
+_GLM4V = _GLM46V | {"fps": 2, "max_duration": 300}
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "Qwen2VL": _QWEN2_VL,
+    "Qwen3VL": _QWEN3_VL,
+    "Glm4v": _GLM4V,
+    "Glm46V": _GLM46V,
+}
 """By the class of the video processor: the values of missing keys, as in transformers."""
 FILE = "video_preprocessor_config.json"
+_OTHERS = _SAMPLING | {"min_frames": 1, "max_frames": 1 << 16, "max_video_tokens": 1, "max_duration": 1}
+"""What kinds without these keys do: nothing of it, whatever a file says."""
+_OLDER = ("min_pixels", "max_pixels")
 _DEFAULT_FPS = 2.0
 """Of a file that says nothing, as in Qwen's own tools."""
 _MOST_FRAMES = 1 << 16
@@ -58,13 +70,14 @@ def kind_of_video(stated: Mapping[str, Any], default: VideoKind) -> VideoKind:
 
 def read_form(stated: dict[str, Any], kind: VideoKind) -> VideoForm:
     """The form of a video processor. Raises ModelLoadError: a value is not implemented."""
-    data = {**KINDS[kind], **{key: value for key, value in stated.items() if value is not None}}
+    own = KINDS[kind]
+    data = {**_OTHERS, **own, **{key: value for key, value in stated.items() if value is not None and key in own}}
     for name in ("do_resize", "do_rescale", "do_normalize"):
         if data[name] is not True:
             raise ModelLoadError(f"{name} {shown(data[name])} of its video processor is not implemented")
     patch = count_of(data, "patch_size", MOST_ROW_EDGE)
     edge = patch * count_of(data, "merge_size", MOST_ROW_EDGE // patch)
-    older = data if kind == "Qwen2VL" else {"size": data["size"]}
+    older = data | {key: stated.get(key) for key in _OLDER if kind == "Qwen2VL"}
     least, most = area_of(older, "min_pixels", "shortest_edge"), area_of(older, "max_pixels", "longest_edge")
     if least > most:
         raise ModelLoadError(f"the fewest pixels of its video processor, {least}, are above the most, {most}")
@@ -86,6 +99,7 @@ def read_form(stated: dict[str, Any], kind: VideoKind) -> VideoForm:
         max_frames=most_frames,
         has_caps=data["cap_pixels_per_frame"] is True,
         max_tokens=count_of(data, "max_video_tokens", _MOST_TOKENS),
+        max_duration=count_of(data, "max_duration", _MOST_FRAMES),
         stated=stated,
     )
 

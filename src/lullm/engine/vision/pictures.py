@@ -174,7 +174,7 @@ class PictureInput:
         row_id: int | None = self._vision.image_token_id
         times = [(0, False)] * len(item.tiles)
         if isinstance(item, Filmed):
-            row_id, times = self._video_frame.place_id, self._video_frame.times(item)
+            row_id, times = self._video_frame.row_id, self._video_frame.times(item)
         tiles = zip(item.tiles, times, strict=True)
         at = 0
         while at < len(token_ids):

@@ -7,7 +7,7 @@ import numpy as np
 
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
-from lullm.config.vision.video import VideoForm
+from lullm.config.vision.video import TimeWords, VideoForm
 from lullm.config.vision.vision import VisionConfig
 from lullm.engine.vision.frame import Framed
 from lullm.errors import InvalidRequestError
@@ -58,30 +58,36 @@ class VideoFrame:
     def __init__(self, vision: VisionConfig, tokenizer: Tokenizer) -> None:
         self._vision = vision
         self._tokenizer = tokenizer
-        self._start, self._end = (
-            tokenizer.special_tokens.get(f"vision_{name}_token", f"<|vision_{name}|>") for name in ("start", "end")
-        )
+        words, named = None if vision.video is None else vision.video.words, tokenizer.special_tokens
+        self._start = named.get("vision_start_token", words.start) if words is not None else ""
+        self._end = named.get("vision_end_token", words.end) if words is not None else ""
 
     @property
     def place_id(self) -> int | None:
         """The id in a prompt in place of a whole video; None: the model sees none."""
         return None if self._vision.video is None else self._vision.video.token_id
 
+    @property
+    def row_id(self) -> int | None:
+        """The id in place of each row of a video."""
+        return None if self._vision.video is None else self._vision.video.row_id
+
     def of(self, video: Filmed) -> Framed:
         """Raises InvalidRequestError: the tokenizer lacks a token of frames."""
         config = self._vision.video
         assert config is not None, "of models that see videos"
         numbers = [self._vision.tokens_of(*tile.shape) for tile in video.tiles]
-        if not config.tells_time:
-            return Framed([config.token_id] * sum(numbers))
-        word = self._tokenizer.backend.id_to_token(config.token_id) or ""
-        texts = [f"<{second:.1f} seconds>" for second in video.seconds]
+        if config.words is None:
+            return Framed([config.row_id] * sum(numbers))
+        word = self._tokenizer.backend.id_to_token(config.row_id) or ""
+        texts = [_time_of(first, last, config.words) for first, last in video.seconds]
         frames = [f"{self._start}{word * number}{self._end}" for number in numbers]
-        later = "".join(f"{text}{frame}" for text, frame in zip(texts[1:], frames[1:], strict=True))
+        between = texts[:-1] if config.words.is_behind else texts[1:]
+        later = "".join(f"{text}{frame}" for text, frame in zip(between, frames[1:], strict=True))
         token_ids = self._tokenizer.encode(frames[0] + later, add_special_tokens=False)
-        if token_ids.count(config.token_id) != sum(numbers):
+        if token_ids.count(config.row_id) != sum(numbers):
             raise InvalidRequestError(f"the tokenizer of this model has no token {word} for videos")
-        return Framed(token_ids, texts[0])
+        return Framed(token_ids, after=texts[-1]) if config.words.is_behind else Framed(token_ids, texts[0])
 
     def strip(self, parts: list[list[int]], items: Sequence[object]) -> None:
         """Take the words of a picture away that a prompt has around a whole video, if its tiles have their own.
@@ -89,7 +95,7 @@ class VideoFrame:
         `parts`: the tokens before, between and behind the `items`.
         """
         config = self._vision.video
-        if config is None or not config.tells_time:
+        if config is None or config.words is None or not config.words.takes_place:
             return
         start, end = (self._tokenizer.backend.token_to_id(word) for word in (self._start, self._end))
         for number, item in enumerate(items):
@@ -101,9 +107,15 @@ class VideoFrame:
         """(`TilePlace.time`, `TilePlace.goes_on`) of each tile."""
         config, number = self._vision.video, len(video.tiles)
         assert config is not None, "of models that see videos"
-        if config.tells_time:
+        if config.words is not None:
             return [(0, False)] * number
         step = np.float32(1)
         if config.positions_per_second is not None:  # rounded as in transformers
             step = np.float32(config.positions_per_second) * np.float32(video.interval_s)
         return [(int(np.float32(place) * step), place < number - 1) for place in range(number)]
+
+
+def _time_of(first: float, last: float, words: TimeWords) -> str:
+    """The text of a tile whose frames are of these seconds."""
+    second = first if words.of_first else (first + last) / 2
+    return words.text.format(int(second) if words.is_whole else second)

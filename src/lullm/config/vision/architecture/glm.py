@@ -3,6 +3,7 @@ positions.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from lullm.config.field import MOST_INTERMEDIATE, integer, optional_object, positive_int, shown
@@ -10,6 +11,9 @@ from lullm.config.vision.architecture.planes import axes_of, check_patches
 from lullm.config.vision.architecture.shared import MOST_SCALE
 from lullm.config.vision.picture import PATCHES, read_picture
 from lullm.config.vision.tower import read_tower
+from lullm.config.vision.video import TimeWords, VideoConfig, VideoKind
+from lullm.config.vision.video_reading import KINDS as VIDEO_KINDS
+from lullm.config.vision.video_reading import kind_of_video, read_form
 from lullm.config.vision.vision import GatedConnector, VisionConfig
 from lullm.errors import ModelLoadError
 
@@ -19,6 +23,12 @@ GLM_V: Mapping[str, int] = {
     "Glm4vMoeForConditionalGeneration": 151363,
 }
 """The id of a picture's token, of a file that does not say it."""
+_OFFSET_OF_VIDEOS = 1
+"""From that id to the one of a video's token."""
+_SECONDS = {"Glm4v": TimeWords("<|begin_of_image|>", "<|end_of_image|>", "{}", True, of_first=True, is_whole=True)}
+_SECONDS["Glm46V"] = replace(_SECONDS["Glm4v"], text="{:.1f} seconds", is_whole=False)
+_FRAMES = 2
+"""Of a tile, for which transformers counts its seconds."""
 _TOWERS = ("glm4v_vision", "glm4v", "glm4v_moe_vision", "glm4v_moe")
 _SECTIONS = (8, 12, 12)
 
@@ -41,3 +51,18 @@ def read_glm_v(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
     check_patches(processor, PATCHES, tower, connector.scale_factor, "image")
     image_token_id = integer(data, "image_token_id", GLM_V[data["architectures"][0]])
     return VisionConfig(tower, connector, picture, image_token_id, "none", axes_of(text, _SECTIONS, takes_turns=False))
+
+
+def read_glm_video(data: dict[str, Any], processor: dict[str, Any], vision: VisionConfig) -> VideoConfig:
+    """GLM-4.6V has GLM-4.5V's architecture and a video processor of its own."""
+    name = data["architectures"][0]
+    is_newer = name.startswith("Glm46V") or str(processor.get("processor_class")).startswith("Glm46V")
+    default: VideoKind = "Glm46V" if is_newer else "Glm4v"
+    kind = kind_of_video(processor, default)
+    if kind not in _SECONDS:
+        raise ModelLoadError(f"its video processor is {kind}'s, not GLM-4.1V's")
+    check_patches(processor, VIDEO_KINDS[kind], vision.tower, vision.connector.scale_factor, "video")
+    if vision.tower.num_frames != _FRAMES:
+        raise ModelLoadError(f"temporal_patch_size {vision.tower.num_frames} of videos is not {_FRAMES}")
+    token_id = integer(data, "video_token_id", GLM_V[name] + _OFFSET_OF_VIDEOS)
+    return VideoConfig(read_form(processor, kind), token_id, vision.image_token_id, _SECONDS[kind], None)

@@ -11,7 +11,7 @@ from lullm.config.vision.architecture.planes import axes_of, check_patches
 from lullm.config.vision.architecture.shared import MOST_SCALE
 from lullm.config.vision.picture import PATCHES, read_picture
 from lullm.config.vision.tower import read_tower
-from lullm.config.vision.video import VideoConfig, VideoKind
+from lullm.config.vision.video import TimeWords, VideoConfig, VideoKind
 from lullm.config.vision.video_reading import KINDS as VIDEO_KINDS
 from lullm.config.vision.video_reading import kind_of_video, read_form
 from lullm.config.vision.vision import MLPConnector, VisionConfig
@@ -93,4 +93,7 @@ def read_qwen_video(data: dict[str, Any], processor: dict[str, Any], vision: Vis
     if known.is_timed:
         per_second = positive_float(optional_object(data, "vision_config"), "tokens_per_second", 4)
     token_id = integer(data, "video_token_id", known.video_token_id)
-    return VideoConfig(read_form(processor, kind), token_id, kind == "Qwen3VL", per_second)
+    words = None
+    if kind == "Qwen3VL":
+        words = TimeWords("<|vision_start|>", "<|vision_end|>", "<{:.1f} seconds>", takes_place=True)
+    return VideoConfig(read_form(processor, kind), token_id, token_id, words, per_second)

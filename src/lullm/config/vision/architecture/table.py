@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lullm.config.vision.architecture.gemma import read_gemma3, read_gemma4
-from lullm.config.vision.architecture.glm import GLM_V, read_glm_v
+from lullm.config.vision.architecture.glm import GLM_V, read_glm_v, read_glm_video
 from lullm.config.vision.architecture.llava import ONEVISION, read_llava, read_llava_next
 from lullm.config.vision.architecture.pixtral import UNSTATED, read_mistral3
 from lullm.config.vision.architecture.qwen_vl import QWEN_VL, read_qwen_video, read_qwen_vl
@@ -46,7 +46,10 @@ SEEING: Mapping[str, Seeing] = {
     "SmolVLMForConditionalGeneration": Seeing(read_idefics3),
     "InternVLForConditionalGeneration": Seeing(read_internvl, (*_TEXTS, "Qwen3MoeForCausalLM")),
     **{name: Seeing(read_qwen_vl, _QWEN_TEXTS.get(name, _TEXTS), read_video=read_qwen_video) for name in QWEN_VL},
-    **{name: Seeing(read_glm_v, _GLM_TEXTS.get(name, ("Glm4ForCausalLM",))) for name in GLM_V},
+    **{
+        name: Seeing(read_glm_v, _GLM_TEXTS.get(name, ("Glm4ForCausalLM",)), read_video=read_glm_video)
+        for name in GLM_V
+    },
     "Gemma3ForConditionalGeneration": Seeing(read_gemma3, ("Gemma3ForCausalLM",)),
     "Gemma4ForConditionalGeneration": Seeing(read_gemma4, ("Gemma4ForCausalLM",)),
     "Mistral3ForConditionalGeneration": Seeing(
