@@ -23,6 +23,13 @@ def test_a_pair_of_surrogates_is_a_character(tmp_path):
     assert read_object(path) == {"a": "\U0001f600"}
 
 
+def test_a_byte_order_mark_is_not_read(tmp_path):
+    """As editors on Windows put before a file that is saved with them."""
+    path = tmp_path / "x.json"
+    path.write_text('{"a": "\ufeff"}', encoding="utf-8-sig")
+    assert read_text(path) == '{"a": "\ufeff"}' and read_object(path) == {"a": "\ufeff"}
+
+
 @pytest.mark.parametrize("name", ["a\0b", "\ud800", "a" * 300, "~nobody-of-this-name/a"])
 def test_names_that_no_file_has(name):
     with pytest.raises(ModelLoadError, match="no path that can be read"):

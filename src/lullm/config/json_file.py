@@ -51,7 +51,7 @@ def read_text(path: Path, most_bytes: int = LARGEST_JSON) -> str:
             content = file.read(most_bytes + 1)
         if len(content) > most_bytes:
             raise ModelLoadError(f"{path} is above {format_bytes(most_bytes)}, which no such file needs")
-        return content.decode()
+        return content.decode("utf-8-sig")  # editors on Windows write a byte-order mark, which is none of the text
     except FileNotFoundError:
         raise
     except (OSError, UnicodeDecodeError) as error:

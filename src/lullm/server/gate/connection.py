@@ -1,12 +1,14 @@
 """BoundedConnection: a connection of uvicorn, with bounds on their number and on heads, and time-outs both ways.
 
-Clients of HTTP/1.0 get answers that end with their connection.
+Clients of HTTP/1.0 get answers that end with their connection, and those that send no more get theirs, too.
 """
 
 import asyncio
 import re
 from collections.abc import Callable, Sized
 from typing import Any, cast
+
+from lullm.server.gate.half_close import CONTINUE, PROD, HalfClose
 
 HEAD_S = 30.0
 """Seconds for the head of a request, from the connection or its first byte. A client that sends a byte now and then
@@ -39,6 +41,7 @@ class BoundedConnection(asyncio.Protocol):
         self._num_head_bytes = 0  # received after it, or after bytes of its body
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
+        self._half_close: HalfClose | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass
@@ -79,11 +82,36 @@ class BoundedConnection(asyncio.Protocol):
                 self._transport.write(_LONG_HEAD)
             self._transport.close()
 
-    def eof_received(self) -> bool | None:
-        keeps_open: bool | None = self._inner.eof_received() if self._inner is not None else None
-        return keeps_open
+    def eof_received(self) -> bool:
+        """The client sends no more. True: the connection stays until its requests have been answered."""
+        if not self._may_outlast_requests:
+            return False
+        self._cycle.keep_alive = False
+        self._half_close = HalfClose(self._transport, self._prod)
+        return True
+
+    @property
+    def _may_outlast_requests(self) -> bool:
+        """Whether a client that sends no more can be answered, and whether its going can be noticed meanwhile."""
+        if self._inner is None or not self._is_busy or self._cycle.more_body:
+            return False
+        scope = self._cycle.scope
+        # HTTP/1.0 knows no interim responses, lines of JSON have no comments, and TLS has no half-closed connections.
+        is_mute = scope.get(PROD, True) is None if self._cycle.response_started else scope["http_version"] == "1.0"
+        return not is_mute and self._transport.get_extra_info("sslcontext") is None
+
+    def _prod(self) -> None:
+        prod = self._cycle.scope.get(PROD)
+        if self._inner.pipeline:  # an earlier answer is being written
+            return
+        if not self._cycle.response_started:
+            self._transport.write(CONTINUE)
+        elif prod is not None:
+            prod()
 
     def connection_lost(self, error: Exception | None) -> None:
+        if self._half_close is not None:
+            self._half_close.stop()
         self._stop_timer()
         self._stop_write_timer()
         if self._inner is not None:

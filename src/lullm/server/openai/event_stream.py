@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from lullm.server.error import ApiError, ClientDisconnectedError
+from lullm.server.gate.half_close import PROD
 from lullm.server.gate.request_log import RECORD, RequestRecord
 from lullm.server.openai.generation import Generation
 from lullm.server.sse import EVENTS, until_disconnect
@@ -60,6 +61,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         record: RequestRecord = scope[RECORD]
+        scope[PROD] = self._prod if self._comment else None
         self._sender = Sender(send)
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(START_S, self._look)
@@ -113,10 +115,15 @@ class EventStream(Response):
         """Begin an answer that has not begun, and send a comment on a silent one; again and again."""
         if self._is_ended or not (self._comment or not self._is_started):
             return
-        if self.is_ready and (self._is_silent or not self._is_started):
-            self._send(self._comment)
+        if self._is_silent or not self._is_started:
+            self._prod()
         self._is_silent = True
         self._timer = self._loop.call_later(SILENCE_S, self._look)
+
+    def _prod(self) -> None:
+        """Send a comment, if the connection can take it now."""
+        if self.is_ready and not self._is_ended:
+            self._send(self._comment)
 
     def _send(self, body: bytes, more: bool = True) -> None:
         messages: list[Message] = [{"type": "http.response.body", "body": body, "more_body": more}]
