@@ -112,12 +112,25 @@ def test_the_ladder_goes_on_from_where_a_call_has_put_the_engine(build):
     run(main())
 
 
-def test_keep_alive_needs_a_ladder(build):
+def test_keep_alive_without_a_ladder(build):
+    """The engine sleeps at level 1, and the next request wakes it for good."""
     engine = build(auto_wake=True)
 
     async def main():
-        with pytest.raises(InvalidRequestError, match="sleep_after"):
-            await collect(engine, keep_alive=1.0)
+        await collect(engine, keep_alive=0.0)
+        await until(lambda: engine.sleep_state == "weights_offloaded")
+        await collect(engine)
+        assert engine.sleep_state == "awake" and engine.next_sleep is None
+
+    run(main())
+
+
+def test_keep_alive_needs_an_engine_that_requests_wake(build):
+    engine = build()
+
+    async def main():
+        with pytest.raises(InvalidRequestError, match="auto_wake"):
+            await collect(engine, keep_alive=0.0)
 
     run(main())
 

@@ -3,7 +3,7 @@
 import pytest
 
 from lullm.config.option.sleep_after import SleepRung, parse_duration, parse_sleep_after
-from lullm.engine.thread.ladder import SleepLadder
+from lullm.engine.thread.ladder import LIGHTEST, SleepLadder
 from lullm.errors import ConfigError
 
 LIGHT, DEEP, DEEPEST = (
@@ -163,6 +163,20 @@ def test_a_call_by_hand_ends_the_wishes_of_requests(ladder, clock):
     ladder.keep_alive(-1)
     ladder.reset()
     assert ladder.next() == (LIGHT, 60)
+
+
+def test_without_rungs_a_request_says_when(clock):
+    ladder = SleepLadder((), clock)
+    ladder.keep_alive(300)
+    assert ladder.next() == (LIGHTEST, 300)
+    after(clock, 300)
+    assert ladder.due() is LIGHTEST and ladder.next() is None
+    for wish in (-1, None):
+        ladder.busy()
+        ladder.keep_alive(wish)
+        ladder.idle()
+        after(clock, 1e6)
+        assert ladder.next() is None and ladder.due() is None, wish
 
 
 def test_without_rungs_nothing_ever_happens(clock):

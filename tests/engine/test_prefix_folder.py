@@ -1,6 +1,8 @@
 """Prefix caches in folders: the next engine finds what requests of the last one had computed, with the same tokens."""
 
 import asyncio
+import fcntl
+import os
 
 import pytest
 from kit.engine.async_client import collect, run, tokens, until
@@ -10,7 +12,7 @@ from kit.folder.checkpoint import write_checkpoint
 from lullm import SamplingParams
 from lullm.config.engine import EngineConfig
 from lullm.engine.process.client import ProcessClient
-from lullm.errors import EngineAsleepError, HibernationError, UnsupportedError
+from lullm.errors import ConfigError, EngineAsleepError, HibernationError, UnsupportedError
 
 OPTIONS = {
     "dtype": "float32",
@@ -64,6 +66,38 @@ def test_running_requests_leave_their_blocks_and_go_on(opener, tmp_path):
     other.load_prefix_cache(tmp_path / "p")
     tokens, num_cached = answers(other)
     assert tokens == expected and all(num_cached)
+
+
+def test_what_a_killed_process_left_is_removed(opener, tmp_path):
+    """As long as nobody writes to it, and unless it is whole, or holds something else."""
+    names = {".p.0000000a": ["queue.msgpack", "kv-0.bin"], ".p.0000000b": ["kv-0.bin"], ".p.0000000c": ["mine"]}
+    names |= {".p.0000000d": ["hibernation.json", "queue.msgpack", "kv-0.bin"], ".q.0000000e": ["kv-0.bin"]}
+    for folder, files in names.items():
+        (tmp_path / folder).mkdir()
+        for file in files:
+            (tmp_path / folder / file).touch()
+    writing = os.open(tmp_path / ".p.0000000b", os.O_RDONLY)
+    try:
+        fcntl.flock(writing, fcntl.LOCK_EX)
+        llm = opener()
+        answers(llm)
+        llm.save_prefix_cache(tmp_path / "p")
+        assert {each.name for each in tmp_path.iterdir()} == {"p", *names} - {".p.0000000a"}
+    finally:
+        os.close(writing)
+    llm.save_prefix_cache(tmp_path / "p")
+    assert not (tmp_path / ".p.0000000b").exists() and (tmp_path / ".p.0000000d/kv-0.bin").exists()
+
+
+def test_a_folder_that_may_not_be_written_to_is_found_before(opener, tmp_path, monkeypatch):
+    """Root may write everywhere but on a file system that is read-only; so the system's answer is made up."""
+    llm = opener()
+    answers(llm)
+    monkeypatch.setattr(os, "access", lambda path, mode: not (os.fspath(path) == str(tmp_path) and mode & os.W_OK))
+    with pytest.raises(HibernationError, match="may not be written to"):
+        llm.save_prefix_cache(tmp_path / "p")
+    with pytest.raises(ConfigError, match="sleep_dir: .* may not be written to"):
+        opener(enable_sleep_mode=True, sleep_dir=str(tmp_path))
 
 
 def test_a_smaller_cache_takes_what_was_used_last(opener, tmp_path):

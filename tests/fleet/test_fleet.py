@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import math
 
 import pytest
 from kit.fleet.real import make_fleet, spec
@@ -229,8 +230,8 @@ def test_calls(both, alone):
         assert (await a.wake_up()).restored_bytes > 0
         with pytest.raises(InvalidRequestError, match="sleeps and wakes whole"):
             await a.sleep(1, tags=["weights"])
-        with pytest.raises(InvalidRequestError, match="keep_alive needs"):
-            async for _ in a.generate(PROMPT, PARAMS, "k", keep_alive=5.0):
+        with pytest.raises(InvalidRequestError, match="keep_alive must be a finite"):
+            async for _ in a.generate(PROMPT, PARAMS, "k", keep_alive=math.inf):
                 pass
         await a.pause_generation()
         with pytest.raises(EngineAsleepError):

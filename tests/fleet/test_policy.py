@@ -225,6 +225,9 @@ def test_idle_models_descend_their_own_ladder():
     sim.request("a", keep_alive=-1.0)
     sim.run(3000)
     assert states(sim)["a"] == "awake"
+    sim.request("b", keep_alive=5.0)
+    sim.run(20)
+    assert sim.said("sleep")[3:] == ["sleep 1 idle b"], "without a ladder, too"
 
 
 def test_rungs_that_an_eviction_has_reached_are_left_out():

@@ -6,8 +6,8 @@ from lullm.server.openai.chat.message import delta, message
 from lullm.text.reply.event import CallEnd, Text
 
 
-def test_a_message_without_calls_and_thoughts_has_no_fields_for_them():
-    assert message([Text("a"), Text("b")]) == {"role": "assistant", "content": "ab", "refusal": None}
+def test_a_message_without_calls_and_thoughts():
+    assert message([Text("a"), Text("b")]) == {"role": "assistant", "content": "ab", "refusal": None, "reasoning": None}
     assert message(EVENTS[4:])["content"] is None
 
 

@@ -268,7 +268,7 @@ def test_requests_that_waited_in_vain(running, monkeypatch, caplog):
             response = http.post("/v1/completions", json=ask)
         assert response.status_code == 500 and response.json()["error"]["code"] == "wake_up_failed"
         assert sample(http, "wake_up_failures_total") == 1 and http.get("/is_sleeping").json()["is_sleeping"]
-        response = http.post("/v1/completions", json=ask | {"keep_alive": 5})
+        response = http.post("/v1/completions", json=ask | {"keep_alive": "inf"})
         assert response.status_code == 400 and response.json()["error"]["param"] == "keep_alive"
         assert http.get("/is_sleeping").json()["is_sleeping"], "nobody is woken for a request that is refused"
         assert http.post("/v1/completions", json=ask).status_code == 200

@@ -68,6 +68,22 @@ def test_a_failure_says_what_to_do(offline, monkeypatch, error, token, match):
     assert NAME in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("dmeo", "did you mean demo, which is here"),
+        ("Acme/model1b", f"did you mean {NAME}, which is here"),
+        ("llama3", "; of a name of Ollama's"),
+        ("other/llama3", "private one needs HF_TOKEN\\)$"),
+    ],
+)
+def test_a_name_that_is_almost_one_of_a_model_that_is_here(offline, monkeypatch, name, match):
+    offline(refusal(errors.RepositoryNotFoundError, 404))
+    monkeypatch.setattr("lullm.weights.hub.download.cached_models", lambda: [SimpleNamespace(name=NAME)])
+    with pytest.raises(ModelLoadError, match=match):
+        download(name, None)
+
+
 def test_a_repository_of_gguf_files_is_not_fetched(monkeypatch):
     """Its small files were, and then a config.json was missing."""
     files = [SimpleNamespace(rfilename=name) for name in ("README.md", "m-Q8_0.gguf", "m-F16.gguf")]

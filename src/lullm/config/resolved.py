@@ -115,3 +115,8 @@ class IdleConfig:
     wakes_by_request: bool
     wake_timeout: float
     max_num_wake_waiting: int
+
+    @property
+    def heeds_keep_alive(self) -> bool:
+        """Whether a request may say when the engine sleeps (`keep_alive`): the next one has to be able to wake it."""
+        return bool(self.rungs) or self.wakes_by_request

@@ -32,8 +32,12 @@ def check_options(config: EngineConfig, has_thread: bool) -> None:
             "several engines; an LLMEngine is one"
         )
     (_check_threaded if has_thread else check_threadless)(config)
-    if config.sleep_dir is not None and not os.path.isdir(os.path.expanduser(config.sleep_dir)):
-        raise ConfigError(f"sleep_dir: {config.sleep_dir} is not a folder that exists")
+    if config.sleep_dir is not None:
+        folder = os.path.expanduser(config.sleep_dir)
+        if not os.path.isdir(folder):
+            raise ConfigError(f"sleep_dir: {config.sleep_dir} is not a folder that exists")
+        if not os.access(folder, os.W_OK | os.X_OK):  # otherwise the first sleep would fail, hours later
+            raise ConfigError(f"sleep_dir: {config.sleep_dir} may not be written to")
 
 
 def check_threadless(config: EngineConfig) -> None:

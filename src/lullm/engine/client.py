@@ -92,12 +92,12 @@ class EngineClient(Preparation, VllmNames):
         request wakes an engine that sleeps, and waits for that or for the end of a pause.
 
         Args:
-            keep_alive: seconds from the end of this request to the first rung of `sleep_after`, if it is the engine's
-                last request; negative: no sleep; None: as `sleep_after` says.
+            keep_alive: seconds from the end of this request to the first rung of `sleep_after`, or without one to level
+                1, if it is the engine's last request; negative: no sleep; None: as `sleep_after` says.
 
         Raises, all but the last at the first item:
             InvalidRequestError: more sequences than the engine runs at once, an id that is in use, or a `keep_alive`
-            without a `sleep_after`.
+            of an engine that requests do not wake.
             EngineAsleepError: the engine sleeps or is about to, and requests do not wake it; it did not wake up within
             `idle.wake_timeout`; or too many requests wait for it. Requests that the engine has are kept: their outputs
             pause, and go on after the wake-up.

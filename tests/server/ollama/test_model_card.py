@@ -8,6 +8,7 @@ from kit.template.styles import QWEN_TOOLS
 from ollama import ListResponse, ProcessResponse, ShowResponse
 
 import lullm
+from lullm.config.option.sleep_after import SleepRung
 
 
 def test_tags(client, http):
@@ -52,6 +53,13 @@ def test_ps(start, scripted, connect):
         ProcessResponse.model_validate_json(http.get("/api/ps").content, strict=True)
         http.post("/sleep").raise_for_status()
     assert client.ps().models == []
+
+
+def test_ps_of_a_model_that_stays_for_longer_than_dates_have_digits(start, scripted, connect):
+    engine = scripted()
+    engine.next_sleep = (SleepRung(60.0, 1, "auto"), 1e300)
+    [model] = connect(start(engine)).ps().models
+    assert model.expires_at.year > 2100
 
 
 def test_version(http):

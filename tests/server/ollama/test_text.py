@@ -147,17 +147,18 @@ def test_nothing_to_say_loads_the_model(client, server):
 
 
 def test_keep_alive(client, server, start, scripted, connect):
-    """A server that never sleeps keeps the model as long as anybody wants; one that sleeps is told."""
+    """A server that no request wakes keeps the model as long as anybody wants; one that sleeps is told."""
     for value in ("5m", -1, 3600):
         client.chat(**CHAT, keep_alive=value)
         assert server.engine.keep_alives[-1] is None
     client.chat(**CHAT, keep_alive=0)
     assert server.engine.keep_alives[-1] == 0  # which the engine refuses
-    engine = scripted(enable_sleep_mode=True, sleep_after="60s:1")
-    sleeper = connect(start(engine))
-    sleeper.generate(model="scripted", keep_alive="5m")
-    assert sleeper.generate(model="scripted", keep_alive=0).done_reason == "unload"
-    assert engine.keep_alives == [300, 0]
+    for options in ({"sleep_after": "60s:1"}, {"auto_wake": True}):
+        engine = scripted(enable_sleep_mode=True, **options)
+        sleeper = connect(start(engine))
+        sleeper.generate(model="scripted", keep_alive="5m")
+        assert sleeper.generate(model="scripted", keep_alive=0).done_reason == "unload"
+        assert engine.keep_alives == [300, 0]
 
 
 @pytest.mark.parametrize(

@@ -174,8 +174,12 @@ def check_keep_alive(idle: IdleConfig, keep_alive: float | None) -> None:
     """Check a request's `keep_alive` (see `EngineClient.stream`) of such an engine. Raises InvalidRequestError."""
     if keep_alive is None:
         return
-    if not idle.rungs:
-        raise InvalidRequestError("keep_alive needs an engine with a sleep_after (--sleep-after)", "keep_alive")
+    if not idle.heeds_keep_alive:
+        raise InvalidRequestError(
+            "keep_alive needs an engine that the next request wakes: start it with enable_sleep_mode and auto_wake "
+            "(--enable-sleep-mode --auto-wake), or a sleep_after (--sleep-after)",
+            "keep_alive",
+        )
     if not math.isfinite(keep_alive):
         raise InvalidRequestError(f"keep_alive must be a finite number of seconds, not {keep_alive}", "keep_alive")
 

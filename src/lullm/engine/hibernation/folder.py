@@ -4,12 +4,15 @@
     queue.msgpack      requests with their tokens and texts, block tables
     kv-RANK.bin        KV blocks in chunks
 
-It is written beside its place under another name, and renamed once the disk has all of it. Only its owner may read it,
-since it holds prompts. Bytes are in this machine's order.
+It is written beside its place under another name, and renamed once the disk has all of it. What a process that was
+killed has left of such a folder, the next one removes. Only its owner may read it, since it holds prompts. Bytes are in
+this machine's order.
 """
 
 import contextlib
 import errno
+import fcntl
+import glob
 import os
 import re
 import shutil
@@ -89,15 +92,18 @@ def new_folder(path: str | os.PathLike[str], num_bytes: int) -> Iterator[Path]:
         HibernationError: something else lies there, or the system refuses: the disk is full.
     """
     place = check_place(path)
+    _remove_remains(place)
     try:
         free = shutil.disk_usage(place.parent).free
         if free < num_bytes:
             raise OSError(errno.ENOSPC, f"{format_bytes(num_bytes)} are needed, {format_bytes(free)} are free")
         folder = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))  # mode 0700
         try:
-            yield folder
-            _sync(folder)
-            _put_in_place(folder, place)
+            with _opened(folder) as descriptor:
+                _claim(descriptor)
+                yield folder
+                _sync(folder)
+                _put_in_place(folder, place)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -211,6 +217,8 @@ def check_place(path: str | os.PathLike[str]) -> Path:
     place = _place(path)
     if not place.parent.is_dir():
         raise HibernationError(f"cannot hibernate to {place}: there is no folder {place.parent}; make it first")
+    if not os.access(place.parent, os.W_OK | os.X_OK):
+        raise HibernationError(f"cannot hibernate to {place}: {place.parent} may not be written to")
     if not os.path.lexists(place):
         return place
     try:
@@ -243,10 +251,34 @@ def _put_in_place(folder: Path, place: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
+def _remove_remains(place: Path) -> None:
+    """Remove folders that killed processes have begun to write for `place`. A whole one stays, for its owner to see."""
+    for remains in place.parent.glob(f".{glob.escape(place.name)}.????????"):
+        with contextlib.suppress(OSError), _opened(remains) as descriptor:
+            names = os.listdir(descriptor)
+            if _claim(descriptor) and MANIFEST_FILE not in names and all(map(_OWN_FILE.fullmatch, names)):
+                shutil.rmtree(remains)
+
+
+def _claim(folder: int) -> bool:
+    """Lock an open folder for as long as it is open, or this process lives. False: another one has it."""
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # or the file system has no locks; then remains stay
+        return False
+    return True
+
+
 def _sync(folder: Path) -> None:
     """Wait until the disk has the names in a folder."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with _opened(folder) as descriptor:
         os.fsync(descriptor)
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield descriptor
     finally:
         os.close(descriptor)

@@ -4,9 +4,12 @@ from collections.abc import Callable, Sequence
 
 from lullm.config.option.sleep_after import SleepRung
 
+LIGHTEST = SleepRung(0.0, 1, "auto")
+"""How an engine without a ladder sleeps if a request's `keep_alive` says when."""
+
 
 class SleepLadder:
-    """Counts idle time against rungs. An empty ladder never asks for a sleep.
+    """Counts idle time against rungs. An empty ladder asks for a sleep only if a request says when.
 
     The engine's owner calls `busy` and `idle`, as often as it likes, and `reset` after a call that slept or woke. `due`
     then returns each rung once its time has come. Not safe to share between threads, except `idle_s` and `next`.
@@ -38,7 +41,7 @@ class SleepLadder:
     def keep_alive(self, seconds: float | None) -> None:
         """Set the idle seconds before the first rung, for the latest request; None: the ladder's own.
 
-        The other rungs keep their distance from the first. Negative: never sleep.
+        The other rungs keep their distance from the first. Negative: never sleep. An empty ladder has one rung then.
         """
         self._keep_alive_s = seconds
 
@@ -51,7 +54,8 @@ class SleepLadder:
 
     def skip(self, is_reached: Callable[[SleepRung], bool]) -> None:
         """Leave out the next rungs that the engine has reached already."""
-        while self._num_taken < len(self._rungs) and is_reached(self._rungs[self._num_taken]):
+        rungs = self._steps(self._keep_alive_s)
+        while self._num_taken < len(rungs) and is_reached(rungs[self._num_taken]):
             self._num_taken += 1
 
     @property
@@ -62,11 +66,13 @@ class SleepLadder:
 
     def next(self) -> tuple[SleepRung, float] | None:
         """The next rung and the seconds until it (0: due); None while requests run, or after the last rung."""
-        since, taken = self._idle_since, self._num_taken
-        if since is None or taken >= len(self._rungs):
+        since, taken, keep_alive_s = self._idle_since, self._num_taken, self._keep_alive_s
+        rungs = self._steps(keep_alive_s)
+        if since is None or taken >= len(rungs) or (keep_alive_s is not None and keep_alive_s < 0):
             return None
-        due_s = self._due_s(self._rungs[taken])
-        return None if due_s is None else (self._rungs[taken], max(since + due_s - self._clock(), 0.0))
+        rung = rungs[taken]
+        due_s = rung.idle_s if keep_alive_s is None else keep_alive_s + rung.idle_s - rungs[0].idle_s
+        return rung, max(since + due_s - self._clock(), 0.0)
 
     def due(self) -> SleepRung | None:
         """The deepest rung that is due, or None. Each is returned once between two calls of `busy` or `reset`."""
@@ -76,8 +82,5 @@ class SleepLadder:
             self._num_taken += 1
         return found
 
-    def _due_s(self, rung: SleepRung) -> float | None:
-        keep_alive_s = self._keep_alive_s
-        if keep_alive_s is None:
-            return rung.idle_s
-        return None if keep_alive_s < 0 else keep_alive_s + rung.idle_s - self._rungs[0].idle_s
+    def _steps(self, keep_alive_s: float | None) -> tuple[SleepRung, ...]:
+        return self._rungs if self._rungs or keep_alive_s is None else (LIGHTEST,)

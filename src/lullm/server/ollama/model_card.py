@@ -47,7 +47,8 @@ class ModelCard:
         upcoming = self._engine.next_sleep
         size = self._size()
         on_device = {"size_vram": size.get("size", 0) if self._engine.config.device != "cpu" else 0}
-        expires_at = timestamp(time.time() + (_NEVER_S if upcoming is None else upcoming[1]))
+        left_s = _NEVER_S if upcoming is None else min(upcoming[1], _NEVER_S)  # a date has no more than four digits
+        expires_at = timestamp(time.time() + left_s)
         lasting = {"expires_at": expires_at, "context_length": self._engine.config.max_model_len}
         return self._identity() | size | on_device | lasting
 

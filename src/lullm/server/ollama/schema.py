@@ -22,12 +22,12 @@ def _check_format(value: Any) -> Any:
 
 
 def kept_alive(value: float | str | None, engine: EngineClient) -> dict[str, Any]:
-    """The field `keep_alive`, if it has an effect: a server that never sleeps by itself keeps its model anyway.
+    """The field `keep_alive`, if it has an effect: a server that requests do not wake keeps its model anyway.
 
     Such a server cannot unload it either; for the time 0 the engine raises that error.
     """
     seconds = keep_alive_s(QueuedBody(keep_alive=value))
-    return {} if seconds is None or (seconds and not engine.idle.rungs) else {"keep_alive": seconds}
+    return {} if seconds is None or (seconds and not engine.idle.heeds_keep_alive) else {"keep_alive": seconds}
 
 
 class Options(WireModel):

@@ -1,6 +1,7 @@
 """Fetches a model from the hub, or from its local cache. Every error says what to do."""
 
 import contextlib
+import difflib
 import errno
 import os
 import sys
@@ -11,6 +12,7 @@ from lullm.config.gguf.file import SUFFIX
 from lullm.config.mistral.layout import CONFIG_FILE, PARAMS_FILE, has_config
 from lullm.errors import ModelLoadError
 from lullm.log import get_logger
+from lullm.weights.hub.cache import cached_models
 from lullm.weights.reading.files import missing_files
 
 logger = get_logger(__name__)
@@ -107,9 +109,7 @@ def explain(error: Exception, name: str, revision: str | None) -> str:
         return f"the hub wants an account for {name}; set HF_TOKEN to a token of yours, and check the spelling"
     if isinstance(error, errors.RepositoryNotFoundError) or status == 404:
         hint = "the account of HF_TOKEN sees none" if has_token else "a private one needs HF_TOKEN"
-        return (
-            f"there is no folder {name!r} and no such model on the hub (check the spelling; {hint}){_of_ollama(name)}"
-        )
+        return f"there is no folder {name!r} and no such model on the hub (check the spelling; {hint}){_advice(name)}"
     if status == 429:
         return f"the hub wants fewer requests than it got; wait, or set HF_TOKEN, before fetching {name}"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -119,12 +119,15 @@ def explain(error: Exception, name: str, revision: str | None) -> str:
     return (
         f"there is no folder {name!r}, and it could not be fetched from the hub ({type(error).__name__}: "
         f"{reason}{offline}); check the network (HTTPS_PROXY, HF_ENDPOINT), or pass the path of a local model folder"
-        f"{_of_ollama(name)}"
+        f"{_advice(name)}"
     )
 
 
-def _of_ollama(name: str) -> str:
-    """Advice for a name without an owner, probably of Ollama's library."""
+def _advice(name: str) -> str:
+    """What may have been meant: a model that is here; or, of a name without an owner, one of Ollama's library."""
+    here = {known.lower(): known for known in ["demo", *(model.name for model in cached_models())]}
+    if alike := difflib.get_close_matches(name.lower(), here, n=1):
+        return f"; did you mean {here[alike[0]]}, which is here?"
     if "/" in name:
         return ""
     return f"; of a name of Ollama's, `ollama show --modelfile {name}` says the file (FROM), which can be passed"

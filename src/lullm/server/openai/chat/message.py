@@ -11,10 +11,10 @@ def message(events: Iterable[ReplyEvent]) -> dict[str, Any]:
     """The assistant's message. `content` is null if it only calls tools.
 
     Thoughts have two names: `reasoning` is the one of OpenAI's open models and vLLM, `reasoning_content` is DeepSeek's,
-    which most clients know.
+    which most clients know. The first is null without thoughts, since clients of vLLM read it unasked.
     """
     reply = joined(events)
-    content: dict[str, Any] = {"role": "assistant", "content": reply.text, "refusal": None}
+    content: dict[str, Any] = {"role": "assistant", "content": reply.text, "refusal": None, "reasoning": None}
     if reply.thinking:
         content |= {"reasoning": reply.thinking, "reasoning_content": reply.thinking}
     if reply.calls:
