@@ -127,6 +127,8 @@ def test_forms_of_input(servers, expected):
         ({"input": [5, 320]}, "input", None),
         ({"input": "a", "messages": [{}]}, "messages", "unsupported_field"),
         ({"input": "a", "encoding_format": "hex"}, "encoding_format", "invalid_value"),
+        ({"input": "a", "encoding_format": "base64", "embed_dtype": "float16"}, "embed_dtype", "unsupported_field"),
+        ({"input": "a", "encoding_format": "base64", "endianness": "big"}, "endianness", "unsupported_field"),
         ({"input": "a", "dimensions": 0}, "dimensions", None),
         ({"input": "a", "dimensions": "8"}, "dimensions", "invalid_value"),
         ({"input": "a", "normalize": True, "use_activation": False}, "normalize", None),

@@ -1,5 +1,6 @@
 """The small endpoints, and the Prometheus numbers."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import openai
@@ -7,6 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import lullm
+from lullm.server.error import ELSEWHERE
 
 
 def test_models(client):
@@ -15,6 +17,16 @@ def test_models(client):
     assert client.models.retrieve("scripted").id == "scripted"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("other")
+
+
+def test_what_is_called_in_place_of_vllms_other_endpoints(http):
+    """The endpoints that are named are there, and none of them has the refused name."""
+    paths = http.get("/openapi.json").json()["paths"]
+    for path, instead in ELSEWHERE.items():
+        response = http.post(path, json={})
+        assert response.status_code == 404 and response.json()["error"]["message"].endswith(instead)
+        assert all(named in paths for named in re.findall(r"POST (/[\w/-]+)", instead) if named != "/collective_rpc")
+    assert "GET /docs" in http.post("/nothing", json={}).json()["error"]["message"]
 
 
 def test_model_name_with_a_slash(start, scripted):

@@ -34,6 +34,20 @@ _ROUTING = {
     405: ("method_not_allowed", "this endpoint takes another method; GET /docs lists endpoints and their methods"),
 }
 """Status of a request that no route takes -> code and message."""
+_BY_COMPLETIONS = "POST /v1/completions takes token ids as prompt, and gives them with return_token_ids"
+_BY_METHODS = "POST /collective_rpc calls reload_weights, and methods of a worker_extension_cls"
+ELSEWHERE = {
+    "/classify": "POST /pooling gives the probabilities of a text's labels",
+    "/generate": _BY_COMPLETIONS,
+    "/inference/v1/generate": _BY_COMPLETIONS,
+    "/invocations": "POST /v1/chat/completions and its like take what SageMaker passes on",
+    "/v1/chat/completions/batch": "send each conversation to POST /v1/chat/completions, all at once: they share batches",
+    "/v1/chat/completions/render": "POST /apply-template gives the prompt's text, and POST /tokenize its tokens",
+    "/v1/completions/render": "POST /tokenize gives a prompt's tokens",
+    **dict.fromkeys(("/init_weight_transfer_engine", "/update_weights", "/get_world_size"), _BY_METHODS),
+    **dict.fromkeys(("/start_profile", "/stop_profile"), "LLM.start_profile(folder) writes profiles"),
+}
+"""Endpoints of vLLM that are not here -> what to call in their place."""
 
 
 CLIENT_CLOSED_REQUEST = 499
@@ -135,7 +149,10 @@ def install_error_handlers(app: FastAPI, response: Callable[[Exception, str], Re
     """Answer failures of the app's routes, and its 404 and 405, by `response` of an error and a path."""
 
     async def answer(request: Request, error: Exception) -> Response:
-        return response(error, request.url.path)
+        path = request.url.path
+        if isinstance(error, HTTPException) and error.status_code == 404 and path in ELSEWHERE:
+            error = ApiError(404, f"there is no such endpoint here; {ELSEWHERE[path]}", code=_ROUTING[404][0])
+        return response(error, path)
 
     for kind in (ApiError, HTTPException, LullmError, ClientDisconnect, ClientDisconnectedError):
         app.add_exception_handler(kind, answer)

@@ -40,7 +40,11 @@ class PoolingBody(QueuedBody):
 class InputBody(PoolingBody):
     """Fields of requests for vectors of inputs."""
 
-    missing: ClassVar = {"messages": (None, [])}
+    missing: ClassVar = {
+        "messages": (None, []),
+        "embed_dtype": (None, "float32"),
+        "endianness": (None, "native", "little"),
+    }
 
     input: Prompts
     encoding_format: Literal["float", "base64"] | None = None
