@@ -41,7 +41,7 @@ ELSEWHERE = {
     "/generate": _BY_COMPLETIONS,
     "/inference/v1/generate": _BY_COMPLETIONS,
     "/invocations": "POST /v1/chat/completions and its like take what SageMaker passes on",
-    "/v1/chat/completions/batch": "send each conversation to POST /v1/chat/completions, all at once: they share batches",
+    "/v1/chat/completions/batch": "send all conversations to POST /v1/chat/completions at once: they share batches",
     "/v1/chat/completions/render": "POST /apply-template gives the prompt's text, and POST /tokenize its tokens",
     "/v1/completions/render": "POST /tokenize gives a prompt's tokens",
     **dict.fromkeys(("/init_weight_transfer_engine", "/update_weights", "/get_world_size"), _BY_METHODS),
