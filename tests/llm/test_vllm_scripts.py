@@ -307,6 +307,8 @@ def test_what_lullm_lacks_says_what_does_it(llm):
         llm.start_weight_update()
     with pytest.raises(AttributeError, match="'LLMEngine' object has no attribute 'engine_core': `config`"):
         _ = llm.llm_engine.engine_core
+    with pytest.raises(AttributeError, match="'LLM' object has no attribute 'renderer': `generate` takes the prompt"):
+        _ = llm.renderer
     with pytest.raises(AttributeError, match="no attribute 'whatever'$"):
         _ = llm.whatever
     assert not hasattr(llm, "reset_mm_cache")

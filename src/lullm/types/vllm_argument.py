@@ -140,7 +140,8 @@ VLLM_NAMES: dict[str, str] = {
         ("reset_mm_cache", "reset_encoder_cache"), "`reset_prefix_cache()` forgets the rows of pictures, too"
     ),
     **dict.fromkeys(("errored", "is_running", "is_stopped", "dead_error"), _HEALTH),
-    **dict.fromkeys(("engine_core", "vllm_config", "get_model_config", "get_vllm_config", "renderer"), _PARTS),
+    **dict.fromkeys(("engine_core", "vllm_config", "get_model_config", "get_vllm_config"), _PARTS),
+    "renderer": _RENDERED,
     **dict.fromkeys(("get_num_queued_tokens", "get_status", "do_log_stats"), "`stats()` has the engine's numbers"),
     "get_metrics": "`stats()` has the engine's numbers, `LLM.get_metrics` those of vLLM's names",
     "is_paused": "`is_sleeping()` is true then, too, and `sleep_state` says which",
