@@ -4,11 +4,11 @@
     python bench/kernels.py --only linear --rows 1 8 32
     python bench/kernels.py --repeat 9 --json kernels.json
 
-The ceilings: a sum over a gigabyte of memory (GB/s), torch's bfloat16 product at 1024 rows (TFLOP/s), of which
-attention is printed with its share, and the instruction set's products alone (products TFLOP/s): with AMX of numbers
-that come from the first-level cache, otherwise of zeros in registers. Linears are printed with their share of what
-reading and those products allow. A causal prefill counts the products of what a row sees. Versions alternate and
-medians are printed; with other work on the machine only the ratios say something.
+The ceilings: a sum over a gigabyte of memory (GB/s) and the instruction set's products alone (products TFLOP/s): with
+AMX of numbers that come from the first-level cache, otherwise of zeros in registers. Linears are printed with their
+share of what both allow, attention of decodes with that of reading, of prompts with that of products, of which a causal
+prefill counts what a row sees. Beside them stands torch's bfloat16 product at 1024 rows (TFLOP/s). Versions alternate
+and medians are printed; with other work on the machine only the ratios say something.
 """
 
 import argparse
@@ -299,7 +299,7 @@ def attention(args: argparse.Namespace, ceilings: dict[str, float]) -> dict[str,
         else:
             pairs = sum(queries * (context - (queries - 1) / 2) for queries, context in shape)
             amount = pairs * NUM_Q_HEADS * HEAD_SIZE * 4 / 1e12
-            report[name] = show(name, seconds, amount, "TFLOP/s", ceilings["TFLOP/s"])
+            report[name] = show(name, seconds, amount, "TFLOP/s", ceilings["products TFLOP/s"])
         of_8_bits = (f"{kind} x{seconds['native'] / seconds[kind]:.2f}" for kind in ("int8", "fp8"))
         print(f"  {'':24} over a cache of 8 bits, times as fast: {', '.join(of_8_bits)}", flush=True)
     return report

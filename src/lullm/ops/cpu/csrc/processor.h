@@ -21,6 +21,12 @@ inline void wait_briefly() { __builtin_ia32_pause(); }
 inline uint64_t ticks() { return __builtin_ia32_rdtsc(); }
 inline uint64_t short_ticks() { return 400000; }
 
+// Are lines fetched faster side by side than far apart, whatever is read meanwhile?
+inline bool fetches_in_order() {
+  static const bool is_amd = __builtin_cpu_is("amd");
+  return is_amd;
+}
+
 #elif defined(__aarch64__)
 
 inline void finish_streams() {}  // there are none
@@ -37,6 +43,8 @@ inline uint64_t short_ticks() {
   asm volatile("mrs %0, cntfrq_el0" : "=r"(per_second));
   return per_second / 6000;
 }
+
+inline bool fetches_in_order() { return false; }  // not measured
 
 #endif
 

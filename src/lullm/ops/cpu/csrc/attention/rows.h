@@ -165,29 +165,35 @@ class StepsAhead {
   int64_t last_found = 0;
 };
 
-// Fetches the rows of a cache into the second-level cache, `distance` rows before they are read, in the order in which they
-// are: of a step `num_keys` keys at a time, one head after the other.
+// Fetches the rows of a cache into the second-level cache before they are read: of a step `num_keys` keys at a time, one
+// head after the other.
 //
-// Such a part of all heads is one piece of memory, or two, and is read as a whole. The distance is short: 64 rows of one
-// head lie 2 KiB apart, so they share eight of the 64 sets of the first-level cache, and 4 x 1600 read 4 % less so far ahead
-// (Xeon, 2 cores). Fetches go in small portions between other work: bursts take the places for lines on their way from the
-// loads behind them, and 32 x 160 read 10 % less.
+// Such a part of all heads is one piece of memory, or two, and is read as a whole. On Intel's processors it is fetched in
+// the order in which it is read, `distance` rows before. The distance is short: 64 rows of one head lie 2 KiB apart, so they
+// share eight of the 64 sets of the first-level cache, and 4 x 1600 read 4 % less so far ahead (Xeon, 2 cores). AMD's fetch
+// such rows slowly (lines 2 KiB apart 8 GB/s, side by side 17; EPYC of Zen 3, 2 cores): there a part is fetched in memory's
+// order, all heads of a token at once, while the part before is read. Fetches go in small portions between other work:
+// bursts take the places for lines on their way from the loads behind them, and 32 x 160 read 10 % less.
 class RowsAhead {
  public:
   RowsAhead(const AttentionArgs& a, const StepsAhead& steps, const char* cache, int64_t num_keys, int64_t step,
-            int64_t distance = 32)
-      : steps(steps), cache(cache), num_keys(num_keys), num_bytes(a.row_bytes), step(step) {
+            int64_t distance)
+      : steps(steps), cache(cache), num_keys(num_keys), head_bytes(a.row_bytes), by_token(fetches_in_order()), step(step) {
     enter_step();
-    for (; distance >= num_keys; distance -= num_keys) next_head();
-    key += distance;
+    if (by_token) {
+      next_part();
+    } else {
+      for (; distance >= num_keys; distance -= num_keys) next_head();
+      for (; distance > 0; distance--) next_row();
+    }
   }
 
+  // Of one head each.
   void fetch(int64_t num_rows) {
-    for (; num_rows > 0; num_rows--) {
-      if (key >= end) next_head();
-      const char* row = head_rows + found->offset[key++];
-      const char* line = row - reinterpret_cast<uintptr_t>(row) % 64;  // of 8 bits, rows begin anywhere in a line
-      for (; line < row + num_bytes; line += 64) fetch_far(line);
+    for (; num_rows > 0; num_rows--, at += head_bytes) {
+      if (at >= row_end) next_row();
+      const char* line = at - reinterpret_cast<uintptr_t>(at) % 64;  // of 8 bits, rows begin anywhere in a line
+      for (; line < at + head_bytes; line += 64) fetch_far(line);
     }
   }
 
@@ -202,11 +208,22 @@ class RowsAhead {
     enter_head();
   }
   void enter_head() {
-    head_rows = cache + head * num_bytes;
     key = first_key, end = std::min(first_key + num_keys, found->last);
+    enter_row();
   }
-  __attribute__((noinline)) void next_head() {  // rare; inlined, it takes registers from the loops around it
-    if (++head < item->last_head) return enter_head();
+  void enter_row() {
+    at = cache + head * head_bytes + found->offset[key];
+    row_end = at + (by_token ? item->last_head - head : 1) * head_bytes;
+  }
+  __attribute__((noinline)) void next_row() {  // inlined, it takes registers from the loops around it
+    if (++key < end) return enter_row();
+    next_head();
+  }
+  void next_head() {
+    if (!by_token && ++head < item->last_head) return enter_head();
+    next_part();
+  }
+  void next_part() {
     first_key += num_keys;
     if (first_key < found->last) return enter_part();
     if (step < steps.newest()) step++;  // else the same again: short steps of few heads are left faster than they are found
@@ -215,12 +232,13 @@ class RowsAhead {
 
   const StepsAhead& steps;
   const char* const cache;
-  const int64_t num_keys, num_bytes;
+  const int64_t num_keys, head_bytes;
+  const bool by_token;  // a row is all heads of one, not one head
   int64_t step;
   const AttentionItem* item;
   const StepKeys* found;
   int64_t first_key, head, key, end;
-  const char* head_rows;
+  const char *at, *row_end;
 };
 
 // Is told how many bytes were read, and fetches a row for each `row_bytes` of them.

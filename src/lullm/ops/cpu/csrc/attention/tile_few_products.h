@@ -99,7 +99,8 @@ struct ValueProducts {
 class HalfFetches {
  public:
   HalfFetches(const AttentionArgs& a, const AttentionItem& item, const StepsAhead& steps)
-      : keys(a, steps, a.key_cache, kHalfKeys, item.first_step()), values(a, steps, a.value_cache, kHalfKeys, item.first_step()) {}
+      : keys(a, steps, a.key_cache, kHalfKeys, item.first_step(), kHalfKeys),
+        values(a, steps, a.value_cache, kHalfKeys, item.first_step(), kHalfKeys) {}
 
   void enter(int64_t) {}
   // What lasts `count` portions, in which half a step's values of a head are fetched.
