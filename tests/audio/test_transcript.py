@@ -2,7 +2,6 @@
 
 import math
 import random
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from lullm.audio.transcript.segment import Segment, cut
 from lullm.audio.transcript.words import Words
 from lullm.errors import InvalidRequestError
 from lullm.text.tokenizer import Tokenizer
+from lullm.types.outputs import CompletionOutput, RequestOutput
 from lullm.types.sampling_params import SamplingParams
 
 END = TIMED_IDS["endoftext"]
@@ -85,8 +85,8 @@ class Model:
             token_ids, mean = self.outputs.pop(0)
         else:
             token_ids, mean = [3], math.log(self.silences.pop(0) if self.silences else 0.1)
-        completion = SimpleNamespace(token_ids=token_ids, cumulative_logprob=mean * len(token_ids))
-        return SimpleNamespace(outputs=[completion])
+        completion = CompletionOutput(0, "", token_ids, cumulative_logprob=mean * len(token_ids))
+        return RequestOutput("a", None, [], [completion], finished=True)
 
 
 def found(words, outputs, silences=(), seconds=2.5, rate=1000, params=PARAMS):
@@ -143,7 +143,7 @@ def test_the_language_of_a_sound(words):
     def answer(prompt, params):
         assert prompt["prompt_token_ids"] == [TIMED_IDS["startoftranscript"]]
         assert set(params.allowed_token_ids) == {TIMED_IDS[name] for name in ("en", "de", "fr")}
-        return SimpleNamespace(outputs=[SimpleNamespace(token_ids=[TIMED_IDS["fr"]])])
+        return RequestOutput("a", None, [], [CompletionOutput(0, "", [TIMED_IDS["fr"]])], finished=True)
 
     model = Model([])
     model._answer = answer

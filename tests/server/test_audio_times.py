@@ -139,8 +139,13 @@ def test_doubts(running):
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
-        ({"timestamp_granularities[]": "word"}, "timestamp_granularities[]", "single words"),
-        ({"timestamp_granularities[]": "line"}, "timestamp_granularities[]", "is segment"),
+        ({"timestamp_granularities[]": "word"}, "timestamp_granularities[]", "has no alignment_heads"),
+        ({"timestamp_granularities[]": "line"}, "timestamp_granularities[]", "is segment or word"),
+        (
+            {"timestamp_granularities[]": "word", "response_format": "srt"},
+            "timestamp_granularities[]",
+            "needs response_format=verbose_json",
+        ),
         (
             {"timestamp_granularities": "segment", "response_format": "json"},
             "timestamp_granularities[]",

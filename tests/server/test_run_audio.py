@@ -23,7 +23,7 @@ FIELDS = {"response_format": "verbose_json", "max_completion_tokens": "9", "seed
 
 @pytest.fixture(scope="module")
 def whisper(tmp_path_factory):
-    return str(write_timed_whisper(tmp_path_factory.mktemp("whisper"), 3).folder)
+    return str(write_timed_whisper(tmp_path_factory.mktemp("whisper"), 3, alignment_heads=[[0, 1], [1, 2]]).folder)
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +71,10 @@ def test_as_a_server_answers(whisper, files, running, capsys, monkeypatch):
         for fields, flags in [
             ({}, []),
             ({"prompt": "hello there", "language": "fr"}, ["hello there", "--language", "fr"]),
+            (
+                {"timestamp_granularities[]": ["segment", "word"], "language": "en"},
+                ["--word-times", "--language", "en"],
+            ),
             ({"response_format": "srt", "translate": True}, ["--translate", "--response-format", "srt"]),
         ]:
             sent = FIELDS | fields
@@ -87,7 +91,7 @@ def test_as_a_server_answers(whisper, files, running, capsys, monkeypatch):
             there = capsys.readouterr().out.strip()
             if sent["response_format"] == "verbose_json":
                 here, there = json.loads(here), json.loads(there)
-                assert there == expected
+                assert there == expected and ("words" in expected) is ("--word-times" in flags)
                 expected.pop("usage")
             assert here == expected
 
@@ -96,6 +100,7 @@ def test_what_is_refused(whisper, files, tmp_path, qwen3_folder, running, capsys
     (tmp_path / "text.wav").write_text("hello")
     (tmp_path / "empty.wav").write_bytes(wav(np.zeros(0)))
     run = ["run", "--model", whisper, *FLAGS]
+    timed = [*run, "--audio", files[0], "--word-times", "--response-format", "verbose_json"]
     for words, reason in [
         ([*run, "--audio", str(tmp_path / "none.wav")], "--audio: cannot read"),
         ([*run, "--audio", str(tmp_path / "text.wav")], "lullm: "),
@@ -104,6 +109,9 @@ def test_what_is_refused(whisper, files, tmp_path, qwen3_folder, running, capsys
         ([*run, "--audio", files[0], "one", "two"], "takes one prompt"),
         ([*run, "--audio", files[0], "--raw"], "--raw does not go with --audio"),
         ([*run, "--audio", files[0], "--stop", "x"], "--stop does not go with --audio"),
+        ([*run, "--audio", files[0], "--word-times"], "--word-times needs --response-format verbose_json"),
+        ([*timed, "--translate"], "words of a translation"),
+        ([*run, "hello", "--word-times"], "--word-times is for a sound"),
         ([*run, "hello", "--translate"], "--translate is for a sound"),
         ([*run, "hello", "--response-format", "srt"], "--response-format is for a sound"),
         (["run", "--model", str(qwen3_folder), "--audio", files[0]], "does not hear"),

@@ -22,7 +22,7 @@ from lullm.types.request import TextPair
 )
 def test_rows_of_chunks(kind, wanted):
     rows = PooledRows(kind, 9)
-    assert rows.needs_whole_prompt is (kind != "last")
+    assert rows.first_wanted == (rows.prompt_len - 1 if kind == "last" else 0)
     for (start, end), expected in zip(((0, 4), (4, 7), (7, 9)), wanted, strict=True):
         found = rows.wanted(start, end)
         assert found == expected

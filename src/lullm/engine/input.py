@@ -232,8 +232,12 @@ class InputProcessor:
         pooling = resolved_pooling(self._model, params)
         of_encoder, num_kept, second = self._of_encoder, params.truncate_prompt_tokens, None
         tiles: tuple[TilePlace, ...] = ()
+        encoded: TilePlace | None = None
         text: str | None
-        if of_encoder is not None and isinstance(prompt, TextPair):
+        if self._encoder is not None:
+            own, encoded = self._read(self._encoder, prompt, may_block)
+            text, token_ids, _ = self._encoded(own, add_special_tokens=False, may_block=may_block)
+        elif of_encoder is not None and isinstance(prompt, TextPair):
             text, token_ids, second = of_encoder.pair(prompt, num_kept)
         else:
             text, token_ids, tiles = self._encoded(prompt, add_special_tokens=True, may_block=may_block)
@@ -244,7 +248,7 @@ class InputProcessor:
         check_rows(self._model, pooling, token_ids)
         request = GenerateRequest(request_id, text, token_ids, NO_TOKENS, 0, time.monotonic(), priority)
         salt = cache_salt(prompt)
-        return replace(request, pooling=pooling, cache_salt=salt, tiles=tiles, second_text=second)
+        return replace(request, pooling=pooling, cache_salt=salt, tiles=tiles, encoded=encoded, second_text=second)
 
     def tokenize(
         self, prompt: Prompt | Conversation, add_special_tokens: bool = True, may_block: bool = True

@@ -171,10 +171,11 @@ class BlockAdmission:
 
     def find_cached(self, group: SequenceGroup) -> CachedPrefix:
         """The cached blocks of the leader's beginning, in either pool."""
-        if not self._enable_prefix_caching or group.reads_whole_prompt:
+        most = group.most_cached
+        if not self._enable_prefix_caching or most == 0:
             return nothing_cached(self._groups)
         leader, *others = group.unfinished
-        token_ids = leader.token_ids
+        token_ids = leader.token_ids if most is None else leader.token_ids[: most + 1]
         if self._has_windows and others and not self._has_states:
             # The others continue from the prompt's last full block, so the blocks in the window there must be held.
             token_ids = token_ids[: self._num_shared(leader) * self._block_size + 1]

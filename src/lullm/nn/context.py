@@ -1,6 +1,6 @@
 """StepContext: the facts of a step that a model's layers need beside their hidden states."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -57,6 +57,10 @@ class MutualRows:
         out[self.rows] = ops.attention(q[self.rows], own, self.attention, scores)
 
 
+Watch = Callable[[int, Tensor, LayerCache, float], None]
+"""(layer, q `[T, Hq, D]`, cache, scale) of one layer's attention, as `Ops.attention` has them."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StepContext:
     """One step of T tokens, for one model.
@@ -76,6 +80,7 @@ class StepContext:
         query_lens: of the step's spans, in order. Only encoders read them, and the next.
         segments: `[T]` int64, which text of a pair a token is in; None: all in the first.
         mutual: by KV cache group, the rows that also see rows behind them; empty: none do.
+        watch: is told of attention to an encoder's rows; None: nobody watches.
     """
 
     positions: Tensor
@@ -90,6 +95,7 @@ class StepContext:
     query_lens: Sequence[int] = ()
     segments: Tensor | None = None
     mutual: Sequence[Sequence[MutualRows]] = ()
+    watch: Watch | None = None
 
     def of_rows(self) -> "StepContext":
         """For layers: with planes, rotary tables are made for the step, so a token's position in them is its row."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from lullm.ops.attention_layout import AttentionLayout, CausalScores, MutualScores
 from lullm.ops.cache import float8_cache, int8_cache
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
+from lullm.ops.cache.reading import read_kv
 from lullm.ops.device_layout import DeviceLayout
 from lullm.types.arithmetic import Activation
 from lullm.types.layer_kind import first_seen
@@ -139,15 +140,6 @@ def write_kv(k: Tensor, v: Tensor, cache: LayerCache, slot_mapping: Tensor) -> N
         cache.value[place][:, : v.shape[2]] = v[row]
 
 
-def _read_kv(rows: Tensor, head_size: int, scales: Tensor | None) -> Tensor:
-    if rows.dtype == torch.int8:
-        return int8_cache.dequantize(rows, torch.float32, head_size)
-    rows = rows[..., :head_size]
-    if rows.dtype == float8_cache.FLOAT8:
-        return rows.float() if scales is None else rows.float() * scales[:, None]
-    return rows.float()
-
-
 def prepare_attention(layout: DeviceLayout) -> AttentionLayout:
     return layout.on_host()
 
@@ -163,7 +155,7 @@ def attention(q: Tensor, cache: LayerCache, prepared: AttentionLayout, scores: C
         offsets = positions % prepared.block_size
         # A key/value head serves `group_size` consecutive query heads.
         keys, values = (
-            _read_kv(side[block_ids, offsets], q.shape[2], scales).repeat_interleave(group_size, dim=1)
+            read_kv(side[block_ids, offsets], q.shape[2], scales).repeat_interleave(group_size, dim=1)
             for side, scales in ((cache.key, cache.key_scales), (cache.value, cache.value_scales))
         )  # [L, Hq, D] each
         queries = q[row : row + query_len].float()  # [Q, Hq, D]

@@ -68,8 +68,9 @@ class Roster:
             raise InvalidRequestError(f"request id {request.request_id!r} is already in use", "request_id")
         prompt_len = len(request.prompt_token_ids)
         group = SequenceGroup(request, [], RequestMetrics(request.arrival_time))
-        group.pooled = pooled_of(request)
-        leader = self._make(group, [0] * self._num_encoder_slots(request) + request.prompt_token_ids)
+        num_slots = self._num_encoder_slots(request)
+        group.pooled = pooled_of(request, num_slots)
+        leader = self._make(group, [0] * num_slots + request.prompt_token_ids)
         required = self._block_space.num_required_blocks(group)
         if required > self._block_space.num_blocks:
             raise InvalidRequestError(

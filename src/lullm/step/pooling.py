@@ -40,14 +40,14 @@ class PooledStep:
     def on_host(self, to_host: Callable[[Tensor], Tensor]) -> "PooledStep":
         return replace(self, values=to_host(self.values))
 
-    def taken(self) -> list[PooledPart]:
+    def parts(self) -> list[PooledPart]:
         """The results as plain data. Blocks until they are on the host."""
-        values, parts, first = self.values.numpy(), list[PooledPart](), 0
+        values, found, first = self.values.numpy(), list[PooledPart](), 0
         for span in self.spans:
             end = first + span.num_parts
-            parts.append(PooledPart(span.seq_id, span.num_rows, values[first:end].tobytes()))
+            found.append(PooledPart(span.seq_id, span.num_rows, values[first:end].tobytes()))
             first = end
-        return parts
+        return found
 
 
 def pool_rows(model: Model, ops: Ops, hidden: Tensor, spans: Sequence[PooledSpan]) -> PooledStep:

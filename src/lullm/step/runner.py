@@ -18,7 +18,7 @@ from lullm.arena.workspace import Workspace
 from lullm.device.device import Device
 from lullm.log import get_logger
 from lullm.models.protocol import Model
-from lullm.nn.context import ShownRows, StepContext
+from lullm.nn.context import ShownRows, StepContext, Watch
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.table import Ops
 from lullm.sampling.draw_share import DrawShare
@@ -27,6 +27,7 @@ from lullm.sampling.sampler import Sampled, Sampler, greedy_tokens, is_plain
 from lullm.step.batch import Batch
 from lullm.step.block_move import BlockMoves, CachePools, StepMarks
 from lullm.step.encoder.split import NO_WRITES, EncoderWrites, split_plan
+from lullm.step.encoder.watch import AttentionWatch
 from lullm.step.encoder.writer import EncoderWriter, with_slots
 from lullm.step.first_touch import FirstTouch
 from lullm.step.graphs import DecodeGraphs, DecodeOutput, StreamOutput, decode_sizes
@@ -51,7 +52,7 @@ class _Outcome:
 
     sampled: Sampled | None
     prompt_logprobs: dict[int, list[TokenLogprobs]]
-    pooled: PooledStep | None = None
+    pooled: PooledStep | AttentionWatch | None = None
 
 
 class AdapterPlaces(Protocol):
@@ -209,7 +210,7 @@ class ModelRunner:
             outcome = _Outcome(self._draw_decodes(prepared, prepared.decode_size, calibrates, guides), {})
         else:
             outcome = self._draw_ragged(prepared, calibrates, guides)
-        if outcome.pooled is not None:
+        if isinstance(outcome.pooled, PooledStep):
             outcome = replace(outcome, pooled=outcome.pooled.on_host(self._device.to_host))
         if outcome.sampled is None:
             return outcome
@@ -226,11 +227,12 @@ class ModelRunner:
     def _draw_ragged(self, prepared: PreparedInput, calibrates: bool, guides: StepGuides) -> _Outcome:
         """Run the model over spans of any lengths, and draw."""
         batch, step = prepared.batch, self._inputs.placed(prepared)
-        hidden = self._forward(step, calibrates, self._tiles.shown(batch.tiles), batch.query_lens)
+        watch = self._watch(batch)
+        hidden = self._forward(step, calibrates, self._tiles.shown(batch.tiles), batch.query_lens, watch)
         prompt_logprobs = {span.seq_id: self._prompt_logprobs(hidden[row:], span) for row, span in batch.prompt_spans}
         wanted, num_drawn = hidden[step.wanted_rows], len(batch.drawn_rows)
-        pooled = None
-        if batch.pooled_spans:
+        pooled: PooledStep | AttentionWatch | None = watch
+        if batch.pooled_spans and watch is None:
             pooled = pool_rows(self._model, self._ops, wanted[num_drawn:], batch.pooled_spans)
         if not batch.draws:
             return _Outcome(None, prompt_logprobs, pooled)
@@ -238,6 +240,14 @@ class ModelRunner:
         if len(step.draw_index):
             logits = logits[step.draw_index]
         return _Outcome(self._sampler.draw(logits, batch.draws, step.draws, guides), prompt_logprobs, pooled)
+
+    def _watch(self, batch: Batch) -> AttentionWatch | None:
+        """Of a model with an encoder, whose attention is what is pooled."""
+        if self._encoder is None or not batch.pooled_spans:
+            return None
+        device, encoder = self._device, self._model.config.encoder
+        assert encoder is not None, "as the limits say"
+        return AttentionWatch(encoder.alignment_heads, batch, self._block_size, device.torch_device, device.to_host)
 
     def _draw_decodes(self, prepared: PreparedInput, size: int, calibrates: bool, guides: StepGuides) -> Sampled:
         """Run the model over one token per sequence, replayed if it was recorded, with one draw each.
@@ -279,7 +289,12 @@ class ModelRunner:
         return StreamOutput(self._forward(self._inputs.placed_decodes(size), calibrates))
 
     def _forward(
-        self, step: StepInput, calibrates: bool, shown: Sequence[ShownRows] = (), query_lens: Sequence[int] = ()
+        self,
+        step: StepInput,
+        calibrates: bool,
+        shown: Sequence[ShownRows] = (),
+        query_lens: Sequence[int] = (),
+        watch: Watch | None = None,
     ) -> Tensor:
         """The hidden states [T, H]."""
         stream = self._relay.stream(len(step.token_ids))
@@ -295,6 +310,7 @@ class ModelRunner:
             query_lens=query_lens,
             segments=step.segments,
             mutual=step.mutual,
+            watch=watch,
         )
         return self._model(step.token_ids, context)
 
@@ -323,5 +339,5 @@ class _RunningStep:
             outcome.prompt_logprobs,
             swap_s=marks.swap_s(self.device),
             compute_s=marks.compute_s(self.device),
-            pooled=[] if outcome.pooled is None else outcome.pooled.taken(),
+            pooled=[] if outcome.pooled is None else outcome.pooled.parts(),
         )

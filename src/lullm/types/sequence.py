@@ -188,12 +188,12 @@ class SequenceGroup:
         return self.request.adapter
 
     @property
-    def reads_whole_prompt(self) -> bool:
-        """Whether cached prefixes are not used: each prompt row has a result, or the request asks for it."""
+    def most_cached(self) -> int | None:
+        """How long a cached prefix may be: rows behind it have results, or the request asks for none; None: any."""
         if self.pooled is not None:
-            return self.pooled.needs_whole_prompt
+            return self.pooled.first_wanted
         params = self.request.params
-        return params.prompt_logprobs is not None or bool(params.skip_reading_prefix_cache)
+        return 0 if params.prompt_logprobs is not None or params.skip_reading_prefix_cache else None
 
     def forget_partial_prompt(self) -> None:
         """The sequences are computed again: drop the results of prompt rows, unless they are complete."""

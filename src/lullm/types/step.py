@@ -44,7 +44,8 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sequences are about to be forked. A guess is a span of its own behind those of its sequence, of one token, which may
     be GUESSED_TOKEN. `prompt_targets`: for
     `prompt_logprobs`, the next token of each of the first rows; empty otherwise. `pooled_rows`: rows to pool for the
-    caller: their hidden states, or the results of the model's head for them. `sums_pooled`: only their sum is wanted.
+    caller: their hidden states, or the results of the model's head for them; of a model with an encoder, the weights of
+    their attention to its rows, by its `alignment_heads`. `sums_pooled`: only their sum is wanted.
     `adapter_place`: the place of the adapter that all tokens are computed with; NO_PLACE: none. `tiles`: rows of
     pictures in place of tokens. `shift`: what the rotation adds to the positions of tokens, up to the end of the first
     tile (`lullm.types.vision`).

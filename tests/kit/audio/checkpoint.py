@@ -75,6 +75,54 @@ class Heard:
         tokens = found.sequences[0, -len(scores) :].tolist()
         return tokens, float(sum(row[token] for row, token in zip(scores, tokens, strict=True)))
 
+    def attended(self, sound: np.ndarray, token_ids: list[int], heads: list[list[int]]) -> Any:
+        """What each token attends to in the encoder's rows, by head: `[T, heads, R]`, in float32."""
+        import torch
+
+        self.model.set_attn_implementation("eager")
+        with torch.inference_mode():
+            encoded = self.model.model.encoder(self.features(sound))
+            given = {"encoder_outputs": encoded, "decoder_input_ids": torch.tensor([token_ids])}
+            layers = self.model(**given, output_attentions=True).cross_attentions
+        return torch.stack([layers[layer][0, head] for layer, head in heads], 1)
+
+    def token_times(self, sound: np.ndarray, num_tokens: int, **options: Any) -> tuple[list[int], list[float]]:
+        """(tokens with timestamps, when each is said) of one window, by transformers' `generate`."""
+        import torch
+
+        self.model.set_attn_implementation("eager")
+        num_frames = -(-len(sound) // 160)
+        mask = (torch.arange(self.features(sound).shape[-1]) < num_frames).long()[None]
+        given = {"language": "en", "task": "transcribe", "max_new_tokens": num_tokens} | options
+        found = self.model.generate(
+            self.features(sound), attention_mask=mask, return_timestamps=True, return_token_timestamps=True,
+            force_unique_generate_call=True, return_dict_in_generate=True, **given,
+        )  # fmt: skip
+        num_prompt = found["sequences"].shape[1] - len(found["scores"])
+        return [found[name][0, num_prompt:].tolist() for name in ("sequences", "token_timestamps")]
+
+
+class TransformersWords:
+    """A folder's tokenizer as transformers' functions for words want it."""
+
+    language = None
+
+    def __init__(self, folder: Path):
+        from tokenizers import Tokenizer
+
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.eos_token_id = TIMED_IDS["endoftext"]
+
+    def decode(self, token_ids: list[int], decode_with_timestamps: bool = True) -> str:
+        return self._tokenizer.decode(token_ids, skip_special_tokens=False)
+
+    def words(self, tokens: list[int], times: list[tuple[float, float]], language: str) -> list[Any]:
+        """[(text, start, end)]"""
+        from transformers.models.whisper.tokenization_whisper import _collate_word_timestamps
+
+        found = _collate_word_timestamps(self, tokens, times, language, return_language=False)
+        return [(each["text"], *each["timestamp"]) for each in found]
+
 
 def sound(seed: int, seconds: float = 1.0, rate: int = RATE) -> np.ndarray:
     """A noise that swells, `[N]` float32."""

@@ -1,28 +1,19 @@
-"""The work on a sound as questions to a model: no engine is known here, so a server and a command run the same.
-
-A `Course` yields questions and is sent their outputs, in order; it returns what it has found.
-"""
+"""The work on a sound, window after window, as questions to a model."""
 
 import math
 import zlib
-from collections.abc import Generator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
-
-import numpy as np
 
 from lullm.audio.features import HOP, SAMPLING_RATE
-from lullm.audio.transcript.segment import FRAMES_PER_TIME, TIME_STEP_S, Segment, cut
+from lullm.audio.transcript.question import Course, Question, Sound, heard
+from lullm.audio.transcript.segment import FRAMES_PER_TIME, TIME_STEP_S, Segment, Span, cut
+from lullm.audio.transcript.spoken import SpokenWord
+from lullm.audio.transcript.word_times import WordTimes
 from lullm.audio.transcript.words import Words
 from lullm.types.outputs import CompletionOutput, RequestOutput
-from lullm.types.request import Prompt
+from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.sampling_params import OutputKind, SamplingParams
-
-T = TypeVar("T")
-Sound = tuple[np.ndarray, int]
-"""(samples `[N]` float32 of one channel, samples per second)"""
-Question = tuple[Prompt, SamplingParams]
-Course = Generator[list[Question], list[RequestOutput], T]
 
 _FRAME_S = HOP / SAMPLING_RATE
 _STEP = 0.2
@@ -44,11 +35,6 @@ class Thresholds:
     no_speech: float = 0.6
 
 
-def heard(token_ids: list[int], sound: Sound) -> Prompt:
-    """The prompt of one window."""
-    return {"prompt_token_ids": token_ids, "multi_modal_data": {"audio": sound}}
-
-
 def language_in(words: Words, sound: Sound) -> Course[str]:
     """The language of one window, by its code: the model's most likely one."""
     params = SamplingParams(
@@ -59,7 +45,7 @@ def language_in(words: Words, sound: Sound) -> Course[str]:
         output_kind=OutputKind.FINAL_ONLY,
     )
     [output] = yield [(heard(words.start(), sound), params)]
-    return words.language_of(output.outputs[0].token_ids[0])
+    return words.language_of(_completion(output).token_ids[0])
 
 
 @dataclass(slots=True)
@@ -75,6 +61,7 @@ class Windows:
         keeps_text: each window's prompt has the text of those before it, up to one that was drawn at a temperature
             above 0.5: what is guessed would be repeated.
         said: the tokens of that text.
+        word_times: for the times of single words; None: they are not wanted.
     """
 
     words: Words
@@ -86,6 +73,7 @@ class Windows:
     seek: int = 0
     keeps_text: bool = False
     said: list[int] = field(default_factory=list)
+    word_times: WordTimes | None = None
 
     @property
     def is_over(self) -> bool:
@@ -101,7 +89,7 @@ class Windows:
         samples, rate = self.sound
         window = samples[self._first : self._first + int(self.window_s * rate)]
         num_frames = min(round(self.window_s / _FRAME_S), math.ceil(len(window) / rate / _FRAME_S))
-        seek, found = self.seek, list[Segment]()
+        seek = self.seek
         prompt, params = self.prompt, self.params
         if self.said:
             prompt = self.words.after(prompt, self.said)
@@ -110,19 +98,34 @@ class Windows:
         taken = yield from _taken(self.words, (window, rate), prompt, params, self.thresholds)
         if taken is None:
             self.seek += num_frames
-            return found
+            return []
         token_ids = [token_id for token_id in taken.completion.token_ids if token_id != self.words.end_id]
         spans, moved = cut(token_ids, self.words.first_time, -(-num_frames // FRAMES_PER_TIME))
-        for span in spans:
-            text = self.words.text(span.token_ids)
-            if text.strip() and span.end > span.start:
-                start_s, end_s = (seek * _FRAME_S + steps * TIME_STEP_S for steps in (span.start, span.end))
-                found.append(Segment(seek, start_s, end_s, text, span.token_ids, *taken.figures))
+        times_s = list[float]()
+        if self.word_times is not None and self.words.text(token_ids).strip():
+            is_whole = taken.completion.finish_reason == "stop"
+            about = prompt, token_ids, is_whole, (window, rate), num_frames // FRAMES_PER_TIME
+            rows = yield from self.word_times.rows(*about)
+            times_s = [seek * _FRAME_S + row * TIME_STEP_S for row in [0, *rows]]
+        found = list(self._spoken(spans, taken, times_s))
         self.seek += moved * FRAMES_PER_TIME
         if self.keeps_text:
             is_guessed = taken.figures[0] > _HOT
             self.said = [] if is_guessed else [*self.said, *(i for segment in found for i in segment.token_ids)]
         return found
+
+    def _spoken(self, spans: Sequence[Span], taken: "_Taken", times_s: list[float]) -> Iterator[Segment]:
+        """The spans in which something is said. `times_s`: of all tokens, for `WordTimes.words`; empty: not wanted."""
+        first = 0
+        for span in spans:
+            text, end = self.words.text(span.token_ids), first + len(span.token_ids)
+            if text.strip() and span.end > span.start:
+                start_s, end_s = (self.seek * _FRAME_S + steps * TIME_STEP_S for steps in (span.start, span.end))
+                words: tuple[SpokenWord, ...] = ()
+                if self.word_times is not None:
+                    words = tuple(self.word_times.words(self.words, span.token_ids, times_s[first : end + 1]))
+                yield Segment(self.seek, start_s, end_s, text, span.token_ids, *taken.figures, words)
+            first = end
 
     def all_segments(self) -> Course[list[Segment]]:
         """What was said in all windows that are left."""
@@ -157,8 +160,8 @@ def _taken(
     for temperature in ladder:
         outputs = yield [*asked, (heard(prompt, sound), params.replace(temperature=temperature))]
         if asked:
-            no_speech, asked = math.exp(_total(outputs[0].outputs[0])), []
-        completion = outputs[-1].outputs[0]
+            no_speech, asked = math.exp(_total(_completion(outputs[0]))), []
+        completion = _completion(outputs[-1])
         ratio = _compression_ratio(words.text(list(completion.token_ids)).strip())
         mean = _total(completion) / max(len(completion.token_ids), 1)
         taken = _Taken(completion, (round(temperature, 1), mean, ratio, no_speech))
@@ -167,6 +170,11 @@ def _taken(
         if mean >= thresholds.logprob and ratio <= thresholds.compression_ratio:
             break
     return taken
+
+
+def _completion(output: EngineOutput) -> CompletionOutput:
+    assert isinstance(output, RequestOutput), "it has a text"
+    return output.outputs[0]
 
 
 def _total(completion: CompletionOutput) -> float:

@@ -5,20 +5,33 @@ from typing import Any
 
 from lullm.audio.transcript.language import language_name
 from lullm.audio.transcript.segment import Segment
+from lullm.audio.transcript.spoken import SpokenWord
 
 TIMED = ("verbose_json", "srt", "vtt")
 """The forms that say when."""
+GRANULARITIES = ("segment", "word")
+"""Of what `verbose_json` has times."""
 
 
-def verbose(task: str, language: str, duration_s: float, segments: Sequence[Segment]) -> dict[str, Any]:
-    """OpenAI's `verbose_json`. Its language is that of the text: a translation is English."""
-    return {
+def verbose(
+    task: str, language: str, duration_s: float, segments: Sequence[Segment], granularities: Sequence[str] = ()
+) -> dict[str, Any]:
+    """OpenAI's `verbose_json`. Its language is that of the text: a translation is English.
+
+    Args:
+        granularities: of its times: some of GRANULARITIES; none: 'segment'.
+    """
+    found: dict[str, Any] = {
         "task": task,
         "language": language_name("en" if task == "translate" else language),
         "duration": round(duration_s, 3),
         "text": text_of(segments),
-        "segments": [_fields(number, segment) for number, segment in enumerate(segments)],
     }
+    if "word" in granularities:
+        found["words"] = [_word_fields(word) for segment in segments for word in segment.words]
+    if "segment" in granularities or not granularities:
+        found["segments"] = [_fields(number, segment) for number, segment in enumerate(segments)]
+    return found
 
 
 def text_of(segments: Sequence[Segment]) -> str:
@@ -56,6 +69,10 @@ def _fields(number: int, segment: Segment) -> dict[str, Any]:
         "compression_ratio": segment.compression_ratio,
         "no_speech_prob": segment.no_speech_prob,
     }
+
+
+def _word_fields(word: SpokenWord) -> dict[str, Any]:
+    return {"word": word.text, "start": round(word.start_s, 2), "end": round(word.end_s, 2)}
 
 
 def _clock(seconds: float, mark: str) -> str:

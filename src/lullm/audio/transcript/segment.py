@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from lullm.audio.transcript.spoken import SpokenWord
+
 TIME_STEP_S = 0.02
 """Seconds from one token of times to the next."""
 FRAMES_PER_TIME = 2
@@ -24,7 +26,7 @@ class Segment:
 
     `seek`: the frame of 10 ms at which its window begins. The figures from `temperature` on are of the whole window:
     `avg_logprob`: the mean log-probability of its tokens; `compression_ratio`: of its text, high where it repeats
-    itself; `no_speech_prob`: that nobody speaks.
+    itself; `no_speech_prob`: that nobody speaks. `words`: with their times, if they are asked for.
     """
 
     seek: int
@@ -36,6 +38,7 @@ class Segment:
     avg_logprob: float
     compression_ratio: float
     no_speech_prob: float
+    words: tuple[SpokenWord, ...] = ()
 
 
 def cut(token_ids: Sequence[int], first_time: int, num_steps: int) -> tuple[list[Span], int]:

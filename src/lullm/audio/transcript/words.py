@@ -20,6 +20,7 @@ class Words:
         vocabulary = tokenizer.get_vocab()
         self._tokenizer, self._vocab_size, self._max_model_len = tokenizer, vocab_size, max_model_len
         self._ids = {word: vocabulary[word] for word in vocabulary if word.startswith("<|")}
+        self._special = frozenset(self._ids.values())
         self.is_english = vocab_size == _ENGLISH_VOCAB
         found = ((match[1], token_id) for word, token_id in self._ids.items() if (match := _LANGUAGE.fullmatch(word)))
         self._languages = {name: token_id for name, token_id in found if token_id < vocab_size}
@@ -104,6 +105,10 @@ class Words:
     def text(self, token_ids: list[int]) -> str:
         """The text of tokens, without times."""
         return self._tokenizer.decode([token_id for token_id in token_ids if token_id < self.first_time])
+
+    def is_text(self, token_id: int) -> bool:
+        """Whether it is of the text, and neither a time nor another word of a prompt."""
+        return token_id not in self._special
 
     def _id(self, word: str) -> int:
         if word not in self._ids:

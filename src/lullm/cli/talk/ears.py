@@ -3,17 +3,19 @@
 import json
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 from lullm.cli.talk.sound import Wish
 from lullm.cli.talk.terminal import Summary
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.errors import InvalidRequestError, LullmError
 from lullm.types.outputs import RequestOutput
+from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.sampling_params import OutputKind, SamplingParams
 
 if TYPE_CHECKING:
-    from lullm.audio.transcript.course import Course, Question, Windows
+    from lullm.audio.transcript.course import Windows
+    from lullm.audio.transcript.question import Course, Question
     from lullm.engine.llm_engine import LLMEngine
 
 T = TypeVar("T")
@@ -32,7 +34,7 @@ class Ears:
         from lullm.audio.features import HOP, SAMPLING_RATE
         from lullm.audio.transcript.words import Words
 
-        self._engine, self._summary = engine, summary
+        self._engine, self._summary, self._encoder = engine, summary, encoder
         self._words = Words(engine.tokenizer, engine.model_config.vocab_size, engine.config.max_model_len)
         self._window_s = encoder.num_frames * HOP / SAMPLING_RATE
         self._num_requests = 0
@@ -44,11 +46,15 @@ class Ears:
         """
         from lullm.audio.source import decoded
         from lullm.audio.transcript import form
-        from lullm.audio.transcript.course import Windows, heard, language_in
+        from lullm.audio.transcript.course import Windows, language_in
         from lullm.audio.transcript.in_order import InOrder
+        from lullm.audio.transcript.question import heard
+        from lullm.audio.transcript.word_times import WordTimes, check_words
         from lullm.audio.windows import windows
 
         has_times = wish.response_format in form.TIMED
+        if wish.word_times:
+            check_words(self._encoder, wish.task)
         language = self._words.check(wish.task, wish.language, has_times)
         samples, rate = decoded(data)
         pieces = windows(samples, rate, self._window_s)
@@ -59,13 +65,17 @@ class Ears:
         if has_times:
             heard_windows = Windows(self._words, (samples, rate), self._window_s, prompt, params)
             if wish.response_format == "verbose_json":
+                if wish.word_times:
+                    heard_windows.word_times = WordTimes.of(self._encoder, language)
                 segments = self._result(heard_windows.all_segments())
-                yield json.dumps(form.verbose(wish.task, language, len(samples) / rate, segments), ensure_ascii=False)
+                about = wish.task, language, len(samples) / rate
+                yield json.dumps(form.verbose(*about, segments, wish.granularities), ensure_ascii=False)
             else:
                 yield from self._subtitles(wish.response_format, heard_windows)
             return
         texts = InOrder(len(pieces))
         for number, output in self._outputs([(heard(prompt, (piece, rate)), params) for piece in pieces]):
+            assert isinstance(output, RequestOutput), "it was asked for a text"
             new = texts.add(number, "".join(completion.text for completion in output.outputs), output.finished)
             if wish.response_format == "text":
                 yield new
@@ -103,7 +113,7 @@ class Ears:
             found: T = end.value
             return found
 
-    def _outputs(self, questions: "list[Question]") -> Iterator[tuple[int, RequestOutput]]:
+    def _outputs(self, questions: "list[Question]") -> Iterator[tuple[int, EngineOutput]]:
         """(number of the question, output) as they come. Ctrl-C aborts all.
 
         Features of a window take 0.1 s, so those of a long sound are not all made before the first text.
@@ -121,9 +131,17 @@ class Ears:
                     self._num_requests += 1
                     self._engine.add_processed(self._engine.input_processor.process(request_id, prompt, params))
                     running[request_id] = number
-                for output in cast(list[RequestOutput], self._engine.step()):
-                    self._summary.add(output)
+                for output in self._engine.step():
                     number = running.pop(output.request_id) if output.finished else running[output.request_id]
-                    if any(completion.finish_reason == "abort" for completion in output.outputs):
-                        raise LullmError(f"the transcript ends here: {output.outputs[0].stop_reason}")
+                    if isinstance(output, RequestOutput):
+                        self._summary.add(output)
+                    _check_ended(output)
                     yield number, output
+
+
+def _check_ended(output: EngineOutput) -> None:
+    """Raises LullmError: it was aborted."""
+    ends = output.outputs if isinstance(output, RequestOutput) else [output]
+    for end in ends:
+        if end.finish_reason == "abort":
+            raise LullmError(f"the transcript ends here: {end.stop_reason}")

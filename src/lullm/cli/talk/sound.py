@@ -10,20 +10,28 @@ from typing import Any
 from lullm.errors import ConfigError
 
 FORMS = ("text", "json", "verbose_json", "srt", "vtt")
-_FLAGS = ("language", "translate", "response_format")
+_FLAGS = ("language", "translate", "response_format", "word_times")
 _NOT_WITH_SOUNDS = ("image", "system", "lora", "stop")
 """Flags of answers: a model that writes down what it hears has none of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What to do with a sound. `earlier`: a text before it. `changes`: the sampling flags."""
+    """What to do with a sound. `earlier`: a text before it. `changes`: the sampling flags. `word_times`: of single
+    words, too, in verbose_json.
+    """
 
     language: str | None
     translate: bool
     response_format: str
     earlier: str | None
     changes: dict[str, Any]
+    word_times: bool = False
+
+    @property
+    def granularities(self) -> tuple[str, ...]:
+        """Of what times are wanted, under OpenAI's names; empty: of segments."""
+        return ("segment", "word") if self.word_times else ()
 
     @property
     def task(self) -> str:
@@ -47,6 +55,9 @@ def add_sound_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--language", metavar="NAME", help="of the sound, such as en (default: the one that is heard)")
     group.add_argument("--translate", action="store_true", default=None, help="into English")
     group.add_argument("--response-format", choices=FORMS, help="srt, vtt and verbose_json say when (default: text)")
+    group.add_argument(
+        "--word-times", action="store_true", default=None, help="verbose_json also says when single words are said"
+    )
 
 
 def wish_of(args: argparse.Namespace, prompts: list[str], changes: dict[str, Any]) -> Wish:
@@ -58,8 +69,10 @@ def wish_of(args: argparse.Namespace, prompts: list[str], changes: dict[str, Any
             "--audio takes one prompt, since this model writes down what it hears: a text before the sound, with its "
             "names and its spelling"
         )
-    earlier = prompts[0] if prompts else None
-    return Wish(args.language, bool(args.translate), args.response_format or "text", earlier, changes)
+    if args.word_times and args.response_format != "verbose_json":
+        raise ConfigError("--word-times needs --response-format verbose_json")
+    earlier, form = prompts[0] if prompts else None, args.response_format or "text"
+    return Wish(args.language, bool(args.translate), form, earlier, changes, bool(args.word_times))
 
 
 def check_without_sound(args: argparse.Namespace) -> None:
@@ -106,6 +119,7 @@ def form_of(wish: Wish, model: str, data: bytes) -> tuple[str, bytes]:
     fields |= {"prompt": wish.earlier} | {names.get(name, name): value for name, value in wish.changes.items()}
     marker = uuid.uuid4().hex
     head = f"--{marker}\r\nContent-Disposition: form-data; name="
-    parts = [f'{head}"{name}"\r\n\r\n{value}\r\n' for name, value in fields.items() if value is not None]
+    pairs = [*fields.items(), *(("timestamp_granularities[]", kind) for kind in wish.granularities)]
+    parts = [f'{head}"{name}"\r\n\r\n{value}\r\n' for name, value in pairs if value is not None]
     parts.append(f'{head}"file"; filename="sound"\r\nContent-Type: application/octet-stream\r\n\r\n')
     return f"multipart/form-data; boundary={marker}", "".join(parts).encode() + data + f"\r\n--{marker}--\r\n".encode()

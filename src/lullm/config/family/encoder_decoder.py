@@ -1,5 +1,6 @@
 """Whisper (https://arxiv.org/abs/2212.04356) and BART (https://arxiv.org/abs/1910.13461): encoders with decoders."""
 
+from dataclasses import replace
 from typing import Any
 
 from lullm.config.decoder import DecoderConfig
@@ -21,7 +22,8 @@ _BART_START = 2
 def _read_whisper(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     num_mels = positive_int(data, "num_mel_bins", most=_MOST_MELS)
     rows = positive_int(data, "max_source_positions", most=MOST_POSITIONS)
-    return _decoder(data, kinds, head_dim, _encoder(data, "audio", rows, num_mels))
+    encoder = replace(_encoder(data, "audio", rows, num_mels), median_filter_width=_filter_width(data))
+    return _decoder(data, kinds, head_dim, encoder)
 
 
 def _read_bart(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
@@ -46,6 +48,13 @@ def _encoder(data: Data, reads: Any, max_rows: int, num_mels: int = 0) -> Encode
         num_unused_positions=0 if reads == "audio" else BART_UNUSED_POSITIONS,
         start_ids=() if reads == "audio" else _start_ids(data),
     )
+
+
+def _filter_width(data: Data) -> int:
+    width = positive_int(data, "median_filter_width", 7, MOST_POSITIONS)
+    if width % 2 == 0:
+        raise ModelLoadError(f"config.json: median_filter_width must be odd, not {width}")
+    return width
 
 
 def _start_ids(data: Data) -> tuple[int, ...]:
@@ -95,14 +104,14 @@ WHISPER = Family(
         "decoder_attention_heads": 6, "decoder_ffn_dim": 1536, "num_mel_bins": 80, "max_source_positions": 1500,
         "max_target_positions": 448,
     },
-    reads=(_READS - {"scale_embedding"}) | {"num_mel_bins", "max_source_positions"},
+    reads=(_READS - {"scale_embedding"}) | {"num_mel_bins", "max_source_positions", "median_filter_width"},
     fixed={"is_encoder_decoder": True},
     # `scale_embedding` is read by no code of transformers, either
     ignores=_IGNORES
     | {
         "max_position_embeddings", "scale_embedding", "use_weighted_layer_sum", "classifier_proj_size",
         "apply_spec_augment", "mask_time_prob", "mask_time_length", "mask_time_min_masks", "mask_feature_prob",
-        "mask_feature_length", "mask_feature_min_masks", "median_filter_width", "max_length",
+        "mask_feature_length", "mask_feature_min_masks", "max_length",
     },
 )  # fmt: skip
 BART = Family(

@@ -18,6 +18,9 @@ class EncoderConfig:
         norms_first: norms stand before attention and MLP, and one behind the last layer; else behind the sums.
         num_unused_positions: rows of the tables of positions, in front, that no token has.
         start_ids: tokens with which the decoder begins, if a request names none.
+        alignment_heads: (layer, head) of those of the decoder whose attention follows what is heard
+            (generation_config.json); empty: none are known, for the reason `no_alignment`.
+        median_filter_width: of that attention's smoothing over rows; odd.
     """
 
     reads: Literal["audio", "text"]
@@ -31,6 +34,9 @@ class EncoderConfig:
     norms_first: bool = True
     num_unused_positions: int = 0
     start_ids: tuple[int, ...] = ()
+    alignment_heads: tuple[tuple[int, int], ...] = ()
+    no_alignment: str = ""
+    median_filter_width: int = 7
 
     @property
     def num_frames(self) -> int:

@@ -33,6 +33,10 @@ def check_generates(model: ModelConfig) -> None:
 
 def resolved_pooling(model: ModelConfig, params: PoolingParams) -> Pooling:
     """The complete pooling of one request. Raises InvalidRequestError: the model does not pool, or not as asked."""
+    if params.task == "align":
+        return _alignment(model, params)
+    if params.align_from is not None:
+        raise InvalidRequestError("align_from is for the task 'align'", "align_from")
     pooler = model.pooler
     if pooler is None:
         raise InvalidRequestError(
@@ -61,8 +65,17 @@ MOST_ROW_BYTES = 512 * MIB
 
 def check_rows(model: ModelConfig, pooling: Pooling, token_ids: Sequence[int]) -> None:
     """Check that a request's rows may be held. Raises InvalidRequestError."""
-    assert model.pooler is not None, "the request was resolved"
-    num_rows, num_columns = model.pooler.answer_shape(pooling, token_ids, model.pooled_size)
+    if pooling.first >= len(token_ids):
+        raise InvalidRequestError(
+            f"align_from={pooling.first} leaves nothing of a prompt of {len(token_ids)} tokens", "align_from"
+        )
+    if pooling.task == "align":
+        assert model.encoder is not None, "the request was resolved"
+        num_columns = len(model.encoder.alignment_heads) * model.encoder.max_rows
+        num_rows = len(token_ids) - pooling.first
+    else:
+        assert model.pooler is not None, "the request was resolved"
+        num_rows, num_columns = model.pooler.answer_shape(pooling, token_ids, model.pooled_size)
     if pooling.kind == "all" and 4 * num_rows * num_columns > MOST_ROW_BYTES:
         raise InvalidRequestError(
             f"{num_rows} rows of {num_columns} numbers take {format_bytes(4 * num_rows * num_columns)}, and one "
@@ -71,6 +84,20 @@ def check_rows(model: ModelConfig, pooling: Pooling, token_ids: Sequence[int]) -
             "prompt",
             "too_many_numbers",
         )
+
+
+def _alignment(model: ModelConfig, params: PoolingParams) -> Pooling:
+    encoder = model.encoder
+    if encoder is None or encoder.reads != "audio":
+        raise InvalidRequestError(
+            "the task 'align' is for a Whisper: it says what a text attends to in a sound", "task"
+        )
+    if not encoder.alignment_heads:
+        raise InvalidRequestError(f"it is not known where this model's words are: {encoder.no_alignment}", "task")
+    others = ("dimensions", "use_activation", "normalize", "truncate_prompt_tokens", "step_tag_id")
+    if given := [name for name in others if getattr(params, name) is not None]:
+        raise InvalidRequestError(f"{given[0]} does not go with the task 'align'; leave it out", given[0])
+    return Pooling("align", "all", "none", first=params.align_from or 0)
 
 
 def _answered(asked: AskedTask, pooler: PoolerConfig) -> PoolingTask:

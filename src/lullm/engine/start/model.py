@@ -12,6 +12,7 @@ from lullm.config.generation import GenerationDefaults, OutputRules
 from lullm.config.gguf.file import is_gguf
 from lullm.config.gguf.mmproj.finding import AUTO, NONE
 from lullm.config.json_file import option_object
+from lullm.config.layer.alignment import with_alignment
 from lullm.config.model import ModelConfig
 from lullm.config.option.pictures import parse_limits
 from lullm.config.pooling.use import with_use
@@ -84,6 +85,7 @@ def open_model(config: EngineConfig) -> OpenedModel:
         eos_token_ids += (tokenizer.eos_token_id,)
     ends = tuple(dict.fromkeys(eos_token_ids))
     rules = OutputRules() if model.encoder is None else defaults.rules
+    model = with_alignment(model, folder)
     return OpenedModel(folder, resolved, model, tokenizer, defaults.params, defaults.stated, ends, rules)
 
 

@@ -106,7 +106,7 @@ def build_group(
         HibernationError: the image is not that of a group of this request.
     """
     group = SequenceGroup(request, [], RequestMetrics(*(t if t is None else t + shift_s for t in image.times)))  # type: ignore[arg-type]  # the first is there
-    group.pooled = _build_pooled(request, image.pooled)
+    group.pooled = _build_pooled(request, image.pooled, block_size)
     search = None
     if request.params.beam_width is not None:
         search = BeamSearch.of(request, max_model_len)
@@ -139,8 +139,8 @@ def take_pooled(pooled: Pooled | None) -> PooledImage | None:
     return PooledImage(pooled.num_rows, width=pooled.width, rows=pooled.rows, is_finite=pooled.is_finite)
 
 
-def _build_pooled(request: GenerateRequest, image: PooledImage | None) -> Pooled | None:
-    pooled = pooled_of(request)
+def _build_pooled(request: GenerateRequest, image: PooledImage | None, block_size: int) -> Pooled | None:
+    pooled = pooled_of(request, num_encoder_slots(request, block_size))
     if pooled is None or image is None:
         return pooled
     if isinstance(pooled, PooledRows):

@@ -1,16 +1,27 @@
-"""Asker: has an engine answer the questions of a course about a sound (`audio.transcript.course`)."""
+"""Asker: has an engine answer the questions of a course about a sound (`audio.transcript.question`)."""
 
-from typing import Any, TypeVar
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-from lullm.audio.transcript.course import Course, Question
+from lullm.audio.transcript.question import Course, Question
 from lullm.server.context import ServerContext
 from lullm.server.gate.request_log import RequestRecord, log_prompts
 from lullm.server.openai.generation import Generation, Usage, prepare_all
 from lullm.server.openai.schema import CompletionBody
-from lullm.types.outputs import RequestOutput
+from lullm.server.pooling.vectors import Vectors
+from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.request import GenerateRequest
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found(Generic[T]):
+    """The result of a course."""
+
+    value: T
 
 
 class Asker:
@@ -40,22 +51,24 @@ class Asker:
 
         Raises as `Generation.run` and `prepare_all` do.
         """
-        try:
-            questions = next(course)
-            while True:
-                questions = course.send(await self._answers(questions))
-        except StopIteration as end:
-            found: T = end.value
-            return found
+        answers: Sequence[EngineOutput] | None = None
+        while True:
+            # On a thread: the path through what a text attends to takes up to a second.
+            found = await asyncio.to_thread(_next_questions, course, answers)
+            if isinstance(found, _Found):
+                return found.value
+            answers = await self._answers(found)
 
     def usage(self) -> dict[str, Any]:
         """The tokens so far."""
         return self._usage.as_dict()
 
-    async def _answers(self, questions: list[Question]) -> list[RequestOutput]:
+    async def _answers(self, questions: list[Question]) -> Sequence[EngineOutput]:
         requests: list[GenerateRequest] = []
         for prompt, params in questions:
             requests += await prepare_all(self._context.engine, self._id, [prompt], params, self._priority)
+        if requests[0].pooling is not None:
+            return await self._pooled(requests)
         generation = Generation(self._context, self._id, CompletionBody(prompt=[0]), requests, self._keep_alive)
         if self._record is not None:
             generation.record = self._record
@@ -65,3 +78,21 @@ class Asker:
         self._usage.completion_tokens += generation.usage.completion_tokens
         self._usage.cached_tokens += generation.usage.cached_tokens
         return [outputs[number] for number in range(len(questions))]
+
+    async def _pooled(self, requests: list[GenerateRequest]) -> Sequence[EngineOutput]:
+        vectors = Vectors(self._context, self._id, requests, self._keep_alive)
+        if self._record is not None:
+            vectors.record = self._record
+            log_prompts(requests, self._context.options)
+        outputs = await vectors.all()
+        self._usage.prompt_tokens += vectors.usage()["prompt_tokens"]
+        self._usage.cached_tokens += vectors.cached_tokens
+        return outputs
+
+
+def _next_questions(course: Course[T], answers: Sequence[EngineOutput] | None) -> list[Question] | _Found[T]:
+    """The next questions of a course, or its result. `answers`: to the last ones; None: it begins."""
+    try:
+        return next(course) if answers is None else course.send(list(answers))
+    except StopIteration as end:
+        return _Found(end.value)

@@ -14,11 +14,14 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from lullm.audio.features import HOP, SAMPLING_RATE
 from lullm.audio.source import decoded
 from lullm.audio.tiling import num_rows
-from lullm.audio.transcript.course import Thresholds, Windows, heard, language_in
-from lullm.audio.transcript.form import TIMED, subtitles, verbose
+from lullm.audio.transcript.course import Thresholds, Windows, language_in
+from lullm.audio.transcript.form import GRANULARITIES, TIMED, subtitles, verbose
+from lullm.audio.transcript.question import heard
 from lullm.audio.transcript.request import RequestWords
+from lullm.audio.transcript.word_times import WordTimes, check_words
 from lullm.audio.transcript.words import Words
 from lullm.audio.windows import windows
+from lullm.config.layer.encoder import EncoderConfig
 from lullm.errors import ConfigError, InvalidRequestError
 from lullm.server.audio.asking import Asker
 from lullm.server.audio.schema import TranscriptionBody, TranslationBody, form_fields
@@ -92,6 +95,8 @@ class Transcription:
             raise ApiError(400, text, param="model", code="no_sound")
         has_times = body.response_format in TIMED
         _check_times(body, has_times, config.logprobs_mode == "raw_logprobs")
+        if "word" in (body.timestamp_granularities or ()):
+            check_words(model.encoder, self.task)
         if context not in self._words:
             tokenizer = context.engine.tokenizer
             if model.hearing is not None:
@@ -145,10 +150,13 @@ class _Work:
         given = {own: value for name, own in _THRESHOLDS.items() if (value := getattr(body, name)) is not None}
         heard_windows = Windows(words, sound, self._window_s, ids, params, Thresholds(**given))
         heard_windows.keeps_text = bool(body.condition_on_previous_text)
+        granularities = body.timestamp_granularities or ()
+        if "word" in granularities:
+            heard_windows.word_times = WordTimes.of(self._encoder, language)
         segments = await asker.result(heard_windows.all_segments())
         if body.response_format != "verbose_json":
             return subtitles(str(body.response_format), segments)
-        return verbose(self.task, language, len(samples) / rate, segments)
+        return verbose(self.task, language, len(samples) / rate, segments, granularities)
 
     async def _spoken(self, asker: Asker, window: tuple[np.ndarray, int], words: Words) -> str:
         if self.language is not None:
@@ -157,10 +165,14 @@ class _Work:
         return found
 
     @property
-    def _window_s(self) -> float:
+    def _encoder(self) -> EncoderConfig:
         encoder = self.context.engine.model_config.encoder
         assert encoder is not None, "checked"
-        return encoder.num_frames * HOP / SAMPLING_RATE
+        return encoder
+
+    @property
+    def _window_s(self) -> float:
+        return self._encoder.num_frames * HOP / SAMPLING_RATE
 
     def _asked(self, prompt_len: int) -> CompletionBody:
         """The form's wishes as OpenAI's body for one piece. Raises ApiError: a field is out of range."""
@@ -183,10 +195,8 @@ def _check_times(body: TranslationBody, has_times: bool, has_raw_logprobs: bool)
         raise ApiError(400, text, param=param, code="unsupported_field")
 
     kinds = body.timestamp_granularities or []
-    if unknown := [kind for kind in kinds if kind not in ("segment", "word")]:
-        refuse("timestamp_granularities[]", f"timestamp_granularities is segment, not {unknown[0]!r}")
-    if "word" in kinds:
-        refuse("timestamp_granularities[]", "times of single words are not there; take segment")
+    if unknown := [kind for kind in kinds if kind not in GRANULARITIES]:
+        refuse("timestamp_granularities[]", f"timestamp_granularities is segment or word, not {unknown[0]!r}")
     if kinds and body.response_format != "verbose_json":
         refuse("timestamp_granularities[]", "timestamp_granularities needs response_format=verbose_json")
     if not has_times:

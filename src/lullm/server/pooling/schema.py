@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 from lullm.server.error import ApiError
 from lullm.server.openai.schema import MAX_PROMPTS, Prompts, QueuedBody, several_prompts
 from lullm.server.wire import FAIL_FAST, WireModel
-from lullm.types.pooling.params import AskedTask, PoolingParams
+from lullm.types.pooling.params import PoolingParams, TextTask
 from lullm.types.request import Prompt
 
 
@@ -78,7 +78,7 @@ class RowsBody(InputBody):
 
     missing: ClassVar = {**InputBody.missing, "data": (None,)}
 
-    task: AskedTask | None = None
+    task: TextTask | None = None
     step_tag_id: int | None = None
 
     def params(self) -> PoolingParams:

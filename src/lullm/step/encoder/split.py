@@ -48,8 +48,10 @@ def split_plan(plan: StepPlan, block_size: int) -> tuple[StepPlan, EncoderWrites
         num_left_out = max(num_slots - span.start, 0)
         if num_left_out >= span.num_tokens:
             continue
-        draws = span.draws
+        draws, pooled_rows = span.draws, span.pooled_rows
         if num_left_out:
+            if pooled_rows is not None:
+                pooled_rows = pooled_rows[0] - num_left_out, pooled_rows[1] - num_left_out
             draws = tuple(msgspec.structs.replace(draw, row=draw.row - num_left_out) for draw in draws)
         spans.append(
             msgspec.structs.replace(
@@ -58,6 +60,7 @@ def split_plan(plan: StepPlan, block_size: int) -> tuple[StepPlan, EncoderWrites
                 token_ids=span.token_ids[num_left_out * INT_BYTES :],
                 block_ids=(ids[cut:], ids[:cut]),
                 draws=draws,
+                pooled_rows=pooled_rows,
                 tiles=(),
                 shift=0,
             )

@@ -5,11 +5,16 @@ from typing import Literal, get_args
 
 from lullm.errors import InvalidRequestError
 
-PoolingTask = Literal["embed", "classify", "token_embed", "token_classify"]
-"""'embed': a vector of hidden states; 'classify': a number per label, or one score. 'token_...': one of each token."""
+PoolingTask = Literal["embed", "classify", "token_embed", "token_classify", "align"]
+"""'embed': a vector of hidden states; 'classify': a number per label, or one score. 'token_...': one of each token.
 
-AskedTask = Literal["embed", "classify", "score", "token_embed", "token_classify"]
+'align': for each token, where it attends to in a sound, by the heads that follow it (`EncoderConfig.alignment_heads`).
+"""
+
+TextTask = Literal["embed", "classify", "score", "token_embed", "token_classify"]
 """vLLM's names: 'score' is 'classify' of a model with one label."""
+
+AskedTask = Literal[TextTask, "align"]
 
 PoolingKind = Literal["last", "cls", "mean", "all"]
 """Which rows of a sequence count: the last one, the first one, the mean of all, or each for itself."""
@@ -34,6 +39,7 @@ class PoolingParams:
         truncate_prompt_tokens: keep so many last tokens of the prompt; -1: as many as the model's length.
         step_tag_id: task 'token_classify' keeps only the rows of this token, which ends the steps of a solution; -1:
             all rows; None: as the model says.
+        align_from: task 'align' gives the rows of the prompt's tokens from this one on; None: of all.
         task: the task that the caller expects, for `encode`; the other calls set it.
 
     Raises:
@@ -45,10 +51,12 @@ class PoolingParams:
     normalize: bool | None = None
     truncate_prompt_tokens: int | None = None
     step_tag_id: int | None = None
+    align_from: int | None = None
     task: AskedTask | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("dimensions", 1), ("truncate_prompt_tokens", -1), ("step_tag_id", EVERY_TOKEN)):
+        leasts = {"dimensions": 1, "truncate_prompt_tokens": -1, "step_tag_id": EVERY_TOKEN, "align_from": 0}
+        for name, least in leasts.items():
             value = getattr(self, name)
             if value is None:
                 continue
@@ -82,7 +90,7 @@ class Pooling:
     """A request's pooling after validation.
 
     `dimensions`: the leading elements that are kept, before the activation; None: all. `step_tag_id`: of kind 'all',
-    the token whose rows are kept; None: every token's.
+    the token whose rows are kept; None: every token's. `first`: of kind 'all', the first token whose row is wanted.
     """
 
     task: PoolingTask
@@ -90,3 +98,4 @@ class Pooling:
     activation: PoolingActivation
     dimensions: int | None = None
     step_tag_id: int | None = None
+    first: int = 0

@@ -32,9 +32,9 @@ class PooledRows:
     are_summed = True
 
     @property
-    def needs_whole_prompt(self) -> bool:
-        """Whether it counts rows that a cached prefix would leave uncomputed."""
-        return self.kind != "last"
+    def first_wanted(self) -> int:
+        """The first place whose row counts: a cached prefix may end before it."""
+        return self.prompt_len - 1 if self.kind == "last" else 0
 
     @property
     def is_complete(self) -> bool:

@@ -20,7 +20,8 @@ TokenTable = tuple[int, bytearray]
 
 @dataclass(slots=True)
 class TokenRows:
-    """The rows of one sequence. `num_rows`: computed so far, in order. `width`: columns of those that are kept.
+    """The rows of one sequence. `token_ids`: of the wanted ones, which stand from the place `first_wanted` on.
+    `num_rows`: computed so far, in order. `width`: columns of those that are kept.
 
     `rows`: those that are kept, float32, one after the other. A span's rows are bit-equal to those of other spans, so
     the table does not depend on the chunks.
@@ -28,21 +29,22 @@ class TokenRows:
 
     pooling: Pooling
     token_ids: Sequence[int]
+    first_wanted: int = 0
     num_rows: int = 0
     width: int = 0
     rows: bytearray = field(default_factory=bytearray)
     is_finite: bool = True
 
     are_summed = False
-    needs_whole_prompt = True
 
     @property
     def is_complete(self) -> bool:
         return self.num_rows == len(self.token_ids)
 
     def wanted(self, start: int, end: int) -> RowRange | None:
-        """As `PooledRows.wanted`: all rows of a span."""
-        return (0, end - start)
+        """As `PooledRows.wanted`: all rows of a span from the first wanted one on."""
+        first = max(start, self.first_wanted)
+        return (first - start, end - start) if first < end else None
 
     def add(self, packed: PackedFloats, num_rows: int) -> None:
         """Add the next `num_rows` rows."""
@@ -103,9 +105,11 @@ Pooled = PooledRows | TokenRows
 """The rows of a sequence that pools."""
 
 
-def pooled_of(request: GenerateRequest) -> Pooled | None:
-    """The empty rows of a request; None: it draws tokens."""
+def pooled_of(request: GenerateRequest, num_slots: int = 0) -> Pooled | None:
+    """The empty rows of a request; None: it draws tokens. `num_slots`: places before its prompt, of an encoder."""
     pooling, token_ids = request.pooling, request.prompt_token_ids
     if pooling is None:
         return None
-    return TokenRows(pooling, token_ids) if pooling.kind == "all" else PooledRows(pooling.kind, len(token_ids))
+    if pooling.kind == "all":
+        return TokenRows(pooling, token_ids[pooling.first :], num_slots + pooling.first)
+    return PooledRows(pooling.kind, len(token_ids))

@@ -53,6 +53,8 @@ class CrossAttention(nn.Module):
     def forward(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
         ops, cache = context.ops, context.caches[self.layer]
         q = self.q_proj(x, ops).unflatten(-1, (-1, self.head_dim))
+        if context.watch is not None:
+            context.watch(self.layer, q, cache, self.scores.scale)
         out = ops.attention(q, cache, context.attention[_CROSS], self.scores)
         return self.o_proj(out.flatten(1), ops)
 
