@@ -116,6 +116,13 @@ class ScriptedEngine:
         for _ in range(num_requests):
             assert self._held.acquire(timeout=10), "no request came to its second token"
 
+    def wait_aborted(self) -> None:
+        """Block until a request has been given up, as that of a client which has gone, some 0.1 s later."""
+        limit = time.monotonic() + 10
+        while not self.aborted:
+            assert time.monotonic() < limit, "the request of a client that has gone goes on"
+            time.sleep(0.01)
+
     async def prepare(
         self,
         request_id: str,

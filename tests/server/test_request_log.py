@@ -44,10 +44,12 @@ def test_a_line_for_each_request(start, scripted, told):
 
 
 def test_a_client_that_leaves_and_an_engine_that_fails(start, scripted, told):
-    server = start(scripted())
+    engine = scripted()
+    server = start(engine)
     with server.http() as http:
         with http.stream("POST", "/v1/completions", json={"prompt": "hold", "stream": True}) as response:
             next(response.iter_lines())
+        engine.wait_aborted()
         http.post("/v1/completions", json={"prompt": "crash", "stream": True})
     server.stop()
     left, failed = sorted(told(), key=lambda line: "failed" in line)

@@ -124,6 +124,7 @@ def test_a_request_whose_client_goes_ends_as_an_error(ask, scripted):
         with http.stream("POST", "/v1/completions", json={"prompt": "hold", "stream": True}) as response:
             next(response.iter_lines())
             engine.wait_held()
+        engine.wait_aborted()
 
     [span] = ask(leave, engine=engine)
     assert span.status.status_code is StatusCode.ERROR and span.attributes["error.type"] == "aborted"

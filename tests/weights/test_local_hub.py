@@ -1,5 +1,6 @@
 """`lullm pull`, `list` and `rm` over a hub on this machine: what is fetched, what goes on, what each refusal says."""
 
+from functools import partial
 from pathlib import Path
 
 import huggingface_hub
@@ -9,7 +10,6 @@ from kit.folder.local_hub import COMMIT, LocalHub
 
 from lullm.cli.main import USER_ERROR, main
 from lullm.config.model import ModelConfig
-from lullm.weights.hub import cache
 
 NAME = "acme/model-1b"
 
@@ -31,7 +31,7 @@ def hub(monkeypatch, tmp_path, qwen3_folder):
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-    monkeypatch.setattr(cache, "_scan", lambda: huggingface_hub.scan_cache_dir(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub, "scan_cache_dir", partial(huggingface_hub.scan_cache_dir, tmp_path / "hub"))
     huggingface_hub.close_session()  # it may have been made without a network
     yield found
     huggingface_hub.close_session()
