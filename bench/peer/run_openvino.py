@@ -1,12 +1,10 @@
 """OpenVINO GenAI with continuous batching, as `bench/cpu.py` runs it. --model: an exported model's folder.
 
-`ONEDNN_MAX_CPU_ISA` restricts it as `LULLM_CPU_ISA` restricts lullm. Below AVX512_CORE_BF16 it has no bfloat16
-attention and is run in float32.
+`ONEDNN_MAX_CPU_ISA` restricts it as `LULLM_CPU_ISA` restricts lullm. Below AVX512_CORE_BF16, and on processors without
+products of bfloat16, it has no bfloat16 attention and is run in float32.
 """
 
-import os
-
-from protocol import kv_cache_gb, parse_arguments, run
+from protocol import kv_cache_gb, multiplies_bf16, parse_arguments, run
 
 args = parse_arguments(__doc__)
 
@@ -19,9 +17,8 @@ scheduler.cache_size = kv_cache_gb(args)
 scheduler.max_num_batched_tokens = 2048
 scheduler.dynamic_split_fuse = True
 scheduler.enable_prefix_caching = False
-has_bf16 = os.environ.get("ONEDNN_MAX_CPU_ISA") not in ("AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")
 properties = {
-    "INFERENCE_PRECISION_HINT": "bf16" if has_bf16 else "f32",
+    "INFERENCE_PRECISION_HINT": "bf16" if multiplies_bf16() else "f32",
     "INFERENCE_NUM_THREADS": args.threads,
 } | args.option
 pipeline = openvino_genai.ContinuousBatchingPipeline(args.model, scheduler, "CPU", properties)
