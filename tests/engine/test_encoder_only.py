@@ -20,6 +20,10 @@ from lullm.types.pooling.params import PoolingParams
 
 OPTIONS = {"dtype": "float32", "max_num_seqs": 4}
 RAW = PoolingParams(use_activation=False)
+BY_DISTANCE = {
+    "relative_attention": True, "position_buckets": 24, "norm_rel_ebd": "layer_norm", "share_att_key": True,
+    "pos_att_type": ["p2c", "c2p"], "position_biased_input": False,
+}  # fmt: skip
 VARIANTS = {
     "Bert": {},
     "Roberta": {"type_vocab_size": 1},
@@ -31,6 +35,8 @@ VARIANTS = {
     "MPNet": {},
     "Electra": {"embedding_size": 32},
     "Camembert": {"type_vocab_size": 1},
+    "DebertaV2": BY_DISTANCE,
+    "Albert": {"embedding_size": 32, "num_hidden_groups": 2},
 }
 
 
@@ -84,6 +90,26 @@ def test_hidden_states(tmp_path, family):
         stats = llm.llm_engine.stats()
         assert stats.num_blocks == stats.num_host_blocks == stats.kv_cache_usage == 0
         assert not scheduler_of(llm).block_space.groups and not scheduler_of(llm).block_space.enable_prefix_caching
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"share_att_key": False, "norm_rel_ebd": "none", "position_biased_input": True, "type_vocab_size": 2},
+        {"position_buckets": -1, "max_relative_positions": 50, "pos_att_type": "c2p", "conv_kernel_size": 3},
+        {"position_buckets": -1, "pos_att_type": "p2c", "share_att_key": False, "conv_kernel_size": 5},
+    ],
+)
+def test_scores_by_distance(tmp_path, options):
+    """DeBERTa's variants: matrices of distances, positions beside them, no buckets, one kind of scores, neighbours."""
+    options = BY_DISTANCE | {"conv_act": "gelu"} | options
+    model = write_encoder(tmp_path, "DebertaV2ForSequenceClassification", num_labels=3, **options)
+    with torch.inference_mode():
+        expected = torch.cat([model(torch.tensor([prompt])).logits for prompt in PROMPTS])
+    with LLM(str(tmp_path), **OPTIONS) as llm:
+        found = classify(llm, RAW)
+        assert_close(found, expected)
+        assert torch.equal(torch.cat([classify(llm, RAW, [prompt]) for prompt in PROMPTS[:4]]), found[:4])
 
 
 @pytest.mark.parametrize("family", ["Bert", "ModernBert"])
@@ -247,9 +273,10 @@ def test_adapters(tmp_path):
 
 
 def test_workers_share_an_encoder(tmp_path, monkeypatch):
-    for family, head in (("Bert", "Model"), ("Roberta", "ForSequenceClassification"), ("MPNet", "Model")):
+    heads = {"Roberta": "ForSequenceClassification"}
+    for family in ("Bert", "Roberta", "MPNet", "DebertaV2", "Albert"):
         folder = tmp_path / family
-        write_encoder(folder, f"{family}{head}", num_labels=3)
+        write_encoder(folder, f"{family}{heads.get(family, 'Model')}", num_labels=3, **VARIANTS[family])
         with LLM(str(folder), **OPTIONS) as llm:
             expected = vectors(llm.encode(PROMPTS, pooling_params=RAW, use_tqdm=False))
         with monkeypatch.context() as patch:

@@ -163,6 +163,7 @@ def test_prompt_adapters(qwen3, tmp_path_factory):
 ENCODERS = {
     "Bert": {}, "Roberta": {"type_vocab_size": 1}, "ModernBert": {"local_attention": 14}, "NomicBert": {},
     "Gte": {"type_vocab_size": 2}, "MPNet": {}, "DistilBert": {"hidden_dim": 72}, "Electra": {"embedding_size": 32},
+    "Albert": {"embedding_size": 32}, "DebertaV2": {"relative_attention": True, "pos_att_type": "c2p|p2c"},
     "Gemma3Text": {"use_bidirectional_attention": True, "sliding_window": 20, "num_key_value_heads": 2, "head_dim": 16},
 }  # fmt: skip
 

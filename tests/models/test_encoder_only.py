@@ -56,11 +56,36 @@ def test_every_key_is_declared_with_the_default_of_transformers(architecture):
         ("GteModel", "sliding_window_size", 9),
         ("ElectraModel", "embedding_size", 0),
         ("MPNetModel", "relative_attention_num_buckets", 64),
+        ("AlbertModel", "inner_group_num", 2),
+        ("AlbertModel", "num_hidden_groups", 4),
+        ("AlbertModel", "embedding_size", 48),
+        ("DebertaV2Model", "relative_attention", False),
     ],
 )
 def test_what_is_wrong_is_named(architecture, key, value):
     with pytest.raises((ModelLoadError, FamilyLimitError), match=key):
         read(architecture, **{key: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("pos_att_type", None),
+        ("pos_att_type", "c2p|p2p"),
+        ("norm_rel_ebd", "rms_norm"),
+        ("position_buckets", 1),
+        ("position_buckets", 400),
+        ("conv_kernel_size", 2),
+        ("conv_groups", 4),
+        ("embedding_size", 12),
+        ("pooler_hidden_size", 12),
+        ("pooler_hidden_act", "mish"),
+    ],
+)
+def test_what_is_wrong_in_a_deberta_is_named(key, value):
+    keys = {"relative_attention": True, "pos_att_type": "c2p|p2c", key: value}
+    with pytest.raises((ModelLoadError, FamilyLimitError), match=key):
+        read("DebertaV2Model", **keys)
 
 
 def test_older_names_of_keys():
@@ -86,12 +111,25 @@ def test_lengths_and_windows():
 
 @pytest.mark.parametrize(
     "architecture",
-    ["BertForMaskedLM", "RobertaForMaskedLM", "ModernBertForMaskedLM", "DistilBertForMaskedLM", "MPNetForMaskedLM"],
+    [
+        "BertForMaskedLM",
+        "RobertaForMaskedLM",
+        "ModernBertForMaskedLM",
+        "DistilBertForMaskedLM",
+        "MPNetForMaskedLM",
+        "AlbertForMaskedLM",
+        "DebertaV2ForMaskedLM",
+    ],
 )
 def test_heads_of_training_are_not_read(tmp_path, architecture):
     from kit.model.golden import load_model
 
-    options = {"hidden_dim": SIZES["intermediate_size"]} if architecture.startswith("Distil") else {}
+    of_family = {
+        "DistilBertForMaskedLM": {"hidden_dim": SIZES["intermediate_size"]},
+        "AlbertForMaskedLM": {"embedding_size": 32},
+        "DebertaV2ForMaskedLM": {"relative_attention": True, "pos_att_type": "c2p|p2c"},
+    }
+    options = of_family.get(architecture, {})
     write_encoder(tmp_path, architecture, **options)
     names = {name.split(".")[0] for name, _ in load_model(tmp_path, max_model_len=64).named_parameters()}
     assert names == {"model"}

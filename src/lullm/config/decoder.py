@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from lullm.config.layer.disentangled import DisentangledConfig
 from lullm.config.layer.encoder import EncoderConfig
 from lullm.config.layer.experts import ExpertsConfig
 from lullm.config.layer.recurrent import RecurrentConfig
@@ -154,6 +155,8 @@ class EncoderOnlyConfig:
         has_label_norm: a norm comes behind it. has_token_layer: it stands before labels of tokens, too.
         num_buckets: of distances between tokens, each with a learned number per head that is added to scores; 0: there
             are no such numbers.
+        num_groups: as many consecutive groups of layers, each of which is one layer that is run again; 0: all differ.
+        disentangled: of families whose attention reads distances as it reads tokens.
     """
 
     num_positions: int = 0
@@ -167,6 +170,8 @@ class EncoderOnlyConfig:
     has_label_norm: bool = False
     has_token_layer: bool = False
     num_buckets: int = 0
+    num_groups: int = 0
+    disentangled: DisentangledConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)

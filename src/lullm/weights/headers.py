@@ -17,7 +17,9 @@ from lullm.types.layer_kind import RecurrentState
 from lullm.weights.reading.source import open_source
 from lullm.weights.rule import TOWER
 
-_LAYER = re.compile(r"(?:(?:^|\.)(?:layers|h|(?:encoder|transformer)\.layer)|^(?:transformer\.)?blocks)\.(\d{1,9})\.")
+_LAYER = re.compile(
+    r"(?:(?:^|\.)(?:layers|h|albert_layer_groups|(?:encoder|transformer)\.layer)|^(?:transformer\.)?blocks)\.(\d{1,9})\."
+)
 
 
 def check_headers(config: ModelConfig, folder: Path) -> None:
@@ -53,10 +55,13 @@ def check_num_weights(model: nn.Module, folder: Path) -> None:
 
 def _wrong_layers(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]:
     stored = {int(match[1]) for name in shapes if (match := _LAYER.search(name))}
-    num_stored = len(stored.intersection(range(config.num_hidden_layers)))
-    if num_stored == config.num_hidden_layers:
+    encoder, key, num_layers = config.family.encoder_only, "num_hidden_layers", config.num_hidden_layers
+    if encoder is not None and encoder.num_groups:
+        key, num_layers = "num_hidden_groups", encoder.num_groups
+    num_stored = len(stored.intersection(range(num_layers)))
+    if num_stored == num_layers:
         return []  # the loader reports extra layers
-    return [f"num_hidden_layers is {config.num_hidden_layers}, and the files hold {num_stored} of these layers"]
+    return [f"{key} is {num_layers}, and the files hold {num_stored} of these layers"]
 
 
 _Sizes = dict[str, tuple[tuple[str, int], ...]]
@@ -96,7 +101,8 @@ def _stated_sizes(config: ModelConfig, layer: int) -> _Sizes:
     if (encoder := family.encoder_only) is not None:
         embedding = hidden if size is None else ("embedding_size", size)
         stated["word_embeddings"] = (vocab, embedding)
-        stated["position_embeddings"] = (("max_position_embeddings", encoder.num_positions), embedding)
+        if encoder.num_positions:  # a table of no use may be left of a training
+            stated["position_embeddings"] = (("max_position_embeddings", encoder.num_positions), embedding)
         stated |= {"query": (queries, hidden), "key": (keys, hidden), "value": (keys, hidden)}
     if (inputs := family.layer_inputs) is not None:
         width = ("num_hidden_layers x hidden_size_per_layer_input", config.num_hidden_layers * inputs.size)

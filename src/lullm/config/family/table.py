@@ -2,8 +2,9 @@
 
 from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
 from lullm.config.family.encoder_decoder import BART, WHISPER
-from lullm.config.family.encoder_only.bert import BERT, DISTILBERT, ELECTRA, GTE, MPNET, NOMIC_BERT, ROBERTA
+from lullm.config.family.encoder_only.bert import ALBERT, BERT, DISTILBERT, ELECTRA, GTE, MPNET, NOMIC_BERT, ROBERTA
 from lullm.config.family.encoder_only.bidirectional import or_bidirectional, without_mask
+from lullm.config.family.encoder_only.deberta import DEBERTA
 from lullm.config.family.encoder_only.modernbert import MODERNBERT
 from lullm.config.family.experts.gpt_oss import GPT_OSS
 from lullm.config.family.experts.laguna import LAGUNA
@@ -216,8 +217,10 @@ _ENCODED_ROWS: dict[str, tuple[Family, str]] = {
 ENCODED_FAMILIES = {name: family for name, (family, _) in _ENCODED_ROWS.items()}
 
 _ENCODER_ONLY_ROWS: dict[str, tuple[Family, str]] = {
+    "AlbertModel": (ALBERT, "encoder_only.albert:albert_style"),
     "BertModel": (BERT, "encoder_only.bert:bert_style"),
     "CamembertModel": (ROBERTA, "encoder_only.bert:bert_style"),
+    "DebertaV2Model": (DEBERTA, "encoder_only.deberta:deberta_style"),
     "DistilBertModel": (DISTILBERT, "encoder_only.bert:distilbert_style"),
     "ElectraModel": (ELECTRA, "encoder_only.bert:electra_style"),
     "GteModel": (GTE, "encoder_only.bert:gte_style"),

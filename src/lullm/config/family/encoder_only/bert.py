@@ -1,5 +1,5 @@
-"""BERT, RoBERTa, DistilBERT, ELECTRA and MPNet: learned positions, norms behind the sums; NomicBERT and GTE: the same
-with ropes and gates.
+"""BERT, RoBERTa, DistilBERT, ELECTRA, ALBERT and MPNet: learned positions, norms behind the sums; NomicBERT and GTE:
+the same with ropes and gates.
 """
 
 from dataclasses import replace
@@ -28,7 +28,8 @@ def check_encoder(data: Data) -> None:
         raise ModelLoadError("config.json: is_decoder is true, and this architecture is implemented as an encoder only")
 
 
-def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+def read_plain(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+    """What the families with norms behind the sums share."""
     check_encoder(data)
     return DecoderConfig(
         intermediate_size=positive_int(data, "intermediate_size", most=MOST_INTERMEDIATE),
@@ -50,7 +51,7 @@ def _num_segments(data: Data) -> int:
 def _read_bert(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     num_positions, num_segments = positive_int(data, "max_position_embeddings"), _num_segments(data)
     encoder = EncoderOnlyConfig(num_positions, 0, num_segments, tells_pairs=num_segments > 1)
-    return replace(_read(data, kinds, head_dim), encoder_only=encoder)
+    return replace(read_plain(data, kinds, head_dim), encoder_only=encoder)
 
 
 def _first_position(data: Data) -> int:
@@ -70,13 +71,14 @@ def _without_unused(data: Data) -> Data:
 def _read_roberta(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     first = _first_position(data)
     num_rows = positive_int(data, "max_position_embeddings") + first
-    return replace(_read(data, kinds, head_dim), encoder_only=EncoderOnlyConfig(num_rows, first, _num_segments(data)))
+    encoder = EncoderOnlyConfig(num_rows, first, _num_segments(data))
+    return replace(read_plain(data, kinds, head_dim), encoder_only=encoder)
 
 
 def _read_distilbert(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     num_positions = positive_int(data, "max_position_embeddings")
     encoder = EncoderOnlyConfig(num_positions, label_activation="relu")
-    return replace(_read(data, kinds, head_dim), encoder_only=encoder)
+    return replace(read_plain(data, kinds, head_dim), encoder_only=encoder)
 
 
 def _read_electra(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
@@ -84,6 +86,17 @@ def _read_electra(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     assert config.encoder_only is not None, "just read"
     encoder = replace(config.encoder_only, label_activation="gelu")
     return replace(config, embedding_size=None if size == data["hidden_size"] else size, encoder_only=encoder)
+
+
+def _read_albert(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
+    config, num_groups = _read_electra(data, kinds, head_dim), positive_int(data, "num_hidden_groups", 1)
+    if config.embedding_size is None:  # the projection is there, too, and its bias adds to what the norm gives
+        raise ModelLoadError("config.json: embedding_size is hidden_size, and only another size is supported")
+    if num_groups > len(kinds):
+        raise ModelLoadError(f"config.json: num_hidden_groups {num_groups} is more than num_hidden_layers {len(kinds)}")
+    assert config.encoder_only is not None, "just read"
+    encoder = replace(config.encoder_only, label_activation="tanh", num_groups=num_groups)
+    return replace(config, encoder_only=encoder)
 
 
 def _read_mpnet(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
@@ -105,7 +118,7 @@ def _read_rotating(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     """A table of one segment adds the same to all tokens."""
     num_segments = _num_segments(data)
     return replace(
-        _read(data, kinds, head_dim),
+        read_plain(data, kinds, head_dim),
         ropes=(read_flat_rope(data),) * len(kinds),
         encoder_only=EncoderOnlyConfig(0, 0, num_segments, tells_pairs=num_segments > 1),
     )
@@ -169,6 +182,19 @@ ELECTRA = Family(
         "summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout", "generator_size",
         "output_past",
     },
+    layer_kinds=every_token,
+)  # fmt: skip
+ALBERT = Family(
+    _read_albert,
+    defaults={
+        **_DEFAULTS, "hidden_act": "gelu_new", "intermediate_size": 16384, "max_position_embeddings": 512,
+        "embedding_size": 128, "num_hidden_groups": 1, "hidden_size": 4096, "num_hidden_layers": 12,
+        "num_attention_heads": 64, "vocab_size": 30000,
+    },
+    reads=_READS | {"embedding_size", "num_hidden_groups"},
+    fixed={"position_embedding_type": "absolute", "inner_group_num": 1},
+    ignores=_IGNORES
+    | {"classifier_dropout_prob", "down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"},
     layer_kinds=every_token,
 )  # fmt: skip
 MPNET = Family(

@@ -19,7 +19,7 @@ from lullm.nn.mlp import GatedMLP
 from lullm.weights.rule import Fusion, HeadOrder, WeightRules, renames
 
 _EMBEDDINGS = (
-    (r"^(bert|distilbert|electra|mpnet|roberta|nomic_bert|gte|new)\.", ""),
+    (r"^(albert|bert|deberta|distilbert|electra|mpnet|roberta|nomic_bert|gte|new)\.", ""),
     (r"(?<=LayerNorm\.)gamma$", "weight"),
     (r"(?<=LayerNorm\.)beta$", "bias"),
     (r"^embeddings\.word_embeddings\.", "model.embed_tokens."),
@@ -62,7 +62,7 @@ _HEAD = (
     (r"^classifier\.(out_proj\.)?bias$", "head.bias"),
 )
 _UNUSED = (
-    r"^(cls|lm_head|(vocab|generator|discriminator)_\w+)\.",
+    r"^(cls|(lm|mask)_predictions|lm_head|(vocab|generator|discriminator)_\w+)\.",
     r"^embeddings\.(position|token_type)_ids$",
     r"\.rotary_emb\.inv_freq$",
 )
