@@ -1,10 +1,16 @@
 """Messages that leave at once, outside of a task, and wait in one where a connection is full."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
-from lullm.server.openai.event_stream import Sender
+from lullm.errors import EngineAsleepError
+from lullm.server.error import ApiError
+from lullm.server.gate.half_close import PROD
+from lullm.server.gate.request_log import RECORD, RequestRecord
+from lullm.server.openai.event_stream import EventStream, Sender
+from lullm.server.sse import EVENTS
 
 
 class Connection:
@@ -81,5 +87,34 @@ def test_what_waits_is_given_up_with_the_request():
         connection.room.set()
         await asyncio.sleep(0)
         assert connection.sent == [] and sender.is_idle
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_started", [False, True])
+def test_a_connection_does_not_prod_a_stream_that_has_failed(is_started):
+    """A half-closed one prods within the turn of the loop in which the reason was sent, which raised in the loop."""
+
+    async def main():
+        connection = Connection()
+
+        async def run(stream):
+            if is_started:
+                scope[PROD]()
+            raise EngineAsleepError("asleep")
+
+        async def receive():
+            await asyncio.Event().wait()
+
+        context = SimpleNamespace(api_error=lambda error: ApiError(503, str(error), code="engine_asleep"))
+        generation = SimpleNamespace(run=run, context=context)
+        form = SimpleNamespace(media_type=EVENTS, failure=lambda error: error.code.encode())
+        scope = {"type": "http", RECORD: RequestRecord()}
+        try:
+            await EventStream(generation, form)(scope, receive, connection.send)
+        except EngineAsleepError:
+            assert not is_started
+        assert PROD not in scope
+        assert [each.get("more_body") for each in connection.sent] == ([None, True, False] if is_started else [])
 
     asyncio.run(main())

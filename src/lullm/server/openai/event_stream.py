@@ -80,6 +80,7 @@ class EventStream(Response):
         finally:
             self._timer.cancel()
             self._sender.close()
+            scope.pop(PROD)  # another answer may follow, with the reason why there is no stream
 
     async def _send_all(self) -> None:
         await self._generation.run(self)
