@@ -12,7 +12,7 @@ from lullm.engine.thread.mailbox import ThreadState
 from lullm.errors import EngineDeadError, InvalidRequestError
 from lullm.text.chat_template import ChatTemplate
 from lullm.text.template.process import RenderProcess
-from lullm.types.request import Conversation
+from lullm.types.request import CallerRequest, Conversation
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_what_iterates_weights_cannot_call_the_engine_by_way_of_its_loop(engine)
 
     async def main():
         loop = asyncio.get_running_loop()
-        request = await engine.prepare("y", "hello", PARAMS)
+        request = await engine.prepare(CallerRequest("y", "hello", PARAMS))
         calls = {
             "generate": lambda: collect(engine, "hello"),
             "stream": lambda: anext(engine.stream(request)),
@@ -222,21 +222,24 @@ def test_long_prompts_are_worked_on_in_a_thread(engine, monkeypatch):
 
     async def main():
         for prompt in ("hello", talk("hello"), [5, 6, 7]):
-            assert (await engine.prepare("x", prompt, PARAMS)).prompt_token_ids
+            assert (await engine.prepare(CallerRequest("x", prompt, PARAMS))).prompt_token_ids
         assert await engine.detokenize(await engine.tokenize("hello")) == "hello"
         assert set(threads) == {threading.main_thread()} and len(threads) == 5
         threads.clear()
         for prompt in ("hello " * 1000, talk("hello " * 1000), [5] * 5000):
             with pytest.raises(InvalidRequestError, match="tokens"):
-                await engine.prepare("x", prompt, PARAMS)
+                await engine.prepare(CallerRequest("x", prompt, PARAMS))
         assert await engine.detokenize(await engine.tokenize("a" * 5000)) == "a" * 5000
         with pytest.raises(InvalidRequestError):
-            await engine.prepare("x", "hello", PARAMS.replace(bad_words=["z" * 1000] * 5, logprobs=99))
-        assert (await engine.prepare("x", "hello", PARAMS.replace(logit_bias=dict.fromkeys(range(300), 1)))).params
+            await engine.prepare(CallerRequest("x", "hello", PARAMS.replace(bad_words=["z" * 1000] * 5, logprobs=99)))
+        biased = CallerRequest("x", "hello", PARAMS.replace(logit_bias=dict.fromkeys(range(300), 1)))
+        assert (await engine.prepare(biased)).params
         assert threading.main_thread() in threads and len(threads) == 7
         threads.clear()
         with pytest.raises(InvalidRequestError, match="logit_bias holds the token id"):
-            await engine.prepare("x", "hello", PARAMS.replace(logit_bias=dict.fromkeys(range(200000), 1)))
+            await engine.prepare(
+                CallerRequest("x", "hello", PARAMS.replace(logit_bias=dict.fromkeys(range(200000), 1)))
+            )
         assert threading.main_thread() not in threads and len(threads) == 1
 
     asyncio.run(main())
@@ -256,7 +259,7 @@ def test_a_template_that_needs_another_process_waits_for_it_in_a_thread(engine, 
     hello = Conversation([{"role": "user", "content": "hello"}])
 
     async def main():
-        assert (await engine.prepare("x", hello, PARAMS)).prompt == "hello".center(20)
+        assert (await engine.prepare(CallerRequest("x", hello, PARAMS))).prompt == "hello".center(20)
         assert await engine.tokenize(hello) == await engine.tokenize("hello".center(20), add_special_tokens=False)
         assert threading.main_thread() not in threads and len(threads) == 2
 
@@ -266,7 +269,7 @@ def test_a_template_that_needs_another_process_waits_for_it_in_a_thread(engine, 
 
 def test_a_prepared_request_is_streamed(engine):
     async def main():
-        request = await engine.prepare("x", Conversation([{"role": "user", "content": "hello"}]), PARAMS)
+        request = await engine.prepare(CallerRequest("x", Conversation([{"role": "user", "content": "hello"}]), PARAMS))
         outputs = [output async for output in engine.stream(request)]
         assert len(tokens(outputs)) == 20 and outputs[-1].prompt_token_ids == request.prompt_token_ids
         assert tokens(await collect(engine, request.prompt_token_ids)) == tokens(outputs)

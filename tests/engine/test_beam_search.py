@@ -59,7 +59,7 @@ def expected(model, prompt, settings, max_tokens, eos):
 def test_beams_equal_transformers(model, llm, settings, num_eos, monkeypatch):
     # With 60 of 320 tokens ending a line, hypotheses finish all the time; with none, only the length ends them.
     eos = list(range(10, 10 + num_eos))
-    monkeypatch.setattr(llm.llm_engine.input_processor, "_eos_token_ids", tuple(eos))
+    monkeypatch.setattr(llm.llm_engine.input_processor._generation, "_eos_token_ids", tuple(eos))
     prompts = random_prompts(3, 40, seed=7)
     outputs = llm.beam_search(prompts, max_tokens=12, **settings)
     for prompt, output in zip(prompts, outputs, strict=True):

@@ -12,11 +12,11 @@ from lullm import SamplingParams
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
 from lullm.engine.caller.length import num_chars
-from lullm.engine.input import InputProcessor
+from lullm.engine.input.processor import InputProcessor
 from lullm.errors import InvalidRequestError
 from lullm.text.chat_template import ChatTemplate
 from lullm.text.tokenizer import Tokenizer
-from lullm.types.request import Conversation
+from lullm.types.request import CallerRequest, Conversation
 from lullm.types.sampling_params import OutputKind
 
 TEMPLATE = (
@@ -60,7 +60,7 @@ def door() -> InputProcessor:
 def refused(door, prompt, params=PARAMS, **options) -> tuple[str | None, str | None]:
     """The field and the code of the error."""
     with pytest.raises(InvalidRequestError) as info:
-        door.process("x", prompt, params, **options)
+        door.process(CallerRequest("x", prompt, params, **options))
     return info.value.param, info.value.code
 
 
@@ -75,18 +75,18 @@ def test_forms_of_a_prompt(door):
         ({"prompt_token_ids": ids}, None),
         ({"prompt": "hi", "prompt_token_ids": ids}, "hi"),
     ):
-        request = door.process("x", prompt, PARAMS, priority=3)
+        request = door.process(CallerRequest("x", prompt, PARAMS, priority=3))
         assert (request.prompt, request.prompt_token_ids) == (text, ids)
         assert (request.request_id, request.priority, request.end_token_ids) == ("x", 3, (7,))
     assert door.detokenize(ids) == "<s>hi"
 
 
 def test_a_conversation_is_rendered_and_has_the_special_tokens_of_its_template(door):
-    request = door.process("x", Conversation(HELLO), PARAMS)
+    request = door.process(CallerRequest("x", Conversation(HELLO), PARAMS))
     assert request.prompt == "<user>hello<answer>"
     assert request.prompt_token_ids == door.tokenize(request.prompt, add_special_tokens=False)
     options = {"add_generation_prompt": False, "mood": "!"}
-    assert door.process("x", Conversation(HELLO, options), PARAMS).prompt == "<user>hello!"
+    assert door.process(CallerRequest("x", Conversation(HELLO, options), PARAMS)).prompt == "<user>hello!"
     assert door.tokenize(Conversation(HELLO, options)) == door.tokenize("<user>hello!", add_special_tokens=False)
 
 
@@ -101,10 +101,10 @@ def test_what_is_no_prompt(door):
 def test_special_tokens_that_callers_spell(door):
     assert door.tokenize("a<s>", add_special_tokens=False) == [ord("a") - 33, 256]
     for prompt in ({"prompt": "a<s>", "split_special_tokens": True}, Conversation([{"role": "a", "content": "<s>"}])):
-        request = door.process("x", prompt, PARAMS)
+        request = door.process(CallerRequest("x", prompt, PARAMS))
         assert request.prompt_token_ids.count(256) == isinstance(prompt, dict), "only the one in front of a prompt"
         assert "<s>" in (request.prompt or "")
-    acting = door.process("x", Conversation([{"role": "a", "content": "<s>"}], {}, False), PARAMS)
+    acting = door.process(CallerRequest("x", Conversation([{"role": "a", "content": "<s>"}], {}, False), PARAMS))
     assert acting.prompt_token_ids.count(256) == 1
     for prompt in (
         {"prompt": "a", "split_special_tokens": 1},
@@ -122,7 +122,7 @@ def test_what_is_no_conversation(door):
 
 
 def test_too_long(door):
-    assert len(door.process("x", "a" * 62, PARAMS).prompt_token_ids) == 63
+    assert len(door.process(CallerRequest("x", "a" * 62, PARAMS)).prompt_token_ids) == 63
     assert refused(door, "a" * 63) == ("prompt", "context_length_exceeded")
     long = [{"role": "user", "content": "a" * 63}]
     assert refused(door, Conversation(long)) == ("messages", "context_length_exceeded")
@@ -132,7 +132,7 @@ def test_too_long(door):
 def test_too_long_in_the_words_that_agents_look_for(door):
     """Claude Code reads both numbers, LiteLLM and opencode look for either half, and shorten the conversation."""
     with pytest.raises(InvalidRequestError) as found:
-        door.process("x", "a" * 63, PARAMS)
+        door.process(CallerRequest("x", "a" * 63, PARAMS))
     assert re.search(r"prompt is too long: 64 tokens > 63; .* maximum context length is 64 tokens", str(found.value))
 
 
@@ -154,8 +154,8 @@ def test_parameters_and_the_rest(door):
     assert refused(make_door(policy="fcfs"), "x", priority=1) == ("priority", None)
     for request_id in ("", None, "half \ud800"):  # pages and other processes have no UTF-8 for the last
         with pytest.raises(InvalidRequestError, match="request_id"):
-            door.process(request_id, "x", PARAMS)
-    assert door.process("grüße 😀", "x", PARAMS).request_id == "grüße 😀"
+            door.process(CallerRequest(request_id, "x", PARAMS))
+    assert door.process(CallerRequest("grüße 😀", "x", PARAMS)).request_id == "grüße 😀"
     with pytest.raises(InvalidRequestError, match="tokens"):
         door.detokenize([1, 300])
 

@@ -9,7 +9,7 @@ from lullm.errors import InvalidRequestError
 from lullm.text.reply.reader import open_reader
 from lullm.text.reply.whole import joined
 from lullm.types.guided.params import StructuredOutputsParams
-from lullm.types.request import Conversation
+from lullm.types.request import CallerRequest, Conversation
 
 THINKER = {"model": "demo", "max_model_len": 256, "reasoning_parser": "deepseek_r1"}
 
@@ -27,7 +27,7 @@ def run(disturb=lambda engine, number: None, **options):
             {"structured_outputs": StructuredOutputsParams(choice=["yes", "no"])} if i % 4 == 3 else {"min_tokens": 30}
         )
         params = SamplingParams(temperature=i % 2, seed=i, n=1 + i % 3, max_tokens=60, **budget_of(i), **form)
-        requests[f"r{i}"] = engine.input_processor.process(f"r{i}", ask(i), params)
+        requests[f"r{i}"] = engine.input_processor.process(CallerRequest(f"r{i}", ask(i), params))
         engine.add_processed(requests[f"r{i}"])
     while engine.has_unfinished_requests():
         for output in engine.step():
@@ -91,7 +91,7 @@ def test_refused():
         params = SamplingParams(thinking_token_budget=3)
         for prompt in ("Hello", ask(1)):
             with pytest.raises(InvalidRequestError, match="reasoning_parser"):
-                llm.llm_engine.input_processor.process("r", prompt, params)
+                llm.llm_engine.input_processor.process(CallerRequest("r", prompt, params))
     with pytest.raises(InvalidRequestError, match="beam search"):
         SamplingParams(thinking_token_budget=3, beam_width=2)
     assert SamplingParams(thinking_token_budget=-1).thinking_token_budget is None

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as Backend
 from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
 from lullm.engine.caller.backlog import Backlog, Reader
-from lullm.engine.input import InputProcessor
+from lullm.engine.input.processor import InputProcessor
 from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError, WakeUpError
 from lullm.server.http_server import HttpServer
 from lullm.server.listen.listener import Listener
@@ -34,7 +34,7 @@ from lullm.types.monitor.occupancy import (
 )
 from lullm.types.monitor.stats import EngineStats
 from lullm.types.outputs import CompletionOutput, Logprob, PositionLogprobs, RequestMetrics, RequestOutput
-from lullm.types.request import GenerateRequest
+from lullm.types.request import CallerRequest, GenerateRequest
 from lullm.types.sampling_params import OutputKind, SamplingParams
 from lullm.types.sleep import TAGS, SleepEvent, SleepForecast, SleepReport, WakeReport
 
@@ -123,18 +123,8 @@ class ScriptedEngine:
             assert time.monotonic() < limit, "the request of a client that has gone goes on"
             time.sleep(0.01)
 
-    async def prepare(
-        self,
-        request_id: str,
-        prompt: Any,
-        params: SamplingParams,
-        priority: int = 0,
-        lora_request: Any = None,
-        prompt_adapter_request: Any = None,
-    ) -> GenerateRequest:
-        return self.input_processor.process(
-            request_id, prompt, params, priority, True, lora_request, prompt_adapter_request
-        )
+    async def prepare(self, asked: CallerRequest) -> GenerateRequest:
+        return self.input_processor.process(asked)
 
     async def tokenize(self, prompt: Any, add_special_tokens: bool = True) -> list[int]:
         return self.input_processor.tokenize(prompt, add_special_tokens)
@@ -438,10 +428,8 @@ class ReplyingEngine(ScriptedEngine):
         end_ids = (self.tokenizer.eos_token_id,)
         self.input_processor = InputProcessor(self.config, self.model_config, self.tokenizer, end_ids)
 
-    async def prepare(
-        self, request_id: str, prompt: Any, params: SamplingParams, *given: Any, **named: Any
-    ) -> GenerateRequest:
-        request = await super().prepare(request_id, prompt, params, *given, **named)
+    async def prepare(self, asked: CallerRequest) -> GenerateRequest:
+        request = await super().prepare(asked)
         self.prompts.append(request.prompt)
         return request
 

@@ -164,7 +164,7 @@ def test_a_suffix(start, scripted):
     engine = scripted()
     tokens = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
     engine.tokenizer.backend.add_special_tokens(tokens)
-    processor = engine.input_processor
+    processor = engine.input_processor._generation
     processor._limits = dataclasses.replace(processor._limits, vocab_size=processor._limits.vocab_size + len(tokens))
     with start(engine).http() as http:
         answer = http.post(COMPLETIONS, json=TEXT | {"prompt": ["a", "b"], "suffix": "c", "return_token_ids": True})

@@ -8,7 +8,7 @@ from kit.template.styles import CHATML, QWEN_TOOLS
 
 from lullm import SamplingParams
 from lullm.errors import ConfigError
-from lullm.types.request import Conversation
+from lullm.types.request import CallerRequest, Conversation
 
 ADD = {
     "type": "function",
@@ -223,7 +223,8 @@ def test_thinking_off_for_all(replying):
     engine = replying(QWEN_TOOLS, think=False)
     options = ({}, {"enable_thinking": True})
     prompts = [
-        engine.input_processor.process("r", Conversation(HELLO, one), SamplingParams()).prompt for one in options
+        engine.input_processor.process(CallerRequest("r", Conversation(HELLO, one), SamplingParams())).prompt
+        for one in options
     ]
     assert [prompt.endswith("</think>\n\n") for prompt in prompts] == [True, False]
     with pytest.raises(ConfigError, match="enable_thinking"):

@@ -1,6 +1,6 @@
 """The engine: the one loop and the one owner of state. Requests in, steps, outputs out.
 
-Read in this order: `input` (the one door for requests), `step_loop` (plans and launches steps, applies their results),
+Read in this order: `input/` (the one door for requests), `step_loop` (plans and launches steps, applies their results),
 `output` (texts, at the `stream_pace`), `lifecycle` (sleep), `engine_calls` (sleep, new weights, experts), `llm_engine`
 (all of it, driven by `step`), `async_llm_engine` (driven by a thread). `client` is the interface that a server uses;
 `assembly` sizes the KV cache and makes a scheduler over it; `restarts` replaces lost workers; `interrupt` lets Ctrl-C

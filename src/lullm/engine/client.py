@@ -23,7 +23,7 @@ from lullm.types.outputs import RequestOutput
 from lullm.types.parallel.experts import ExpertLoad, ExpertMove
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
 from lullm.types.pooling.params import PoolingParams
-from lullm.types.request import Conversation, GenerateRequest, Input, Prompt
+from lullm.types.request import CallerRequest, Conversation, GenerateRequest, Input, Prompt
 from lullm.types.sampling_params import SamplingParams
 from lullm.types.sleep import (
     WAKE_TAGS,
@@ -66,7 +66,7 @@ class EngineClient(Preparation, VllmNames):
     ) -> AsyncGenerator[RequestOutput, None]:
         """`prepare` and `stream` in one; errors of either come at the first item."""
         adapters = lora_request, prompt_adapter_request
-        request = await self.prepare(request_id, prompt, sampling_params, priority, *adapters)
+        request = await self.prepare(CallerRequest(request_id, prompt, sampling_params, priority, *adapters))
         async with contextlib.aclosing(self.stream(request, keep_alive)) as outputs:
             async for output in outputs:
                 yield output
@@ -81,7 +81,7 @@ class EngineClient(Preparation, VllmNames):
         lora_request: LoRARequest | None = None,
     ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
         """`prepare` and `pool` in one, as a generator of the one output; errors of either come at the first item."""
-        request = await self.prepare(request_id, prompt, pooling_params, priority, lora_request)
+        request = await self.prepare(CallerRequest(request_id, prompt, pooling_params, priority, lora_request))
         yield await self.pool(request, keep_alive)
 
     @abstractmethod

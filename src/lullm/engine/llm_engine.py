@@ -8,11 +8,11 @@ from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.engine.assembly import check_options, num_blocks_ahead, open_scheduler
 from lullm.engine.engine_calls import EngineCalls
 from lullm.engine.hibernation.calls import HibernationCalls
+from lullm.engine.input.calls import InputCalls
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.engine.lifecycle import Lifecycle
 from lullm.engine.lora.adapters import Adapters
 from lullm.engine.restarts import Restarts
-from lullm.engine.rows.calls import PromptAdapterCalls
 from lullm.engine.start.model import open_model
 from lullm.engine.step_loop import StepLoop
 from lullm.engine.stream_pace import StreamPace
@@ -25,19 +25,15 @@ from lullm.models.stages import with_stages
 from lullm.ops.state.chunks import with_chunks_of_use
 from lullm.sched.monitor import take_occupancy, take_stats
 from lullm.text.tokenizer import Tokenizer
-from lullm.types.lora.prompt_adapter import PromptAdapterRequest
-from lullm.types.lora.request import LoRARequest
 from lullm.types.monitor.occupancy import Occupancy
 from lullm.types.monitor.stats import EngineStats
 from lullm.types.pooling.outputs import EngineOutput
-from lullm.types.pooling.params import PoolingParams
-from lullm.types.request import GenerateRequest, Input
-from lullm.types.sampling_params import SamplingParams
+from lullm.types.request import GenerateRequest
 
 logger = get_logger(__name__)
 
 
-class LLMEngine(EngineCalls, HibernationCalls, PromptAdapterCalls):
+class LLMEngine(EngineCalls, HibernationCalls, InputCalls):
     """Loads a model and serves requests, one `step` at a time. Not safe to share between threads.
 
     Args:
@@ -103,32 +99,6 @@ class LLMEngine(EngineCalls, HibernationCalls, PromptAdapterCalls):
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer, with its chat template."""
         return self.tokenizer
-
-    def add_request(
-        self,
-        request_id: str,
-        prompt: Input,
-        params: SamplingParams | PoolingParams | None = None,
-        priority: int = 0,
-        lora_request: LoRARequest | None = None,
-        prompt_adapter_request: PromptAdapterRequest | None = None,
-    ) -> None:
-        """Queue a request; `params` None: the model's defaults for generating. The last two: its adapters.
-
-        Raises:
-            InvalidRequestError: the request can never be served.
-            EngineDeadError: the engine has stopped.
-        """
-        self.add_processed(
-            self.input_processor.process(
-                request_id,
-                prompt,
-                self.default_params if params is None else params,
-                priority,
-                lora_request=lora_request,
-                prompt_adapter_request=prompt_adapter_request,
-            )
-        )
 
     def add_processed(self, request: GenerateRequest) -> None:
         """Queue a request from `input_processor`. Raises as `add_request` does."""

@@ -19,15 +19,12 @@ from lullm.fleet.need import PlannedModel
 from lullm.fleet.options import ModelSpec
 from lullm.fleet.record import Cause, ModelRecord
 from lullm.fleet.status import ModelStatus, status_of
-from lullm.types.lora.prompt_adapter import PromptAdapterRequest
 from lullm.types.lora.request import LoRARequest
 from lullm.types.monitor.occupancy import Occupancy, PoolOccupancy
 from lullm.types.monitor.stats import EngineStats
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
-from lullm.types.pooling.params import PoolingParams
-from lullm.types.request import GenerateRequest, Input
-from lullm.types.sampling_params import SamplingParams
+from lullm.types.request import CallerRequest, GenerateRequest
 from lullm.types.sleep import (
     TAGS,
     ForecastArguments,
@@ -134,17 +131,8 @@ class FleetMember(EngineClient):
 
     # -- requests ------------------------------------------------------------------------------------------------
 
-    async def prepare(
-        self,
-        request_id: str,
-        prompt: Input,
-        params: SamplingParams | PoolingParams,
-        priority: int = 0,
-        lora_request: LoRARequest | None = None,
-        prompt_adapter_request: PromptAdapterRequest | None = None,
-    ) -> GenerateRequest:
-        adapters = lora_request, prompt_adapter_request
-        return self._adapters.signed(await super().prepare(request_id, prompt, params, priority, *adapters))
+    async def prepare(self, asked: CallerRequest) -> GenerateRequest:
+        return self._adapters.signed(await super().prepare(asked))
 
     async def stream(
         self, request: GenerateRequest, keep_alive: float | None = None

@@ -27,7 +27,7 @@ from lullm.llm.tally import Tally
 from lullm.metrics.reader import Metric
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.params import PoolingParams
-from lullm.types.request import Conversation, GenerateRequest, Input, Prompt
+from lullm.types.request import CallerRequest, Conversation, GenerateRequest, Input, Prompt
 from lullm.types.sampling_params import OutputKind, SamplingParams
 from lullm.types.vllm_argument import VLLM_CALLS, VLLM_CHATS, VLLM_ENQUEUE, takes_vllms
 
@@ -151,8 +151,8 @@ class LLM(PoolingCalls, HibernationCalls):
         process, num = self.llm_engine.input_processor.process, len(prompts)
         adapters = lora_each(loras, num), prompt_adapter_each(prompt_adapters, num)
         return [
-            process(str(next(self._request_ids)), prompt, one, rank, True, lora, prompt_adapter)
-            for prompt, one, rank, lora, prompt_adapter in zip(prompts, params, priorities, *adapters, strict=True)
+            process(CallerRequest(str(next(self._request_ids)), *each))
+            for each in zip(prompts, params, priorities, *adapters, strict=True)
         ]
 
     def _run(

@@ -1,4 +1,4 @@
-"""A caller's prompt, and a request after validation: the only form in which work enters the engine's queue."""
+"""A caller's prompt and request, and the request after validation: the only form in which work enters the queue."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from lullm.types.guided.params import Guide
 from lullm.types.guided.rules import NO_RULES, TokenRules
 from lullm.types.lora.prompt_adapter import PromptAdapterRequest
 from lullm.types.lora.request import LoRARequest
-from lullm.types.pooling.params import Pooling
+from lullm.types.pooling.params import Pooling, PoolingParams
 from lullm.types.reply.rules import CallRules, ReplyRules
 from lullm.types.sampling_params import OutputKind, SamplingParams
 from lullm.types.vision.tile import TilePlace
@@ -92,6 +92,22 @@ class TextPair:
 
 Input = Prompt | Conversation | TextPair
 """Any prompt of an engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallerRequest:
+    """A request as its caller states it. Nothing has checked it yet.
+
+    `params`: say whether it is for tokens or for vectors. `priority`: as in `GenerateRequest`. `lora`: the adapter to
+    compute with. `prompt_adapter`: whose rows stand before the prompt.
+    """
+
+    request_id: str
+    prompt: Input
+    params: SamplingParams | PoolingParams
+    priority: int = 0
+    lora: LoRARequest | None = None
+    prompt_adapter: PromptAdapterRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from lullm.errors import (
     ModelLoadError,
     UnsupportedError,
 )
+from lullm.types.request import CallerRequest
 from lullm.types.sampling_params import OutputKind, SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True, output_kind=OutputKind.DELTA)
@@ -50,7 +51,7 @@ def is_alive(pid):
 
 
 async def collect(client, prompt, params=GREEDY, request_id="r"):
-    request = await client.prepare(request_id, prompt, params)
+    request = await client.prepare(CallerRequest(request_id, prompt, params))
     return [output async for output in client.stream(request)]
 
 
@@ -99,7 +100,7 @@ def test_every_kind_of_output(client):
 
 def test_a_reader_that_goes_frees_its_blocks(client):
     async def main():
-        stream = client.stream(await client.prepare("r", "hello", GREEDY.replace(max_tokens=200)))
+        stream = client.stream(await client.prepare(CallerRequest("r", "hello", GREEDY.replace(max_tokens=200))))
         await anext(stream)
         assert client.stats().num_running == 1
         picture = await client.occupancy(64)
@@ -115,7 +116,7 @@ def test_errors_keep_their_class(client):
         with pytest.raises(InvalidRequestError) as info:
             await collect(client, "hello", GREEDY.replace(n=500))
         assert "sequences" in str(info.value), "refused by the engine's thread"
-        stream = client.stream(await client.prepare("twin", "hello", GREEDY))
+        stream = client.stream(await client.prepare(CallerRequest("twin", "hello", GREEDY)))
         await anext(stream)
         with pytest.raises(InvalidRequestError, match="twin"):
             await collect(client, "hello", request_id="twin")
@@ -149,7 +150,7 @@ def test_the_death_of_the_engine_is_told_to_all_at_once(qwen3_folder):
     client = ProcessClient(EngineConfig(model=str(qwen3_folder), threads=1, **OPTIONS))
 
     async def main():
-        stream = client.stream(await client.prepare("r", "hello", GREEDY.replace(max_tokens=200)))
+        stream = client.stream(await client.prepare(CallerRequest("r", "hello", GREEDY.replace(max_tokens=200))))
         await anext(stream)
         assert client.stats().num_running == 1 and client.stats().num_used_blocks
         num_prompt_tokens = client.stats().prompt_tokens_total

@@ -11,6 +11,7 @@ from kit.engine.async_client import OPTIONS, Observer, until
 from lullm import LLM, AsyncEngineArgs, AsyncLLMEngine
 from lullm.engine.replica.client import ReplicaClient
 from lullm.errors import CacheSizeError, EngineDeadError, InvalidRequestError
+from lullm.types.request import CallerRequest
 from lullm.types.sampling_params import OutputKind, SamplingParams
 
 DRAWN = SamplingParams(n=4, temperature=0.8, seed=11, max_tokens=40, ignore_eos=True, output_kind=OutputKind.DELTA)
@@ -46,7 +47,7 @@ def client(build):
 
 
 async def tokens(client, prompt, request_id, params=DRAWN):
-    request = await client.prepare(request_id, prompt, params)
+    request = await client.prepare(CallerRequest(request_id, prompt, params))
     found = [[] for _ in range(params.n)]
     async for output in client.stream(request):
         for completion in output.outputs:
@@ -92,10 +93,10 @@ def test_a_shared_prefix_stays_with_its_engine(client):
 def test_calls_reach_all_and_errors_are_the_callers(client):
     async def main():
         assert len(await client.collective_rpc("resident_bytes")) == 2
-        stream = client.stream(await client.prepare("twin", "hello", DRAWN))
+        stream = client.stream(await client.prepare(CallerRequest("twin", "hello", DRAWN)))
         await anext(stream)
         with pytest.raises(InvalidRequestError, match="'twin' is already in use"):
-            await anext(client.stream(await client.prepare("twin", "hello", DRAWN)))
+            await anext(client.stream(await client.prepare(CallerRequest("twin", "hello", DRAWN))))
         await stream.aclose()
         with pytest.raises(InvalidRequestError, match="cannot be called by name") as info:
             await client.collective_rpc("shutdown")
@@ -154,7 +155,7 @@ def test_a_killed_engine_fails_its_own_requests_and_turns_health_red(build):
 
     async def main():
         endless = DRAWN.replace(n=1, max_tokens=200)
-        streams = [client.stream(await client.prepare(f"r{n}", "hello", endless)) for n in range(2)]
+        streams = [client.stream(await client.prepare(CallerRequest(f"r{n}", "hello", endless))) for n in range(2)]
         for stream in streams:
             await anext(stream)
         os.kill(client._replicas[1]._process.pid, signal.SIGKILL)
@@ -166,7 +167,7 @@ def test_a_killed_engine_fails_its_own_requests_and_turns_health_red(build):
         with pytest.raises(EngineDeadError, match="engine 1 of 2"):
             client.check_running()
         with pytest.raises(EngineDeadError, match="engine 1 of 2"):
-            await client.prepare("late", "hello", DRAWN)
+            await client.prepare(CallerRequest("late", "hello", DRAWN))
 
     asyncio.run(main())
 

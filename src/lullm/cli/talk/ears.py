@@ -11,6 +11,7 @@ from lullm.engine.interrupt import deferred_interrupt
 from lullm.errors import InvalidRequestError, LullmError
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.outputs import EngineOutput
+from lullm.types.request import CallerRequest
 from lullm.types.sampling_params import OutputKind, SamplingParams
 
 if TYPE_CHECKING:
@@ -129,7 +130,8 @@ class Ears:
                     number, (prompt, params) = waiting.popleft()
                     request_id = f"sound-{self._num_requests}"
                     self._num_requests += 1
-                    self._engine.add_processed(self._engine.input_processor.process(request_id, prompt, params))
+                    asked = CallerRequest(request_id, prompt, params)
+                    self._engine.add_processed(self._engine.input_processor.process(asked))
                     running[request_id] = number
                 for output in self._engine.step():
                     number = running.pop(output.request_id) if output.finished else running[output.request_id]

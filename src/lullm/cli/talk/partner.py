@@ -26,7 +26,7 @@ from lullm.log import log_to_stderr
 from lullm.text.reply.event import ReplyReader, Text, Thinking
 from lullm.types.lora.request import LoRARequest
 from lullm.types.outputs import CompletionOutput, RequestOutput
-from lullm.types.request import Conversation
+from lullm.types.request import CallerRequest, Conversation
 from lullm.types.sampling_params import OutputKind
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class EnginePartner:
         limit = {} if "max_tokens" in self._engine.stated_params else _limit(prompt)
         params = self._engine.default_params.replace(**(limit | self.defaults | changes), output_kind=OutputKind.DELTA)
         asked = prompt if isinstance(prompt, str) else Conversation(list(prompt))
-        request = self._engine.input_processor.process(request_id, asked, params, lora_request=self._lora)
+        request = self._engine.input_processor.process(CallerRequest(request_id, asked, params, lora=self._lora))
         reader = open_reader(request)
         self._engine.add_processed(request)
         with deferred_interrupt() as interrupt:

@@ -6,16 +6,12 @@ from abc import ABC, abstractmethod
 
 from lullm.config.resolved import IdleConfig
 from lullm.engine.caller.length import LONG_CHARS, num_chars, num_param_chars
-from lullm.engine.input import InputProcessor
+from lullm.engine.input.processor import InputProcessor
 from lullm.engine.rows.adapters import PromptAdapters
 from lullm.engine.start.model import OpenedModel
 from lullm.text.template.failure import WouldBlock
 from lullm.text.tokenizer import Tokenizer
-from lullm.types.lora.prompt_adapter import PromptAdapterRequest
-from lullm.types.lora.request import LoRARequest
-from lullm.types.pooling.params import PoolingParams
-from lullm.types.request import Conversation, GenerateRequest, Input, Prompt
-from lullm.types.sampling_params import SamplingParams
+from lullm.types.request import CallerRequest, Conversation, GenerateRequest, Prompt
 
 
 class Preparation(ABC):
@@ -53,28 +49,22 @@ class Preparation(ABC):
     def check_running(self) -> None:
         """Check that the engine serves. Raises EngineDeadError otherwise, with the cause."""
 
-    async def prepare(
-        self,
-        request_id: str,
-        prompt: Input,
-        params: SamplingParams | PoolingParams,
-        priority: int = 0,
-        lora_request: LoRARequest | None = None,
-        prompt_adapter_request: PromptAdapterRequest | None = None,
-    ) -> GenerateRequest:
+    async def prepare(self, asked: CallerRequest) -> GenerateRequest:
         """Render, tokenize and check a request. Long ones are prepared in a thread, so that the event loop goes on.
+
+        Args:
+            asked: `lullm.types.request.CallerRequest(request_id, prompt, params, priority=0, lora=None,
+                prompt_adapter=None)`.
 
         Raises:
             InvalidRequestError: the request can never be served.
             EngineDeadError: the engine takes no new requests.
         """
         self.check_running()
-        process, asked = self.input_processor.process, (request_id, prompt, params, priority)
-        adapters = lora_request, prompt_adapter_request
-        if num_chars(prompt) + num_param_chars(params) <= LONG_CHARS:
+        if num_chars(asked.prompt) + num_param_chars(asked.params) <= LONG_CHARS:
             with contextlib.suppress(WouldBlock):
-                return process(*asked, False, *adapters)
-        return await asyncio.to_thread(process, *asked, True, *adapters)
+                return self.input_processor.process(asked, may_block=False)
+        return await asyncio.to_thread(self.input_processor.process, asked)
 
     async def tokenize(self, prompt: Prompt | Conversation, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a prompt of any length. Raises InvalidRequestError, as `prepare` does."""

@@ -20,6 +20,8 @@ _FORM = "a prompt is {'prompt': text, 'multi_modal_data': {'audio': (samples, sa
 class SoundInput:
     """What the encoder of one model reads. Safe to call from several threads."""
 
+    reads_text = False
+
     def __init__(self, encoder: EncoderConfig):
         self._encoder = encoder
         self._most_s = encoder.num_frames * HOP / SAMPLING_RATE

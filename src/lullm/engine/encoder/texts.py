@@ -1,9 +1,10 @@
 """TextInput: the text that an encoder reads, and the tokens with which the decoder begins."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lullm.config.layer.encoder import EncoderConfig
+from lullm.engine.input.text import TextReader
 from lullm.errors import InvalidRequestError
 from lullm.types.packed import pack
 from lullm.types.request import Conversation, Input, Prompt, TextPair
@@ -18,23 +19,24 @@ class TextInput:
 
     Args:
         start_ids: the decoder's prompt, where a request names none.
+        text: tokenizes the encoder's prompt.
     """
 
-    def __init__(self, encoder: EncoderConfig, start_ids: Sequence[int], vocab_size: int):
+    reads_text = True
+
+    def __init__(self, encoder: EncoderConfig, start_ids: Sequence[int], vocab_size: int, text: TextReader):
         self._encoder, self._vocab_size = encoder, vocab_size
         self._start_ids = list(start_ids)
+        self._text = text
 
-    def take(self, prompt: Input, may_block: bool, encode: Callable[[Prompt], list[int]]) -> tuple[Prompt, TilePlace]:
+    def take(self, prompt: Input, may_block: bool) -> tuple[Prompt, TilePlace]:
         """The decoder's prompt, and what the encoder reads.
 
-        Args:
-            encode: token ids of the encoder's prompt, those around it included.
-
         Raises:
-            InvalidRequestError: the prompt has another form, or the text is empty, or too long. Errors of `encode`.
+            InvalidRequestError: the prompt has another form, or the text is empty, or too long.
         """
         own, given = self._both(prompt)
-        token_ids = encode(given)
+        _, token_ids = self._text.read(given, add_special_tokens=True, may_block=may_block)
         most = self._encoder.max_rows
         if not 0 < len(token_ids) <= most:
             raise InvalidRequestError(

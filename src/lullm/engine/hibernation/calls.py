@@ -9,7 +9,7 @@ from lullm.config.resolved import ResolvedConfig
 from lullm.engine.assembly import bytes_per_block
 from lullm.engine.hibernation.hibernation import Hibernation
 from lullm.engine.hibernation.identity import UNTRIED_BACKENDS
-from lullm.engine.input import InputProcessor
+from lullm.engine.input.processor import InputProcessor
 from lullm.engine.lifecycle import Lifecycle
 from lullm.engine.lora.adapters import Adapters
 from lullm.engine.step_loop import StepLoop

@@ -35,7 +35,7 @@ from lullm.engine.hibernation.queue import (
     take_request,
 )
 from lullm.engine.hibernation.text_image import RequestTextImage
-from lullm.engine.input import InputProcessor
+from lullm.engine.input.processor import InputProcessor
 from lullm.engine.lora.adapters import Adapters
 from lullm.engine.output import RequestText
 from lullm.engine.pooling.output import RequestVector
@@ -94,7 +94,7 @@ class Hibernation:
     def write_prefixes(self, path: str) -> HibernationReport:
         """Write the blocks that later requests can find to the folder `path`, and no requests. Raises as `write`."""
         blocks = self.scheduler.block_space.images.take_findable()
-        return self._write(path, QueueImage([], [], blocks, self.inputs.seed_state, time.monotonic()))
+        return self._write(path, QueueImage([], [], blocks, self.inputs.seeds.state, time.monotonic()))
 
     def read(self, path: str) -> ResumeReport:
         """Bring back what the folder `path` holds. The engine has no unfinished request.
@@ -108,12 +108,12 @@ class Hibernation:
         returning, texts = self._build(queue, shift_s)
         outputs = [build_output(each, shift_s, self.tokenizer.decode_token) for each in queue.outputs]
         room = find_room(self.scheduler, returning, queue.blocks)
-        seeds = self.inputs.seed_state
+        seeds = self.inputs.seeds.state
         self._restore_seeds(queue)
         try:
             num_bytes = self._read_blocks(folder, manifest, queue.blocks, room)
         except BaseException:
-            self.inputs.restore_seeds(*seeds)
+            self.inputs.seeds.restore(*seeds)
             raise
         bring_back(self.scheduler, returning, room.kept, queue.blocks)
         for each, text in zip(returning, texts, strict=True):
@@ -203,7 +203,7 @@ class Hibernation:
             unfinished,
             [take_output(each) for each in (*outputs, *self.loop.pending)],
             self.scheduler.block_space.images.take(),
-            self.inputs.seed_state,
+            self.inputs.seeds.state,
             time.monotonic(),
         )
 
@@ -257,7 +257,7 @@ class Hibernation:
 
     def _restore_seeds(self, queue: QueueImage) -> None:
         try:
-            self.inputs.restore_seeds(*queue.seeds)
+            self.inputs.seeds.restore(*queue.seeds)
         except (ValueError, TypeError, OverflowError) as error:
             raise HibernationError(f"the state of the generator of seeds cannot be read: {error}") from None
 

@@ -17,18 +17,14 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from lullm.config.engine import EngineConfig
 from lullm.engine.assembly import check_threadless
+from lullm.engine.input.calls import InputCalls
 from lullm.engine.replica.calling_thread import CallingThread
 from lullm.engine.replica.client import ReplicaClient
-from lullm.engine.rows.calls import PromptAdapterCalls
 from lullm.errors import EngineDeadError, InvalidRequestError
 from lullm.machine.owner import check_owner
-from lullm.types.lora.prompt_adapter import PromptAdapterRequest
-from lullm.types.lora.request import LoRARequest
 from lullm.types.monitor.stats import EngineStats
 from lullm.types.pooling.outputs import EngineOutput
-from lullm.types.pooling.params import PoolingParams
-from lullm.types.request import GenerateRequest, Input
-from lullm.types.sampling_params import SamplingParams
+from lullm.types.request import GenerateRequest
 from lullm.types.sleep import SleepState, check_awake
 
 if TYPE_CHECKING:
@@ -55,7 +51,7 @@ def _blocking(
     return wait
 
 
-class ReplicaEngine(PromptAdapterCalls):
+class ReplicaEngine(InputCalls):
     """Starts `config.data_parallel_size` engines in the constructor, which blocks until all are ready.
 
     Not safe to share between threads. A fork of the process has a copy, which ends no process.
@@ -82,22 +78,8 @@ class ReplicaEngine(PromptAdapterCalls):
         self._owner = os.getpid()
         self._end = weakref.finalize(self, _end, self._owner, self._client, self._loop, self._thread)
 
-    def add_request(
-        self,
-        request_id: str,
-        prompt: Input,
-        params: SamplingParams | PoolingParams | None = None,
-        priority: int = 0,
-        lora_request: LoRARequest | None = None,
-        prompt_adapter_request: PromptAdapterRequest | None = None,
-    ) -> None:
-        """See `LLMEngine`, also for the methods below."""
-        given = self.default_params if params is None else params
-        process = self.input_processor.process
-        adapters = lora_request, prompt_adapter_request
-        self.add_processed(process(request_id, prompt, given, priority, True, *adapters))
-
     def add_processed(self, request: GenerateRequest) -> None:
+        """See `LLMEngine`, also for the methods below."""
         self._client.check_free()
         self._check_open()
         if request.request_id in self._unfinished:

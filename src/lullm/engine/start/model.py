@@ -18,7 +18,7 @@ from lullm.config.option.pictures import parse_limits
 from lullm.config.pooling.use import with_use
 from lullm.config.resolved import ResolvedConfig
 from lullm.config.vision.setting import with_settings
-from lullm.engine.input import InputProcessor
+from lullm.engine.input.processor import InputProcessor
 from lullm.engine.start.draft import check_tokens, with_draft
 from lullm.errors import ConfigError
 from lullm.models.fallback.choice import read_model_config

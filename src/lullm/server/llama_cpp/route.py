@@ -16,6 +16,7 @@ from lullm.server.llama_cpp.error import envelope
 from lullm.server.llama_cpp.schema import ApplyTemplateBody, InfillBody, LlamaCompletionBody
 from lullm.server.openai.chat.conversation import conversation
 from lullm.server.openai.endpoint import Endpoint, reply_form
+from lullm.types.request import CallerRequest
 
 
 def router(context: ServerContext) -> APIRouter:
@@ -28,7 +29,8 @@ def router(context: ServerContext) -> APIRouter:
         body = await context.read(ApplyTemplateBody, request)
         engine = context.of(body.model).engine
         chat = conversation(body.messages, None, body.template_options(), mm_processor_kwargs=body.mm_processor_kwargs)
-        prepared = await engine.prepare(f"template-{uuid.uuid4().hex}", chat, engine.default_params)
+        asked = CallerRequest(f"template-{uuid.uuid4().hex}", chat, engine.default_params)
+        prepared = await engine.prepare(asked)
         return JSONResponse({"prompt": prepared.prompt})
 
     for path in ("/completion", "/infill", "/embedding", "/embeddings", "/props", "/apply-template"):

@@ -23,7 +23,7 @@ from lullm.types.lora.request import LoRARequest
 from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.pooling.params import PoolingParams
-from lullm.types.request import GenerateRequest, Input
+from lullm.types.request import CallerRequest, GenerateRequest, Input
 from lullm.types.sampling_params import SamplingParams
 
 _serial = itertools.count()
@@ -233,7 +233,8 @@ async def prepare_all(
             await asyncio.sleep(0)
         # Two clients may send the same X-Request-Id at the same time; the engine's ids must still be unique.
         unique_id = f"{answer_id}-{next(_serial)}"
-        requests.append(await engine.prepare(unique_id, prompt, params, priority, lora, prompt_adapter))
+        asked = CallerRequest(unique_id, prompt, params, priority, lora, prompt_adapter)
+        requests.append(await engine.prepare(asked))
     return requests
 
 

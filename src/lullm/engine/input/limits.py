@@ -3,6 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from lullm.config.model import ModelConfig
+from lullm.config.resolved import ResolvedConfig
 from lullm.errors import InvalidRequestError
 from lullm.types.sampling_params import OutputKind, SamplingParams
 
@@ -14,6 +16,12 @@ class RequestLimits:
     max_model_len: int
     vocab_size: int
     max_logprobs: int
+
+    @classmethod
+    def of(cls, config: ResolvedConfig, model: ModelConfig) -> "RequestLimits":
+        """The limits of an engine that runs with `config`."""
+        most_logprobs = model.vocab_size if config.max_logprobs == -1 else config.max_logprobs
+        return cls(config.max_model_len, model.vocab_size, most_logprobs)
 
     def check_prompt(self, param: str, token_ids: list[int], num_drawn: int) -> None:
         """Check a prompt. `num_drawn`: tokens that must fit behind it."""
