@@ -412,12 +412,13 @@ def _starting() -> Iterator[Callable[..., RunningServer]]:
 
 
 class ReplyingEngine(ScriptedEngine):
-    """Says one of `replies` after the other, and records the prompts."""
+    """Says one of `replies` after the other, and records the requests and their prompts."""
 
     def __init__(self, template: str, *replies: str, **options: Any):
         super().__init__()
         self.replies = list(replies)
         self.prompts: list[str] = []
+        self.requests: list[GenerateRequest] = []
         chat_template = ChatTemplate(template, {})
         chat_template.try_out()
         self.tokenizer = Tokenizer(self.tokenizer.backend, {"eos_token": "<|end|>"}, chat_template)
@@ -431,6 +432,7 @@ class ReplyingEngine(ScriptedEngine):
     async def prepare(self, asked: CallerRequest) -> GenerateRequest:
         request = await super().prepare(asked)
         self.prompts.append(request.prompt)
+        self.requests.append(request)
         return request
 
     def _answer(self, index: int, params: SamplingParams, room: int) -> list[int]:

@@ -51,8 +51,17 @@ def test_calls_that_must_come(start):
         entries = [entry for chunk in chunks for entry in chunk.delta.tool_calls or []]
         assert "".join(entry.function.arguments for entry in entries) == call.function.arguments
         assert chunks[-1].finish_reason == "tool_calls" and entries[0].function.name == "paint"
-        with pytest.raises(openai.BadRequestError, match="cannot have a form"):
-            create(**ask, tool_choice="required", response_format={"type": "json_object"})
+        # instructor sends both: a reply of calls has no text that would have the form
+        [formed] = create(**ask, tool_choice=named, temperature=0, response_format={"type": "json_object"}).choices
+        assert formed.message.tool_calls[0].function == call.function
+        bad = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "foo"}}}
+        with pytest.raises(openai.BadRequestError, match="response_format"):
+            create(**ask, tool_choice=named, response_format=bad)
+        allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "stop"}}]}
+        for choice in create(
+            **ask, tool_choice={"type": "allowed_tools", "allowed_tools": allowed}, temperature=1.5, n=4, seed=1
+        ).choices:
+            assert {call.function.name for call in choice.message.tool_calls} == {"stop"}
         del tools[1]["function"]["parameters"]  # OpenAI's: a function without parameters
         stop = {"type": "function", "function": {"name": "stop"}}
         for choice in create(**ask, tool_choice=stop, temperature=1.5, n=3, seed=1).choices:

@@ -53,9 +53,27 @@ def test_each_way_to_ask(server):
         tag = {"type": "structural_tag", "structures": [record], "triggers": ["e"]}
         tagged = text(structured_outputs={"structural_tag": json.dumps(tag)})
         assert "e7;" in tagged and "e" not in tagged.replace("e7;", ""), "each e begins a record"
+        tagged = text(response_format=tag)
+        assert "e7;" in tagged and "e" not in tagged.replace("e7;", "")
+        assert json.loads(text(response_format={"type": "json_object", "schema": {"enum": [12]}})) == 12
+        assert json.loads(text(response_format={"type": "json_schema", "schema": {"enum": [12]}})) == 12
+        assert json.loads(text(json_schema={"enum": [12]}, grammar="")) == 12
+        assert re.fullmatch(r"x{2,4}", text(grammar='root ::= "xx" "x"? "x"?'))
         assert text(response_format={"type": "json_object"}).startswith("{")
         assert text(response_format={"type": "text"}) == text()
         assert text(guided_regex="") == "" and text(guided_json={}, max_tokens=1), "the empty text, and any JSON"
+
+
+WRONG_FORMATS = [
+    {"type": "json_schema"},
+    {"type": "text", "schema": {}},
+    {"type": "json_object", "json_schema": {"name": "x", "schema": {}}},
+    {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}, "schema": {}},
+    {"type": "structural_tag"},
+    {"type": "structural_tag", "structures": [{"begin": "<f>", "end": "</f>"}]},
+    {"type": "structural_tag", "structures": [{"begin": "<f>", "end": "</f>"}], "triggers": ["<g"]},
+    {"type": "structural_tag", "format": {"type": "any_text"}},
+]
 
 
 def test_wrong_grammars_stop_nothing(server):
@@ -64,6 +82,9 @@ def test_wrong_grammars_stop_nothing(server):
             ("structured_outputs", {"regex": "(" * 100}),
             ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nothing"}}}),
             ("guided_grammar", "start: nowhere"),
+            ("grammar", "start: nowhere"),
+            ("json_schema", {"type": "nothing"}),
+            *(("response_format", given) for given in WRONG_FORMATS),
         ):
             answer = http.post("/v1/completions", json=COMPLETE | {field: value})
             assert answer.status_code == 400 and answer.json()["error"]["param"] == field

@@ -26,6 +26,11 @@ def call(name, **arguments):
     return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
 
 
+def allowed(mode, *names):
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 REPLIES = [
     "<think>\nboth\n</think>\n\n" + call("add", x=1, y=2) + "\n" + call("clock"),
     "One more.\n" + call("add", x=3, y=4),
@@ -138,6 +143,18 @@ def test_without_tools_calls_are_text(start, replying):
         assert turn(client, True, messages=HELLO, tools=[CLOCK])[0]["tool_calls"][0]["function"]["name"] == "clock"
 
 
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_allowed_tools(start, replying, mode):
+    """The template gets all tools, and the calls are guided to the allowed ones."""
+    engine = replying(QWEN_TOOLS, call("clock"))
+    with start(engine).openai() as client:
+        message, _ = turn(client, False, messages=HELLO, tools=[ADD, CLOCK], tool_choice=allowed(mode, "clock"))
+    assert [one["function"]["name"] for one in message["tool_calls"]] == ["clock"]
+    assert '"name": "add"' in engine.prompts[0] and '"name": "clock"' in engine.prompts[0]
+    [request] = engine.requests
+    assert [tool.name for tool in request.reply.tools] == ["clock"] and request.guide is not None
+
+
 def test_one_call_at_most(start, replying):
     raw = call("clock") + call("clock")
     with start(replying(QWEN_TOOLS, raw, raw)).openai() as client:
@@ -200,6 +217,9 @@ def test_parsers_can_be_named(start, replying):
         ({"tools": [ADD, ADD]}, "tools"),
         ({"tools": [ADD], "tool_choice": {"type": "function", "function": {"name": "sub"}}}, "tool_choice"),
         ({"tools": [ADD], "tool_choice": "any"}, "tool_choice"),
+        ({"tools": [ADD], "tool_choice": allowed("auto", "sub")}, "tool_choice"),
+        ({"tools": [ADD], "tool_choice": allowed("none", "add")}, "tool_choice"),
+        ({"tools": [ADD], "tool_choice": allowed("auto")}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"function_call": "auto"}, "function_call"),

@@ -54,6 +54,7 @@ _INSTEAD = {
     "chat_template": "start it with --chat-template",
     "return_tokens_as_token_ids": "return_token_ids gives the tokens' ids",
     "logits_processors": "give logit_bias, allowed_token_ids or bad_words",
+    "format": "give structures and triggers",
 }
 
 MAX_FIELDS = 128

@@ -234,6 +234,13 @@ def test_items_as_messages():
     [
         ("required", "required"),
         ({"type": "function", "name": "add"}, {"type": "function", "function": {"name": "add"}}),
+        (
+            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "add"}]},
+            {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "add"}}]},
+            },
+        ),
     ],
 )
 def test_tools_and_form(choice, expected):

@@ -137,7 +137,7 @@ def test_what_is_drawn_is_read(backend, name):
 
 
 def test_one_tool_once(backend):
-    rules = replace(rules_of("hermes", name="now", is_parallel=False), tools=TOOLS[1:])
+    rules = replace(rules_of("hermes", names=("now",), is_parallel=False), tools=TOOLS[1:])
     walk = Walk(backend, reply_grammar(rules, added(backend), (END,), has_form=False), rules.form.texts)
     for seed in range(5):
         assert [call.name for call in read(rules, walk.draw(seed)).calls] == ["now"]
@@ -200,6 +200,16 @@ def test_calls_of_strict_tools_fit_wherever_they_come(backend, name, has_marks):
     for call in calls:
         schema = json.loads(json.dumps(SCHEMAS[call.name]).replace("maxLength", "x").replace("maxItems", "y"))
         jsonschema.validate(json.loads(call.arguments), schema if call.name == "get_weather" else {"type": "object"})
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_only_allowed_tools_are_called(backend, choice):
+    rules = replace(rules_of("hermes"), calls=CallRules(choice, (TOOLS[1].name,)), tools=(TOOLS[1],))
+    walk = Walk(backend, reply_grammar(rules, added(backend), (END,), has_form=False), rules.form.texts)
+    texts = [walk.draw(seed, begun="<tool_call>") for seed in range(4)]
+    called = [call.name for text in texts if text for call in read(rules, text).calls]
+    assert set(called) == {TOOLS[1].name}
+    assert (walk.draw(1, begun="Hi ") is not None) if choice == "auto" else True
 
 
 def bare(backend) -> Backend:

@@ -37,7 +37,8 @@ class RequestGuides:
         if reply is None:
             return self._guides.make(form, may_block)
         if form is not None and reply.calls.choice == "required":
-            raise InvalidRequestError("a tool must be called, so the text cannot have a form", "structured_outputs")
+            self._guides.make(form, may_block)  # raises the errors of the caller's own grammar
+            form = None  # a reply of calls alone has no text that would have this form
         try:
             outer = self._replies.grammar(reply, self._eos_token_ids, has_form=form is not None)
             if outer is not None and reply.tools:

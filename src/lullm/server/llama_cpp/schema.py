@@ -13,7 +13,7 @@ from lullm.server.wire import Strings, parse_body
 
 _SAME_NAME = (
     *("stream", "stop", "seed", "temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty"),
-    *("ignore_eos", "keep_alive"),
+    *("ignore_eos", "grammar", "json_schema", "keep_alive"),
 )
 _OFF = (None, 0, 0.0)
 
@@ -70,18 +70,7 @@ class GenerationFields(DialectBody):
             fields.pop("logprobs", None)
         if self.logit_bias:
             fields["logit_bias"] = _biases(self.logit_bias)
-        if self.grammar and self.json_schema is not None:
-            raise ApiError(400, "grammar and json_schema say the same thing; give one of them", param="grammar")
-        if self.grammar:
-            fields["structured_outputs"] = {"grammar": self.grammar}
-        if self.json_schema is not None:
-            fields["structured_outputs"] = {"json": self.json_schema}
         return parse_body(CompletionBody, fields | self._prompt())
-
-    def field_of(self, param: str | None) -> str | None:
-        if param == "structured_outputs":
-            return "json_schema" if self.json_schema is not None else "grammar"
-        return super().field_of(param)
 
     def _prompt(self) -> dict[str, Any]:
         """OpenAI's fields for the prompt."""

@@ -1,13 +1,16 @@
-"""The wire forms of structured outputs: OpenAI's `response_format`, vLLM's `structured_outputs` and its older names."""
+"""The wire forms of structured outputs: OpenAI's `response_format`, vLLM's `structured_outputs` and its older names,
+llama.cpp's `grammar` and `json_schema`.
+"""
 
-from typing import Any, Literal
+import json
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from lullm.errors import InvalidRequestError
 from lullm.log import get_logger
 from lullm.server.error import ApiError
-from lullm.server.wire import Strings, WireModel
+from lullm.server.wire import BOUNDED, FAIL_FAST, Strings, WireModel
 from lullm.types.guided.params import StructuredOutputsParams
 
 logger = get_logger(__name__)
@@ -18,7 +21,8 @@ _OLD_NAMES = {
     "guided_choice": "choice",
     "guided_grammar": "grammar",
 }
-_FIELDS = ("response_format", "structured_outputs", *_OLD_NAMES)
+_LLAMA_NAMES = {"json_schema": "json", "grammar": "grammar"}
+_FIELDS = ("response_format", "structured_outputs", *_OLD_NAMES, *_LLAMA_NAMES)
 
 
 class JsonSchemaFormat(WireModel):
@@ -30,9 +34,60 @@ class JsonSchemaFormat(WireModel):
     strict: bool | None = None
 
 
+class TagStructure(WireModel):
+    """What stands between two marks. `schema`: left out, any JSON object."""
+
+    begin: str
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    end: str
+
+
 class ResponseFormat(WireModel):
-    type: Literal["text", "json_object", "json_schema"]
+    """`schema`: llama.cpp's place of a schema. `structures`, `triggers`: vLLM's, of the type 'structural_tag'."""
+
+    missing: ClassVar = {"format": (None,)}
+
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchemaFormat | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    structures: Annotated[list[TagStructure], FAIL_FAST, BOUNDED] | None = None
+    triggers: Strings | None = None
+
+    def params(self) -> dict[str, Any]:
+        """The same as fields of `StructuredOutputsParams`; empty: any text.
+
+        Raises ApiError: it lacks what its type needs, or has what belongs to another type.
+        """
+        fields = {"json_schema": self.json_schema, "schema": self.schema_, "structures": self.structures}
+        given = [name for name, value in (fields | {"triggers": self.triggers}).items() if value is not None]
+        for name in given:
+            if name not in _FORMAT_FIELDS[self.type]:
+                raise _wrong_format(f"{name} is not for the type {self.type!r}")
+        if self.type == "structural_tag":
+            if self.structures is None or self.triggers is None:
+                raise _wrong_format("the type 'structural_tag' needs structures and triggers")
+            tag = self.model_dump(by_alias=True, exclude_none=True, include={"type", "structures", "triggers"})
+            return {"structural_tag": json.dumps(tag)}
+        if len(given) > 1:
+            raise _wrong_format("give the schema once, as json_schema.schema")
+        schema = self.schema_ if self.json_schema is None else self.json_schema.schema_
+        if schema is not None:
+            return {"json": schema}
+        if self.type == "json_schema":
+            raise _wrong_format("the type 'json_schema' needs json_schema.schema")
+        return {"json_object": True} if self.type == "json_object" else {}
+
+
+_FORMAT_FIELDS: dict[str, tuple[str, ...]] = {
+    "text": (),
+    "json_object": ("schema",),
+    "json_schema": ("json_schema", "schema"),
+    "structural_tag": ("structures", "triggers"),
+}
+
+
+def _wrong_format(message: str) -> ApiError:
+    return ApiError(400, f"response_format: {message}", param="response_format")
 
 
 class StructuredOutputsBody(WireModel):
@@ -60,6 +115,9 @@ class StructuredBody(WireModel):
     guided_choice: Strings | None = None
     guided_grammar: str | None = None
     guided_whitespace_pattern: str | None = None
+    # llama.cpp's
+    json_schema: dict[str, Any] | None = None
+    grammar: str | None = None
 
     def form_field(self) -> str:
         """The field that has the form; 'structured_outputs' if none does."""
@@ -68,8 +126,10 @@ class StructuredBody(WireModel):
     def form(self) -> StructuredOutputsParams | None:
         """The requested form. Raises ApiError, InvalidRequestError: it is wrong, or given twice."""
         given = [name for name in _FIELDS if getattr(self, name) is not None]
-        if self.response_format is not None and self.response_format.type == "text":
+        if self.response_format is not None and not self.response_format.params():
             given.remove("response_format")
+        if self.grammar == "":  # llama.cpp's clients send all its defaults
+            given.remove("grammar")
         if len(given) > 1:
             raise ApiError(400, f"{' and '.join(given)} say the same thing; give one of them", param=given[1])
         if not given:
@@ -87,14 +147,8 @@ class StructuredBody(WireModel):
             return self.structured_outputs.model_dump(by_alias=True)
         if name == "response_format":
             assert self.response_format is not None
-            return _of_response_format(self.response_format)
+            return self.response_format.params()
+        if name in _LLAMA_NAMES:
+            return {_LLAMA_NAMES[name]: getattr(self, name)}
         logger.warning("the field %s is an old name: use structured_outputs.%s", name, _OLD_NAMES[name])
         return {_OLD_NAMES[name]: getattr(self, name), "whitespace_pattern": self.guided_whitespace_pattern}
-
-
-def _of_response_format(given: ResponseFormat) -> dict[str, Any]:
-    if given.type == "json_object":
-        return {"json_object": True}
-    if given.json_schema is None or given.json_schema.schema_ is None:
-        raise ApiError(400, "response_format of type json_schema needs json_schema.schema", param="response_format")
-    return {"json": given.json_schema.schema_}

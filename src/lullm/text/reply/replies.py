@@ -83,10 +83,11 @@ class Replies:
         names = {tool.name for tool in tools}
         if rules.choice == "required" and not tools:
             raise InvalidRequestError("a tool must be called, and tools names none", "tools")
-        if rules.name is not None and rules.name not in names:
-            raise InvalidRequestError(
-                f"tool_choice names {rules.name!r}, which is none of tools: {', '.join(sorted(names))}", "tool_choice"
-            )
+        for name in rules.names or ():
+            if name not in names:
+                raise InvalidRequestError(
+                    f"tool_choice names {name!r}, which is none of tools: {', '.join(sorted(names))}", "tool_choice"
+                )
         if rules.choice == "none":
             return ()
         if tools and self.form.calls is None and rules.choice == "auto":
@@ -95,7 +96,7 @@ class Replies:
                 "--tool-call-parser NAME, ask for a call with tool_choice 'required', or leave tools out",
                 "tools",
             )
-        return tuple(tool for tool in tools if rules.name in (None, tool.name))
+        return tuple(tool for tool in tools if rules.names is None or tool.name in rules.names)
 
     def _thinking(self, prompt: str) -> ThinkingTokens | None:
         form = self.form.thinking

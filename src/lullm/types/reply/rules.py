@@ -13,12 +13,12 @@ class CallRules:
 
     Args:
         choice: 'auto': the model decides; 'none': it cannot; 'required': it calls at least one.
-        name: with 'required', the only tool that is called, once.
+        names: of the only tools that may be called; None: any of the request's.
         is_parallel: it may call several in a reply.
     """
 
     choice: Literal["auto", "none", "required"] = "auto"
-    name: str | None = None
+    names: tuple[str, ...] | None = None
     is_parallel: bool = True
 
 

@@ -212,6 +212,18 @@ class ToolChoice(WireModel):
     function: ChosenFunction
 
 
+class AllowedTools(WireModel):
+    """Some of the tools, the only ones that may be called. The template gets all, so the prompt's prefix stays."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ToolChoice], FAIL_FAST, BOUNDED, Field(min_length=1)]
+
+
+class AllowedToolsChoice(WireModel):
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
 Messages = Annotated[list[ChatMessage], FAIL_FAST, BOUNDED]
 Tools = Annotated[
     list[dict[str, Any]], FAIL_FAST, BOUNDED
@@ -247,7 +259,11 @@ class PromptedBody(WireModel):
 class ReplyBody(PromptedBody):
     """Fields for the reply: calls of tools, and thoughts."""
 
-    tool_choice: Literal["auto", "none", "required"] | ToolChoice | None = None
+    tool_choice: (
+        Literal["auto", "none", "required"]
+        | Annotated[ToolChoice | AllowedToolsChoice, Field(discriminator="type")]
+        | None
+    ) = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Effort | None = None
     enable_thinking: bool | None = None
@@ -279,7 +295,10 @@ class ReplyBody(PromptedBody):
         """The rules for calls of tools."""
         is_parallel = self.parallel_tool_calls is not False
         if isinstance(self.tool_choice, ToolChoice):
-            return CallRules("required", self.tool_choice.function.name, is_parallel=False)
+            return CallRules("required", (self.tool_choice.function.name,), is_parallel=False)
+        if isinstance(self.tool_choice, AllowedToolsChoice):
+            allowed = self.tool_choice.allowed_tools
+            return CallRules(allowed.mode, tuple(tool.function.name for tool in allowed.tools), is_parallel)
         if self.tool_choice in ("auto", "required") and not self.tools:
             raise ApiError(400, "tool_choice needs tools", param="tool_choice")
         return CallRules(self.tool_choice or "auto", is_parallel=is_parallel)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from lullm.engine.client import EngineClient
 from lullm.server.error import ApiError
 from lullm.server.openai.responses.item import Input, Reasoning, TextConfig
-from lullm.server.openai.responses.tool import AnyTool, ChosenTool, openai_tools
+from lullm.server.openai.responses.tool import AnyChoice, AnyTool, openai_tools
 from lullm.server.openai.responses.translation import openai_messages
 from lullm.server.openai.schema import ChatBody, DialectBody, EventOptions
 from lullm.server.wire import BOUNDED, FAIL_FAST, Strings, parse_body
@@ -26,7 +26,7 @@ class InputTokensBody(DialectBody):
     input: Input
     instructions: str | None = None
     tools: Annotated[list[AnyTool], FAIL_FAST, BOUNDED] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | AnyChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: Reasoning | None = None

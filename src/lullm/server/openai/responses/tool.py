@@ -77,15 +77,33 @@ class ChosenTool(WireModel):
     name: str
 
 
-def openai_tools(tools: list[AnyTool], choice: str | ChosenTool | None) -> dict[str, Any]:
+class AllowedTools(WireModel):
+    """The only tools that may be called."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ChosenTool], FAIL_FAST, BOUNDED, Field(min_length=1)]
+
+
+AnyChoice = Annotated[ChosenTool | AllowedTools, Field(discriminator="type")]
+
+
+def openai_tools(tools: list[AnyTool], choice: str | ChosenTool | AllowedTools | None) -> dict[str, Any]:
     """OpenAI's fields for the tools, and for the choice among them."""
     functions = [tool.function() | fields for tool, fields in _described(tools)]
     fields: dict[str, Any] = {"tools": [{"type": "function", "function": function} for function in functions]}
     if isinstance(choice, ChosenTool):
-        fields["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
+        fields["tool_choice"] = _chosen(choice)
+    elif isinstance(choice, AllowedTools):
+        allowed = {"mode": choice.mode, "tools": [_chosen(tool) for tool in choice.tools]}
+        fields["tool_choice"] = {"type": "allowed_tools", "allowed_tools": allowed}
     elif choice is not None:
         fields["tool_choice"] = choice
     return fields
+
+
+def _chosen(tool: ChosenTool) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": tool.name}}
 
 
 def _described(tools: list[AnyTool]) -> Iterator[tuple[FunctionTool | CustomTool, dict[str, Any]]]:

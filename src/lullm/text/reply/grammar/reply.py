@@ -15,8 +15,11 @@ _FORM = "@form"
 
 
 def _is_guided(rules: ReplyRules) -> bool:
-    """Whether the calls of a reply need a grammar: one is required, or its arguments must fit their schema."""
-    return rules.calls.choice == "required" or any(tool.is_strict for tool in rules.tools)
+    """Whether the calls of a reply need a grammar: one is required, only some tools may be called, or the arguments
+    must fit their schema.
+    """
+    calls = rules.calls
+    return calls.choice == "required" or calls.names is not None or any(tool.is_strict for tool in rules.tools)
 
 
 def reply_grammar(
