@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import re
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from kit.folder.encoder_only import SIZES, write_encoder
 from kit.folder.sentence import write_modules
 from kit.model.lora import merged, write_adapter
 from kit.worker.threads import use_threads
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from lullm import LLM, AsyncLLMEngine, EngineConfig
@@ -110,6 +112,37 @@ def test_scores_by_distance(tmp_path, options):
         found = classify(llm, RAW)
         assert_close(found, expected)
         assert torch.equal(torch.cat([classify(llm, RAW, [prompt]) for prompt in PROMPTS[:4]]), found[:4])
+
+
+PUBLISHED_GTE = {
+    "layer_norm_type": "layer_norm", "logn_attention_clip1": False, "logn_attention_scale": False, "pack_qkv": True,
+    "position_embedding_type": "rope", "unpad_inputs": "true", "use_memory_efficient_attention": "true",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("architecture", "prefix", "rope"),
+    [
+        ("NewForSequenceClassification", "new.", {"rope_theta": 200, "rope_scaling": {"type": "ntk", "factor": 8.0}}),
+        ("GteForSequenceClassification", "", {"rope_theta": 300, "rope_scaling": None}),
+    ],
+)
+def test_gte_as_it_is_published(tmp_path, architecture, prefix, rope):
+    """Alibaba's and Snowflake's files, whose code is older than transformers' class."""
+    model = write_encoder(tmp_path, "GteForSequenceClassification", num_labels=3)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text()) | PUBLISHED_GTE | rope | {"architectures": [architecture]}
+    del config["rope_parameters"]
+    path.write_text(json.dumps(config | {"model_type": "new" if prefix else "gte"}))
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({re.sub(r"^gte\.", prefix, name): each for name, each in tensors.items()}, tmp_path / "model.safetensors")
+    size, theta, factor = 12, rope["rope_theta"], (rope["rope_scaling"] or {"factor": 1.0})["factor"]
+    turns = [(theta * factor) ** (-2 * pair / size) / factor ** (2 / size) for pair in range(size // 2)]
+    model.gte.rotary_emb.inv_freq = torch.tensor(turns)
+    with torch.inference_mode():
+        expected = torch.cat([model(torch.tensor([prompt])).logits for prompt in PROMPTS])
+    with LLM(str(tmp_path), **OPTIONS) as llm:
+        assert_close(classify(llm, RAW), expected)
 
 
 @pytest.mark.parametrize("family", ["Bert", "ModernBert"])

@@ -9,7 +9,7 @@ from typing import Literal, cast, get_args
 from lullm.config.field import MOST_HEAD_DIM, Data, boolean, optional_object, positive_float, positive_int, shown
 from lullm.errors import ModelLoadError
 
-RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"]
+RopeType = Literal["default", "linear", "dynamic", "ntk", "llama3", "yarn", "longrope", "proportional"]
 _ROPE_TYPES = get_args(RopeType)
 
 MOST_POSITIONS = 1 << 25

@@ -4,6 +4,7 @@ With head size D, pair i of a head turns by `position * inv_freq[i]`, `inv_freq[
 differ in `inv_freq` and in one factor on cos and sin:
 - linear: all frequencies divided by `factor` (position interpolation, https://arxiv.org/abs/2306.15595).
 - dynamic: theta grows with the sequence length ("NTK-aware", Peng et al., https://arxiv.org/abs/2309.00071, app. A).
+- ntk: the same once for all: the slowest pair turns `factor` times slower, the fastest a little (GTE).
 - llama3: long wavelengths divided by `factor`, short ones kept, a ramp between (Llama 3.1 model card and code).
 - longrope: every frequency divided by its own factor (https://arxiv.org/abs/2402.13753).
 - proportional: the first pairs turn with the frequencies of a whole head, the others do not turn (Gemma 4).
@@ -101,6 +102,8 @@ def rotary_frequencies(config: ModelConfig, rope: RopeConfig, max_model_len: int
         return _plain(rope.rope_theta, dim) / rope.factor, 1.0
     if rope.rope_type == "dynamic":
         return _plain(_dynamic_theta(config, rope, max_model_len), dim), 1.0
+    if rope.rope_type == "ntk":
+        return _plain(rope.rope_theta * rope.factor, dim) / rope.factor ** (2 / dim), 1.0
     if rope.rope_type == "llama3":
         return _llama3(config, rope), 1.0
     if rope.rope_type == "longrope":

@@ -2,7 +2,17 @@
 
 from lullm.config.family.dense import LLAMA, MISTRAL, QWEN2, QWEN3
 from lullm.config.family.encoder_decoder import BART, WHISPER
-from lullm.config.family.encoder_only.bert import ALBERT, BERT, DISTILBERT, ELECTRA, GTE, MPNET, NOMIC_BERT, ROBERTA
+from lullm.config.family.encoder_only.bert import (
+    ALBERT,
+    BERT,
+    DISTILBERT,
+    ELECTRA,
+    GTE,
+    GTE_NEW,
+    MPNET,
+    NOMIC_BERT,
+    ROBERTA,
+)
 from lullm.config.family.encoder_only.bidirectional import or_bidirectional, without_mask
 from lullm.config.family.encoder_only.deberta import DEBERTA
 from lullm.config.family.encoder_only.modernbert import MODERNBERT
@@ -227,6 +237,7 @@ _ENCODER_ONLY_ROWS: dict[str, tuple[Family, str]] = {
     "LlamaBidirectionalModel": (without_mask(LLAMA), "llama:llama_style"),
     "ModernBertModel": (MODERNBERT, "encoder_only.modernbert:modernbert_style"),
     "MPNetModel": (MPNET, "encoder_only.mpnet:mpnet_style"),
+    "NewModel": (GTE_NEW, "encoder_only.bert:gte_style"),
     "NomicBertModel": (NOMIC_BERT, "encoder_only.bert:nomic_bert_style"),
     "RobertaModel": (ROBERTA, "encoder_only.bert:bert_style"),
     "XLMRobertaModel": (ROBERTA, "encoder_only.bert:bert_style"),

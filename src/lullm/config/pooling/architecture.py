@@ -14,8 +14,8 @@ decoder.
 
 ENCODERS = frozenset(
     {
-        "Albert", "Bert", "Camembert", "DebertaV2", "DistilBert", "Electra", "Gte", "MPNet", "ModernBert", "NomicBert",
-        "Roberta", "XLMRoberta",
+        "Albert", "Bert", "Camembert", "DebertaV2", "DistilBert", "Electra", "Gte", "MPNet", "ModernBert", "New",
+        "NomicBert", "Roberta", "XLMRoberta",
     }
 )  # fmt: skip
 """Families that give no next tokens. What their heads of training fill in (`...ForMaskedLM`) is not loaded."""

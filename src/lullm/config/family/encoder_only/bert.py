@@ -239,7 +239,14 @@ GTE = Family(
     _read_rotating,
     defaults={**_DEFAULTS, "max_position_embeddings": 8192, "rope_theta": 160000.0, "type_vocab_size": 1},
     reads=_READS | ROPE_KEYS,
-    ignores=_IGNORES,
+    # of the code that came with the first checkpoints, and with Snowflake's
+    fixed={
+        "position_embedding_type": "rope", "layer_norm_type": "layer_norm", "pack_qkv": True,
+        "logn_attention_scale": False, "logn_attention_clip1": False,
+    },
+    ignores=_IGNORES | {"unpad_inputs", "use_memory_efficient_attention"},
     layer_kinds=every_token,
     always={"attention_bias": True, "mlp_bias": False},
-)
+)  # fmt: skip
+GTE_NEW = replace(GTE, defaults={**GTE.defaults, "max_position_embeddings": 2048, "rope_theta": 10000.0})
+"""The same under the first name of its code."""
