@@ -22,6 +22,7 @@ from kit.vision.checkpoint import (
     write_glm4v,
     write_idefics3,
     write_internvl,
+    write_lighton_ocr,
     write_llava,
     write_llava_next,
     write_pixtral,
@@ -130,6 +131,7 @@ OTHERS = {
     ),
     "mistral4": lambda folder: write_pixtral(folder, 2, MISTRAL4),
     "ministral3": lambda folder: write_pixtral(folder, 2, {"model_type": "ministral3"}),
+    "lighton": lambda folder: write_lighton_ocr(folder),
     "pixtral, qwen3": lambda folder: write_pixtral(folder, text={"model_type": "qwen3"}),
     "onevision": lambda folder: write_llava_next(folder, is_onevision=True, vision_aspect_ratio="anyres_max_2"),
 }

@@ -18,6 +18,7 @@ from kit.vision.checkpoint import (
     write_glm4v,
     write_idefics3,
     write_internvl,
+    write_lighton_ocr,
     write_llava,
     write_llava_next,
     write_pixtral,
@@ -157,6 +158,8 @@ CASES = {
     "mistral3, groups of 9": lambda folder: write_pixtral(
         folder, 3, {"model_type": "ministral3"}, multimodal_projector_bias=True, projector_hidden_act="relu"
     ),
+    "lighton": lambda folder: write_lighton_ocr(folder),
+    "lighton, groups of 9": lambda folder: write_lighton_ocr(folder, 3, tie_word_embeddings=False),
     "next": lambda folder: write_llava_next(folder),
     "next, siglip": lambda folder: write_llava_next(
         folder,

@@ -227,8 +227,8 @@ KV_SCALE_RENAMES = (
 
 
 TOWER = re.compile(
-    r"^(model\.)?(vision_tower|vision_model|audio_tower|visual|multi_modal_projector|connector|image_newline|"
-    r"embed_vision|embed_audio|vision_embedder)(\.|$)"
+    r"^(model\.)?(vision_tower|vision_model|vision_encoder|vision_projection|audio_tower|visual|multi_modal_projector|"
+    r"connector|image_newline|embed_vision|embed_audio|vision_embedder)(\.|$)"
 )
 """Modules for pictures and sounds, in checkpoints of more than text."""
 LANGUAGE_MODEL_RENAMES = (

@@ -435,6 +435,29 @@ def write_pixtral(
     return Checkpoint(folder, model, processor_class(processor, tokenizer, image_token="<image>", **numbers))
 
 
+def write_lighton_ocr(folder: Path, factor: int = 2, **options: Any) -> Checkpoint:
+    """LightOnOCR's kind: Pixtral's tower, a token for 4 x `factor` pixels, and no words between lines of them.
+
+    `options`: of the whole model, and its `tower`.
+    """
+    import transformers
+
+    images, _ = _pixtral_classes()
+    whole = importlib.import_module("transformers.models.lighton_ocr.processing_lighton_ocr").LightOnOcrProcessor
+    classes = (getattr(transformers, f"LightOnOcr{last}") for last in ("Config", "ForConditionalGeneration"))
+    tower = PIXTRAL | {"hidden_act": "silu"} | options.pop("tower", {})
+    options = {"image_token_id": 3, "spatial_merge_size": factor, **options}
+    model = _random_model(folder, *classes, tower, options, {"model_type": "qwen3"})
+    tokenizer = _write_tokenizer(folder, MISTRAL_TEMPLATE, ["[INST]", "[/INST]"])
+    for name, token_id in (("image", 3), ("image_break", 4), ("image_end", 5)):
+        setattr(tokenizer, f"{name}_token", tokenizer.convert_ids_to_tokens(token_id))
+        setattr(tokenizer, f"{name}_token_id", token_id)
+    processor = images(patch_size=tower["patch_size"] * factor, size={"longest_edge": 40})
+    processor.save_pretrained(folder)
+    numbers = {"patch_size": tower["patch_size"], "spatial_merge_size": factor}
+    return Checkpoint(folder, model, whole(processor, tokenizer, **numbers))
+
+
 def _pixtral_classes() -> tuple[Any, Any]:
     """(the image processor with Pillow, the processor), which needs nothing of torchvision but one function."""
     from transformers.models.pixtral import image_processing_pil_pixtral as with_pillow

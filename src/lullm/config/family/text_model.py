@@ -59,6 +59,7 @@ TEXT_MODELS: dict[str, TextModel] = {
     "Idefics3ForConditionalGeneration": TextModel(None),
     "InternVLForConditionalGeneration": TextModel(None),
     "Lfm2VlForConditionalGeneration": TextModel(None),
+    "LightOnOcrForConditionalGeneration": TextModel(None, {"model_type": "qwen3", "tie_word_embeddings": True}),
     "Llama4ForConditionalGeneration": TextModel("Llama4ForCausalLM"),
     "Lfm3VlForConditionalGeneration": TextModel(None),
     "LlavaForConditionalGeneration": TextModel(None),

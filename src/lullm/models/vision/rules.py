@@ -7,7 +7,7 @@ from lullm.config.vision.vision import TowerConfig
 from lullm.weights.rule import TOWER, HeadOrder, Rename, WeightRules, renames
 
 VISION_RENAMES = renames(
-    (r"^(model\.)?(vision_tower|vision_model)\.(vision_model\.)?", "vision.tower."),
+    (r"^(model\.)?(vision_tower|vision_model|vision_encoder)\.(vision_model\.)?", "vision.tower."),
     (r"^vision\.tower\.encoder\.", "vision.tower."),
     (r"^vision\.tower\.pre_layrnorm\.", "vision.tower.pre_layernorm."),  # as CLIP spells it
     # as InternViT spells them
@@ -57,7 +57,8 @@ VISION_RENAMES = renames(
     (r"^(vision\.tower\.layers\.\d+\.)feed_forward\.gate_proj\.", r"\1mlp.gate_proj."),
     (r"^(vision\.tower\.layers\.\d+\.)feed_forward\.up_proj\.", r"\1mlp.fc1."),
     (r"^(vision\.tower\.layers\.\d+\.)feed_forward\.down_proj\.", r"\1mlp.fc2."),
-    (r"^(model\.)?multi_modal_projector\.patch_merger\.", "vision.connector."),
+    (r"^(model\.)?(multi_modal_projector|vision_projection)\.patch_merger\.", "vision.connector."),
+    (r"^(model\.)?vision_projection\.", "vision.connector."),  # LightOnOCR's
     # as Gemma 4 spells them
     (r"^vision\.tower\.patch_embedder\.input_proj\.", "vision.tower.embeddings.patch_embedding."),
     (r"^vision\.tower\.patch_embedder\.position_embedding_table$", "vision.tower.embeddings.position_embedding.weight"),

@@ -1,5 +1,6 @@
-"""Pixtral and Mistral 3: tiles of any shape, words behind lines of rows."""
+"""Pixtral and Mistral 3: tiles of any shape, words behind lines of rows. LightOnOCR: the same without these words."""
 
+from dataclasses import replace
 from typing import Any
 
 from lullm.config.field import boolean, integer, optional_object, positive_float, positive_int
@@ -22,6 +23,13 @@ def read_mistral3(data: dict[str, Any], processor: dict[str, Any]) -> VisionConf
         positive_float(text, "rms_norm_eps", 1e-5 if text.get("model_type") == "ministral3" else 1e-6),
     )
     return read_pixtral(data, processor, connector, feature_layer(data, -1))
+
+
+def read_lighton_ocr(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
+    eps = positive_float(optional_object(data, "text_config"), "rms_norm_eps", 1e-6)
+    factor = positive_int(data, "spatial_merge_size", 2, most=MOST_SCALE)
+    vision = read_pixtral(data, processor, MergeConnector("gelu", False, factor, eps), -1)
+    return replace(vision, image_token_id=integer(data, "image_token_id", 151655), frame="none")
 
 
 def read_pixtral(data: dict[str, Any], processor: dict[str, Any], connector: Connector, layer: int) -> VisionConfig:
