@@ -94,7 +94,7 @@ class _Server:
         self._lock = threading.Lock()
         self._sock, theirs = socket.socketpair()
         environment = os.environ | {"PYTHONPATH": _FOLDERS}
-        self._once_read = _once_read(environment)
+        self._once_read, self._own_start = _once_read(environment), _own_start(environment)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, str(Path(__file__).with_name("ready_server.py")), str(theirs.fileno())],
@@ -106,9 +106,7 @@ class _Server:
 
     def can_fork(self, environment: dict[str, str]) -> bool:
         """Whether a fresh interpreter with these variables would have imported the same."""
-        folders = environment.get("PYTHONPATH", "").split(os.pathsep)
-        has_own_start = any(Path(folder, "sitecustomize.py").exists() for folder in folders)
-        return _once_read(environment) == self._once_read and not has_own_start
+        return _once_read(environment) == self._once_read and _own_start(environment) in (None, self._own_start)
 
     def fork(self, request: dict[str, Any], files: list[int]) -> int:
         data = json.dumps(request).encode()
@@ -142,6 +140,12 @@ def _server() -> _Server:
 def _once_read(environment: dict[str, str]) -> dict[str, str]:
     found = {name: value for name, value in environment.items() if name.startswith(_READ_AT_IMPORT)}
     return {name: value for name, value in found.items() if name not in _TAKEN_LATER}
+
+
+def _own_start(environment: dict[str, str]) -> Path | None:
+    """The file that Python runs first, if one of these folders has one."""
+    found = (Path(folder, "sitecustomize.py") for folder in environment.get("PYTHONPATH", "").split(os.pathsep))
+    return next(filter(Path.exists, found), None)
 
 
 def _adopt(switch: bool) -> None:
