@@ -5,6 +5,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import atexit
 import gc
 import importlib
 import logging
@@ -35,6 +36,10 @@ else:
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job, to which Ctrl-C is not sent
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+atexit.register(gc.unfreeze)
+"""Extensions complain of what is never collected. Later than the two full collections with which pytest itself ends."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -89,10 +94,6 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleTy
     for name in set(sys.modules) - before:
         if str(BENCH) in str(getattr(sys.modules[name], "__file__", None)):
             del sys.modules[name]
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # extensions complain of what is never collected
 
 
 @pytest.fixture(autouse=True)
