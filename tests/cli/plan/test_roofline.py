@@ -2,11 +2,14 @@
 
 import json
 import shutil
+import time
 
 import pytest
+import torch
 
 from lullm import LLM
 from lullm.cli.main import main
+from lullm.cli.plan import measure
 from lullm.cli.plan.model import read_model
 from lullm.cli.plan.roofline import PROCESS_BYTES, Machine, Plan, advice, plan
 from lullm.errors import CacheSizeError
@@ -91,6 +94,22 @@ def test_measured_speeds_are_of_this_machine(capsys):
     assert main(["plan", "demo", "--json"]) == 0
     machine = json.loads(capsys.readouterr().out)["machine"]
     assert machine["bytes_per_s"] > 1e8 and machine["operations_per_s"] > 1e9
+
+
+@pytest.mark.parametrize("slow", [torch.bfloat16, torch.float32])
+def test_products_are_measured_in_the_faster_numbers(monkeypatch, slow):
+    """Torch's bfloat16 products took seconds on AVX2, and lullm was five times as fast as that limit."""
+    rows = []
+
+    def product(dtype, num_rows):
+        rows.append((dtype, num_rows))
+        return lambda: time.sleep(0.02 if dtype is slow else 0.001)
+
+    monkeypatch.setattr(measure, "_product", product)
+    _, operations_per_s = measure.measure()
+    fast = torch.float32 if slow is torch.bfloat16 else torch.bfloat16
+    assert [row for row in rows if row[1] > 32] == [(fast, measure.NUM_ROWS)]
+    assert operations_per_s > 2 * measure.NUM_ROWS * measure.NUM_COLUMNS**2 / 0.02
 
 
 def test_an_encoder_has_no_cache(tmp_path, capsys):
