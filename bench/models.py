@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="sizes that are no model's, to try the script")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    ceilings = measure_ceilings(5)
+    ceilings = measure_ceilings(1 if args.tiny else 5)
     missing = sorted(STYLES.keys() - {architecture_of(family) for family in FAMILIES})
     if missing:
         print(f"no shape here for {', '.join(missing)}")
