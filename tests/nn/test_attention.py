@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from lullm.config.model import ModelConfig
 from lullm.nn.attention import Attention, AttentionStyle
 from lullm.nn.context import StepContext
-from lullm.ops.attention_layout import AttentionLayout
+from lullm.ops.attention_layout import AttentionLayout, CausalScores
 from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.selection import REFERENCE_OPS, TORCH_CPU_OPS
@@ -74,7 +74,7 @@ def paged(layer, x, ops, chunks):
 @pytest.mark.parametrize("chunks", [[LEN], [4, 1, 6], [1] * LEN], ids=["at once", "in chunks", "one by one"])
 @pytest.mark.parametrize(("qk_norm", "bias"), [(True, False), (False, True), (False, False)])
 def test_paged_attention_is_dense_attention(ops, chunks, qk_norm, bias):
-    style = AttentionStyle(HEAD_DIM**-0.5, None, EPS if qk_norm else None, qkv_bias=bias, o_bias=bias)
+    style = AttentionStyle(CausalScores(HEAD_DIM**-0.5), "heads" if qk_norm else None, EPS, qkv_bias=bias, o_bias=bias)
     layer = filled(Attention(CONFIG, style, 0, 0, torch.float32))
     x = torch.randn(LEN, HIDDEN, generator=torch.Generator().manual_seed(3)) / 4
     torch.testing.assert_close(paged(layer, x, ops, chunks), dense(layer, x), rtol=1e-4, atol=1e-4)

@@ -8,7 +8,7 @@ from lullm.config.layer.encoder import EncoderConfig
 from lullm.config.layer.experts import ExpertsConfig
 from lullm.config.layer.recurrent import RecurrentConfig
 from lullm.config.rope import RopeConfig
-from lullm.types.arithmetic import Activation, AttentionFeature, Gating
+from lullm.types.arithmetic import Activation, AttentionFeature, Gating, QKNorm
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +199,7 @@ class DecoderConfig:
         gate_cutoffs: by layer: only the part of an MLP's gate above this number of standard deviations over its row's
             mean counts; None: all of it. Empty: None in all layers.
         output_gate: the result of attention is multiplied by gates.
-        has_head_norms: of families that may have norms on every query and key head.
-        has_row_norms: of families that may have one over all query heads of a row, and one over all key heads.
+        qk_norm: the norm of queries and keys, of families that may have one.
         has_drafts: a checkpoint may hold layers that draft tokens, which are not loaded.
         has_post_norms: of families that may have norms behind attention and MLP, too.
         norms_head: every row of the head is read with the length 1.
@@ -246,8 +245,7 @@ class DecoderConfig:
     altup: AltUpConfig | None = None
     gate_cutoffs: tuple[float | None, ...] = ()
     output_gate: OutputGate | None = None
-    has_head_norms: bool = False
-    has_row_norms: bool = False
+    qk_norm: QKNorm | None = None
     has_drafts: bool = False
     has_post_norms: bool = False
     has_logit_bias: bool = False

@@ -23,7 +23,9 @@ from lullm.nn.embedding import Embedding, LogitBias, new_embedding, new_head, po
 from lullm.nn.mlp import MLP, GatedMLP
 from lullm.nn.norm import Norm, RMSNorm, added_and_normed
 from lullm.nn.rotary import Rotary
+from lullm.ops.attention_layout import CausalScores
 from lullm.ops.table import Ops
+from lullm.types.arithmetic import QKNorm
 from lullm.types.layer_kind import EncoderOnlyAttention, RecurrentState, SharedAttention
 from lullm.weights.rows.cut import Cut
 from lullm.weights.rule import WeightRules
@@ -78,9 +80,7 @@ class DecoderStyle:
 
     Args:
         rules: how a checkpoint's names become parameters.
-        head_norms: RMSNorm on every query and key head before the rotation. `has_norm_weights`: with weights.
-        norms_behind_rope: these norms come after the rotation.
-        row_norms: RMSNorm over all query heads of a row, and over all key heads, before the rotation.
+        qk_norm: the norm of queries and keys; None: there is none.
         query_factors: by position, of models whose queries grow with it (`nn.attention.stretch_factors`).
         has_logit_bias: a learned bias is added to the logits.
         norms_embedding: a norm comes after the embedding, too.
@@ -95,10 +95,7 @@ class DecoderStyle:
     """
 
     rules: WeightRules
-    head_norms: bool = False
-    has_norm_weights: bool = True
-    norms_behind_rope: bool = False
-    row_norms: bool = False
+    qk_norm: QKNorm | None = None
     query_factors: Tensor | None = None
     has_logit_bias: bool = False
     norms_embedding: bool = False
@@ -175,18 +172,15 @@ def new_attention(spec: LayerSpec) -> Attention | QueryAttention | AlibiAttentio
     family = spec.config.family
     equal_values = family.layers_of_equal_values
     attention_style = AttentionStyle(
-        scale=family.attention_scale,
-        soft_cap=family.attention_soft_cap,
-        head_norm_eps=family.rms_norm_eps if spec.style.head_norms else None,
-        has_norm_weights=spec.style.has_norm_weights,
-        norms_behind_rope=spec.style.norms_behind_rope,
-        row_norm_eps=family.rms_norm_eps if spec.style.row_norms else None,
+        scores=CausalScores(family.attention_scale, family.attention_soft_cap),
+        qk_norm=spec.style.qk_norm,
+        norm_eps=family.rms_norm_eps,
+        has_value_norm=family.has_value_norms,
         qkv_bias=family.attention_bias,
         o_bias=family.has_output_bias,
         has_sinks=family.has_sinks,
         query_factors=spec.style.query_factors,
         output_gate=family.output_gate,
-        has_value_norm=family.has_value_norms,
         values_are_keys=bool(equal_values) and equal_values[spec.number],
     )
     if family.alibi_slopes:

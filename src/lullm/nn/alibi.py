@@ -43,7 +43,7 @@ class AlibiAttention(nn.Module):
 
     def __init__(self, config: ModelConfig, style: AttentionStyle, layer: int, group: int, dtype: torch.dtype):
         super().__init__()
-        self.layer, self.group, self.scores = layer, group, CausalScores(style.scale)
+        self.layer, self.group, self.scores = layer, group, CausalScores(style.scores.scale)
         heads = config.kv_heads(layer)
         self.head_dim, self.num_added = config.head_dim, heads.head_dim - config.head_dim
         num_heads, num_kv_heads = config.num_attention_heads, heads.num_heads
@@ -52,7 +52,7 @@ class AlibiAttention(nn.Module):
         self.o_proj = Linear(q_size, config.hidden_size, style.o_bias, dtype)
         share, all_slopes = config.share, config.family.alibi_slopes
         first = 0 if share is None else share.first(num_heads, len(all_slopes))
-        slopes = torch.tensor(all_slopes[first : first + num_heads], device="cpu") / style.scale
+        slopes = torch.tensor(all_slopes[first : first + num_heads], device="cpu") / style.scores.scale
         added = torch.zeros(num_heads + 2 * num_kv_heads, self.num_added, device="cpu")
         adding = torch.zeros(*added.shape, 2, device="cpu")
         added[:num_heads, 0], added[:num_heads, 1] = _LOW * slopes, slopes

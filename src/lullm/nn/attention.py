@@ -17,6 +17,7 @@ from lullm.nn.norm import RMSNorm, norm_rows_
 from lullm.ops.attention_layout import CausalScores, MutualScores
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.table import Ops
+from lullm.types.arithmetic import QKNorm
 from lullm.types.layer_kind import EncoderOnlyAttention
 
 
@@ -25,46 +26,38 @@ class AttentionStyle:
     """The differences between families.
 
     Args:
-        scale: factor on the products of queries and keys.
-        soft_cap: see `CausalScores`.
-        head_norm_eps: of an RMSNorm on every query and key head before the rotation; None: no such norm.
-        has_norm_weights: norms on heads scale by learned weights.
-        norms_behind_rope: norms on heads come after the rotation.
-        row_norm_eps: of an RMSNorm over all query heads of a row, and one over all its key heads, before the rotation.
+        scores: without sinks, which are a layer's own.
+        qk_norm: the norm of queries and keys; None: there is none. norm_eps: of this one, and of that of values.
+        has_value_norm: values are normed head by head, without a weight.
         qkv_bias, o_bias: the projections have a bias.
         has_sinks: every query head has a learned sink (see `CausalScores`).
         query_factors: `[max_len, 1]`, the factor on queries at each position; None: 1.
         output_gate: the result is multiplied by gates. Their rows come before the queries' in the projection.
-        has_value_norm: values are normed, by `head_norm_eps` and without a weight.
         values_are_keys: values are the keys before their norm. The projection's rows are read twice.
     """
 
-    scale: float
-    soft_cap: float | None = None
-    head_norm_eps: float | None = None
-    has_norm_weights: bool = True
-    norms_behind_rope: bool = False
-    row_norm_eps: float | None = None
+    scores: CausalScores
+    qk_norm: QKNorm | None = None
+    norm_eps: float = 0.0
+    has_value_norm: bool = False
     qkv_bias: bool = False
     o_bias: bool = False
     has_sinks: bool = False
     query_factors: Tensor | None = None
     output_gate: OutputGate | None = None
-    has_value_norm: bool = False
     values_are_keys: bool = False
 
 
 class Attention(nn.Module):
     """Project, (norm), rotate, write the new keys and values to the cache, attend over the cache, project back.
 
-    Modules of norms on heads only hold the weights. An fp8 cache has `kv_scales` (`add_kv_scales`).
+    An fp8 cache has `kv_scales` (`add_kv_scales`).
 
     Args:
         layer: the number of the layer in the model.
         group: the number of its KV cache group.
     """
 
-    ones: Tensor
     query_factors: Tensor | None
 
     def __init__(self, config: ModelConfig, style: AttentionStyle, layer: int, group: int, dtype: torch.dtype):
@@ -85,18 +78,16 @@ class Attention(nn.Module):
         self.projection = "qkk_proj" if style.values_are_keys else "qkv_proj"
         self.add_module(self.projection, projection)
         self.o_proj = Linear(q_size, config.hidden_size, style.o_bias, dtype)
-        self.scores = CausalScores(style.scale, style.soft_cap)
+        self.scores = style.scores
         self.sinks = meta_parameter((num_heads,), torch.float32) if style.has_sinks else None
-        self.q_norm = self.k_norm = None
-        if style.head_norm_eps is not None and style.has_norm_weights:
-            self.q_norm = RMSNorm(self.head_dim, style.head_norm_eps, dtype)
-            self.k_norm = RMSNorm(self.head_dim, style.head_norm_eps, dtype)
-        if style.has_value_norm or not style.has_norm_weights:
-            self.register_buffer("ones", torch.ones(self.head_dim, dtype=dtype, device="cpu"), persistent=False)
+        self.q_norm = self.k_norm = self.v_norm = None
+        if style.qk_norm is not None:
+            sizes = (q_size, kv_size) if style.qk_norm == "rows" else (self.head_dim, self.head_dim)
+            has_weights = style.qk_norm != "bare_heads"
+            self.q_norm, self.k_norm = (RMSNorm(size, style.norm_eps, dtype, has_weights) for size in sizes)
+        if style.has_value_norm:
+            self.v_norm = RMSNorm(self.head_dim, style.norm_eps, dtype, has_weight=False)
         self.register_buffer("query_factors", style.query_factors, persistent=False)
-        if style.row_norm_eps is not None:
-            self.q_norm = RMSNorm(q_size, style.row_norm_eps, dtype)
-            self.k_norm = RMSNorm(kv_size, style.row_norm_eps, dtype)
         self.share, self.num_all_kv_heads = config.share, heads.num_heads
         if config.share is not None:
             self.num_all_kv_heads = config.share.whole.kv_heads(layer).num_heads
@@ -112,21 +103,12 @@ class Attention(nn.Module):
         qkv = self.project(x, ops)
         if self.style.output_gate is not None:
             gate, qkv = qkv[:, : self.gate_size], qkv[:, self.gate_size :]
-        head_norm = None
-        if not self.style.has_norm_weights and self.style.head_norm_eps is not None:
-            head_norm = HeadNorm(self.ones, self.ones, self.style.head_norm_eps)
-        if self.q_norm is not None and self.k_norm is not None:
-            if self.style.row_norm_eps is None:
-                head_norm = HeadNorm(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
-            else:
-                kv_size = self.num_kv_heads * self.head_dim
-                q, k, _ = qkv.split((qkv.shape[1] - 2 * kv_size, kv_size, kv_size), dim=-1)
-                num_shares = 1 if self.share is None else self.share.axis.size
-                norm_rows_(((q, self.q_norm), (k, self.k_norm)), num_shares, ops)
+        if self.style.qk_norm == "rows":
+            self._norm_rows(qkv, ops)
         qkv = qkv.unflatten(-1, (-1, self.head_dim))  # [T, Hq + 2 * Hkv, D]
-        if self.style.has_value_norm and self.style.head_norm_eps is not None:
-            ops.rms_norm_(qkv[:, qkv.shape[1] - self.num_kv_heads :], self.ones, self.style.head_norm_eps)
-        write = self._turn(qkv, head_norm, cos_sin_cache, context)
+        if self.v_norm is not None:
+            self.v_norm.norm_(qkv[:, qkv.shape[1] - self.num_kv_heads :], ops)
+        write = self._turn(qkv, cos_sin_cache, context)
         if context.calibrates and self.kv_scales is not None:
             self.kv_scales.calibrate(qkv, attention.slot_mapping, write)
         q = write(cache, attention.slot_mapping)
@@ -146,18 +128,26 @@ class Attention(nn.Module):
         projected: Tensor = getattr(self, self.projection)(x, ops)
         return projected
 
-    def _turn(
-        self, qkv: Tensor, head_norm: HeadNorm | None, cos_sin_cache: Tensor, context: StepContext
-    ) -> Callable[[LayerCache, Tensor], Tensor]:
+    def _norm_rows(self, qkv: Tensor, ops: Ops) -> None:
+        """Norm the queries and keys of each row of `qkv [T, (Hq + 2 * Hkv) * D]` in place, over all of its heads."""
+        assert self.q_norm is not None and self.k_norm is not None, "of families with norms on rows"
+        kv_size = self.num_kv_heads * self.head_dim
+        q, k, _ = qkv.split((qkv.shape[1] - 2 * kv_size, kv_size, kv_size), dim=-1)
+        num_shares = 1 if self.share is None else self.share.axis.size
+        norm_rows_(((q, self.q_norm), (k, self.k_norm)), num_shares, ops)
+
+    def _turn(self, qkv: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Callable[[LayerCache, Tensor], Tensor]:
         """A function that writes the keys and values of `qkv [T, Hq + 2 * Hkv, D]` into a cache's slots and returns the
-        queries.
+        queries; norms on heads are part of it.
 
         The op that rotates and writes has no norms after the rotation; here both are done separately, in place.
         """
         ops = context.ops
-        if not self.style.norms_behind_rope:
+        if self.q_norm is None or self.k_norm is None or self.style.qk_norm == "rows":
+            return partial(ops.rope_and_cache, qkv, None, context.positions, cos_sin_cache)
+        if self.style.qk_norm != "turned_heads":
+            head_norm = HeadNorm(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
             return partial(ops.rope_and_cache, qkv, head_norm, context.positions, cos_sin_cache)
-        assert self.q_norm is not None and self.k_norm is not None, "of families with norms on heads"
         num_turned = qkv.shape[1] - self.num_kv_heads
         num_heads = num_turned - self.num_kv_heads
         ops.rotate_(qkv[:, :num_turned], None, context.positions, cos_sin_cache)
@@ -182,13 +172,13 @@ class QueryAttention(nn.Module):
     def __init__(self, config: ModelConfig, style: AttentionStyle, layer: int, group: int, dtype: torch.dtype):
         super().__init__()
         self.layer, self.group = layer, group
-        self.scores = CausalScores(style.scale, style.soft_cap)
+        self.scores = style.scores
         self.head_dim = config.kv_heads(layer).head_dim
         q_size = config.num_attention_heads * self.head_dim
         self.q_proj = Linear(config.hidden_size, q_size, style.qkv_bias, dtype)
         self.o_proj = Linear(q_size, config.hidden_size, style.o_bias, dtype)
-        assert style.head_norm_eps is not None, "of families with norms on heads"
-        self.q_norm = RMSNorm(self.head_dim, style.head_norm_eps, dtype)
+        assert style.qk_norm == "heads", "of families with norms on heads"
+        self.q_norm = RMSNorm(self.head_dim, style.norm_eps, dtype)
 
     def forward(
         self,
@@ -219,9 +209,9 @@ class EncoderOnlySelfAttention(Attention):
         assert isinstance(kind, EncoderOnlyAttention)
         self.reach = kind.reach
         self.turns = config.family.ropes[layer] is not None
-        has_more = style.soft_cap is not None or style.has_sinks or style.output_gate is not None
-        has_more = has_more or style.row_norm_eps is not None or style.has_value_norm or style.norms_behind_rope
-        if has_more or style.query_factors is not None or not style.has_norm_weights or style.values_are_keys:
+        biases = {"qkv_bias": style.qkv_bias, "o_bias": style.o_bias}
+        has_more = style != AttentionStyle(style.scores, style.qk_norm, style.norm_eps, **biases)
+        if has_more or style.qk_norm not in (None, "heads") or style.scores.soft_cap is not None:
             raise ModelLoadError(f"{config.architecture} has attention that is implemented for next tokens only")
 
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
@@ -237,7 +227,7 @@ class EncoderOnlySelfAttention(Attention):
                 ops.rotate_(heads, of_head, context.positions, cos_sin_cache)
         elif self.turns:
             ops.rotate_(qkv[:, : num_heads + num_kv], None, context.positions, cos_sin_cache)
-        out = ops.mutual_attention(q, k, v, context.query_lens, MutualScores(self.style.scale, self.reach, bias))
+        out = ops.mutual_attention(q, k, v, context.query_lens, MutualScores(self.scores.scale, self.reach, bias))
         return self.o_proj(out.flatten(1), ops)
 
 

@@ -134,6 +134,6 @@ QWEN3 = Family(
     read_dense,
     defaults={"sliding_window": 4096},
     reads=DENSE_READS | _SWITCH | {"attention_bias"},
-    always={"has_head_norms": True},
+    always={"qk_norm": "heads"},
     layer_kinds=window_if_switched_on,
 )

@@ -215,7 +215,7 @@ EXAONE_MOE = Family(
     | {"mlp_layer_types", "first_k_dense_replace", "norm_topk_prob", "n_group", "topk_group"},
     ignores=TRAINING | {"num_nextn_predict_layers", "mtp_loss_scaling_factor"},
     layer_kinds=_exaone4_kinds,
-    always={"has_head_norms": True, "has_drafts": True},
+    always={"qk_norm": "heads", "has_drafts": True},
 )  # fmt: skip
 CWM = Family(
     _read_cwm,

@@ -15,4 +15,4 @@ RENAMES = renames(
 
 
 def hunyuan_style(config: ModelConfig) -> DecoderStyle:
-    return DecoderStyle(rules_of(config, *RENAMES), head_norms=True, norms_behind_rope=True, make_mlp=experts_or_mlp)
+    return DecoderStyle(rules_of(config, *RENAMES), qk_norm="turned_heads", make_mlp=experts_or_mlp)

@@ -24,9 +24,7 @@ def llama_style(config: ModelConfig) -> DecoderStyle:
     family, rules = config.family, rules_of(config, *EXPERT_RENAMES)
     if family.has_drafts:
         rules = rules.plus(drops=(drafts_of(config), DRAFTS))
-    return DecoderStyle(
-        rules, head_norms=family.has_head_norms, row_norms=family.has_row_norms, make_mlp=experts_or_mlp
-    )
+    return DecoderStyle(rules, qk_norm=family.qk_norm, make_mlp=experts_or_mlp)
 
 
 def arcee_style(config: ModelConfig) -> DecoderStyle:

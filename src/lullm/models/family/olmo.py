@@ -35,8 +35,8 @@ class OlmoLayer(DecoderLayer):
 
 
 def olmo_style(config: ModelConfig) -> DecoderStyle:
-    return DecoderStyle(rules_of(config), row_norms=True, make_mlp=experts_or_mlp, make_layer=OlmoLayer)
+    return DecoderStyle(rules_of(config), qk_norm="rows", make_mlp=experts_or_mlp, make_layer=OlmoLayer)
 
 
 def exaone4_style(config: ModelConfig) -> DecoderStyle:
-    return DecoderStyle(rules_of(config), head_norms=True, make_layer=OlmoLayer)
+    return DecoderStyle(rules_of(config), qk_norm="heads", make_layer=OlmoLayer)

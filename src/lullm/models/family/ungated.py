@@ -24,7 +24,7 @@ def _xielu_mlp(config: ModelConfig, layer: int, dtype: torch.dtype) -> XieluMLP:
 
 
 def apertus_style(config: ModelConfig) -> DecoderStyle:
-    return DecoderStyle(rules_of(config, *UNGATED_RENAMES, *APERTUS_RENAMES), head_norms=True, make_mlp=_xielu_mlp)
+    return DecoderStyle(rules_of(config, *UNGATED_RENAMES, *APERTUS_RENAMES), qk_norm="heads", make_mlp=_xielu_mlp)
 
 
 def _empty_norm(config: ModelConfig, dtype: torch.dtype) -> RMSNorm:
@@ -37,8 +37,7 @@ def nanochat_style(config: ModelConfig) -> DecoderStyle:
     order = (*range(half, 2 * half), *range(half))
     return DecoderStyle(
         replace(rules, head_orders=(HeadOrder(re.compile(r"\.self_attn\.[qk]_proj\."), order),)),
-        head_norms=True,
-        has_norm_weights=False,
+        qk_norm="bare_heads",
         make_norm=_empty_norm,
         make_mlp=plain_mlp,
         norms_embedding=True,

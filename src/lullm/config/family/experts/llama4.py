@@ -36,8 +36,8 @@ def _layers_with_experts(data: Data, count: int) -> tuple[bool, ...]:
 def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     config = read_dense({**data, "intermediate_size": data.get("intermediate_size_mlp")}, kinds, head_dim)
     experts = read_experts(data, "num_local_experts", "intermediate_size", _layers_with_experts(data, len(kinds)))
-    has_head_norms = boolean(data, "use_qk_norm", True)
-    if has_head_norms:
+    has_norms = boolean(data, "use_qk_norm", True)
+    if has_norms:
         keeps_length(config)
     stretch = None
     if data.get("attn_temperature_tuning"):
@@ -46,7 +46,7 @@ def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     return replace(
         config,
         ropes=ropes_where(layers_that_turn(data), config),
-        has_head_norms=has_head_norms,
+        qk_norm="bare_heads" if has_norms else None,
         query_stretch=stretch,
         experts=replace(
             experts,

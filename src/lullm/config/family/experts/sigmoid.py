@@ -24,7 +24,7 @@ def _read_glm4_moe(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
     return replace(
         read_partial(data, kinds, head_dim, default=0.5),
         experts=read_grouped_experts(data, behind_dense(data, 1)),
-        has_head_norms=boolean(data, "use_qk_norm", False),
+        qk_norm="heads" if boolean(data, "use_qk_norm", False) else None,
     )
 
 
@@ -112,7 +112,7 @@ DOTS1 = Family(
     reads=_GROUPED | {"sliding_window", "max_window_layers"},
     ignores=TRAINING,
     layer_kinds=window_from,
-    always={"has_head_norms": True},
+    always={"qk_norm": "heads"},
 )
 
 MINIMAX_M2 = Family(
@@ -129,7 +129,7 @@ MINIMAX_M2 = Family(
     },
     # Layers that draft tokens are not loaded.
     ignores=TRAINING | {"use_mtp", "num_mtp_modules", "mtp_transformer_layers", "attn_type_list"},
-    always={"has_row_norms": True, "has_drafts": True},
+    always={"qk_norm": "rows", "has_drafts": True},
 )  # fmt: skip
 AFMOE = Family(
     _read_afmoe,
@@ -161,5 +161,5 @@ HY_V3 = Family(
     fixed={"norm_topk_prob": True},
     # In which type the shared expert is added; layers that draft tokens are not loaded.
     ignores=TRAINING | {"enable_moe_fp32_combine", "num_nextn_predict_layers"},
-    always={"has_head_norms": True, "has_drafts": True},
+    always={"qk_norm": "heads", "has_drafts": True},
 )  # fmt: skip

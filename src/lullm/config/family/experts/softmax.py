@@ -120,7 +120,7 @@ OLMOE = Family(
     reads=READS | {"num_experts", "norm_topk_prob", "attention_bias"},
     fixed={"clip_qkv": None},
     ignores=TRAINING,
-    always={"has_row_norms": True},
+    always={"qk_norm": "rows"},
 )
 FLEX_OLMO = Family(
     OLMOE.read,

@@ -60,7 +60,7 @@ def _read_second(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:
         experts=_with_shared(data, experts),
         attention_bias=has_bias or boolean(data, "use_qkv_bias", False),
         output_bias=has_bias,
-        has_head_norms=boolean(data, "use_qk_norm", False),
+        qk_norm="heads" if boolean(data, "use_qk_norm", False) else None,
     )
 
 

@@ -20,7 +20,7 @@ from lullm.models.family.layer_norm.parallel import layer_norm
 from lullm.nn.attention import AttentionStyle, EncoderOnlySelfAttention
 from lullm.nn.context import StepContext
 from lullm.nn.linear import Linear, meta_parameter
-from lullm.ops.attention_layout import MutualScores
+from lullm.ops.attention_layout import CausalScores, MutualScores
 from lullm.ops.table import Ops
 
 
@@ -83,7 +83,7 @@ class DisentangledAttention(EncoderOnlySelfAttention):
             if queries is not None:
                 bias = bias + _by_distance(k[own], queries[own_rows], places.T).transpose(1, 2)
             assert isinstance(bias, Tensor), "a model has one of both at least"
-            scores = MutualScores(self.style.scale, None, bias * self.style.scale)
+            scores = MutualScores(self.scores.scale, None, bias * self.scores.scale)
             out[own] = ops.mutual_attention(q[own], k[own], v[own], [length], scores)
             first += length
         return self.o_proj(out.flatten(1), ops)
@@ -164,7 +164,7 @@ class DebertaEncoder(Encoder):
 
 
 def _attention(spec: LayerSpec) -> dict[str, nn.Module]:
-    style = AttentionStyle(scale=spec.config.family.attention_scale, qkv_bias=True, o_bias=True)
+    style = AttentionStyle(CausalScores(spec.config.family.attention_scale), qkv_bias=True, o_bias=True)
     return {"self_attn": DisentangledAttention(spec.config, style, spec.number, spec.group, spec.dtype)}
 
 

@@ -29,4 +29,4 @@ def head_orders(config: ModelConfig) -> tuple[HeadOrder, ...]:
 def laguna_style(config: ModelConfig) -> DecoderStyle:
     rules = with_gates_apart(rules_of(config)).plus(renames=(*GLM_RENAMES, CORRECTION))
     rules = replace(rules, head_orders=head_orders(config))
-    return DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp)
+    return DecoderStyle(rules, qk_norm="heads", make_mlp=experts_or_mlp)

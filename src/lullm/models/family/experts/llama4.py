@@ -22,7 +22,7 @@ def _attention(spec: LayerSpec) -> dict[str, nn.Module]:
     length.
     """
     if spec.config.family.ropes[spec.number] is None:
-        style = replace(spec.style, head_norms=False, has_norm_weights=True)
+        style = replace(spec.style, qk_norm=None)
     else:
         style = replace(spec.style, query_factors=None)
     return attention_alone(replace(spec, style=style))
@@ -33,8 +33,7 @@ def llama4_style(config: ModelConfig) -> DecoderStyle:
     stacks = tuple(replace(stack, or_plain=False) for stack in COLUMN_STACKS)  # all files are alike: a square is turned
     return DecoderStyle(
         with_neighbours(config, *LLAMA4_RENAMES).plus(stacks=stacks),
-        head_norms=family.has_head_norms,
-        has_norm_weights=not family.has_head_norms,
+        qk_norm=family.qk_norm,
         make_mlp=experts_or_mlp,
         make_mixers=_attention,
     )

@@ -98,7 +98,7 @@ def phimoe_style(config: ModelConfig) -> DecoderStyle:
 def qwen3_moe_style(config: ModelConfig) -> DecoderStyle:
     """Checkpoints of Qwen3-VL hold the experts of a layer as one tensor."""
     rules = replace(rules_of(config), stacks=COLUMN_STACKS)
-    return DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp)
+    return DecoderStyle(rules, qk_norm="heads", make_mlp=experts_or_mlp)
 
 
 def ernie4_5_moe_style(config: ModelConfig) -> DecoderStyle:
@@ -109,4 +109,4 @@ def ernie4_5_moe_style(config: ModelConfig) -> DecoderStyle:
 
 def afmoe_style(config: ModelConfig) -> DecoderStyle:
     rules = with_gates_apart(rules_of(config, *AFMOE_RENAMES, *EXPERT_RENAMES))
-    return DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp, make_layer=GemmaLayer)
+    return DecoderStyle(rules, qk_norm="heads", make_mlp=experts_or_mlp, make_layer=GemmaLayer)

@@ -61,4 +61,4 @@ def gemma2_style(config: ModelConfig) -> DecoderStyle:
 
 
 def gemma3_style(config: ModelConfig) -> DecoderStyle:
-    return replace(gemma2_style(config), head_norms=True)
+    return replace(gemma2_style(config), qk_norm="heads")

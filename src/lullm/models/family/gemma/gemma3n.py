@@ -92,7 +92,7 @@ def gemma3n_style(config: ModelConfig) -> DecoderStyle:
     routers = Scale(re.compile(r"\.altup\.router_norm\.weight$"), 1 / config.hidden_size)
     return DecoderStyle(
         rules=rules_of_shared(config).plus(scales=(routers,)),
-        head_norms=True,
+        qk_norm="heads",
         make_mlp=_mlp,
         make_layer=Gemma3nLayer,
         make_decoder=Gemma3nDecoder,

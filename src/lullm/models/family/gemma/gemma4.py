@@ -147,7 +147,7 @@ class Gemma4Decoder(Decoder):
 def gemma4_style(config: ModelConfig) -> DecoderStyle:
     return DecoderStyle(
         rules=_rules(config),
-        head_norms=True,
+        qk_norm="heads",
         make_layer=Gemma4Layer,
         make_decoder=Gemma4Decoder,
         cuts=stage_cuts(config),

@@ -44,7 +44,7 @@ def _mixers(spec: LayerSpec) -> dict[str, nn.Module]:
 
 def lfm2_style(config: ModelConfig) -> DecoderStyle:
     rules = rules_of(config, *RENAMES).plus(stacks=() if config.family.experts is None else ROW_STACKS)
-    return DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp, make_mixers=_mixers)
+    return DecoderStyle(rules, qk_norm="heads", make_mlp=experts_or_mlp, make_mixers=_mixers)
 
 
 def lfm3_style(config: ModelConfig) -> DecoderStyle:
@@ -52,7 +52,7 @@ def lfm3_style(config: ModelConfig) -> DecoderStyle:
     rules = rules_of(config, *(LFM3_RENAMES if family.has_post_norms else ()), *RENAMES)
     return DecoderStyle(
         rules if family.output_gate is None else with_gates_apart(rules),
-        head_norms=True,
+        qk_norm="heads",
         make_mixers=_mixers,
         make_layer=GemmaLayer if family.has_post_norms else None,
     )

@@ -37,7 +37,7 @@ def olmo_hybrid_style(config: ModelConfig) -> DecoderStyle:
     )
     return DecoderStyle(
         rules,
-        row_norms=True,
+        qk_norm="rows",
         make_mixers=partial(delta_net_or_attention, eps=MIXER_EPS, is_apart=True),
         make_layer=_layer,
     )

@@ -57,7 +57,7 @@ def qwen3_5_style(config: ModelConfig) -> DecoderStyle:
 
 def _style(rules: WeightRules) -> DecoderStyle:
     logger.info("layers that draft tokens (mtp) are not loaded, if the checkpoint has any")
-    return DecoderStyle(rules, head_norms=True, make_mlp=experts_or_mlp, make_mixers=delta_net_or_attention)
+    return DecoderStyle(rules, qk_norm="heads", make_mlp=experts_or_mlp, make_mixers=delta_net_or_attention)
 
 
 def _rules(config: ModelConfig) -> WeightRules:

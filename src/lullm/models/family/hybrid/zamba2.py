@@ -22,6 +22,7 @@ from lullm.nn.embedding import new_embedding
 from lullm.nn.linear import FusedLinear, Linear
 from lullm.nn.norm import RMSNorm
 from lullm.nn.recurrent.state_space import StateSpace
+from lullm.ops.attention_layout import CausalScores
 from lullm.ops.table import Ops
 from lullm.types.layer_kind import FullAttention
 from lullm.weights.rule import Fusion, WeightRules, renames
@@ -51,7 +52,8 @@ class AdaptedAttention(Attention):
     """Attention with the matrices of a block, and its own small ones."""
 
     def __init__(self, config: ModelConfig, block: SharedBlock, layer: int, group: int, dtype: torch.dtype):
-        super().__init__(config, AttentionStyle(config.family.attention_scale), 2 * layer, group, dtype)
+        style = AttentionStyle(CausalScores(config.family.attention_scale))
+        super().__init__(config, style, 2 * layer, group, dtype)
         self.qkv_proj, self.o_proj = block.qkv_proj, block.o_proj
         shared = config.family.shared_blocks
         assert shared is not None, "of this family"

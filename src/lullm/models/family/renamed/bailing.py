@@ -29,4 +29,4 @@ def bailing_style(config: ModelConfig) -> DecoderStyle:
         order, num_heads = rotated_first(size, part), config.num_attention_heads + config.num_key_value_heads
         matrices = HeadOrder(re.compile(r"\.qkv_proj\."), order, num_heads)
         rules = replace(rules, head_orders=(matrices, HeadOrder(re.compile(r"\.self_attn\.[qk]_norm\."), order)))
-    return DecoderStyle(rules, head_norms=family.has_head_norms, make_mlp=experts_or_mlp)
+    return DecoderStyle(rules, qk_norm=family.qk_norm, make_mlp=experts_or_mlp)
