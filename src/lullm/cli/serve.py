@@ -56,7 +56,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         groups["access"].add_argument(
             f"--{kind}-key-file", action="append", default=[], metavar="FILE", help=f"file with {what} keys, one a line"
         )
-    groups["requests"].add_argument(
+    _add_name_flags(groups["requests"])
+    groups["monitoring"].add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="(default: %(default)s)"
+    )
+    add_engine_flags(parser, without=frozenset({"served_model_name"}))
+    add_vllm_flags(parser, VLLM_SERVER_OPTIONS)
+    parser.set_defaults(run=run, not_engine=frozenset(), model_aliases=())
+
+
+def _add_name_flags(group: argparse._ArgumentGroup) -> None:
+    """Add the flags for the names that requests may call a model or an adapter by."""
+    group.add_argument(
         "--served-model-name",
         action=_Names,
         nargs="+",
@@ -64,7 +75,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="names that requests may call the model by; the first stands in answers (default: the model as given)",
     )
-    groups["requests"].add_argument(
+    group.add_argument(
         "--lora-modules",
         nargs="+",
         action="extend",
@@ -74,7 +85,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--enable-lora. Of several models, one is named by vLLM's JSON: "
         '\'{"name": NAME, "path": PATH, "base_model_name": MODEL}\'',
     )
-    groups["requests"].add_argument(
+    group.add_argument(
         "--prompt-adapters",
         nargs="+",
         action="extend",
@@ -83,12 +94,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="prompt adapters (folders in PEFT's form) that requests call by these names in place of the model's; "
         "needs --enable-prompt-adapter. Of several models, one is named as for --lora-modules",
     )
-    groups["monitoring"].add_argument(
-        "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="(default: %(default)s)"
-    )
-    add_engine_flags(parser, without=frozenset({"served_model_name"}))
-    add_vllm_flags(parser, VLLM_SERVER_OPTIONS)
-    parser.set_defaults(run=run, not_engine=frozenset(), model_aliases=())
 
 
 def run(args: argparse.Namespace) -> int:

@@ -209,9 +209,10 @@ class EncoderOnlySelfAttention(Attention):
         assert isinstance(kind, EncoderOnlyAttention)
         self.reach = kind.reach
         self.turns = config.family.ropes[layer] is not None
-        biases = {"qkv_bias": style.qkv_bias, "o_bias": style.o_bias}
-        has_more = style != AttentionStyle(style.scores, style.qk_norm, style.norm_eps, **biases)
-        if has_more or style.qk_norm not in (None, "heads") or style.scores.soft_cap is not None:
+        usual = AttentionStyle(
+            style.scores, style.qk_norm, style.norm_eps, qkv_bias=style.qkv_bias, o_bias=style.o_bias
+        )
+        if style != usual or style.qk_norm not in (None, "heads") or style.scores.soft_cap is not None:
             raise ModelLoadError(f"{config.architecture} has attention that is implemented for next tokens only")
 
     def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]

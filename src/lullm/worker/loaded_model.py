@@ -71,12 +71,8 @@ def load_model(setup: WorkerSetup, folder: Path, tag: Literal["weights", "draft"
     num_as_stored = choose_storage(model, encoding, config.quantization, folder if keeps else None)
     if config.kv_dtype == "fp8_e4m3":
         add_kv_scales(model)
-    num_bytes, bound = weights_bytes(model), setup.device.memory_info().total_bytes
-    if num_bytes > bound:  # the kernel of a host would reserve it, and end this process in the middle of the loading
-        raise CacheSizeError(
-            f"the weights take {format_bytes(num_bytes)} as {config.quantization or config.dtype}, and there are "
-            f"{format_bytes(bound)} of memory; `lullm plan` says which quantization or model fits"
-        )
+    num_bytes = weights_bytes(model)
+    _check_room(setup, num_bytes)
     arena = setup.device.new_arena(tag, num_bytes)
     try:
         materialize(model, arena)
@@ -97,6 +93,19 @@ def load_model(setup: WorkerSetup, folder: Path, tag: Literal["weights", "draft"
         kind += f", {num_as_stored} matrices quantized as they are stored"
     logger.info("%s: %s in %s", tag if tag == "weights" else "draft model", format_bytes(arena.used_bytes), kind)
     return LoadedModel(model, store, arena)
+
+
+def _check_room(setup: WorkerSetup, num_bytes: int) -> None:
+    """Raises CacheSizeError: the device's memory is smaller than the weights.
+
+    The kernel of a host would reserve them all the same, and end this process in the middle of the loading.
+    """
+    total = setup.device.memory_info().total_bytes
+    if num_bytes > total:
+        raise CacheSizeError(
+            f"the weights take {format_bytes(num_bytes)} as {setup.config.quantization or setup.config.dtype}, and "
+            f"there are {format_bytes(total)} of memory; `lullm plan` says which quantization or model fits"
+        )
 
 
 def _updating(store: "weakref.ref[WeightStore]") -> Callable[[Iterable[tuple[str, Tensor]]], list[str]]:

@@ -13,7 +13,6 @@ import torch
 
 from lullm.arena.backend import CHUNK_BYTES, Backend, CopyKind
 from lullm.arena.driver.driver import (
-    DeviceDriver,
     Library,
     MemoryFunctions,
     PinFunctions,
@@ -22,42 +21,56 @@ from lullm.arena.driver.driver import (
     device_backend,
     initialize_torch,
 )
-from lullm.arena.driver.unified import AccessDescription, AllocationProperties, allocation_granularity
+from lullm.arena.driver.unified import UnifiedFunctions, unified_driver
 from lullm.errors import LullmError, UnsupportedError
 from lullm.log import get_logger
 
 logger = get_logger(__name__)
 
-_MEMORY = MemoryFunctions(
-    reserve="cuMemAddressReserve",
-    create="cuMemCreate",
-    map="cuMemMap",
-    set_access="cuMemSetAccess",
-    unmap="cuMemUnmap",
-    release="cuMemRelease",
-    free="cuMemAddressFree",
+_FUNCTIONS = UnifiedFunctions(
+    memory=MemoryFunctions(
+        reserve="cuMemAddressReserve",
+        create="cuMemCreate",
+        map="cuMemMap",
+        set_access="cuMemSetAccess",
+        unmap="cuMemUnmap",
+        release="cuMemRelease",
+        free="cuMemAddressFree",
+    ),
+    streams=StreamFunctions(
+        create="cuStreamCreate",
+        synchronize="cuStreamSynchronize",
+        destroy="cuStreamDestroy_v2",
+        create_event="cuEventCreate",
+        record_event="cuEventRecord",
+        synchronize_event="cuEventSynchronize",
+        destroy_event="cuEventDestroy_v2",
+        stream_flags=(1,),  # CU_STREAM_NON_BLOCKING: not ordered after the null stream
+        event_flags=(2,),  # CU_EVENT_DISABLE_TIMING
+    ),
+    pinning=PinFunctions(
+        pin="cuMemHostRegister_v2",
+        unpin="cuMemHostUnregister",
+        flags=3,  # CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP
+    ),
+    granularity="cuMemGetAllocationGranularity",
+    dlpack_type=2,  # kDLCUDA
 )
-_STREAMS = StreamFunctions(
-    create="cuStreamCreate",
-    synchronize="cuStreamSynchronize",
-    destroy="cuStreamDestroy_v2",
-    create_event="cuEventCreate",
-    record_event="cuEventRecord",
-    synchronize_event="cuEventSynchronize",
-    destroy_event="cuEventDestroy_v2",
-    stream_flags=(1,),  # CU_STREAM_NON_BLOCKING: not ordered after the null stream
-    event_flags=(2,),  # CU_EVENT_DISABLE_TIMING
+_OWN_FUNCTIONS = (
+    ("cuInit", ctypes.c_uint),
+    ("cuDeviceGet", Uint64Out, ctypes.c_int),
+    ("cuDeviceGetAttribute", Uint64Out, ctypes.c_int, ctypes.c_int),
+    ("cuDevicePrimaryCtxRetain", Uint64Out, ctypes.c_int),
+    ("cuDevicePrimaryCtxRelease_v2", ctypes.c_int),
+    ("cuCtxSetCurrent", ctypes.c_uint64),
+    ("cuMemcpyDtoHAsync_v2", ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint64),
+    ("cuMemcpyHtoDAsync_v2", ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint64),
 )
-_PINNING = PinFunctions(
-    pin="cuMemHostRegister_v2",
-    unpin="cuMemHostUnregister",
-    flags=3,  # CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP
-)
+"""Those beside what every driver has, with the types of their arguments."""
 _COPIES = {CopyKind.TO_HOST: "cuMemcpyDtoHAsync_v2", CopyKind.TO_ARENA: "cuMemcpyHtoDAsync_v2"}
 _OUT_OF_MEMORY = (2,)
 _UNSUPPORTED = (100, 801)  # CUDA_ERROR_NO_DEVICE, CUDA_ERROR_NOT_SUPPORTED
 _VIRTUAL_MEMORY_SUPPORTED = 102  # a CUdevice_attribute
-_DLPACK_CUDA = 2
 
 
 def cuda_backend(
@@ -78,16 +91,7 @@ def cuda_backend(
         UnsupportedError: no driver, no such device, or one without virtual memory. LullmError: the driver fails.
     """
     driver = Library("CUDA", (library,), _describe, _OUT_OF_MEMORY, _UNSUPPORTED)
-    for name, *argument_types in (
-        ("cuInit", ctypes.c_uint),
-        ("cuDeviceGet", Uint64Out, ctypes.c_int),
-        ("cuDeviceGetAttribute", Uint64Out, ctypes.c_int, ctypes.c_int),
-        ("cuDevicePrimaryCtxRetain", Uint64Out, ctypes.c_int),
-        ("cuDevicePrimaryCtxRelease_v2", ctypes.c_int),
-        ("cuCtxSetCurrent", ctypes.c_uint64),
-        ("cuMemcpyDtoHAsync_v2", ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint64),
-        ("cuMemcpyHtoDAsync_v2", ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint64),
-    ):
+    for name, *argument_types in _OWN_FUNCTIONS:
         driver.declare(name, *argument_types)
     initialize_torch(driver.title, initialize)
     driver.call("cuInit", 0)
@@ -103,21 +107,7 @@ def cuda_backend(
         driver.call(_COPIES[kind], destination, source, num_bytes, stream)
 
     try:
-        make_current()
-        properties = AllocationProperties.on_device(device_index)
-        granularity = allocation_granularity(driver, "cuMemGetAllocationGranularity", properties)
-        gpu = DeviceDriver(
-            library=driver,
-            memory=_MEMORY,
-            streams=_STREAMS,
-            dlpack_device=(_DLPACK_CUDA, device_index),
-            make_current=make_current,
-            granularity=granularity,
-            properties=properties,
-            access=AccessDescription.for_device(device_index),
-            copy_async=copy_async,
-            pinning=_PINNING,
-        )
+        gpu = unified_driver(driver, _FUNCTIONS, device_index, make_current, copy_async)
         backend = device_backend(gpu, chunk_bytes)
     except LullmError:
         _release_context(driver, device)

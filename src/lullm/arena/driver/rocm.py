@@ -11,7 +11,6 @@ import torch
 
 from lullm.arena.backend import CHUNK_BYTES, Backend, CopyKind
 from lullm.arena.driver.driver import (
-    DeviceDriver,
     Library,
     MemoryFunctions,
     PinFunctions,
@@ -19,33 +18,36 @@ from lullm.arena.driver.driver import (
     device_backend,
     initialize_torch,
 )
-from lullm.arena.driver.unified import AccessDescription, AllocationProperties, allocation_granularity
+from lullm.arena.driver.unified import UnifiedFunctions, unified_driver
 
-_MEMORY = MemoryFunctions(
-    reserve="hipMemAddressReserve",
-    create="hipMemCreate",
-    map="hipMemMap",
-    set_access="hipMemSetAccess",
-    unmap="hipMemUnmap",
-    release="hipMemRelease",
-    free="hipMemAddressFree",
+_FUNCTIONS = UnifiedFunctions(
+    memory=MemoryFunctions(
+        reserve="hipMemAddressReserve",
+        create="hipMemCreate",
+        map="hipMemMap",
+        set_access="hipMemSetAccess",
+        unmap="hipMemUnmap",
+        release="hipMemRelease",
+        free="hipMemAddressFree",
+    ),
+    streams=StreamFunctions(
+        create="hipStreamCreateWithFlags",
+        synchronize="hipStreamSynchronize",
+        destroy="hipStreamDestroy",
+        create_event="hipEventCreateWithFlags",
+        record_event="hipEventRecord",
+        synchronize_event="hipEventSynchronize",
+        destroy_event="hipEventDestroy",
+        stream_flags=(1,),  # hipStreamNonBlocking
+        event_flags=(2,),  # hipEventDisableTiming
+    ),
+    pinning=PinFunctions(pin="hipHostRegister", unpin="hipHostUnregister", flags=3),  # hipHostRegisterPortable, Mapped
+    granularity="hipMemGetAllocationGranularity",
+    dlpack_type=10,  # kDLROCM
 )
-_STREAMS = StreamFunctions(
-    create="hipStreamCreateWithFlags",
-    synchronize="hipStreamSynchronize",
-    destroy="hipStreamDestroy",
-    create_event="hipEventCreateWithFlags",
-    record_event="hipEventRecord",
-    synchronize_event="hipEventSynchronize",
-    destroy_event="hipEventDestroy",
-    stream_flags=(1,),  # hipStreamNonBlocking
-    event_flags=(2,),  # hipEventDisableTiming
-)
-_PINNING = PinFunctions(pin="hipHostRegister", unpin="hipHostUnregister", flags=3)  # hipHostRegisterPortable, Mapped
 _COPY_KINDS = {CopyKind.TO_HOST: 2, CopyKind.TO_ARENA: 1}  # hipMemcpyKind
 _OUT_OF_MEMORY = (2,)
 _UNSUPPORTED = (100, 801)  # hipErrorNoDevice, hipErrorNotSupported
-_DLPACK_ROCM = 10
 
 
 def rocm_backend(
@@ -80,21 +82,7 @@ def rocm_backend(
     def copy_async(destination: int, source: int, num_bytes: int, kind: CopyKind, stream: int) -> None:
         driver.call("hipMemcpyAsync", destination, source, num_bytes, _COPY_KINDS[kind], stream)
 
-    make_current()
-    properties = AllocationProperties.on_device(device_index)
-    device = DeviceDriver(
-        library=driver,
-        memory=_MEMORY,
-        streams=_STREAMS,
-        dlpack_device=(_DLPACK_ROCM, device_index),
-        make_current=make_current,
-        granularity=allocation_granularity(driver, "hipMemGetAllocationGranularity", properties),
-        properties=properties,
-        access=AccessDescription.for_device(device_index),
-        copy_async=copy_async,
-        pinning=_PINNING,
-    )
-    return device_backend(device, chunk_bytes)
+    return device_backend(unified_driver(driver, _FUNCTIONS, device_index, make_current, copy_async), chunk_bytes)
 
 
 def _describe(library: ctypes.CDLL, code: int) -> str:

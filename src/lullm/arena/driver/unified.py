@@ -1,9 +1,19 @@
-"""Structs that CUDA and HIP share: where memory is created, and which device may access it."""
+"""What CUDA and HIP share: the structs that say where memory is created and which device may access it."""
 
 import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Self
 
-from lullm.arena.driver.driver import Library, Uint64Out
+from lullm.arena.backend import CopyKind
+from lullm.arena.driver.driver import (
+    DeviceDriver,
+    Library,
+    MemoryFunctions,
+    PinFunctions,
+    StreamFunctions,
+    Uint64Out,
+)
 
 _PINNED = 1
 _ON_DEVICE = 1
@@ -41,7 +51,37 @@ class AccessDescription(ctypes.Structure):
         return cls(_ON_DEVICE, device_index, _READ_AND_WRITE)
 
 
-def allocation_granularity(library: Library, name: str, properties: AllocationProperties) -> int:
-    """Sizes and addresses of such memory are multiples of so many bytes."""
-    library.declare(name, Uint64Out, ctypes.c_void_p, ctypes.c_int)
-    return library.output(name, ctypes.byref(properties), _MINIMUM)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnifiedFunctions:
+    """The names of a driver's functions. `dlpack_type`: its devices' in DLPack."""
+
+    memory: MemoryFunctions
+    streams: StreamFunctions
+    pinning: PinFunctions
+    granularity: str
+    dlpack_type: int
+
+
+def unified_driver(
+    library: Library,
+    functions: UnifiedFunctions,
+    device_index: int,
+    make_current: Callable[[], None],
+    copy_async: Callable[[int, int, int, CopyKind, int], None],
+) -> DeviceDriver:
+    """The driver of one device, which is made current. The last two arguments: see `DeviceDriver`."""
+    make_current()
+    properties = AllocationProperties.on_device(device_index)
+    library.declare(functions.granularity, Uint64Out, ctypes.c_void_p, ctypes.c_int)
+    return DeviceDriver(
+        library=library,
+        memory=functions.memory,
+        streams=functions.streams,
+        dlpack_device=(functions.dlpack_type, device_index),
+        make_current=make_current,
+        granularity=library.output(functions.granularity, ctypes.byref(properties), _MINIMUM),
+        properties=properties,
+        access=AccessDescription.for_device(device_index),
+        copy_async=copy_async,
+        pinning=functions.pinning,
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lullm.config.mistral.layout import read_config
 from lullm.config.model import ModelConfig
-from lullm.config.pooling.use import with_use
+from lullm.config.pooling.use import Use, with_use
 from lullm.errors import ModelLoadError
 from lullm.units import MIB, format_bytes
 
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     if source.is_file():
         raise ModelLoadError(f"{source} is a GGUF file; start it as it is, or take the folder that it was made from")
     config = with_own_head(ModelConfig.from_folder(source), source)
-    config = with_use(config, source, "auto", "auto", lambda word: None, False)
+    config = with_use(config, source, Use())
     if config.encoding is not None and (config.quantization or config.encoding.method == "lullm"):
         raise ModelLoadError(f"{source} is such a copy already; start it as it is, or take the original")
     partial = out.with_name(out.name + ".partial")

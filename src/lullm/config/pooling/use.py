@@ -41,45 +41,41 @@ _PROBLEMS: dict[str | None, PoolingActivation] = {
 }
 
 
-def with_use(
-    model: ModelConfig,
-    folder: Path,
-    runner: Runner,
-    convert: Convert,
-    token_id: Callable[[str], int | None],
-    has_pair_template: bool,
-    overrides: Mapping[str, Any] = MappingProxyType({}),
-) -> ModelConfig:
-    """The config of a model that pools as its folder or the user says.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Use:
+    """How the user wants a model to be used, and what its tokenizer says of it.
 
     Args:
-        token_id: of a token as the vocabulary spells it.
+        token_id: of a token as the vocabulary spells it; None: it has none.
         has_pair_template: the chat template reads queries and documents.
-        overrides: other values for keys of config.json.
+    """
+
+    runner: Runner = "auto"
+    convert: Convert = "auto"
+    token_id: Callable[[str], int | None] = lambda word: None
+    has_pair_template: bool = False
+
+    @property
+    def pair_form(self) -> PairForm:
+        """How pairs are read, where the model does not say."""
+        return "template" if self.has_pair_template else "joined"
+
+
+def with_use(
+    model: ModelConfig, folder: Path, use: Use, overrides: Mapping[str, Any] = MappingProxyType({})
+) -> ModelConfig:
+    """The config of a model that pools as its folder or the user says. `overrides`: of keys of config.json.
 
     Raises:
         ConfigError: the model cannot be used so.
         ModelLoadError: a file needs a feature that is not implemented.
     """
-    if runner == "generate":
-        if convert != "auto":
-            raise ConfigError(f"convert={convert!r} pools, which runner='generate' excludes; leave one of them out")
-        if not model.generates:
-            raise ConfigError("runner='generate': the checkpoint has no head for next tokens; leave runner out")
+    if use.runner == "generate":
+        _check_only_generates(model, use.convert)
         return model
     data = overridden(read_config(folder) if has_config(folder) else {}, overrides)
     stated = pooler_of(read_gguf(folder)) if is_gguf(folder) else read_modules(folder)
-    form: PairForm = "template" if has_pair_template else "joined"
-    if convert == "rerank":
-        pooler: PoolerConfig | None = _reranker(model, token_id, form)
-    elif convert == "embed":
-        pooler = _embedder(model, stated)
-    elif stated is not None and isinstance(stated.head, Classifier):
-        pooler = stated
-    elif model.labels is not None:
-        pooler = _of_labels(model.labels, data, token_id)
-    else:
-        pooler = stated or (PoolerConfig("embed") if runner == "pooling" or not model.generates else None)
+    pooler = _pooler(model, data, stated, use)
     if pooler is None:
         return model
     if model.family.encoder_only is not None:
@@ -89,10 +85,33 @@ def with_use(
         size = dataclasses.replace(model, pooler=pooler).pooled_size
         pooler = dataclasses.replace(pooler, dimensions=_read_dimensions(data, size))
     elif pooler.can_score and pooler.pair_form is None:
-        pooler = dataclasses.replace(pooler, pair_form=form)
-    only_embeds = stated is not None and stated.task == "embed" and convert == "auto"
-    generates = model.generates and runner != "pooling" and not only_embeds
+        pooler = dataclasses.replace(pooler, pair_form=use.pair_form)
+    only_embeds = stated is not None and stated.task == "embed" and use.convert == "auto"
+    generates = model.generates and use.runner != "pooling" and not only_embeds
     return dataclasses.replace(model, pooler=pooler, generates=generates)
+
+
+def _check_only_generates(model: ModelConfig, convert: Convert) -> None:
+    """Raises ConfigError: the model cannot give next tokens alone, or shall not."""
+    if convert != "auto":
+        raise ConfigError(f"convert={convert!r} pools, which runner='generate' excludes; leave one of them out")
+    if not model.generates:
+        raise ConfigError("runner='generate': the checkpoint has no head for next tokens; leave runner out")
+
+
+def _pooler(model: ModelConfig, data: dict[str, Any], stated: PoolerConfig | None, use: Use) -> PoolerConfig | None:
+    """What the model pools; None: nothing. `stated`: what its folder says."""
+    if use.convert == "rerank":
+        return _reranker(model, use)
+    if use.convert == "embed":
+        return _embedder(model, stated)
+    if stated is not None and isinstance(stated.head, Classifier):
+        return stated
+    if model.labels is not None:
+        return _of_labels(model.labels, data, use.token_id)
+    if stated is None and (use.runner == "pooling" or not model.generates):
+        return PoolerConfig("embed")
+    return stated
 
 
 def _embedder(model: ModelConfig, stated: PoolerConfig | None) -> PoolerConfig:
@@ -127,8 +146,8 @@ def _of_labels(labels: Labels, data: dict[str, Any], token_id: Callable[[str], i
     return PoolerConfig("classify", "last", activation, Classifier(labels.num))
 
 
-def _reranker(model: ModelConfig, token_id: Callable[[str], int | None], form: PairForm) -> PoolerConfig:
-    ids = [token_id(word) for word in ("yes", "no")]
+def _reranker(model: ModelConfig, use: Use) -> PoolerConfig:
+    ids = [use.token_id(word) for word in ("yes", "no")]
     if ids[0] is None or ids[1] is None or not model.generates:
         raise ConfigError(
             "convert='rerank' scores by the next token, 'yes' or 'no'; this model has no head or no such tokens"
@@ -138,7 +157,7 @@ def _reranker(model: ModelConfig, token_id: Callable[[str], int | None], form: P
         "last",
         "sigmoid",
         TokenScore(ids[0], ids[1]),
-        pair_form=form if form == "template" else "qwen3_reranker",
+        pair_form="template" if use.has_pair_template else "qwen3_reranker",
     )
 
 

@@ -246,15 +246,7 @@ class EngineLink:
 
     def _take(self, news: News) -> None:
         if isinstance(news, Outputs):
-            self.status = news.status or self.status
-            for output in news.outputs:
-                known = self._requests.get(output.serial)
-                if known is None:  # its reader has gone
-                    continue
-                request, stream = known
-                if output.finished:
-                    self._forget(output.serial)
-                self._put(stream, decode_output(output, request, self._text_of))
+            self._put_all(news)
         elif isinstance(news, Taken):
             if (known := self._requests.get(news.serial)) is not None:
                 known[1].is_taken.set()
@@ -270,6 +262,17 @@ class EngineLink:
             self._hear(news.event)
         elif isinstance(news, Ended):
             self._end(EngineDeadError(str(error_of(news.error))) if news.error is not None else _NEVER_SENT)
+
+    def _put_all(self, news: Outputs) -> None:
+        self.status = news.status or self.status
+        for output in news.outputs:
+            known = self._requests.get(output.serial)
+            if known is None:  # its reader has gone
+                continue
+            request, stream = known
+            if output.finished:
+                self._forget(output.serial)
+            self._put(stream, decode_output(output, request, self._text_of))
 
     def _put(self, stream: OutputStream, output: Any) -> None:
         if stream.outlet.loop is self._loop:

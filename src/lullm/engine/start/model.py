@@ -15,7 +15,7 @@ from lullm.config.json_file import option_object
 from lullm.config.layer.alignment import with_alignment
 from lullm.config.model import ModelConfig
 from lullm.config.option.pictures import parse_limits
-from lullm.config.pooling.use import with_use
+from lullm.config.pooling.use import Use, with_use
 from lullm.config.resolved import ResolvedConfig
 from lullm.config.vision.setting import with_settings
 from lullm.engine.input.processor import InputProcessor
@@ -76,9 +76,8 @@ def open_model(config: EngineConfig) -> OpenedModel:
     tokenizer = Tokenizer.from_folder(tokenizer_folder, config.chat_template)
     check_tokens(resolved, tokenizer)
     reads_pairs = has_pair_roles(tokenizer.chat_template)
-    model = with_use(
-        model, folder, config.runner, config.convert, tokenizer.backend.token_to_id, reads_pairs, overrides
-    )
+    use = Use(config.runner, config.convert, tokenizer.backend.token_to_id, reads_pairs)
+    model = with_use(model, folder, use, overrides)
     defaults = GenerationDefaults.from_folder(folder, config.generation_config, config.override_generation_config)
     eos_token_ids = defaults.eos_token_ids + model.eos_token_ids
     if tokenizer.eos_token_id is not None:

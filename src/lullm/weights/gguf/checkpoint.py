@@ -115,13 +115,7 @@ class GGUFSource:
             parts = tensor.slices() if "*" in name else [tensor]
             for number, part in enumerate(parts):
                 for own, rows in _gate_and_up(name.replace("*", str(number)), part):
-                    values = rows if rows.block.is_quantized else rows.decode()
-                    if own.endswith(".A_log"):  # a file holds -exp of it
-                        values = rows.decode().neg().log()
-                    elif own == _SCORE:  # a reranker's rows of 'yes' and 'no'
-                        of_yes, of_no = rows.decode().float()
-                        values = (of_yes - of_no).unsqueeze(0)
-                    yield own, values, rows.raw.nbytes
+                    yield own, _values(own, rows), rows.raw.nbytes
         latents.finish()
         yield from ((name, tensor, 0) for name, tensor in self._activations.items())
         if self._tower is not None:
@@ -129,6 +123,16 @@ class GGUFSource:
 
     def _reorder(self) -> Callable[[str, GGUFTensor], GGUFTensor]:
         return _halves_apart(self._file) if self._heads is None else self._heads.in_order
+
+
+def _values(name: str, rows: GGUFTensor) -> Tensor | GGUFTensor:
+    """The values of a parameter as a checkpoint holds them; quantized ones stay as they are."""
+    if name.endswith(".A_log"):  # a file holds -exp of it
+        return rows.decode().neg().log()
+    if name == _SCORE:  # a reranker's rows of 'yes' and 'no'
+        of_yes, of_no = rows.decode().float()
+        return (of_yes - of_no).unsqueeze(0)
+    return rows if rows.block.is_quantized else rows.decode()
 
 
 def _activations(keys: Keys) -> dict[str, Tensor]:
