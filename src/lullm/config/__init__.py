@@ -1,7 +1,7 @@
 """Configuration of the engine and the model: frozen, checked once, fully resolved before anything is built.
 
 An engine: `engine` holds the user's options, from `engine_option` (options that mean the same for all) and
-`user_option` (those that may be left open). `agreement` refuses options that do not go together. An engine is built
+`user_option` (those that may be left open). `agreement/` refuses options that do not go together. An engine is built
 from `resolved`.
 
 A model: `model` and `decoder` are a `config.json`, its common part and the family's own, with its `rope`; `generation`

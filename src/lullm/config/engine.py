@@ -11,7 +11,8 @@ import os
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from lullm.config.agreement import check_agreement, check_for_model, refuse_known_names
+from lullm.config.agreement.model import check_for_model
+from lullm.config.agreement.options import check_agreement, refuse_known_names
 from lullm.config.engine_option import EngineOptions
 from lullm.config.json_file import given_path
 from lullm.config.model import ModelConfig, ModelDType

@@ -227,4 +227,4 @@ class MeetingExecutor(ThreadExecutor):
 def use_threads(monkeypatch, executor=ThreadExecutor):
     """Engines that are built from now on have as many workers as their config says, in threads."""
     monkeypatch.setattr("lullm.engine.llm_engine.open_executor", executor)
-    monkeypatch.setattr("lullm.config.agreement.refuse_missing_machinery", lambda config: None)
+    monkeypatch.setattr("lullm.config.agreement.options.refuse_missing_machinery", lambda config: None)

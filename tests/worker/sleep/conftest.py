@@ -38,7 +38,7 @@ def build(qwen3_folder, fake, monkeypatch):
     """`build(backend, **options)`: an engine over a fake device; everything is given back at the end of the test, or
     `fake` says so."""
     use_ops(monkeypatch, FAKE_OPS)
-    monkeypatch.setattr("lullm.config.agreement.refuse_missing_machinery", lambda config: None)
+    monkeypatch.setattr("lullm.config.agreement.options.refuse_missing_machinery", lambda config: None)
     engines = []
 
     def make(backend=None, **options):

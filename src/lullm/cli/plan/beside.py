@@ -4,7 +4,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from lullm.cli.plan.model import PlannedModel, read_model
-from lullm.config.agreement import check_draft, check_for_model
+from lullm.config.agreement.model import check_for_model
+from lullm.config.agreement.speculation import check_draft
 from lullm.config.engine import EngineConfig
 from lullm.config.gguf.mmproj.finding import NONE
 from lullm.config.model import ModelConfig

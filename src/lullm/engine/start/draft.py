@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lullm.config.agreement import check_draft
+from lullm.config.agreement.speculation import check_draft
 from lullm.config.engine import EngineConfig
 from lullm.config.gguf.mmproj.finding import NONE
 from lullm.config.model import ModelConfig
