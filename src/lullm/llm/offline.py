@@ -32,31 +32,60 @@ def run_all(
         resumed: requests that the engine has already; their last outputs are put in here.
         before_step: gets the outputs of requests that have ended.
     """
-    outputs: dict[str, EngineOutput] = {}
-    wanted: set[str] = set()
-    num_resumed = sum(output is None for output in resumed.values()) if waits_for_resumed else 0
-    progress = _Progress(len(requests) + num_resumed, use_tqdm)
+    batch = _Batch(resumed, waits_for_resumed)
+    progress = _Progress(len(requests) + batch.num_awaited, use_tqdm)
     try:
         for request in requests:
             engine.add_processed(request)  # may refuse an id that `add_request` has taken
-            wanted.add(request.request_id)
-        while (len(outputs) < len(wanted) or num_resumed) and not interrupt.is_set():
-            before_step(list(outputs.values()))
+            batch.add(request.request_id)
+        while batch.num_awaited and not interrupt.is_set():
+            before_step(list(batch.outputs.values()))
             for output in engine.step():
-                if output.request_id in wanted:
-                    outputs[output.request_id] = output
+                if batch.take(output):
                     progress.add(output)
-                elif output.finished and output.request_id in resumed:
-                    resumed[output.request_id] = output
-                    if num_resumed:
-                        num_resumed -= 1
-                        progress.add(output)
     finally:
         # After an interrupt or a refusal no work stays behind for the next call.
         progress.close()
-        for request_id in wanted - outputs.keys():
+        for request_id in batch.unfinished:
             engine.abort_request(request_id, wants_output=False)
-    return [outputs[request.request_id] for request in requests if request.request_id in outputs]
+    return [batch.outputs[request.request_id] for request in requests if request.request_id in batch.outputs]
+
+
+class _Batch:
+    """The requests of one call, and those that were brought back.
+
+    Attributes:
+        outputs: the last outputs of the call's own requests, so far.
+        num_awaited: requests that the call waits for.
+    """
+
+    def __init__(self, resumed: dict[str, EngineOutput | None], waits_for_resumed: bool):
+        self._resumed, self._waits_for_resumed = resumed, waits_for_resumed
+        self._own: set[str] = set()
+        self.outputs: dict[str, EngineOutput] = {}
+        self.num_awaited = sum(output is None for output in resumed.values()) if waits_for_resumed else 0
+
+    def add(self, request_id: str) -> None:
+        """The engine has one more request of the call."""
+        self._own.add(request_id)
+        self.num_awaited += 1
+
+    def take(self, output: EngineOutput) -> bool:
+        """Keep a last output. Returns whether the call has waited for it."""
+        if output.request_id in self._own:
+            self.outputs[output.request_id] = output
+            self.num_awaited -= 1
+            return True
+        if not output.finished or output.request_id not in self._resumed:
+            return False
+        self._resumed[output.request_id] = output
+        self.num_awaited -= self._waits_for_resumed
+        return self._waits_for_resumed
+
+    @property
+    def unfinished(self) -> set[str]:
+        """The call's own requests without a last output."""
+        return self._own - self.outputs.keys()
 
 
 class _Progress:
