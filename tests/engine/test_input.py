@@ -183,3 +183,16 @@ def test_how_long_a_prompt_is():
 def test_the_error_keeps_its_field_and_code_when_it_is_pickled():
     error = pickle.loads(pickle.dumps(InvalidRequestError("no", "prompt", "context_length_exceeded")))
     assert (str(error), error.param, error.code) == ("no", "prompt", "context_length_exceeded")
+
+
+def test_special_tokens_around_a_text(door):
+    """vLLM's `add_special_tokens`: a text that spells them has no second <s> in front."""
+    for wish, num in ((None, 2), (True, 2), (False, 1)):
+        request = door.process(CallerRequest("x", {"prompt": "<s>a", "add_special_tokens": wish}, PARAMS))
+        assert request.prompt_token_ids.count(256) == num
+    for prompt in (
+        {"prompt": "a", "add_special_tokens": 1},
+        {"prompt_token_ids": [1], "add_special_tokens": False},
+        {"prompt": "a", "suffix": "b", "add_special_tokens": False},
+    ):
+        assert refused(door, prompt) == ("add_special_tokens", None)

@@ -50,6 +50,24 @@ def test_usage_in_every_chunk(http, read_events):
         assert counts == sorted(counts) and counts[-1] == 4 and {1, 2, 3, 4} <= set(counts)
 
 
+def test_usage_of_every_stream(start, scripted, read_events):
+    """vLLM's --enable-force-include-usage."""
+    with start(scripted(), enable_force_include_usage=True).http() as http:
+        for path, body in ((COMPLETIONS, TEXT), (CHAT, TALK)):
+            with http.stream("POST", path, json=body | {"stream": True}) as response:
+                *chunks, last = read_events(response)[:-1]
+            assert last["choices"] == [] and last["usage"]["completion_tokens"] == 4
+            assert all(chunk["usage"] is None for chunk in chunks)
+
+
+def test_special_tokens_of_chats(http):
+    refused = http.post(CHAT, json=TALK | {"add_special_tokens": True}).json()["error"]
+    assert refused["param"] == "add_special_tokens" and "template" in refused["message"]
+    assert http.post(CHAT, json=TALK | {"add_special_tokens": False}).status_code == 200
+    refused = http.post(COMPLETIONS, json=TEXT | {"prompt": [1], "add_special_tokens": False}).json()["error"]
+    assert refused["param"] == "add_special_tokens"
+
+
 def test_the_request_id_of_the_body(http):
     assert http.post(COMPLETIONS, json=TEXT | {"request_id": "a-1"}).json()["id"] == "cmpl-a-1"
     assert (

@@ -272,7 +272,7 @@ def test_metrics(servers):
 
 def test_rows_of_tokens(servers, folders, monkeypatch):
     """A row per token as floats, and packed with its shape; of two prompts; within the bound of an answer."""
-    from lullm.server.pooling import rows
+    from lullm.server.pooling import rows, vectors
 
     with LLM(str(folders["both"]), **OPTIONS, convert="embed") as llm:
         expected = [o.outputs.data.tolist() for o in llm.encode(TEXTS, pooling_task="token_embed", use_tqdm=False)]
@@ -289,7 +289,7 @@ def test_rows_of_tokens(servers, folders, monkeypatch):
     assert len(base64.b64decode(item["data"])) == 4 * 8 * len(expected[0])
     [item] = post(servers["both"], "/pooling", input=TEXTS[0]).json()["data"]
     assert math.hypot(*item["data"]) == pytest.approx(1.0) and len(item["data"]) == 64
-    monkeypatch.setattr(rows, "MAX_NUMBERS", 100)
+    monkeypatch.setattr(vectors, "MAX_NUMBERS", 100)
     refused = post(servers["both"], "/pooling", input=TEXTS, task="token_embed")
     assert refusal(refused)[:2] == ("input", "too_many_numbers")
     assert refusal(post(servers["both"], "/pooling", input="a", task="token_classify"))[:2] == ("task", "no_pooling")

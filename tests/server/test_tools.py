@@ -6,7 +6,7 @@ import openai
 import pytest
 from kit.template.styles import CHATML, QWEN_TOOLS
 
-from lullm import SamplingParams
+from lullm import EngineConfig, SamplingParams
 from lullm.errors import ConfigError
 from lullm.types.request import CallerRequest, Conversation
 
@@ -249,6 +249,24 @@ def test_thinking_off_for_all(replying):
     assert [prompt.endswith("</think>\n\n") for prompt in prompts] == [True, False]
     with pytest.raises(ConfigError, match="enable_thinking"):
         replying(CHATML, think=False)
+
+
+def test_variables_of_the_template_for_all(start, replying):
+    """vLLM's --default-chat-template-kwargs: what a request says goes first."""
+    engine = replying(QWEN_TOOLS, "Yes", "Yes", default_chat_template_kwargs='{"enable_thinking": false}')
+    with start(engine).http() as http:
+        for wish in ({}, {"chat_template_kwargs": {"enable_thinking": True}}):
+            assert http.post("/v1/chat/completions", json={"messages": HELLO} | wish).status_code == 200
+    assert [prompt.endswith("</think>\n\n") for prompt in engine.prompts] == [True, False]
+    for wrong, message in (
+        ({"default_chat_template_kwargs": '{"tools": []}'}, "tools is a request's own"),
+        ({"default_chat_template_kwargs": "[]"}, "must be a JSON object"),
+        ({"default_chat_template_kwargs": '{"thinking": true}', "think": True}, "give one of them"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            replying(QWEN_TOOLS, **wrong)
+    said = EngineConfig.from_options({"default_chat_template_kwargs": {"enable_thinking": False}})
+    assert said.default_chat_template_kwargs == '{"enable_thinking": false}', "a dict, as in scripts for vLLM"
 
 
 def deep_schema(depth):

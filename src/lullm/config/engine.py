@@ -30,6 +30,7 @@ _DTYPE_NAMES = {"half": "float16", "float": "float32"}
 _OBJECTS = (
     "override_generation_config",
     "hf_overrides",
+    "default_chat_template_kwargs",
     "speculative_config",
     "limit_mm_per_prompt",
     "mm_processor_kwargs",

@@ -275,6 +275,13 @@ class EngineOptions:
     think: bool | None = option(
         None, "whether the model thinks where a request does not say; default: as its chat template has it", "replies"
     )
+    default_chat_template_kwargs: str | None = option(
+        None,
+        'the chat template\'s variables where a request does not say them, as JSON: {"enable_thinking": false}; '
+        "default: none",
+        "replies",
+        value_name="JSON",
+    )
 
     enable_sleep_mode: bool = option(False, "allow sleep and wake-up", "sleep")
     sleep_dir: str | None = option(

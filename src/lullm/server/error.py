@@ -37,7 +37,6 @@ _ROUTING = {
 _BY_COMPLETIONS = "POST /v1/completions takes token ids as prompt, and gives them with return_token_ids"
 _BY_METHODS = "POST /collective_rpc calls reload_weights, and methods of a worker_extension_cls"
 ELSEWHERE = {
-    "/classify": "POST /pooling gives the probabilities of a text's labels",
     "/generate": _BY_COMPLETIONS,
     "/inference/v1/generate": _BY_COMPLETIONS,
     "/invocations": "POST /v1/chat/completions and its like take what SageMaker passes on",

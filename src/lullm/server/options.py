@@ -184,6 +184,11 @@ class ServerOptions:
         "requests",
     )
 
+    enable_force_include_usage: bool = option(
+        False,
+        "streams of completions and chats end with their usage, whether stream_options ask for it or not",
+        "requests",
+    )
     enable_request_id_headers: bool = option(
         False,
         "every answer has the header X-Request-Id, also part of its id: the client's, or a random one; without this "

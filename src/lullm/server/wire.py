@@ -55,6 +55,7 @@ _INSTEAD = {
     "return_tokens_as_token_ids": "return_token_ids gives the tokens' ids",
     "logits_processors": "give logit_bias, allowed_token_ids or bad_words",
     "format": "give structures and triggers",
+    "add_special_tokens": "the chat template writes the special tokens",
 }
 
 MAX_FIELDS = 128

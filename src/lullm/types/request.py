@@ -18,6 +18,9 @@ from lullm.units import round_up
 class TextPrompt(TypedDict):
     """A prompt as a dict with its text. `split_special_tokens`: as in `Conversation`, and off by default.
 
+    `add_special_tokens`: whether the tokenizer puts its special tokens around the text, by default yes; False is for a
+    text that spells them, as a rendered chat template does.
+
     `cache_salt`: only prompts with the same salt share cached prefixes. `suffix`: the model writes the text between the
     prompt and the suffix. `multi_modal_data`: `{"image": picture}` or a list of pictures (PIL images or arrays), one
     for each place that the text has for one, in order. `mm_processor_kwargs`: other values for keys of
@@ -33,6 +36,7 @@ class TextPrompt(TypedDict):
     multi_modal_data: NotRequired[Mapping[str, Any] | None]
     mm_processor_kwargs: NotRequired[Mapping[str, Any] | None]
     split_special_tokens: NotRequired[bool | None]
+    add_special_tokens: NotRequired[bool | None]
     cache_salt: NotRequired[str | None]
     suffix: NotRequired[str | None]
 
@@ -59,6 +63,13 @@ class EmbedsPrompt(TypedDict):
 
 
 Prompt = str | Sequence[int] | TextPrompt | TokensPrompt | EmbedsPrompt
+
+
+TEMPLATE_FIELDS = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"})
+"""Variables of a chat template that a request has as fields of its own."""
+
+THINKING_VARIABLES = ("enable_thinking", "thinking")
+"""Variables of a chat template that turn thinking on or off: Qwen's and most others', DeepSeek's and Granite's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,3 +252,5 @@ def test_tools_and_form(choice, expected):
     function = {name: ADD[name] for name in ("name", "description", "parameters", "strict")}
     assert body.tools == [{"type": "function", "function": function}]
     assert body.form().json == schema
+    fields = {"model": "m", "input": "x", "structured_outputs": {"regex": "[0-9]+"}}
+    assert parse_body(ResponsesBody, fields).translated(None).form().regex == "[0-9]+"

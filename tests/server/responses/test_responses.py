@@ -131,6 +131,11 @@ def test_an_answer_goes_back_into_the_input(client):
         ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "tool_choice"),
         ({"text": {"verbosity": "low"}}, "text"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text"),
+        ({"structured_outputs": {"regex": "("}}, "structured_outputs"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"top_k": "2"}, "top_k"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
         ({"input": []}, "input"),
         ({"input": "x" * 600}, "input"),
         ({"input": [{"type": "item_reference", "id": "1"}]}, "input"),
@@ -144,6 +149,19 @@ def test_refused(http, fields, param):
         response = http.post("/v1/responses", json=BODY | fields | {"stream": stream})
         assert response.status_code == 400, response.text
         assert response.json()["error"]["param"] == param, response.text
+
+
+def test_vllms_fields_reach_the_engine(http, server):
+    fields = {"top_k": 7, "min_p": 0.1, "seed": 3, "stop": ("x",), "presence_penalty": 0.5, "frequency_penalty": 0.25}
+    fields |= {"repetition_penalty": 1.5, "ignore_eos": True, "skip_special_tokens": False}
+    fields |= {"include_stop_str_in_output": True}
+    more = {"logit_bias": {"7": 1.5}, "request_id": "mine"}
+    answer = http.post("/v1/responses", json=BODY | fields | more)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["id"] == "resp-mine" and "X-Lullm-Ignored" not in answer.headers
+    params = server.engine.seen[-1][1]
+    assert {name: getattr(params, name) for name in fields} == fields
+    assert params.logit_bias == {7: 1.5}
 
 
 def test_nothing_is_kept(client):

@@ -8,6 +8,7 @@ from lullm.config.option.pictures import check_hosts, parse_limits
 from lullm.config.parallel.cut import check_stages
 from lullm.config.user_option import UserOptions
 from lullm.errors import ConfigError, UnsupportedError
+from lullm.types.request import TEMPLATE_FIELDS, THINKING_VARIABLES
 from lullm.types.wire.importable import is_importable_name
 
 _BACKENDS = ("uni", "mp", "ray", "external_launcher")
@@ -48,6 +49,7 @@ def _check_together(options: UserOptions) -> None:
     parse_override(options.override_generation_config)
     option_object("hf_overrides", options.hf_overrides)
     option_object("mm_processor_kwargs", options.mm_processor_kwargs)
+    _check_template_kwargs(options)
     parse_limits(options.limit_mm_per_prompt)
     check_hosts(options.allowed_media_domains)
     check_speculation(options)
@@ -154,3 +156,11 @@ def refuse_missing_machinery(options: UserOptions) -> None:
     }
     wishes = {name: (is_set, f"is not supported yet: {advice}") for name, (is_set, advice) in missing.items()}
     refuse_first(options, UnsupportedError, wishes)
+
+
+def _check_template_kwargs(options: UserOptions) -> None:
+    given = option_object("default_chat_template_kwargs", options.default_chat_template_kwargs)
+    if own := sorted(given.keys() & TEMPLATE_FIELDS):
+        raise ConfigError(f"default_chat_template_kwargs: {own[0]} is a request's own")
+    if options.think is not None and given.keys() & THINKING_VARIABLES:
+        raise ConfigError("think and default_chat_template_kwargs both say whether the model thinks; give one of them")

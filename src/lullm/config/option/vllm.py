@@ -203,7 +203,6 @@ VLLM_SERVER_OPTIONS: dict[str, VllmArgument] = {
         "--allowed-origin lets browsers send every header and method", "allowed_methods", "allowed_headers"
     ),
     **without_effect("contents are joined to text, which every template takes", "chat_template_content_format"),
-    **refused("a request's `chat_template_kwargs` say it", default_chat_template_kwargs=None),
     **refused("the role of answers is assistant", response_role="assistant"),
     **refused("`logprobs` name tokens by their text and its bytes", return_tokens_as_token_ids=False),
     **refused("--tool-call-parser names one of docs/tools.md; more cannot be loaded", tool_parser_plugin=None),
@@ -212,7 +211,6 @@ VLLM_SERVER_OPTIONS: dict[str, VllmArgument] = {
     **refused(
         "a request with tool_choice 'none' shows no tools to the template", exclude_tools_when_tool_choice_none=True
     ),
-    **refused("`stream_options` of the request ask for usage", enable_force_include_usage=False),
     **without_effect(
         "answers always say how many tokens of the prompt were cached", enable_prompt_tokens_details=False
     ),

@@ -51,10 +51,11 @@ _REWARD_MODELS: dict[str, LabelForm] = {"Qwen2ForRewardModel": "reward", "Qwen2F
 
 
 class Labels(NamedTuple):
-    """The outputs in place of next tokens. `num`: of them."""
+    """The outputs in place of next tokens. `num`: of them. `names`: of each, in order; empty: they have none."""
 
     form: LabelForm
     num: int
+    names: tuple[str, ...] = ()
 
 
 class Architecture(NamedTuple):
@@ -90,11 +91,13 @@ _MOST_LABELS = 1 << 16
 def read_labels(data: dict[str, Any], form: LabelForm) -> Labels:
     """The labels of a parsed `config.json`, as transformers counts them: 2 if the file has none.
 
-    A reward model has a number of its own, whatever the file says. Raises ModelLoadError: it is no number.
+    A label without a name is LABEL_ and its number, as there. A reward model has a number of its own, whatever the file
+    says. Raises ModelLoadError: it is no number.
     """
     if form in ("reward", "process_reward"):
         return Labels(form, 1 if form == "reward" else 2)
-    names = data.get("id2label")
-    return Labels(
-        form, positive_int(data, "num_labels", len(names) if isinstance(names, dict) and names else 2, _MOST_LABELS)
-    )
+    given = data.get("id2label")
+    names = given if isinstance(given, dict) else {}
+    num = positive_int(data, "num_labels", len(names) or 2, _MOST_LABELS)
+    named = [names.get(str(index), names.get(index)) for index in range(num)]
+    return Labels(form, num, tuple(n if isinstance(n, str) else f"LABEL_{i}" for i, n in enumerate(named)))

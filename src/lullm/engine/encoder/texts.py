@@ -11,7 +11,7 @@ from lullm.types.request import Conversation, Input, Prompt, TextPair
 from lullm.types.vision.tile import Tile, TilePlace
 
 _PAIR = ("encoder_prompt", "decoder_prompt")
-_OF_ENCODER = frozenset({"prompt", "prompt_token_ids", "split_special_tokens"})
+_OF_ENCODER = frozenset({"prompt", "prompt_token_ids", "split_special_tokens", "add_special_tokens"})
 
 
 class TextInput:

@@ -9,7 +9,7 @@ from lullm.types.sampling_params import integers
 from lullm.types.vision.tile import TilePlace
 
 _PROMPT_KEYS = (
-    *("prompt", "prompt_token_ids", "split_special_tokens", "cache_salt", "suffix"),
+    *("prompt", "prompt_token_ids", "split_special_tokens", "add_special_tokens", "cache_salt", "suffix"),
     *("multi_modal_data", "mm_processor_kwargs", EMBEDS),
 )
 
@@ -42,6 +42,22 @@ def text_or_ids(prompt: Prompt) -> tuple[str | None, list[int] | None, bool | No
     if splits is not None and (not isinstance(splits, bool) or ids is not None):
         raise InvalidRequestError("split_special_tokens is True or False, and belongs to a prompt of text", "prompt")
     return text, None if ids is None else _integers(ids), splits
+
+
+def adds_special_tokens(prompt: Prompt) -> bool | None:
+    """Whether the tokenizer puts its special tokens around a text; None: the caller does not say.
+
+    Raises InvalidRequestError: it is no boolean, or the prompt is no text alone.
+    """
+    if not isinstance(prompt, dict) or (adds := prompt.get("add_special_tokens")) is None:
+        return None
+    is_text_alone = prompt.get("prompt") is not None and prompt.get("suffix") is None
+    if not isinstance(adds, bool) or not is_text_alone:
+        raise InvalidRequestError(
+            "add_special_tokens is True or False, and belongs to a prompt of text without a suffix",
+            "add_special_tokens",
+        )
+    return adds
 
 
 def truncated(ids: list[int], num_kept: int, num_most: int, tiles: Sequence[TilePlace]) -> list[int]:

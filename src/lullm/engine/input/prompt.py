@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from lullm.config.generation import OutputRules
+from lullm.config.json_file import option_object
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.engine.encoder.sounds import SoundInput
@@ -49,7 +50,8 @@ class PromptReader:
     """
 
     def __init__(self, config: ResolvedConfig, model: ModelConfig, tokenizer: Tokenizer, rules: OutputRules) -> None:
-        self.replies = Replies(tokenizer, config.tool_call_parser, config.reasoning_parser, config.think)
+        defaults = option_object("default_chat_template_kwargs", config.default_chat_template_kwargs)
+        self.replies = Replies(tokenizer, config.tool_call_parser, config.reasoning_parser, config.think, defaults)
         self._text = TextReader(config, model, tokenizer, self.replies)
         self._pictures = PictureInput(config, model, tokenizer)
         self._sounds = HeardInput(config, model, tokenizer)

@@ -4,7 +4,7 @@ import functools
 
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
-from lullm.engine.input.form import suffix_of, text_or_ids
+from lullm.engine.input.form import adds_special_tokens, suffix_of, text_or_ids
 from lullm.errors import InvalidRequestError, ModelLoadError
 from lullm.text.chat_template import ChatTemplate
 from lullm.text.pair import PairReader
@@ -33,7 +33,8 @@ class TextReader:
         """The prompt's text, if it has one, and its token ids.
 
         Args:
-            add_special_tokens: those around a plain text. A conversation has those of its template.
+            add_special_tokens: those around a plain text that does not say itself whether it has them. A conversation
+                has those of its template.
 
         Raises:
             InvalidRequestError: the prompt has another form, or the template refuses the messages.
@@ -44,13 +45,14 @@ class TextReader:
         if isinstance(prompt, Conversation):
             return self._conversation(prompt, may_block)
         text, token_ids, splits = text_or_ids(prompt)
+        adds = adds_special_tokens(prompt)
         if (suffix := suffix_of(prompt)) is not None and text is not None:
             return text, self._tokenizer.encode_infill(text, suffix)
         if token_ids is None:
             assert text is not None, "a prompt has a text, or token ids"
             splits = self._splits_prompts if splits is None else splits
             encode = self._tokenizer.encode_as_text if splits else self._tokenizer.encode
-            token_ids = encode(text, add_special_tokens)
+            token_ids = encode(text, add_special_tokens if adds is None else adds)
         return text, token_ids
 
     def _conversation(self, prompt: Conversation, may_block: bool) -> tuple[str, list[int]]:

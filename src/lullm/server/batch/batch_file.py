@@ -21,8 +21,8 @@ from lullm.server.wire import WireModel, parse_body, parse_json
 
 URLS = frozenset(
     {
-        *("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/score", "/score"),
-        *("/v1/rerank", "/v2/rerank", "/rerank"),
+        *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/score", "/score"),
+        *("/v1/rerank", "/v2/rerank", "/rerank", "/pooling", "/classify"),
     }
 )
 MAX_OPEN = 1024

@@ -12,7 +12,7 @@ from lullm.server.gate.gate import REQUEST_ID
 from lullm.server.openai.chat.conversation import Messages, PromptedBody, ReplyBody, conversation
 from lullm.server.openai.structured import StructuredBody
 from lullm.server.wire import Strings, TokenIds, WireModel
-from lullm.types.request import Conversation, Prompt, TextPrompt
+from lullm.types.request import Conversation, Prompt, TextPrompt, TokensPrompt
 
 MAX_PROMPTS = 4096
 _PROMPT_RULE = (
@@ -42,6 +42,8 @@ def _num_logprobs(value: Any) -> Any:
 
 NumLogprobs = Annotated[int | None, BeforeValidator(_num_logprobs)]
 """How many of the best; -1: all; vLLM's clients also send true for 1, and false."""
+
+RequestId = Annotated[str, Field(pattern=f"^{REQUEST_ID}$")]
 
 
 class EventOptions(WireModel):
@@ -121,7 +123,7 @@ class GenerationBody(StructuredBody, QueuedBody, DialectBody):
     truncate_prompt_tokens: int | None = None
     return_token_ids: bool | None = None
     cache_salt: str | None = None
-    request_id: Annotated[str, Field(pattern=f"^{REQUEST_ID}$")] | None = None
+    request_id: RequestId | None = None
     beam_width: int | None = None
     length_penalty: float | None = None
     early_stopping: bool | Literal["never"] | None = None
@@ -161,6 +163,8 @@ class CompletionBody(GenerationBody):
     # vLLM's: files of rows in base64, answered before `prompt`
     prompt_embeds: str | Strings | None = None
     suffix: str | None = None
+    # vLLM's
+    add_special_tokens: bool | None = None
     best_of: int | None = None
     echo: bool | None = None
     logprobs: NumLogprobs = None
@@ -195,7 +199,7 @@ class CompletionBody(GenerationBody):
         rows: list[Prompt] = [{"prompt_embeds": file, "cache_salt": self.cache_salt} for file in given]
         if self.prompt is None:
             return [_with_suffix(prompt, self.suffix) for prompt in rows] if self.suffix else rows
-        prompts = several_prompts(self.prompt, self.split_special_tokens, self.cache_salt)
+        prompts = several_prompts(self.prompt, self.split_special_tokens, self.cache_salt, self.add_special_tokens)
         return rows + ([_with_suffix(prompt, self.suffix) for prompt in prompts] if self.suffix else prompts)
 
 
@@ -208,26 +212,37 @@ def _with_suffix(prompt: Prompt, suffix: str) -> Prompt:
     return {**cast(TextPrompt, prompt), "suffix": suffix}
 
 
-def several_prompts(given: Any, split_special_tokens: bool | None, cache_salt: str | None = None) -> list[Prompt]:
-    """The prompts of a field of the type `Prompts`, in the engine's form. Raises ApiError: the option is for texts."""
+def several_prompts(
+    given: Any, split_special_tokens: bool | None, cache_salt: str | None = None, add_special_tokens: bool | None = None
+) -> list[Prompt]:
+    """The prompts of a field of the type `Prompts`, in the engine's form. Raises ApiError: an option is for texts."""
     several = isinstance(given, list) and not isinstance(given[0], int)
     prompts: list[Prompt] = given if several else [given]
-    return [plain_prompt(prompt, split_special_tokens, cache_salt) for prompt in prompts]
+    return [plain_prompt(prompt, split_special_tokens, cache_salt, add_special_tokens) for prompt in prompts]
 
 
-def plain_prompt(prompt: Prompt, split_special_tokens: bool | None, cache_salt: str | None = None) -> Prompt:
-    """A prompt in the engine's form. Raises ApiError: the option is for a text."""
-    if split_special_tokens is None and cache_salt is None:
+def plain_prompt(
+    prompt: Prompt,
+    split_special_tokens: bool | None,
+    cache_salt: str | None = None,
+    add_special_tokens: bool | None = None,
+) -> Prompt:
+    """A prompt in the engine's form. Raises ApiError: an option is for a text."""
+    of_text = {"split_special_tokens": split_special_tokens, "add_special_tokens": add_special_tokens}
+    given = {name: value for name, value in of_text.items() if value is not None}
+    if not given and cache_salt is None:
         return prompt
     if isinstance(prompt, str):
-        return {"prompt": prompt, "split_special_tokens": split_special_tokens, "cache_salt": cache_salt}
-    if split_special_tokens is not None or isinstance(prompt, dict):
-        raise ApiError(400, "split_special_tokens is for prompts of text", param="split_special_tokens")
-    return {"prompt_token_ids": prompt, "cache_salt": cache_salt}
+        return cast(TextPrompt, {"prompt": prompt, "cache_salt": cache_salt, **given})
+    for name in given:
+        raise ApiError(400, f"{name} is for prompts of text", param=name)
+    return cast(TokensPrompt, {"prompt_token_ids": prompt, "cache_salt": cache_salt})
 
 
 class ChatBody(ReplyBody, GenerationBody):
     """POST /v1/chat/completions."""
+
+    missing: ClassVar = {"add_special_tokens": (None, False)}
 
     messages: Messages
     max_completion_tokens: int | None = None

@@ -16,11 +16,8 @@ from lullm.server.gate.request_log import begun
 from lullm.server.openai.endpoint import JsonPieces
 from lullm.server.openai.generation import public_id
 from lullm.server.pooling.schema import EmbeddingBody
-from lullm.server.pooling.vectors import Vectors, fields_named
+from lullm.server.pooling.vectors import MAX_NUMBERS, Vectors, fields_named
 from lullm.server.sse import encode, until_disconnect
-
-MAX_NUMBERS = 1 << 23
-"""Numbers in one answer: 2048 embeddings of 4096 elements. As JSON they take 170 MB."""
 
 
 @dataclass(frozen=True, slots=True)

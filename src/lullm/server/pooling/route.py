@@ -4,6 +4,7 @@ from fastapi import APIRouter
 
 from lullm.server.application import routed
 from lullm.server.context import ServerContext
+from lullm.server.pooling.classes import Classes
 from lullm.server.pooling.embedding import Embeddings
 from lullm.server.pooling.rows import Rows
 from lullm.server.pooling.score import Scores
@@ -17,6 +18,7 @@ def router(context: ServerContext) -> APIRouter:
     return routed(
         ("POST", "/v1/embeddings", Embeddings(context)),
         ("POST", "/pooling", Rows(context)),
+        ("POST", "/classify", Classes(context)),
         *(("POST", path, scores.score) for path in ("/score", "/v1/score")),
         *(("POST", path, scores.rerank) for path in _RERANK),
     )

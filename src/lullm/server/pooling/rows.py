@@ -9,13 +9,12 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from lullm.server.context import ServerContext
-from lullm.server.error import ApiError
 from lullm.server.gate.request_log import begun
 from lullm.server.openai.endpoint import JsonPieces
 from lullm.server.openai.generation import public_id
-from lullm.server.pooling.embedding import MAX_NUMBERS, packed
+from lullm.server.pooling.embedding import packed
 from lullm.server.pooling.schema import RowsBody
-from lullm.server.pooling.vectors import Vectors, fields_named
+from lullm.server.pooling.vectors import Vectors, check_size, fields_named
 from lullm.server.sse import encode, until_disconnect
 
 _PIECE_ROWS = 256
@@ -35,27 +34,10 @@ class Rows:
             vectors = await Vectors.prepare(
                 context, body, public_id("pool", request.headers), body.prompts(), body.params(), body.model
             )
-        _check_size(vectors)
+        check_size(vectors)
         vectors.record = begun(request, vectors.id, vectors.usage)
         answer = _answer(vectors, body.encoding_format == "base64")
         return JsonPieces(await until_disconnect(request.receive, answer, self.context.options.request_timeout_s))
-
-
-def _check_size(vectors: Vectors) -> None:
-    """Check that the answer may be sent. Raises ApiError."""
-    model, total = vectors.context.engine.model_config, 0
-    for each in vectors.requests:
-        assert each.pooling is not None and model.pooler is not None, "it pools"
-        num_rows, num_columns = model.pooler.answer_shape(each.pooling, each.prompt_token_ids, model.pooled_size)
-        total += num_rows * num_columns
-    if total > MAX_NUMBERS:
-        raise ApiError(
-            400,
-            f"the answer would have {total} numbers, and one may have {MAX_NUMBERS}; send fewer or shorter inputs at "
-            "once (truncate_prompt_tokens), ask for fewer dimensions, or call LLM.encode, which has no such bound",
-            param="input",
-            code="too_many_numbers",
-        )
 
 
 async def _answer(vectors: Vectors, as_base64: bool) -> list[bytes]:

@@ -38,45 +38,55 @@ class PoolingBody(QueuedBody):
 
 
 class InputBody(PoolingBody):
+    """Fields of requests for numbers of inputs."""
+
+    missing: ClassVar = {"messages": (None, [])}
+
+    input: Prompts
+    split_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None
+
+    def prompts(self) -> list[Prompt]:
+        """The texts or token ids; a body may hold one or several."""
+        return several_prompts(self.input, self.split_special_tokens, add_special_tokens=self.add_special_tokens)
+
+
+class ClassifyBody(InputBody):
+    """POST /classify."""
+
+    def params(self) -> PoolingParams:
+        return super().params().expecting("classify")
+
+
+class VectorBody(InputBody):
     """Fields of requests for vectors of inputs."""
 
     missing: ClassVar = {
-        "messages": (None, []),
+        **InputBody.missing,
         "embed_dtype": (None, "float32"),
         "endianness": (None, "native", "little"),
     }
 
-    input: Prompts
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
     normalize: bool | None = None
-    split_special_tokens: bool | None = None
-
-    def prompts(self) -> list[Prompt]:
-        """The texts or token ids; a body may hold one or several."""
-        return several_prompts(self.input, self.split_special_tokens)
 
     def params(self) -> PoolingParams:
         """Raises InvalidRequestError: a value is out of range."""
-        return PoolingParams(
-            dimensions=self.dimensions,
-            normalize=self.normalize,
-            use_activation=self.use_activation,
-            truncate_prompt_tokens=self.truncate_prompt_tokens,
-        )
+        return replace(super().params(), dimensions=self.dimensions, normalize=self.normalize)
 
 
-class EmbeddingBody(InputBody):
+class EmbeddingBody(VectorBody):
     """POST /v1/embeddings."""
 
     def params(self) -> PoolingParams:
         return super().params().expecting("embed")
 
 
-class RowsBody(InputBody):
+class RowsBody(VectorBody):
     """POST /pooling. `task`: None: the model's."""
 
-    missing: ClassVar = {**InputBody.missing, "data": (None,)}
+    missing: ClassVar = {**VectorBody.missing, "data": (None,)}
 
     task: TextTask | None = None
     step_tag_id: int | None = None

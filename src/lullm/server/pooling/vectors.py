@@ -9,6 +9,7 @@ from typing import Any
 
 from lullm.errors import InvalidRequestError
 from lullm.server.context import ServerContext
+from lullm.server.error import ApiError
 from lullm.server.gate.request_log import RequestRecord, log_prompts
 from lullm.server.openai.generation import answered_name, prepare_all
 from lullm.server.openai.schema import QueuedBody
@@ -16,6 +17,9 @@ from lullm.server.openai.validation import check_priority, keep_alive_s
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import GenerateRequest, Input
+
+MAX_NUMBERS = 1 << 23
+"""Numbers in one answer: 2048 embeddings of 4096 elements. As JSON they take 170 MB."""
 
 
 @dataclass(slots=True)
@@ -95,6 +99,23 @@ class Vectors:
         num_tokens = sum(len(request.prompt_token_ids) for request in self.requests)
         details = {"cached_tokens": self.cached_tokens}
         return {"prompt_tokens": num_tokens, "total_tokens": num_tokens, "prompt_tokens_details": details}
+
+
+def check_size(vectors: Vectors) -> None:
+    """Check that the answer may be sent. Raises ApiError."""
+    model, total = vectors.context.engine.model_config, 0
+    for each in vectors.requests:
+        assert each.pooling is not None and model.pooler is not None, "it pools"
+        num_rows, num_columns = model.pooler.answer_shape(each.pooling, each.prompt_token_ids, model.pooled_size)
+        total += num_rows * num_columns
+    if total > MAX_NUMBERS:
+        raise ApiError(
+            400,
+            f"the answer would have {total} numbers, and one may have {MAX_NUMBERS}; send fewer or shorter inputs at "
+            "once (truncate_prompt_tokens), ask for fewer dimensions, or call LLM.encode, which has no such bound",
+            param="input",
+            code="too_many_numbers",
+        )
 
 
 @contextlib.contextmanager

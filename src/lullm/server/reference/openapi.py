@@ -12,7 +12,7 @@ from lullm.server import admin_schema
 from lullm.server.llama_cpp.schema import ApplyTemplateBody
 from lullm.server.ollama.route import NamedBody
 from lullm.server.openai.schema import DetokenizeBody, TokenizeBody
-from lullm.server.pooling.schema import EmbeddingBody, RerankBody, RowsBody, ScoreBody
+from lullm.server.pooling.schema import ClassifyBody, EmbeddingBody, RerankBody, RowsBody, ScoreBody
 from lullm.server.wire import WireModel
 
 BODIES: dict[str, type[WireModel]] = {
@@ -22,6 +22,7 @@ BODIES: dict[str, type[WireModel]] = {
     "/api/show": NamedBody,
     "/v1/embeddings": EmbeddingBody,
     "/pooling": RowsBody,
+    "/classify": ClassifyBody,
     **dict.fromkeys(("/score", "/v1/score"), ScoreBody),
     **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking"), RerankBody),
     "/sleep": admin_schema.SleepBody,

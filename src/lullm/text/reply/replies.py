@@ -4,6 +4,7 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from lullm.errors import ConfigError, InvalidRequestError
@@ -14,7 +15,7 @@ from lullm.text.reply.grammar.reply import reply_grammar
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.reply.form import ReplyForm
 from lullm.types.reply.rules import ReplyRules, ThinkingTokens, Tool
-from lullm.types.request import Conversation
+from lullm.types.request import THINKING_VARIABLES, Conversation
 
 _MAX_TOOLS = 1024
 _TRIAL = [{"role": "user", "content": "Hello!"}]
@@ -28,16 +29,24 @@ class Replies:
     Args:
         calls, thinking: names of forms, 'none', or None: found in the chat template.
         thinks: whether the model thinks where a request does not say; None: the template's default.
+        defaults: the template's variables where a request does not say them.
 
     Raises:
         ConfigError: there is no such name; `thinks` is given, and the template has no switch for it.
     """
 
-    def __init__(self, tokenizer: Tokenizer, calls: str | None, thinking: str | None, thinks: bool | None):
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        calls: str | None,
+        thinking: str | None,
+        thinks: bool | None,
+        defaults: Mapping[str, Any] = MappingProxyType({}),
+    ):
         self._tokenizer = tokenizer
         self.form = reply_form(tokenizer.chat_template, calls, thinking)
         self._marks: dict[bool, frozenset[int]] = {}
-        self._thinks = thinks
+        self._defaults = dict(defaults) if thinks is None else {**defaults, **thinking_options(thinks)}
         if thinks is not None and not _has_switch(tokenizer.chat_template):
             raise ConfigError(
                 f"think={thinks}: this model's chat template knows no enable_thinking; leave --think and --no-think out"
@@ -45,8 +54,7 @@ class Replies:
 
     def options(self, conversation: Conversation) -> dict[str, Any]:
         """The template's variables beside the messages."""
-        options = {} if self._thinks is None else thinking_options(self._thinks)
-        options |= conversation.options
+        options = {**self._defaults, **conversation.options}
         if conversation.calls.choice == "none":
             options.pop("tools", None)
         return options
@@ -139,8 +147,8 @@ def _has_switch(template: ChatTemplate | None) -> bool:
 
 
 def thinking_options(thinks: bool) -> dict[str, Any]:
-    """The template's variables that turn thinking on or off: Qwen's and most others', DeepSeek's and Granite's."""
-    return {"enable_thinking": thinks, "thinking": thinks}
+    """The template's variables that turn thinking on or off."""
+    return dict.fromkeys(THINKING_VARIABLES, thinks)
 
 
 def _checked_tools(tools: Sequence[Any]) -> tuple[Tool, ...]:

@@ -10,7 +10,7 @@ from lullm.server.error import ApiError
 from lullm.server.wire import BOUNDED, FAIL_FAST, WireModel
 from lullm.text.reply.replies import thinking_options
 from lullm.types.reply.rules import CallRules
-from lullm.types.request import Conversation
+from lullm.types.request import TEMPLATE_FIELDS, Conversation
 
 
 class TextPart(WireModel):
@@ -243,9 +243,8 @@ class PromptedBody(WireModel):
     def template_options(self) -> dict[str, Any]:
         """The template's variables beside the messages. Raises ApiError: a name is reserved."""
         options = dict(self.chat_template_kwargs or {})
-        for name in ("messages", "tools", "add_generation_prompt", "continue_final_message", "documents"):
-            if name in options:
-                raise ApiError(400, f"chat_template_kwargs: {name} is a field of its own", param="chat_template_kwargs")
+        for name in sorted(TEMPLATE_FIELDS & options.keys()):
+            raise ApiError(400, f"chat_template_kwargs: {name} is a field of its own", param="chat_template_kwargs")
         if self.tools:
             options["tools"] = self.tools
         if self.documents:

@@ -7,8 +7,16 @@ from lullm.server.error import ApiError
 from lullm.server.openai.responses.item import Input, Reasoning, TextConfig
 from lullm.server.openai.responses.tool import AnyChoice, AnyTool, openai_tools
 from lullm.server.openai.responses.translation import openai_messages
-from lullm.server.openai.schema import ChatBody, DialectBody, EventOptions
+from lullm.server.openai.schema import ChatBody, DialectBody, EventOptions, RequestId
+from lullm.server.openai.structured import StructuredOutputsBody
 from lullm.server.wire import BOUNDED, FAIL_FAST, Strings, parse_body
+
+_VLLMS = (
+    *("top_k", "min_p", "seed", "stop", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
+    *("ignore_eos", "skip_special_tokens", "include_stop_str_in_output", "structured_outputs", "priority"),
+    *("cache_salt", "request_id"),
+)
+"""vLLM's fields that mean the same in a chat."""
 
 LOGPROBS, SEALED = "message.output_text.logprobs", "reasoning.encrypted_content"
 
@@ -16,10 +24,10 @@ LOGPROBS, SEALED = "message.output_text.logprobs", "reasoning.encrypted_content"
 class InputTokensBody(DialectBody):
     """POST /v1/responses/input_tokens: the fields that make the prompt."""
 
-    carried: ClassVar = {"parallel_tool_calls": "parallel_tool_calls"}
+    carried: ClassVar = {name: name for name in ("parallel_tool_calls", "chat_template_kwargs", "mm_processor_kwargs")}
     blamed: ClassVar = {
         "messages": "input",
-        **dict.fromkeys(("response_format", "structured_outputs"), "text"),
+        "response_format": "text",
         **dict.fromkeys(("reasoning_effort", "enable_thinking"), "reasoning"),
         "logprobs": "top_logprobs",
     }
@@ -30,6 +38,9 @@ class InputTokensBody(DialectBody):
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: Reasoning | None = None
+    # vLLM's
+    chat_template_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
     previous_response_id: Any = None
     conversation: Any = None
     missing: ClassVar = {
@@ -63,7 +74,7 @@ class ResponsesBody(InputTokensBody):
 
     carried: ClassVar = {
         **InputTokensBody.carried,
-        **{name: name for name in ("stream", "temperature", "top_p", "keep_alive")},
+        **{name: name for name in ("stream", "temperature", "top_p", "keep_alive", *_VLLMS)},
         "max_output_tokens": "max_tokens",
     }
     max_output_tokens: int | None = None
@@ -76,6 +87,22 @@ class ResponsesBody(InputTokensBody):
     store: bool | None = None
     metadata: dict[str, str] | None = None
     user: str | None = None
+    # vLLM's
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: str | Strings | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[Any, Any] | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    structured_outputs: StructuredOutputsBody | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    request_id: RequestId | None = None
     # Ollama's, as at the other endpoints
     keep_alive: float | str | None = None
 
