@@ -4,7 +4,7 @@
 - `model/`: the families under test, the golden reference beside transformers, greedy answers to compare, adapters.
 - `published/`: the `config.json` of repositories that people download, at toy size, beside transformers' own model.
 - `template/`: chat templates: popular styles, hostile ones, and those with calls of tools.
-- `audio/`: tiny checkpoints that hear, beside transformers' model and feature extractor; files of sounds.
+- `audio/`: tiny checkpoints that hear, beside transformers' model and feature extractor; sounds as files, or sent.
 - `vision/`: tiny checkpoints that see pictures, beside transformers' model and processor.
 - `engine/`: prompts, the private parts of an engine, observers of `AsyncLLMEngine`, what several workers keep equal,
   scenes that many kinds of prompts play.

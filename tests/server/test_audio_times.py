@@ -3,18 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from kit.audio.checkpoint import FIRST_TIME, TIMED_IDS, sound, write_timed_whisper
-from kit.audio.file import wav
+from kit.audio.checkpoint import FIRST_TIME, RATE, TIMED_IDS, sound, write_timed_whisper
+from kit.audio.timed import FIELDS, LENGTH, LONG, MAX_MODEL_LEN, SURE, ears, file_of, post
 
 from lullm.audio.transcript.segment import cut
-from lullm.config.engine import EngineConfig
-from lullm.engine.async_llm_engine import AsyncLLMEngine
 
-OPTIONS = {"dtype": "float32", "max_model_len": 48, "block_size": 8, "kv_cache_memory_bytes": 8 << 20}
-RATE, LENGTH = 16_000, 20
-LONG = sound(3, 2.3)
-SURE = {"logprob_threshold": "-1000", "compression_ratio_threshold": "1000"}
-FIELDS = {"max_completion_tokens": str(LENGTH), "response_format": "verbose_json", **SURE}
 START = TIMED_IDS["startoftranscript"]
 
 
@@ -25,17 +18,7 @@ def whisper(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def running(whisper, start_for_module):
-    config = EngineConfig(model=str(whisper.folder), served_model_name="ears", **OPTIONS)
-    return start_for_module(AsyncLLMEngine(config))
-
-
-def file_of(samples):
-    return ("sound.wav", wav(samples, bits=32, is_float=True))
-
-
-def post(running, samples=LONG, path="transcriptions", **fields):
-    with running.http() as http:
-        return http.post(f"/v1/audio/{path}", files={"file": file_of(samples)}, data=fields)
+    return start_for_module(ears(whisper))
 
 
 def golden(whisper, samples, **options):
@@ -178,7 +161,7 @@ def test_the_text_before_a_window(running, whisper):
         said, expected, seek, samples = [], [], 0, sound(3, 4.3)
         while seek * 160 < len(samples):
             window = samples[seek * 160 : seek * 160 + RATE]
-            kept = said[-(OPTIONS["max_model_len"] // 2 - 1 - len(own)) :]
+            kept = said[-(MAX_MODEL_LEN // 2 - 1 - len(own)) :]
             before = [TIMED_IDS["startofprev"], *own, *kept] if own or kept else []
             options = {"prompt_ids": torch.tensor(before)} if before else {}
             tokens, _ = whisper.timed(window, 12, **options)
@@ -187,7 +170,7 @@ def test_the_text_before_a_window(running, whisper):
             said += [token for each in found for token in each]
             expected += found
             seek += 2 * moved
-        assert len(said) > OPTIONS["max_model_len"] // 2, "more than a prompt holds"
+        assert len(said) > MAX_MODEL_LEN // 2, "more than a prompt holds"
         assert [each["tokens"] for each in answer["segments"]] == expected
     plain = post(running, sound(3, 4.3), language="en", **fields | {"condition_on_previous_text": "false"}).json()
     assert [each["tokens"] for each in plain["segments"]] != expected

@@ -1,18 +1,13 @@
 """Times of single words, as OpenAI's clients read them: transformers', window after window."""
 
 import pytest
-from kit.audio.checkpoint import FIRST_TIME, TEXT_IDS, TransformersWords, sound, write_timed_whisper
-from kit.audio.file import wav
+from kit.audio.checkpoint import FIRST_TIME, RATE, TEXT_IDS, TransformersWords, sound, write_timed_whisper
+from kit.audio.timed import FIELDS as ANY_LANGUAGE
+from kit.audio.timed import LENGTH, LONG, SURE, ears, file_of, post
 
 from lullm.audio.transcript.segment import cut
-from lullm.config.engine import EngineConfig
-from lullm.engine.async_llm_engine import AsyncLLMEngine
 
-OPTIONS = {"dtype": "float32", "max_model_len": 48, "block_size": 8, "kv_cache_memory_bytes": 8 << 20}
-RATE, LENGTH = 16_000, 20
-LONG = sound(3, 2.3)
-SURE = {"logprob_threshold": "-1000", "compression_ratio_threshold": "1000"}
-FIELDS = {"max_completion_tokens": str(LENGTH), "response_format": "verbose_json", "language": "en", **SURE}
+FIELDS = ANY_LANGUAGE | {"language": "en"}
 FIELD = "timestamp_granularities[]"
 
 
@@ -25,17 +20,7 @@ def whisper(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def running(whisper, start_for_module):
-    config = EngineConfig(model=str(whisper.folder), served_model_name="ears", **OPTIONS)
-    return start_for_module(AsyncLLMEngine(config))
-
-
-def file_of(samples):
-    return ("sound.wav", wav(samples, bits=32, is_float=True))
-
-
-def post(running, samples=LONG, path="transcriptions", **fields):
-    with running.http() as http:
-        return http.post(f"/v1/audio/{path}", files={"file": file_of(samples)}, data=fields)
+    return start_for_module(ears(whisper))
 
 
 def golden(whisper, samples, language):
