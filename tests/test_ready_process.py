@@ -40,6 +40,17 @@ def test_another_one_is_run_by_a_fresh_process(own_start, tmp_path):
     assert what_is_there(tmp_path) == "test False\n"
 
 
+@pytest.mark.parametrize("variables", [{}, ready_process.CHILDREN_TOO])
+def test_children_are_ready_if_asked_for(own_start, variables):
+    """They end as others do, with their status and all that they print."""
+    code = (
+        "import subprocess, sys; inner = {!r}; sys.exit(subprocess.run([sys.executable, '-c', inner]).returncode + 1)"
+    )
+    inner = "import sys; print('torch' in sys.modules, flush=True); print('said', file=sys.stderr); sys.exit(3)"
+    run = ready_process.ready_run([sys.executable, "-c", code.format(inner)], env=os.environ | variables)
+    assert (run.returncode, run.stdout, run.stderr) == (4, f"{bool(variables)}\n", "said\n")
+
+
 def what_is_there(folder) -> str:
     env = os.environ | {"PYTHONPATH": str(folder)}
     words = [sys.executable, "-c", "import sys; print(started_by, 'torch' in sys.modules)"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from kit.ready_process import ready_run
+from kit.ready_process import CHILDREN_TOO, ready_run
 
 from lullm.ops.cpu.library import load_library
 
@@ -137,7 +137,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(
 @pytest.fixture(scope="module")
 def run():
     """`run(script, *arguments)`: what became of it; `script`: 'NAME [ARGUMENT ...]'."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")} | CHILDREN_TOO
 
     def start(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         name, *first = script.split()

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit.ready_process import ready_run
+from kit.ready_process import CHILDREN_TOO, ready_run
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -33,7 +33,7 @@ def test_every_example_is_run_here():
 
 @pytest.mark.parametrize("name", WORDS)
 def test_example(name):
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | CHILDREN_TOO
     done = ready_run([sys.executable, EXAMPLES / f"{name}.py"], env=environment)
     assert done.returncode == 0, done.stderr
     assert re.search(WORDS[name], done.stdout), done.stdout

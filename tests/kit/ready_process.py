@@ -1,7 +1,7 @@
 """Processes of Python that start in milliseconds: each is forked from one that has imported torch and lullm.
 
 For those whose own start is not under test. What says what a fresh interpreter loads, or what it has in memory, starts
-one by `subprocess`, and so does everything that a started process starts itself.
+one by `subprocess`. So does everything that a started process starts itself, unless its environment holds CHILDREN_TOO.
 """
 
 import atexit
@@ -15,9 +15,11 @@ import sys
 import termios
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 TIMEOUT_S = 120
+CHILDREN_TOO = {"READY_CHILDREN": "1"}
+"""Variables with which the processes that a started one starts are ready as well, and theirs."""
 _PR_SET_CHILD_SUBREAPER = 36
 _READ_AT_IMPORT = (
     "GOMP_", "HF_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_NUM", "OPENBLAS_", "PYTHON", "TORCH_",
@@ -54,6 +56,7 @@ class ReadyPopen(subprocess.Popen):
             "cores": sorted(os.sched_getaffinity(0)),
             "in_session": start_new_session,
             "takes_terminal": preexec_fn is take_terminal,
+            "starts_ready": environment.items() >= CHILDREN_TOO.items(),
         }
         streams = [own if given == -1 else given for own, given in enumerate((p2cread, c2pwrite, errwrite))]
         self.pid = server.fork(request, [*streams, *pass_fds])
@@ -90,19 +93,27 @@ def _is_of_this_python(args: Any) -> bool:
 class _Server:
     """The process that forks. It ends with its socket."""
 
-    def __init__(self) -> None:
+    def __init__(self, sock: socket.socket, environment: dict[str, str]) -> None:
+        """`environment`: with which it has started."""
         self._lock = threading.Lock()
-        self._sock, theirs = socket.socketpair()
-        environment = os.environ | {"PYTHONPATH": _FOLDERS}
+        self._sock = sock
         self._once_read, self._own_start = _once_read(environment), _own_start(environment)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def started(cls) -> Self:
+        sock, theirs = socket.socketpair()
+        environment = os.environ | {"PYTHONPATH": _FOLDERS}
+        server = cls(sock, environment)
         with theirs:
-            self._process = subprocess.Popen(
+            server._process = subprocess.Popen(
                 [sys.executable, str(Path(__file__).with_name("ready_server.py")), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 env=environment,
                 pass_fds=[theirs.fileno()],
             )
-        atexit.register(self.close)
+        atexit.register(server.close)
+        return server
 
     def can_fork(self, environment: dict[str, str]) -> bool:
         """Whether a fresh interpreter with these variables would have imported the same."""
@@ -123,8 +134,15 @@ class _Server:
 
     def close(self) -> None:
         self._sock.close()
-        self._process.kill()
-        self._process.wait()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+def start_by(sock: socket.socket) -> None:
+    """What this process, a fork of one that forks, starts is forked by the process at the other end."""
+    _servers[os.getpid()] = _Server(sock, os.environ | {"PYTHONPATH": _FOLDERS})
+    subprocess.Popen = ReadyPopen  # type: ignore[misc]
 
 
 _servers: dict[int, _Server] = {}
@@ -134,7 +152,7 @@ _opening = threading.Lock()
 def _server() -> _Server:
     """Of this process, not of one that it is a fork of."""
     with _opening:
-        return _servers.get(os.getpid()) or _servers.setdefault(os.getpid(), _Server())
+        return _servers.get(os.getpid()) or _servers.setdefault(os.getpid(), _Server.started())
 
 
 def _once_read(environment: dict[str, str]) -> dict[str, str]:

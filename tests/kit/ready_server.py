@@ -27,6 +27,7 @@ IMPORTS = (
     "lullm.server.app", "uvicorn", "httptools",
 )  # fmt: skip
 MAX_FILES = 250
+BEYOND_GIVEN_NUMBERS = 500
 
 
 def main() -> None:
@@ -36,7 +37,11 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
     gc.freeze()
-    with socket.socket(fileno=int(sys.argv[1])) as sock:
+    serve(socket.socket(fileno=int(sys.argv[1])))
+
+
+def serve(sock: socket.socket) -> None:
+    with sock:
         while (request := receive(sock)) is not None:
             sock.sendall(fork_twice(sock, *request).to_bytes(4, "little"))
 
@@ -66,14 +71,31 @@ def fork_twice(sock: socket.socket, request: dict[str, Any], files: list[int]) -
         for each in (reading, writing):
             os.close(each)
         sock.close()
+        own_server = fork_server(files) if request.pop("starts_ready") else None
         place(files, request.pop("numbers"))
         os.sched_setaffinity(0, request.pop("cores"))
-        run(**request)
+        run(own_server, **request)
     os.waitpid(middle, 0)
     pid = int.from_bytes(os.read(reading, 4), "little")
     for each in (reading, writing, *files):
         os.close(each)
     return pid
+
+
+def fork_server(files: list[int]) -> socket.socket:
+    """The other end of a process that forks, too. It is forked before this one runs anything, and ends with it."""
+    own, theirs = socket.socketpair()
+    if os.fork() == 0:
+        own.close()
+        for number in (0, 1, 2, *files):  # whoever reads what this process says would wait for that one
+            os.close(number)
+        for _ in range(3):
+            os.open(os.devnull, os.O_RDWR)
+        serve(theirs)
+        os._exit(0)
+    theirs.close()
+    with own:
+        return socket.socket(fileno=fcntl.fcntl(own, fcntl.F_DUPFD_CLOEXEC, BEYOND_GIVEN_NUMBERS))
 
 
 def place(files: list[int], numbers: list[int]) -> None:
@@ -87,7 +109,14 @@ def place(files: list[int], numbers: list[int]) -> None:
         os.close(file)
 
 
-def run(arguments: list[str], env: dict[str, str], cwd: str, in_session: bool, takes_terminal: bool) -> None:
+def run(
+    own_server: socket.socket | None,
+    arguments: list[str],
+    env: dict[str, str],
+    cwd: str,
+    in_session: bool,
+    takes_terminal: bool,
+) -> None:
     """What `python ARGUMENTS` does, to its end."""
     if in_session:
         os.setsid()
@@ -98,6 +127,10 @@ def run(arguments: list[str], env: dict[str, str], cwd: str, in_session: bool, t
     os.environ.update(env)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     open_streams("PYTHONUNBUFFERED" in env)
+    if own_server is not None:
+        import ready_process
+
+        ready_process.start_by(own_server)
     status = status_of(arguments)
     threading._shutdown()  # as Python ends, but for the modules, whose memory the forks share
     atexit._run_exitfuncs()

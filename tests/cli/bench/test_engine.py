@@ -5,9 +5,12 @@ import math
 import os
 import shutil
 import sys
+from types import SimpleNamespace
 
 import pytest
+from kit.ready_process import ready_run
 
+from lullm.cli.bench import startup
 from lullm.cli.main import main
 
 LENGTHS = ("--input-len", "9", "--output-len", "5")
@@ -96,6 +99,7 @@ def test_startup(config_folder, tmp_path, monkeypatch, capsys):
 
 def test_a_start_that_fails(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    monkeypatch.setattr(startup, "subprocess", SimpleNamespace(run=lambda command, **_: ready_run(command)))
     (tmp_path / "config.json").write_text("{}")
     assert main(["bench", "startup", str(tmp_path), "--num-iters-warm", "1"]) == 2
     assert "the process that was started failed: " in capsys.readouterr().err
