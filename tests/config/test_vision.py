@@ -692,3 +692,56 @@ def test_a_reason_for_the_text_model_alone(tmp_path, caplog, config, pictures, r
 def test_models_of_text_need_no_reason(tmp_path):
     found = read(tmp_path, TEXT | {"architectures": ["LlamaForCausalLM"]}, LLAVA_PICTURES)
     assert found.vision is None and found.no_vision == ""
+
+
+PUBLISHED = {
+    "architectures": ["InternVLChatModel"], "model_type": "internvl_chat", "downsample_ratio": 0.5, "ps_version": "v2",
+    "llm_config": {
+        "model_type": "qwen2", "vocab_size": 400, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,
+    },
+    "vision_config": {
+        "model_type": "intern_vit_6b", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "image_size": 28, "patch_size": 14, "qkv_bias": True, "qk_normalization": False,
+        "norm_type": "layer_norm",
+    },
+    "force_image_size": 28, "dynamic_image_size": True, "use_thumbnail": True, "select_layer": -1,
+    "min_dynamic_patch": 1, "max_dynamic_patch": 6,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({}, ""),
+        ({"ps_version": "v1"}, "ps_version is 'v1', and only 'v2'"),
+        ({"dynamic_image_size": False}, "dynamic_image_size is False"),
+        ({"use_thumbnail": False}, "use_thumbnail is False"),
+        ({"force_image_size": 56}, "reads 28 pixels, its image processor has 56"),
+        ({"select_layer": 5}, "vision_feature_layer 5"),
+        ({"word": "<image>"}, "no token <IMG_CONTEXT>"),
+    ],
+)
+def test_internvl_as_it_is_published(tmp_path, keys, words):
+    """The id of a picture's token stands in one of two files of the tokenizer."""
+    word = keys.get("word", "<IMG_CONTEXT>")
+    (tmp_path / "config.json").write_text(json.dumps(PUBLISHED | keys))
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"feature_extractor_type": "CLIPFeatureExtractor"}))
+    for name, content in (
+        ("added_tokens.json", {word: 7}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"7": {"content": word}}}),
+    ):
+        (tmp_path / name).write_text(json.dumps(content))
+        config = ModelConfig.from_folder(tmp_path)
+        assert config.architecture == "Qwen2ForCausalLM" and words in config.no_vision
+        assert (config.vision is None) == bool(words)
+        if config.vision is not None:
+            assert config.vision.image_token_id == 7 and config.vision.picture.max_tiles == 6
+        (tmp_path / name).unlink()
+
+
+def test_internvl_without_its_text_model(tmp_path):
+    data = {key: value for key, value in PUBLISHED.items() if key != "llm_config"}
+    (tmp_path / "config.json").write_text(json.dumps(data))
+    with pytest.raises(ModelLoadError, match="without an llm_config"):
+        ModelConfig.from_folder(tmp_path)

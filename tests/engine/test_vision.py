@@ -1,5 +1,6 @@
 """Prompts with pictures in a whole engine: transformers' tokens, whatever else the engine does meanwhile."""
 
+import json
 import random
 import re
 
@@ -22,6 +23,7 @@ from kit.vision.checkpoint import (
     write_glm4v,
     write_idefics3,
     write_internvl,
+    write_internvl_chat,
     write_lighton_ocr,
     write_llava,
     write_llava_next,
@@ -131,6 +133,8 @@ OTHERS = {
     ),
     "mistral4": lambda folder: write_pixtral(folder, 2, MISTRAL4),
     "ministral3": lambda folder: write_pixtral(folder, 2, {"model_type": "ministral3"}),
+    "internvl, published": lambda folder: write_internvl_chat(folder, text="qwen3"),
+    "internvl, published, internlm2": lambda folder: write_internvl_chat(folder, text="internlm2"),
     "lighton": lambda folder: write_lighton_ocr(folder),
     "pixtral, qwen3": lambda folder: write_pixtral(folder, text={"model_type": "qwen3"}),
     "onevision": lambda folder: write_llava_next(folder, is_onevision=True, vision_aspect_ratio="anyres_max_2"),
@@ -140,7 +144,7 @@ OTHERS = {
 @pytest.mark.parametrize("write", OTHERS.values(), ids=OTHERS)
 def test_others_of_these_kinds(tmp_path, write):
     checkpoint = write(tmp_path)
-    asked = {"prompt": "a <image>fox<image>.", "multi_modal_data": {"image": PICTURES[:2]}}
+    asked = {"prompt": spelled("a <image>fox<image>.", checkpoint), "multi_modal_data": {"image": PICTURES[:2]}}
     with LLM(str(tmp_path), **OPTIONS, max_num_batched_tokens=20, max_num_seqs=2) as llm:
         outputs = llm.generate([asked], GREEDY, use_tqdm=False)
     check_golden(outputs, [checkpoint.continued(asked["prompt"], PICTURES[:2], NUM_TOKENS)])
@@ -344,6 +348,23 @@ def test_conversations(checkpoint, tmp_path):
         outside = {"type": "image_url", "image_url": {"url": "file:///etc/hostname"}}
         with pytest.raises(InvalidRequestError, match="allowed_local_media_path"):
             llm.chat([{"role": "user", "content": [outside]}], use_tqdm=False)
+
+
+def test_a_template_that_takes_strings(tmp_path):
+    """As InternVL's authors publish theirs. A user who spells a picture's word shows none."""
+    checkpoint = write_internvl_chat(tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    template = "{% for message in messages %}{{ message.role + ': ' + message.content + '<|im_end|>' }}{% endfor %}"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": template}))
+    parts = [{"type": "image", "image": PICTURES[0]}, {"type": "text", "text": "a <IMG_CONTEXT> fox"}]
+    with LLM(str(tmp_path), **OPTIONS) as llm:
+        for _ in range(2):
+            [output] = llm.chat([{"role": "user", "content": parts}], GREEDY, use_tqdm=False)
+        [plain] = llm.chat([{"role": "user", "content": "a fox"}], GREEDY, use_tqdm=False)
+    known = checkpoint.continued("user: <IMG_CONTEXT>\na @ fox<|im_end|>", [PICTURES[0]], 1)[0]
+    decode = llm.get_tokenizer().decode
+    assert decode(output.prompt_token_ids, False) == decode(known, False).replace("@", "<IMG_CONTEXT>")
+    assert output.prompt_token_ids.count(3) == known.count(3) > 0 and plain.prompt == "user: a fox<|im_end|>"
 
 
 REFUSED = [

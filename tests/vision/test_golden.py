@@ -18,6 +18,7 @@ from kit.vision.checkpoint import (
     write_glm4v,
     write_idefics3,
     write_internvl,
+    write_internvl_chat,
     write_lighton_ocr,
     write_llava,
     write_llava_next,
@@ -81,6 +82,10 @@ CASES = {
         folder, {"use_mean_pooling": False}, vision_feature_layer=1, projector_hidden_act="relu"
     ),
     "internvl, experts": lambda folder: write_internvl(folder, text="qwen3_moe"),
+    "internvl, published": lambda folder: write_internvl_chat(folder),
+    "internvl, published, rms": lambda folder: write_internvl_chat(
+        folder, {"norm_type": "rms_norm", "use_qk_norm": True, "attention_bias": False}, "qwen3"
+    ),
     "qwen2": lambda folder: write_qwen_vl(folder, "Qwen2VL"),
     "qwen2, groups of 9": lambda folder: write_qwen_vl(
         folder,

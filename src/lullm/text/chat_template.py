@@ -49,6 +49,7 @@ class ChatTemplate:
         self._takes_argument_text = False
         self._takes_short_ids = False
         self._takes_parts = False
+        self._picture_word: str | None = None
         self.shows_pictures = self.shows_videos = self.shows_sounds = False
         self._orders: dict[str, TurnOrder] = {}
         if "default" not in self.sources:
@@ -141,6 +142,13 @@ class ChatTemplate:
         self._takes_short_ids = not shows(trial_turns("ucr", LONG)) and shows(trial_turns("ucr", SHORT))
         self._orders = {name: TurnOrder.learned(functools.partial(self._shows, name)) for name in self.sources}
 
+    def spell_pictures(self, word: str) -> None:
+        """Put the word as a line of a message's text where a picture is, if the template itself has no place for it: it
+        may take strings only. A call may come again with the same word.
+        """
+        if not self.shows_pictures:
+            self._picture_word, self.shows_pictures = word, True
+
     def _render_trial(self, name: str, messages: Sequence[Message]) -> str:
         sent = self._sent(messages)
         variables = {**self._special_tokens, "messages": sent, "add_generation_prompt": False, "tools": None}
@@ -148,6 +156,8 @@ class ChatTemplate:
 
     def _sent(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Messages in the form that the template takes."""
+        if self._picture_word is not None:
+            messages = [_spelled(message, self._picture_word) for message in messages]
         if not self._takes_parts:
             return messages
         return [{**message, "content": as_parts(message["content"])} for message in messages]
@@ -194,6 +204,14 @@ class ChatTemplate:
     def close(self) -> None:
         """End the rendering process. Idempotent."""
         self._renderer.close()
+
+
+def _spelled(message: Message, word: str) -> Message:
+    """The message as a string, with the word for each `PICTURE`, if it has some and nothing but texts beside them."""
+    content = message["content"]
+    if not _is_list(content) or not all(part == PICTURE or "text" in part for part in content):
+        return message
+    return {**message, "content": "\n".join(word if part == PICTURE else part["text"] for part in content)}
 
 
 def _is_list(value: Any) -> bool:

@@ -228,11 +228,11 @@ KV_SCALE_RENAMES = (
 
 TOWER = re.compile(
     r"^(model\.)?(vision_tower|vision_model|vision_encoder|vision_projection|audio_tower|visual|multi_modal_projector|"
-    r"connector|image_newline|embed_vision|embed_audio|vision_embedder)(\.|$)"
+    r"connector|mlp1|image_newline|embed_vision|embed_audio|vision_embedder)(\.|$)"
 )
 """Modules for pictures and sounds, in checkpoints of more than text."""
 LANGUAGE_MODEL_RENAMES = (
-    Rename(re.compile(r"^(model\.)?language_model\.lm_head\."), "lm_head."),
+    Rename(re.compile(r"^(model\.)?language_model\.(lm_head|output)\."), r"\2."),
     Rename(re.compile(r"^(model\.)?(language_model|text_model)\.(model\.)?"), "model."),
 )
 """Newer and older names of the language model in them."""

@@ -3,6 +3,7 @@
 import importlib
 import json
 import random
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from kit.folder.checkpoint import TEXT
+from kit.model.renamed import RENAMED
 from PIL import Image
 
 from lullm.config.vision import picture as settings_of_pictures
@@ -281,6 +283,95 @@ def write_internvl(
             pass
 
     return Checkpoint(folder, model, PicturesOnly(processor, tokenizer, image_seq_length=4))
+
+
+_PUBLISHED_NAMES = (
+    (r"^multi_modal_projector\.layer_norm\.", "mlp1.0."),
+    (r"^multi_modal_projector\.linear_1\.", "mlp1.1."),
+    (r"^multi_modal_projector\.linear_2\.", "mlp1.3."),
+    (r"^vision_tower\.embeddings\.cls_token$", "vision_model.embeddings.class_embedding"),
+    (r"^vision_tower\.embeddings\.position_embeddings$", "vision_model.embeddings.position_embedding"),
+    (r"^vision_tower\.embeddings\.patch_embeddings\.projection\.", "vision_model.embeddings.patch_embedding."),
+    (r"^vision_tower\.encoder\.layer\.", "vision_model.encoder.layers."),
+    (r"\.lambda_([12])$", r".ls\1"),
+    (r"\.attention\.projection_layer\.", ".attn.proj."),
+    (r"(?<=^vision_model\.encoder\.layers\.\d\.)attention\.", "attn."),
+    (r"\.layernorm_before\.", ".norm1."),
+    (r"\.layernorm_after\.", ".norm2."),
+)
+
+
+def write_internvl_chat(folder: Path, tower: dict[str, Any] | None = None, text: str = "qwen2") -> Checkpoint:
+    """The same as InternVL's authors publish it, with a token for pictures that config.json does not name.
+
+    `text`: as of `write_internvl`; InternLM 2 as well, whose tensors are published under other names.
+    """
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    tower = {"use_mean_pooling": True} | (tower or {})
+    class_of_text = "llama" if text == "internlm2" else text
+    checkpoint = write_internvl(folder, tower, class_of_text, {"max_patches": 5, "min_patches": 2}, None)
+    config = json.loads((folder / "config.json").read_text())
+    tensors = load_file(folder / "model.safetensors")
+    for name in [name for name in tensors if name.startswith("vision_tower.") and ".q_proj." in name]:
+        parts = [tensors.pop(name.replace(".q_proj.", f".{part}_proj.")) for part in "qkv"]
+        tensors[name.replace(".attention.q_proj.", ".attn.qkv.")] = torch.cat(parts)
+    if text == "internlm2":
+        tensors = _as_internlm2(tensors, config["text_config"])
+    published = {}
+    for name, tensor in tensors.items():
+        for pattern, replacement in _PUBLISHED_NAMES:
+            name = re.sub(pattern, replacement, name)
+        published[name] = tensor.contiguous()
+    save_file(published, folder / "model.safetensors")
+    eyes = {key: value for key, value in config["vision_config"].items() if key != "model_type"}
+    eyes |= {"qkv_bias": eyes.pop("attention_bias"), "qk_normalization": eyes.pop("use_qk_norm")}
+    eyes |= {"image_size": 24, "patch_size": 6, "architectures": ["InternVisionModel"], "model_type": "intern_vit_6b"}
+    text_config = config["text_config"] | {"model_type": text}
+    if text == "internlm2":
+        text_config = RENAMED["InternLM2"].config(text_config, "InternLM2ForCausalLM")
+    (folder / "config.json").write_text(
+        json.dumps(
+            {
+                "architectures": ["InternVLChatModel"], "model_type": "internvl_chat", "llm_config": text_config,
+                "vision_config": eyes, "downsample_ratio": 0.5, "dynamic_image_size": True, "force_image_size": 24,
+                "min_dynamic_patch": 2, "max_dynamic_patch": 5, "ps_version": "v2", "select_layer": -1,
+                "use_thumbnail": True, "template": "internvl2_5", "tie_word_embeddings": False,
+            }
+        )
+    )  # fmt: skip
+    processor = checkpoint.processor
+    means = {"image_mean": processor.image_processor.image_mean, "image_std": processor.image_processor.image_std}
+    stated = {"crop_size": 24, "do_center_crop": True, "feature_extractor_type": "CLIPFeatureExtractor", "size": 24}
+    (folder / "preprocessor_config.json").write_text(json.dumps(stated | means))
+    (folder / "processor_config.json").unlink(missing_ok=True)
+    word = "<IMG_CONTEXT>"
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_text((folder / name).read_text().replace("<image>", word))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["added_tokens_decoder"] = {"3": {"content": word, "special": True}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    from transformers import PreTrainedTokenizerFast
+
+    path = str(folder / "tokenizer.json")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=path, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    for name in ("start_image_token", "end_image_token", "video_token"):
+        setattr(tokenizer, name, getattr(processor.tokenizer, name))
+    for name, token in (("start", "<img>"), ("end", "</img>"), ("context", word)):
+        setattr(tokenizer, f"{name}_image_token", token)
+        setattr(tokenizer, f"{name}_image_token_id", tokenizer.convert_tokens_to_ids(token))
+    whole = type(processor)(processor.image_processor, tokenizer, image_seq_length=4)
+    return Checkpoint(folder, checkpoint.model, whole, word)
+
+
+def _as_internlm2(tensors: dict[str, Any], text: dict[str, Any]) -> dict[str, Any]:
+    """The text model's tensors as InternLM 2's, of Llama's."""
+    first = "language_model."
+    own = {name.removeprefix(first): each for name, each in tensors.items() if name.startswith(first)}
+    named = RENAMED["InternLM2"].tensors(own, text)
+    others = {name: each for name, each in tensors.items() if not name.startswith(first)}
+    return others | {f"{first}{name}": each for name, each in named.items()}
 
 
 def write_qwen_vl(

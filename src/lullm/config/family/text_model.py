@@ -79,6 +79,7 @@ TEXT_MODELS: dict[str, TextModel] = {
 
 _BY_MODEL_TYPE = {
     "cohere2": "Cohere2ForCausalLM",
+    "internlm2": "InternLM2ForCausalLM",
     "lfm2": "Lfm2ForCausalLM",
     "lfm3": "Lfm3ForCausalLM",
     "llama": "LlamaForCausalLM",

@@ -8,6 +8,7 @@ from typing import Any
 
 from lullm.config.json_file import read_object
 from lullm.config.mistral.params import config_data
+from lullm.config.vision.internvl_chat import in_own_words
 from lullm.errors import ModelLoadError
 
 CONFIG_FILE = "config.json"
@@ -30,14 +31,14 @@ def config_path(folder: Path) -> Path:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The config.json of a folder.
+    """The config.json of a folder, in transformers' words.
 
     Raises:
         FileNotFoundError: there is no such file, nor a params.json.
         ModelLoadError: the file is damaged, or needs a feature that is not implemented.
     """
     if not has_own_layout(folder):
-        return read_object(folder / CONFIG_FILE)
+        return in_own_words(read_object(folder / CONFIG_FILE), folder)
     try:
         return config_data(read_object(folder / PARAMS_FILE))
     except ModelLoadError as error:

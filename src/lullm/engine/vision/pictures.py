@@ -54,6 +54,10 @@ class PictureInput:
         self._decoding = threading.BoundedSemaphore(_MOST_AT_ONCE)
         self._source = MediaSource.of(config)
         self._frame = None if model.vision is None else PictureFrame(model.vision, tokenizer)
+        template = tokenizer.chat_template
+        if self._frame is not None and model.vision is not None and model.vision.frame == "ends" and template:
+            # As InternVL's authors publish it, the template takes strings; their code writes the word before a text.
+            template.spell_pictures(self._frame.word(model.vision.placeholder_id))
         self._videos = VideoInput(config, model)
         self._video_frame = None if model.vision is None else VideoFrame(model.vision, tokenizer)
         self._num_others = config.max_num_seqs - 1

@@ -20,6 +20,13 @@ VISION_RENAMES = renames(
     (r"(?<=^vision\.tower\.embeddings\.)cls_token$", "class_embedding"),
     (r"(?<=^vision\.tower\.embeddings\.)position_embeddings$", "position_embedding.weight"),
     (r"(?<=^vision\.tower\.embeddings\.)patch_embeddings\.projection\.", "patch_embedding."),
+    # as InternVL's authors spell them
+    (r"^(vision\.tower\.layers\.\d+\.)ls([12])$", r"\1lambda_\2"),
+    (r"^(vision\.tower\.layers\.\d+\.)attn\.(?=[qk]_norm\.)", r"\1self_attn."),
+    (r"(?<=^vision\.tower\.embeddings\.)position_embedding$", "position_embedding.weight"),
+    (r"^mlp1\.0\.", "vision.connector.layer_norm."),
+    (r"^mlp1\.1\.", "vision.connector.linear_1."),
+    (r"^mlp1\.3\.", "vision.connector.linear_2."),
     # as Qwen2-VL spells them
     (r"^(model\.)?visual\.", "vision.tower."),
     (r"^vision\.tower\.patch_embed\.proj\.", "vision.tower.embeddings.patch_embedding."),

@@ -44,7 +44,7 @@ SEEING: Mapping[str, Seeing] = {
     ONEVISION: Seeing(read_llava_next),
     "Idefics3ForConditionalGeneration": Seeing(read_idefics3),
     "SmolVLMForConditionalGeneration": Seeing(read_idefics3),
-    "InternVLForConditionalGeneration": Seeing(read_internvl, (*_TEXTS, "Qwen3MoeForCausalLM")),
+    "InternVLForConditionalGeneration": Seeing(read_internvl, (*_TEXTS, "InternLM2ForCausalLM", "Qwen3MoeForCausalLM")),
     **{name: Seeing(read_qwen_vl, _QWEN_TEXTS.get(name, _TEXTS), read_video=read_qwen_video) for name in QWEN_VL},
     **{
         name: Seeing(read_glm_v, _GLM_TEXTS.get(name, ("Glm4ForCausalLM",)), read_video=read_glm_video)

@@ -4,13 +4,14 @@ from typing import Any
 
 from lullm.config.field import integer, optional_object, positive_float, positive_int, shown
 from lullm.config.vision.architecture.shared import MOST_SCALE, activation, feature_layer
+from lullm.config.vision.internvl_chat import processor_of
 from lullm.config.vision.picture import read_picture
 from lullm.config.vision.tower import read_tower
 from lullm.config.vision.vision import MLPConnector, ShuffleConnector, VisionConfig
 from lullm.errors import ModelLoadError
 
 _IDEFICS3_TOWERS = ("idefics3_vision", "idefics3", "smolvlm_vision")
-_INTERNVL_TOWERS = ("internvl_vision",)
+_INTERNVL_TOWERS = ("internvl_vision", "intern_vit_6b")
 
 
 def read_idefics3(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
@@ -37,7 +38,8 @@ def read_internvl(data: dict[str, Any], processor: dict[str, Any]) -> VisionConf
         )
     connector = MLPConnector(activation(data), has_bias=True, has_norm=True, scale_factor=factor)
     # Its processor always splits, whatever its image processor's file says.
-    picture = read_picture(processor | {"crop_to_patches": True})
+    keys = processor_of(data, processor) if data.get("is_published") else processor | {"crop_to_patches": True}
+    picture = read_picture(keys)
     if picture.fit != "grid":
         raise ModelLoadError("its image processor is not GOT-OCR 2's")
     return VisionConfig(tower, connector, picture, integer(data, "image_token_id", 151667), "ends")

@@ -41,7 +41,7 @@ GATES = (Fusion(("gate_proj", "up_proj"), "gate_up_proj"),)
 
 def internlm2_style(config: ModelConfig) -> DecoderStyle:
     """A checkpoint holds the queries of a group, its key and its value together."""
-    rules = rules_of(config).plus(INTERNLM2_RENAMES)
+    rules = rules_of(config, *INTERNLM2_RENAMES)  # behind those of a text model beside a tower (InternVL)
     return DecoderStyle(replace(rules, fusions=GATES, head_orders=(of_each_group(config),)))
 
 
