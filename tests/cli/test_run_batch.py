@@ -3,6 +3,7 @@
 import json
 
 from lullm.cli.main import USER_ERROR, main
+from lullm.server.batch import batch_file
 
 TURN = {"role": "user", "content": "Hello"}
 
@@ -29,6 +30,37 @@ def test_a_file_that_is_not_there(tmp_path, capsys):
     assert "cannot be opened" in capsys.readouterr().err
     assert main(["run-batch", "-i", str(tmp_path / "no")]) == USER_ERROR
     assert "--output-file" in capsys.readouterr().err
+
+
+def test_a_byte_order_mark_is_not_read(tmp_path):
+    """As PowerShell writes it: the first request was refused as no JSON."""
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text(f"{line('1', messages=[TURN], max_tokens=1)}\r\n\r\n", "utf-8-sig")
+    assert main(["run-batch", "-i", str(source), "-o", str(target), "--max-model-len", "256"]) == 0
+    assert json.loads(target.read_text())["custom_id"] == "1"
+
+
+def test_a_full_disk_is_named(tmp_path, capsys):
+    source = tmp_path / "in.jsonl"
+    source.write_text(line("1", messages=[TURN], max_tokens=1))
+    assert main(["run-batch", "-i", str(source), "-o", "/dev/full", "--max-model-len", "256"]) == USER_ERROR
+    assert "cannot write to /dev/full: No space left on device" in capsys.readouterr().err
+
+
+def test_answers_are_written_as_they_come(tmp_path, monkeypatch):
+    """A run that was killed had lost those that waited in a buffer of 8 KiB."""
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("")
+    seen = []
+
+    async def answers(app, lines):
+        for _ in range(2):
+            yield {"error": None}
+            seen.append(target.read_text())
+
+    monkeypatch.setattr(batch_file, "answers", answers)
+    assert main(["run-batch", "-i", str(source), "-o", str(target), "--max-model-len", "256"]) == 0
+    assert seen == ['{"error": null}\n', '{"error": null}\n' * 2]
 
 
 def test_the_requests_are_not_written_over(tmp_path, capsys):

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from lullm.cli.flag.engine import (
 )
 from lullm.cli.flag.model import add_model_argument, take_model
 from lullm.cli.flag.settings import add_config_flag
-from lullm.errors import ConfigError
+from lullm.errors import ConfigError, LullmError
 
 if TYPE_CHECKING:
     from lullm.config.engine import EngineConfig
@@ -72,7 +73,8 @@ def _opened(requests: str, answers: str) -> Iterator[tuple[BinaryIO, TextIO]]:
             lines = sys.stdin.buffer if requests == STDIO else stack.enter_context(open(requests, "rb"))
             if STDIO not in (requests, answers) and Path(answers).exists() and Path(requests).samefile(answers):
                 raise ConfigError("--output-file is the file of the requests, which it would write over")
-            out = sys.stdout if answers == STDIO else stack.enter_context(open(answers, "w", encoding="utf-8"))
+            # Its buffer holds a line: a run that ends early keeps the answers before.
+            out = sys.stdout if answers == STDIO else stack.enter_context(open(answers, "w", 1, "utf-8"))
         except OSError as error:
             raise ConfigError(f"the batch file cannot be opened: {error}") from None
         yield lines, out
@@ -93,7 +95,19 @@ async def _answer_all(config: "EngineConfig", lines: Iterable[bytes], out: TextI
             async for answer in found:
                 num_answered += 1
                 num_failed += answer["error"] is not None
-                out.write(json.dumps(answer, ensure_ascii=False) + "\n")
+                _write(out, json.dumps(answer, ensure_ascii=False) + "\n")
     finally:
         await engine.shutdown(drain=False)
     return num_answered, num_failed
+
+
+def _write(out: TextIO, line: str) -> None:
+    """Write a line. Raises BrokenPipeError: its reader has ended. LullmError: the disk is full, or the like."""
+    try:
+        out.write(line)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # Closing would write the rest of the line, and raise the same again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        raise LullmError(f"cannot write to {out.name}: {error.strerror}; it has the answers up to here") from None

@@ -9,6 +9,7 @@ A wrong line gets an error in its place, and the others are answered.
 import asyncio
 import json
 import uuid
+from codecs import BOM_UTF8
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Any, Literal
@@ -39,7 +40,10 @@ class BatchLine(WireModel):
 
 
 async def answers(app: ASGIApp, lines: Iterable[bytes]) -> AsyncGenerator[dict[str, Any], None]:
-    """The answers to all lines that are not blank, in their order. They run together, `MAX_OPEN` at a time."""
+    """The answers to all lines that are not blank, in their order. They run together, `MAX_OPEN` at a time.
+
+    A byte-order mark before the first line, as Windows writes it, is not read.
+    """
     waiting: deque[asyncio.Task[dict[str, Any]]] = deque()
     try:
         for line in _not_blank(lines):
@@ -55,7 +59,10 @@ async def answers(app: ASGIApp, lines: Iterable[bytes]) -> AsyncGenerator[dict[s
 
 
 def _not_blank(lines: Iterable[bytes]) -> Iterator[bytes]:
-    return (line for line in lines if line.strip())
+    for index, line in enumerate(lines):
+        text = line if index else line.removeprefix(BOM_UTF8)
+        if text.strip():
+            yield text
 
 
 async def _answer(app: ASGIApp, line: bytes) -> dict[str, Any]:
