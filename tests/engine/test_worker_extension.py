@@ -74,7 +74,7 @@ def test_a_trainer_pushes_by_its_own_methods(qwen3_folder, extension):
 
 def test_what_is_no_method_of_it(qwen3_folder):
     with LLM(str(qwen3_folder), worker_extension_cls=WeightSync, **OPTIONS) as llm:
-        for name in ("shutdown", "communicator", "_undo", "device", "no_such_method", 5):
+        for name in ("shutdown", "communicator", "_undo", "device", "no_such_method", 5, ["shutdown"]):
             with pytest.raises(InvalidRequestError, match="cannot be called by name; .*init_communicator"):
                 llm.collective_rpc(name)
         with pytest.raises(UnsupportedError, match="timeout"):

@@ -1,7 +1,7 @@
 """Sleep as plain data: tags, commands, forecasts and reports."""
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
 
@@ -87,9 +87,12 @@ def check_awake(state: SleepState, tags: Sequence[str]) -> None:
 
 def check_tags(tags: Sequence[str] | None, known: Sequence[str] = TAGS) -> None:
     """Check that `tags` are among the `known`, or None for all. Raises InvalidRequestError otherwise."""
-    if isinstance(tags, str):
-        raise InvalidRequestError(f"sleep tags come as a list, such as [{WEIGHTS!r}], not as a str", "tags")
-    if not set(tags or ()).issubset(known):
+    if tags is None:
+        return
+    if isinstance(tags, str) or not isinstance(tags, Collection):
+        kind = type(tags).__name__
+        raise InvalidRequestError(f"sleep tags come as a list, such as [{WEIGHTS!r}]; {kind} is none", "tags")
+    if not all(tag in known for tag in tags):
         raise InvalidRequestError(f"sleep tags are {WEIGHTS!r} and {KV_CACHE!r}, not {tags!r}", "tags")
 
 

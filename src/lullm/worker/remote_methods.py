@@ -31,7 +31,7 @@ def check_remote_call(
     known: Collection[str], method: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None
 ) -> None:
     """Check that `method` is one of `known` and takes these arguments. Raises InvalidRequestError."""
-    if method not in known:
+    if not isinstance(method, str) or method not in known:
         names = ", ".join(sorted(known))
         raise InvalidRequestError(f"{method!r} cannot be called by name; {names} can, or pass a function", "method")
     if method in REMOTE_METHODS and (args or kwargs):
