@@ -21,7 +21,7 @@ from lullm import (
     SamplingParams,
     TokensPrompt,
 )
-from lullm.errors import ConfigError, EngineAsleepError, InvalidRequestError, UnsupportedError
+from lullm.errors import ConfigError, EngineAsleepError, InvalidRequestError, ModelLoadError, UnsupportedError
 from lullm.types.vllm_argument import VLLM_NAMES
 
 PROMPTS = ["Once upon a time", "17 + 25 ="]
@@ -93,6 +93,8 @@ def test_a_template_of_a_file(tmp_path):
         with LLM.from_engine_args(EngineArgs("demo", max_model_len=64, chat_template=given)) as llm:
             [output] = llm.chat([{"role": "user", "content": "hi"}], SamplingParams(max_tokens=1), use_tqdm=False)
             assert output.prompt == "Say: hi"
+    with pytest.raises(ModelLoadError, match="chat_template is an empty text"):
+        LLM(chat_template="")
 
 
 def test_enqueue(llm, texts):
@@ -351,6 +353,8 @@ def test_a_pause_ends_under_vllms_tag():
             llm.sleep(tags=["scheduling"])
         with pytest.raises(InvalidRequestError, match=r"as a list, such as \['weights'\]"):
             llm.wake_up(tags="weights")
+        with pytest.raises(InvalidRequestError, match="int is none"):
+            llm.wake_up(1)  # as in `sleep(1)`
 
 
 def test_every_engine_pauses(llm):

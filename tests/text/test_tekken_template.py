@@ -103,9 +103,10 @@ def test_other_settings_are_refused(tmp_path, settings, message):
         Tokenizer.from_folder(tmp_path)
 
 
-def test_an_unknown_version_has_no_template(tmp_path):
+@pytest.mark.parametrize("version", ["v99", "v" + "1" * 5000])
+def test_an_unknown_version_has_no_template(tmp_path, version):
     data = prompts.tekken(13)
-    data["config"]["version"] = "v99"
+    data["config"]["version"] = version
     (tmp_path / "tekken.json").write_text(json.dumps(data))
     assert Tokenizer.from_folder(tmp_path).chat_template is None
 

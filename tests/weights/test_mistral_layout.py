@@ -191,6 +191,7 @@ def test_a_plan_reads_params_json(plain, capsys):
         ({"multimodal": {"whisper_model_args": {}}}, "a model that hears"),
         ({"sliding_window": [7, 8, None]}, "no pattern of one size for 3 layers"),
         ({"sliding_window": [7, None]}, "no pattern of one size for 3 layers"),
+        ({"sliding_window": "9" * 5000}, "sliding_window must be"),
         ({"llama_4_scaling": {"beta": 0.1}}, "without yarn"),
         ({"yarn": {"factor": 2}}, "original_max_position_embeddings must be"),
         ({"yarn": [1]}, "yarn must be an object"),

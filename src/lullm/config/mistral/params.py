@@ -11,6 +11,8 @@ from lullm.errors import ModelLoadError
 
 Data = dict[str, Any]
 
+_DIGITS = 10  # of a number in a text; Python refuses to read thousands
+
 _NEEDED = {
     "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
     "hidden_dim": "intermediate_size", "vocab_size": "vocab_size",
@@ -83,7 +85,8 @@ def _architecture(params: Data) -> str:
 def _window(window: Any, text: Data) -> Data:
     """One window for all layers, or a pattern of windows that the layers repeat."""
     if not isinstance(window, list):
-        return {"sliding_window": int(window) if isinstance(window, str) and window.isdecimal() else window}
+        is_number = isinstance(window, str) and window.isdecimal() and len(window) < _DIGITS
+        return {"sliding_window": int(window) if is_number else window}
     sizes, count = {size for size in window if size is not None}, text["num_hidden_layers"]
     if not window or len(sizes) > 1 or not isinstance(count, int) or count % len(window):
         raise ModelLoadError(f"sliding_window {shown(window)} is no pattern of one size for {shown(count)} layers")

@@ -10,6 +10,9 @@ from lullm.errors import ConfigError, UnsupportedError
 from lullm.types.layer_kind import SharedAttention
 from lullm.types.parallel.stage import PipelineStage
 
+_DIGITS = 10
+"""No model has so many layers; Python refuses to read thousands of digits as a number."""
+
 
 def on_stage(model: ModelConfig, config: ResolvedConfig, rank: int = 0) -> ModelConfig:
     """The model of a worker on this stage. For a scheduler all stages' blocks are alike."""
@@ -20,11 +23,11 @@ def parse_pipeline_layers(text: str | None, num_stages: int) -> tuple[int, ...]:
     """`'10,12'` -> (10, 12); None: (). Raises ConfigError: it does not give every stage a number of layers."""
     if text is None:
         return ()
-    parts = text.split(",")
-    if len(parts) != num_stages or not all(part.strip().isdecimal() and int(part) for part in parts):
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != num_stages or not all(part.isdecimal() and len(part) < _DIGITS and int(part) for part in parts):
         raise ConfigError(
-            f"pipeline_layers={text!r} must say how many layers each stage has, at least one, like 10,12; there are as "
-            f"many stages as pipeline_parallel_size={num_stages}"
+            f"pipeline_layers={text[:80]!r} must say how many layers each stage has, at least one, like 10,12; there "
+            f"are as many stages as pipeline_parallel_size={num_stages}"
         )
     return tuple(map(int, parts))
 

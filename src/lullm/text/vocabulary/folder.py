@@ -127,6 +127,8 @@ def read_chat_template(given: str) -> str:
     """The template of an option: a file's, or the option itself. Raises ModelLoadError: there is no such file."""
     if any(mark in given for mark in "{}\n"):  # as vLLM distinguishes them
         return given
+    if not given:  # the path of the current folder
+        raise ModelLoadError("chat_template is an empty text; give a file or a template, or leave it out")
     try:
         return read_text(given_path(given))
     except FileNotFoundError:

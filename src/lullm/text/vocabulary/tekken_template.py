@@ -131,7 +131,7 @@ def tekken_template(data: Mapping[str, Any], special: Collection[str]) -> str | 
     """
     special_tokens = frozenset(special)
     version = str(data["config"].get("version"))
-    number = int(version[1:]) if version[1:].isdecimal() else 0
+    number = int(version[1:4]) if version[1:].isdecimal() else 0  # thousands of digits cannot be read
     if number not in _NUMBERS:
         return None
     position = "last" if number < 13 else "first"
