@@ -54,7 +54,10 @@ def test_tokenize_and_back(http):
     answer = http.post("/tokenize", json={"prompt": "häi", "return_token_strs": True}).json()
     assert answer["count"] == 4 == len(answer["tokens"]) == len(answer["token_strs"])
     assert answer["max_model_len"] == 512 and answer["token_strs"][0] == "h"
-    assert http.post("/detokenize", json={"tokens": answer["tokens"]}).json() == {"prompt": "häi"}
+    assert http.post("/detokenize", json={"tokens": answer["tokens"]}).json() == {
+        "prompt": "häi",
+        "content": "häi",
+    }
 
 
 def test_tokenize_messages(http):
@@ -71,10 +74,39 @@ def test_tokenize_refuses(http, body):
     assert http.post("/tokenize", json=body).status_code == 400
 
 
+def test_llama_cpps_form_of_tokenize(http):
+    """The same path has another body there, and another answer."""
+    ids = http.post("/tokenize", json={"prompt": "häi", "add_special_tokens": False}).json()["tokens"]
+    assert http.post("/tokenize", json={"content": "häi"}).json() == {"tokens": ids}
+    pieces = http.post("/tokenize", json={"content": "häi", "with_pieces": True}).json()["tokens"]
+    assert [entry["id"] for entry in pieces] == ids
+    assert [entry["piece"] for entry in pieces] == ["h", [0xC3], [0xA4], "i"]
+    marked = {"content": "a<|end|>"}
+    assert len(http.post("/tokenize", json=marked).json()["tokens"]) == 2
+    assert len(http.post("/tokenize", json=marked | {"parse_special": False}).json()["tokens"]) == 8
+    assert http.post("/tokenize", json=marked | {"with_pieces": True}).json()["tokens"][1]["piece"] == "<|end|>"
+    assert http.post("/tokenize", json={"content": ""}).json() == {"tokens": []}
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"content": "x", "prompt": "x"}, "prompt"),
+        ({"content": "x", "return_token_strs": True}, "return_token_strs"),
+        ({"prompt": "x", "with_pieces": True}, "with_pieces"),
+        ({"content": 3}, "content"),
+        ({"content": "x", "add_special": "yes"}, "add_special"),
+    ],
+)
+def test_llama_cpps_form_refuses(http, body, param):
+    response = http.post("/tokenize", json=body)
+    assert response.status_code == 400 and response.json()["error"]["param"] == param
+
+
 def test_detokenize_refuses_ids_outside_the_vocabulary(http):
     for tokens in ([257], [-1], ["a"], [2**70]):
         assert http.post("/detokenize", json={"tokens": tokens}).status_code == 400
-    assert http.post("/detokenize", json={"tokens": []}).json() == {"prompt": ""}
+    assert http.post("/detokenize", json={"tokens": []}).json() == {"prompt": "", "content": ""}
 
 
 def test_long_texts_take_the_other_thread(http):
@@ -130,6 +162,7 @@ def test_ping_is_healths_other_name(start, scripted):
     engine = scripted()
     with start(engine, api_keys=("key",)).http() as http:
         assert http.get("/ping").status_code == http.post("/ping").status_code == 200
+        assert http.get("/v1/health").status_code == 200, "llama.cpp's"
         engine.is_dead = True
         assert http.get("/ping").status_code == 503
 

@@ -15,6 +15,7 @@ from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
 from lullm.server.fleet.metrics import exposition
 from lullm.server.fleet.model import status_fields
+from lullm.server.llama_cpp.tokens import check_content, llama_tokens
 from lullm.server.openai.chat.conversation import conversation
 from lullm.server.openai.schema import DetokenizeBody, TokenizeBody, plain_prompt
 
@@ -26,6 +27,7 @@ def router(context: ServerContext) -> APIRouter:
         ("GET", "/v1/models", small.list_models),
         ("GET", "/v1/models/{name:path}", small.get_model),
         ("GET", "/health", small.health),
+        ("GET", "/v1/health", small.health),  # llama.cpp's other name
         ("GET", "/ping", small.health),  # SageMaker's name
         ("POST", "/ping", small.health),
         ("GET", "/load", small.load),
@@ -76,6 +78,9 @@ class SmallEndpoints:
     async def tokenize(self, request: Request) -> JSONResponse:
         body = await self._context.read(TokenizeBody, request)
         engine = self._context.of(body.model).engine
+        if body.content is not None:
+            return JSONResponse(await llama_tokens(engine, body))
+        check_content(body)
         token_ids = await _token_ids(engine, body)
         answer: dict[str, Any] = {
             "count": len(token_ids),
@@ -89,7 +94,8 @@ class SmallEndpoints:
     async def detokenize(self, request: Request) -> JSONResponse:
         body = await self._context.read(DetokenizeBody, request)
         engine = self._context.of(body.model).engine
-        return JSONResponse({"prompt": await engine.detokenize(body.tokens)})
+        text = await engine.detokenize(body.tokens)
+        return JSONResponse({"prompt": text, "content": text})  # vLLM's name, and llama.cpp's
 
     async def tokenizer_info(self, request: Request) -> JSONResponse:
         engine = self._context.of_query(request).engine
@@ -122,7 +128,7 @@ class SmallEndpoints:
 
 async def _token_ids(engine: EngineClient, body: TokenizeBody) -> list[int]:
     if (body.prompt is None) == (body.messages is None):
-        raise ApiError(400, "send either prompt or messages", param="prompt")
+        raise ApiError(400, "send either prompt or messages, or llama.cpp's content", param="prompt")
     if body.messages is None:
         prompt = plain_prompt(body.prompt or "", body.split_special_tokens)
         return await engine.tokenize(prompt, body.add_special_tokens is not False)

@@ -15,7 +15,11 @@ from lullm.server.gate.request_log import RECORD, RequestRecord
 from lullm.server.gate.web_policy import WebPolicy
 from lullm.server.page.file import PAGE_PATHS
 
-OPEN_PATHS = PAGE_PATHS | {"/health", "/ping"}  # load balancers, and a browser that opens the page, send no key
+OPEN_PATHS = PAGE_PATHS | {
+    "/health",
+    "/v1/health",
+    "/ping",
+}  # load balancers, and a browser that opens the page, send no key
 LORA_PATHS = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
 SLEEP_PATHS = frozenset(
     {

@@ -1,4 +1,4 @@
-"""The routes of llama.cpp's server. /tokenize and /detokenize are vLLM's, and /health is common to all."""
+"""The routes of llama.cpp's server, beside those that vLLM's has, too: /tokenize, /detokenize and /health."""
 
 import uuid
 from typing import Any

@@ -270,7 +270,7 @@ class ChatBody(ReplyBody, GenerationBody):
 
 
 class TokenizeBody(PromptedBody):
-    """POST /tokenize: a `prompt`, or `messages` through the chat template."""
+    """POST /tokenize: a `prompt`, or `messages` through the chat template; or llama.cpp's `content`."""
 
     model: str | None = None
     prompt: str | None = None
@@ -278,6 +278,11 @@ class TokenizeBody(PromptedBody):
     add_special_tokens: bool | None = None
     split_special_tokens: bool | None = None
     return_token_strs: bool = False
+    # llama.cpp's
+    content: str | None = None
+    add_special: bool | None = None
+    parse_special: bool | None = None
+    with_pieces: bool | None = None
 
 
 class DetokenizeBody(WireModel):
