@@ -21,7 +21,7 @@ from lullm.nn.attention import Attention, AttentionStyle, EncoderOnlySelfAttenti
 from lullm.nn.context import ShownRows, StepContext
 from lullm.nn.embedding import Embedding, LogitBias, new_embedding, new_head, pooling_head
 from lullm.nn.mlp import MLP, GatedMLP
-from lullm.nn.norm import Norm, RMSNorm, added_and_normed
+from lullm.nn.norm import Norm, RMSNorm, added_and_normed, normed
 from lullm.nn.rotary import Rotary
 from lullm.ops.attention_layout import CausalScores
 from lullm.ops.table import Ops
@@ -254,7 +254,7 @@ class Decoder(nn.Module):
         if context.stream is not None:
             return context.stream
         hidden = self.add_places(self.embed_text(token_ids, context.ops, context.shown), context)
-        return hidden if self.embed_norm is None else self.embed_norm(hidden, context.ops)
+        return normed(self.embed_norm, hidden, context.ops)
 
     def embed_text(self, token_ids: Tensor, ops: Ops, shown: Sequence[ShownRows] = ()) -> Tensor:
         """The embedding of the ids, and of what is shown in their places."""

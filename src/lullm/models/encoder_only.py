@@ -16,6 +16,7 @@ from lullm.models.decoder import CausalLM, Decoder, DecoderLayer, DecoderStyle
 from lullm.nn.context import StepContext
 from lullm.nn.embedding import Embedding, LabelHead, PositionEmbedding, new_embedding, tanh_rows
 from lullm.nn.linear import Linear, PlainLinear, meta_parameter
+from lullm.nn.norm import normed
 from lullm.ops.table import Ops
 
 
@@ -95,7 +96,7 @@ class LabelLayers(nn.Module):
         if self.dense is not None:
             inner = self.dense(pooled, ops)
             pooled = tanh_rows(inner) if self.activation == "tanh" else ops.activate(inner, self.activation)
-        labels: Tensor = self.labels(pooled if self.norm is None else self.norm(pooled, ops), ops)
+        labels: Tensor = self.labels(normed(self.norm, pooled, ops), ops)
         return labels + self.bias.float()
 
 

@@ -1,6 +1,7 @@
 """RMSNorm (https://arxiv.org/abs/1910.07467) and LayerNorm (https://arxiv.org/abs/1607.06450)."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +75,11 @@ class LayerNorm(nn.Module):
 
 
 Norm = RMSNorm | LayerNorm
+
+
+def normed(norm: Norm | None, x: Tensor, ops: Ops) -> Tensor:  # [..., size] -> the same
+    """The norm of `x`; None: there is none, so `x` itself."""
+    return x if norm is None else cast(Tensor, norm(x, ops))
 
 
 def added_and_normed(norm: Norm, x: Tensor, residual: Tensor | None, ops: Ops) -> tuple[Tensor, Tensor]:

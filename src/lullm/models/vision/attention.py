@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lullm.config.vision.vision import TowerConfig
 from lullm.models.vision.parts import tower_matrix
-from lullm.nn.norm import RMSNorm
+from lullm.nn.norm import RMSNorm, normed
 from lullm.ops.attention_layout import MutualScores
 from lullm.ops.table import Ops
 
@@ -49,27 +49,19 @@ class SelfAttention(nn.Module):
                 tower_matrix(config, size, size, has_bias, dtype) for _ in range(3)
             )
         self.out_proj = tower_matrix(config, size, size, config.has_bias, dtype)
-        self.q_norm, self.k_norm = (
-            RMSNorm(size, _QK_NORM_EPS, dtype) if config.has_qk_norm else None for _ in range(2)
-        )
         head_dim = size // config.num_attention_heads
         self.scale = head_dim**-0.5 if config.attention_scale is None else config.attention_scale
-        self.v_norm = None
+        self.norms_heads = config.has_head_norms
+        self.q_norm = self.k_norm = self.v_norm = None
         if config.has_head_norms:
             self.q_norm, self.k_norm, self.v_norm = (
                 RMSNorm(head_dim, config.layer_norm_eps, dtype, has_weight) for has_weight in (True, True, False)
             )
+        elif config.has_qk_norm:
+            self.q_norm, self.k_norm = (RMSNorm(size, _QK_NORM_EPS, dtype) for _ in range(2))
 
     def forward(self, x: Tensor, sight: Sight, ops: Ops) -> Tensor:  # [P, D] -> [P, D]
-        if self.is_fused:
-            query, key, value = self.qkv_proj(x, ops).chunk(3, dim=-1)
-        else:
-            query, key, value = (project(x, ops) for project in (self.q_proj, self.k_proj, self.v_proj))
-        if self.q_norm is not None and self.k_norm is not None and self.v_norm is None:
-            query, key = self.q_norm(query, ops), self.k_norm(key, ops)
-        query, key, value = (row.unflatten(-1, (self.num_heads, -1)) for row in (query, key, value))
-        if self.q_norm is not None and self.k_norm is not None and self.v_norm is not None:
-            query, key, value = self.q_norm(query, ops), self.k_norm(key, ops), self.v_norm(value, ops)
+        query, key, value = self._heads(x, ops)
         if sight.rotation is not None:
             rows = torch.arange(len(x), device=x.device)
             for heads in (query, key):
@@ -77,6 +69,20 @@ class SelfAttention(nn.Module):
         mixed = ops.mutual_attention(query, key, value, sight.windows or [len(x)], MutualScores(self.scale))
         out: Tensor = self.out_proj(mixed.flatten(1), ops)
         return out
+
+    def _heads(self, x: Tensor, ops: Ops) -> list[Tensor]:  # [P, D] -> three of [P, heads, D / heads]
+        """Queries, keys and values, with their norms: of each head, or of all heads of a row together."""
+        norms = self.q_norm, self.k_norm, self.v_norm
+        if self.is_fused:
+            rows = self.qkv_proj(x, ops).chunk(3, dim=-1)
+        else:
+            rows = [project(x, ops) for project in (self.q_proj, self.k_proj, self.v_proj)]
+        if not self.norms_heads:
+            rows = [normed(norm, each, ops) for norm, each in zip(norms, rows, strict=True)]
+        heads = [each.unflatten(-1, (self.num_heads, -1)) for each in rows]
+        if self.norms_heads:
+            heads = [normed(norm, each, ops) for norm, each in zip(norms, heads, strict=True)]
+        return heads
 
 
 def rotation_of(num_lines: int, num_columns: int, frequencies: Tensor) -> Tensor:

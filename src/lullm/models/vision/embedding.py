@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from lullm.config.vision.vision import TowerConfig
 from lullm.nn.linear import meta_parameter
-from lullm.nn.norm import RMSNorm
+from lullm.nn.norm import RMSNorm, normed
 from lullm.ops.table import Ops
 
 _CHANNELS = 3
@@ -70,9 +70,7 @@ class Embeddings(nn.Module):
         self.register_buffer("position_ids", ids, persistent=False)
 
     def forward(self, pixels: Tensor, ops: Ops) -> Tensor:  # [F, 3, height, width] -> [P, D]
-        rows: Tensor = self.patch_embedding(pixels)
-        if self.patch_norm is not None:
-            rows = self.patch_norm(rows, ops)
+        rows = normed(self.patch_norm, self.patch_embedding(pixels), ops)
         if self.class_embedding is not None:
             rows = torch.cat([self.class_embedding[None], rows])
         if self.position_embedding is None:

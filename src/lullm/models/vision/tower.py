@@ -8,6 +8,7 @@ from lullm.models.vision.attention import SelfAttention, Sight, rotation_of, win
 from lullm.models.vision.embedding import Embeddings
 from lullm.models.vision.parts import NORMS, activate, tower_matrix
 from lullm.nn.linear import meta_parameter
+from lullm.nn.norm import normed
 from lullm.ops.table import Ops
 
 
@@ -51,9 +52,9 @@ class TowerLayer(nn.Module):
     def add_(self, x: Tensor, sight: Sight, ops: Ops) -> None:  # [P, D]
         """Add the layer's results to its rows."""
         mixed = _scaled(self.self_attn(self.layer_norm1(x, ops), sight, ops), self.lambda_1)
-        ops.add_(x, mixed if self.result_norm1 is None else self.result_norm1(mixed, ops))
+        ops.add_(x, normed(self.result_norm1, mixed, ops))
         fed = _scaled(self.mlp(self.layer_norm2(x, ops), ops), self.lambda_2)
-        ops.add_(x, fed if self.result_norm2 is None else self.result_norm2(fed, ops))
+        ops.add_(x, normed(self.result_norm2, fed, ops))
 
 
 def _scaled(x: Tensor, factors: Tensor | None) -> Tensor:
@@ -84,9 +85,7 @@ class Tower(nn.Module):
 
     def forward(self, pixels: Tensor, ops: Ops) -> list[Tensor]:  # [F, 3, height, width] -> [P, D] each
         """The results of the last layer, then those of `deep_layers`. F: as many frames as are read at once, or 1."""
-        x: Tensor = self.embeddings(pixels, ops)
-        if self.pre_layernorm is not None:
-            x = self.pre_layernorm(x, ops)
+        x = normed(self.pre_layernorm, self.embeddings(pixels, ops), ops)
         lines, columns = (length // self.config.patch_size for length in pixels.shape[2:])
         rotation = None if self.frequencies is None else rotation_of(lines, columns, self.frequencies)
         sight = Sight((), rotation)
@@ -100,7 +99,7 @@ class Tower(nn.Module):
             layer.add_(x, sight.without_windows() if number in self.config.full_layers else sight, ops)
             if number in self.config.deep_layers:
                 deep.append(x.clone())
-        results = [x if self.post_layernorm is None else self.post_layernorm(x, ops), *deep]
+        results = [normed(self.post_layernorm, x, ops), *deep]
         if self.config.window:
             results = [torch.empty_like(rows).index_copy_(0, order, rows) for rows in results]
         return [rows[1:] for rows in results] if self.config.drops_first else results

@@ -13,6 +13,7 @@ from lullm.models.decoder import DecoderLayer, DecoderStyle, LayerSpec
 from lullm.models.family.experts.routed import GLM_RENAMES, ROW_STACKS, drafts_of, experts_or_mlp
 from lullm.models.rules import rules_of
 from lullm.nn.latent_attention import LatentAttention
+from lullm.nn.norm import normed
 from lullm.ops.table import Ops
 from lullm.weights.rule import HeadOrder, WeightRules
 
@@ -36,8 +37,7 @@ class NormBehindExperts(DecoderLayer):
 
     def feed(self, hidden: Tensor, ops: Ops) -> Tensor:
         """See `DecoderLayer.feed`."""
-        fed = super().feed(hidden, ops)
-        return fed if self.post_mlp_layernorm is None else self.post_mlp_layernorm(fed, ops)
+        return normed(self.post_mlp_layernorm, super().feed(hidden, ops), ops)
 
 
 def axk1_style(config: ModelConfig) -> DecoderStyle:
