@@ -115,10 +115,7 @@ class Attention(nn.Module):
         if self.query_factors is not None:
             ops.multiply_(q.view(len(q), -1), ops.embedding(context.positions, self.query_factors), None)
         scores = self.scores if self.sinks is None else replace(self.scores, sinks=self.sinks)
-        out = ops.attention(q, cache, attention, scores)  # [T, Hq, D]
-        for rows in context.mutual[self.group] if context.mutual else ():
-            rows.attend(out, q, cache, ops, scores)
-        out = out.flatten(1)
+        out = _attended(q, cache, self.group, scores, context).flatten(1)
         if self.style.output_gate is not None:
             ops.multiply_(out, gate, self.style.output_gate.gating)
         return self.o_proj(out, ops)
@@ -186,14 +183,19 @@ class QueryAttention(nn.Module):
         cos_sin_cache: Tensor,  # [max_len, D]
         context: StepContext,
     ) -> Tensor:  # [T, H]
-        ops, attention, cache = context.ops, context.attention[self.group], context.caches[self.layer]
+        ops, cache = context.ops, context.caches[self.layer]
         q = self.q_proj(x, ops).unflatten(-1, (-1, self.head_dim))  # [T, Hq, D]
         norm = HeadNorm(self.q_norm.weight, self.q_norm.weight, self.q_norm.eps)
         ops.rotate_(q, norm, context.positions, cos_sin_cache)
-        out = ops.attention(q, cache, attention, self.scores)
-        for rows in context.mutual[self.group] if context.mutual else ():
-            rows.attend(out, q, cache, ops, self.scores)
-        return self.o_proj(out.flatten(1), ops)
+        return self.o_proj(_attended(q, cache, self.group, self.scores, context).flatten(1), ops)
+
+
+def _attended(q: Tensor, cache: LayerCache, group: int, scores: CausalScores, context: StepContext) -> Tensor:
+    """What queries `q [T, Hq, D]` read from a cache, `[T, Hq, D]`. Rows of one picture may see each other."""
+    out = context.ops.attention(q, cache, context.attention[group], scores)
+    for rows in context.mutual[group] if context.mutual else ():
+        rows.attend(out, q, cache, context.ops, scores)
+    return out
 
 
 class EncoderOnlySelfAttention(Attention):
