@@ -123,7 +123,7 @@ def measure(args: argparse.Namespace) -> dict[str, float]:
 
     lap("import lullm")
     spent: dict[str, list[float]] = {}
-    head_start = importlib.import_module("lullm.engine.start.client").head_start
+    head_start = importlib.import_module("lullm.engine.factory").head_start
 
     @contextlib.contextmanager
     def timed_head_start(config: Any) -> Iterator[Any]:
@@ -144,7 +144,7 @@ def measure(args: argparse.Namespace) -> dict[str, float]:
             last = time.monotonic()
             yield ahead
 
-    vars(importlib.import_module("lullm.engine.start.client"))["head_start"] = timed_head_start
+    vars(importlib.import_module("lullm.engine.factory"))["head_start"] = timed_head_start
     options = dict(option.split("=", 1) for option in args.option)
     llm = LLM(args.model, **{name: json.loads(value) for name, value in options.items()})
     lap("build the engine")

@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     import asyncio
 
     from lullm.engine.client import EngineClient
-    from lullm.engine.start.client import start_client
+    from lullm.engine.factory import start_client
     from lullm.fleet.fleet import Fleet
     from lullm.log import log_to_stderr
     from lullm.server.gate.descriptor import raise_descriptor_limit

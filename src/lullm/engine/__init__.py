@@ -3,8 +3,8 @@
 Read in this order: `input/` (the one door for requests), `step_loop` (plans and launches steps, applies their results),
 `output` (texts, at the `stream_pace`), `lifecycle` (sleep), `engine_calls` (sleep, new weights, experts), `llm_engine`
 (all of it, driven by `step`), `async_llm_engine` (driven by a thread). `client` is the interface that a server uses;
-`assembly` sizes the KV cache and makes a scheduler over it; `restarts` replaces lost workers; `interrupt` lets Ctrl-C
-take effect between steps.
+`factory` chooses the kind of engine; `assembly` sizes the KV cache and makes a scheduler over it; `restarts` replaces
+lost workers; `interrupt` lets Ctrl-C take effect between steps.
 
 - `start/`: reads a model's folder, and fetches files and memory while torch is imported.
 - `lora/`: the adapters of requests.

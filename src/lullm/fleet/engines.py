@@ -25,7 +25,7 @@ END_S = 10.0
 
 def open_engine(config: EngineConfig, stream_pause_s: float, has_process: bool) -> EngineClient:
     """Make an engine. Blocks until its model is loaded; raises as `start_client` does."""
-    from lullm.engine.start.client import start_client
+    from lullm.engine.factory import start_client
 
     return start_client(config, stream_pause_s, has_process)
 

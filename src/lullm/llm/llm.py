@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from lullm.config.engine import EngineArguments, EngineConfig
-from lullm.engine.start.client import start_engine
+from lullm.engine.factory import start_engine
 from lullm.errors import EngineAsleepError, InvalidRequestError
 from lullm.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search_output, checked_width
 from lullm.llm.hibernation import HibernationCalls

@@ -1,10 +1,9 @@
 """TextInput: the text that an encoder reads, and the tokens with which the decoder begins."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lullm.config.layer.encoder import EncoderConfig
-from lullm.engine.input.text import TextReader
 from lullm.errors import InvalidRequestError
 from lullm.types.packed import pack
 from lullm.types.request import Conversation, Input, Prompt, TextPair
@@ -19,24 +18,30 @@ class TextInput:
 
     Args:
         start_ids: the decoder's prompt, where a request names none.
-        text: tokenizes the encoder's prompt.
+        encode: (the encoder's prompt, may_block) -> its token ids, those around it included.
     """
 
     reads_text = True
 
-    def __init__(self, encoder: EncoderConfig, start_ids: Sequence[int], vocab_size: int, text: TextReader):
+    def __init__(
+        self,
+        encoder: EncoderConfig,
+        start_ids: Sequence[int],
+        vocab_size: int,
+        encode: Callable[[Prompt, bool], list[int]],
+    ):
         self._encoder, self._vocab_size = encoder, vocab_size
         self._start_ids = list(start_ids)
-        self._text = text
+        self._encode = encode
 
     def take(self, prompt: Input, may_block: bool) -> tuple[Prompt, TilePlace]:
         """The decoder's prompt, and what the encoder reads.
 
         Raises:
-            InvalidRequestError: the prompt has another form, or the text is empty, or too long.
+            InvalidRequestError: the prompt has another form, or the text is empty, or too long. Errors of `encode`.
         """
         own, given = self._both(prompt)
-        _, token_ids = self._text.read(given, add_special_tokens=True, may_block=may_block)
+        token_ids = self._encode(given, may_block)
         most = self._encoder.max_rows
         if not 0 < len(token_ids) <= most:
             raise InvalidRequestError(

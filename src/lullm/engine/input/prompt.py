@@ -19,7 +19,7 @@ from lullm.engine.vision.pictures import PictureInput
 from lullm.errors import InvalidRequestError
 from lullm.text.reply.replies import Replies
 from lullm.text.tokenizer import Tokenizer
-from lullm.types.request import Input
+from lullm.types.request import Input, Prompt
 from lullm.types.vision.tile import TilePlace
 
 
@@ -98,7 +98,12 @@ def _encoder_input(model: ModelConfig, rules: OutputRules, text: TextReader) -> 
         return None
     if encoder.reads == "audio":
         return SoundInput(encoder)
-    return TextInput(encoder, rules.starts(encoder.start_ids), model.vocab_size, text)
+
+    def encode(prompt: Prompt, may_block: bool) -> list[int]:
+        _, token_ids = text.read(prompt, add_special_tokens=True, may_block=may_block)
+        return token_ids
+
+    return TextInput(encoder, rules.starts(encoder.start_ids), model.vocab_size, encode)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,7 @@
-"""Makes the engine that the options describe, for a server or a script: in this process, or in others."""
+"""Makes the engine that the options describe, for a server or a script: in this process, or in others.
+
+The only place that knows all kinds.
+"""
 
 import gc
 import importlib
