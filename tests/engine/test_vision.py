@@ -116,6 +116,7 @@ MISTRAL4 = {
 OTHERS = {
     "qwen3.5, experts": lambda folder: write_qwen_vl(folder, "Qwen3_5Moe", mrope_section=[1, 1, 2]),
     "glm4.5v": lambda folder: write_glm4v(folder, "Glm4vMoe"),
+    "glm-ocr": lambda folder: write_glm4v(folder, "GlmOcr"),
     "glm4.6v": lambda folder: write_glm4v(folder, "Glm46V"),
     "gemma4, causal": lambda folder: write_gemma4(folder, {"use_bidirectional_attention": None}),
     "gemma4, experts": lambda folder: write_gemma4(

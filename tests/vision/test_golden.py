@@ -134,6 +134,7 @@ CASES = {
         mrope_section=[1, 1, 2],
     ),
     "glm4.5v": lambda folder: write_glm4v(folder, "Glm4vMoe", {"image_size": 36}),
+    "glm-ocr": lambda folder: write_glm4v(folder, "GlmOcr"),
     "gemma3": lambda folder: write_gemma3(folder),
     "gemma3, another tower": lambda folder: write_gemma3(
         folder, settings={"do_pan_and_scan": True}, hidden_act="gelu", patch_size=8, layer_norm_eps=1e-3

@@ -28,5 +28,10 @@ def used_first(num_unused: int, num_rows: int) -> HeadOrder:
     return HeadOrder(re.compile(r"\.embed_positions\."), (*range(num_unused, num_rows), *range(num_unused)))
 
 
+def drafts_of(config: ModelConfig) -> re.Pattern[str]:
+    """The names of the layer after the last, which drafts tokens."""
+    return re.compile(rf"^model\.layers\.{config.num_hidden_layers}\.")
+
+
 RESIDUAL = re.compile(r"\.(o_proj|out_proj|down_proj)\.(weight|bias)$")
 """The matrices whose results are added to the residual stream."""

@@ -63,6 +63,7 @@ GLMS = {
     "Glm4v": {"model_type": "glm4v_text"},
     "Glm46V": {"model_type": "glm4v_text"},
     "Glm4vMoe": {"model_type": "glm4v_moe_text"} | GLM_EXPERTS,
+    "GlmOcr": {"model_type": "glm_ocr_text"},
 }
 QWEN3_5 = {key: value for key, value in QWEN3_VL.items() if key != "deepstack_visual_indexes"}
 QWENS = {
@@ -435,7 +436,7 @@ def write_glm4v(
     tokenizer.image_token, tokenizer.image_token_id = "<image>", 3
     named = (f"{kind}_{side}_token_id" for kind in ("image", "video") for side in ("start", "end"))
     options = {"image_token_id": 3, **dict(zip((*named, "video_token_id"), ids, strict=True))}
-    model_type = "glm4v_moe_vision" if name == "Glm4vMoe" else "glm4v_vision"
+    model_type = {"Glm4vMoe": "glm4v_moe_vision", "GlmOcr": "glm_ocr_vision"}.get(name, "glm4v_vision")
     eyes = GLM4V | {"model_type": model_type} | (tower or {})
     model = _random_model(folder, *classes, eyes, options, GLMS[name] | {"rope_parameters": rope})
     volume = {"shortest_edge": 8 * 64, "longest_edge": 80 * 64}
@@ -443,7 +444,7 @@ def write_glm4v(
         **{"patch_size": eyes["patch_size"], "size": volume, **(settings or {})}
     )
     processor.save_pretrained(folder)
-    whole: Any = getattr(transformers, f"Glm{number}Processor")
+    whole: Any = getattr(transformers, f"Glm{number}Processor")  # of GLM-OCR, too
 
     class PicturesOnly(whole):
         """Without the part for videos, which needs one more package."""

@@ -180,6 +180,7 @@ GLM4 = Family(
     partial(read_partial, default=0.5),
     defaults={"rms_norm_eps": 1.5625e-7, "head_dim": 128, "attention_bias": True},
     reads=DENSE_READS | {"attention_bias", "partial_rotary_factor"},
+    ignores={"num_nextn_predict_layers"},
     always={"output_bias": False},
 )
 ERNIE4_5 = Family(

@@ -33,6 +33,7 @@ _QWEN3_VL_MOE = {
 }  # fmt: skip
 
 _GLM4V = {"rms_norm_eps": 1e-5, "num_key_value_heads": 2, "attention_bias": True, "partial_rotary_factor": 1.0}
+_GLM_OCR = _GLM4V | {"num_key_value_heads": 8, "attention_bias": False}
 _GLM4V_MOE = {"num_key_value_heads": 8, "attention_bias": True}
 
 _QWEN2_AUDIO = {
@@ -56,6 +57,7 @@ TEXT_MODELS: dict[str, TextModel] = {
     "Glm4vForConditionalGeneration": TextModel("Glm4ForCausalLM", _GLM4V, True, has_equal_heads=True),
     "Glm46VForConditionalGeneration": TextModel("Glm4ForCausalLM", _GLM4V, True, has_equal_heads=True),
     "Glm4vMoeForConditionalGeneration": TextModel("Glm4MoeForCausalLM", _GLM4V_MOE, has_plane_rope=True),
+    "GlmOcrForConditionalGeneration": TextModel("Glm4ForCausalLM", _GLM_OCR, True, has_equal_heads=True),
     "Idefics3ForConditionalGeneration": TextModel(None),
     "InternVLForConditionalGeneration": TextModel(None),
     "Lfm2VlForConditionalGeneration": TextModel(None),

@@ -60,7 +60,7 @@ def vision_of(
     if seeing is None:
         raise ModelLoadError(
             "lullm sees pictures with LLaVA 1.5, Idefics3, SmolVLM, InternVL, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, "
-            "Qwen3.5, GLM-4.1V, GLM-4.5V, GLM-4.6V, Gemma 3, Gemma 4, Pixtral, Mistral 3, LightOnOCR, "
+            "Qwen3.5, GLM-4.1V, GLM-4.5V, GLM-4.6V, GLM-OCR, Gemma 3, Gemma 4, Pixtral, Mistral 3, LightOnOCR, "
             f"LLaVA-NeXT and LLaVA-OneVision so far, not with {architecture}"
         )
     if text.architecture not in seeing.texts:

@@ -108,6 +108,16 @@ _GLM4V_KIND = TowerKind(
     names=_QWEN_NAMES
     | {"rms_norm_eps": "layer_norm_eps", "out_hidden_size": "intermediate_size", "intermediate_size": "connector_size"},
 )
+_GLM_OCR_KIND = replace(
+    _GLM4V_KIND,
+    defaults={key: value for key, value in _GLM4V.items() if key not in ("image_size", "connector_size")}
+    | {"hidden_size": 1024, "num_attention_heads": 16, "attention_bias": True, "out_hidden_size": 1536},
+    positions="none",
+    has_bias=True,
+    has_patch_norm=False,
+    has_head_norms=True,
+    names=_QWEN_NAMES | {"rms_norm_eps": "layer_norm_eps"},
+)
 KINDS: Mapping[str, TowerKind] = {
     "clip_vision_model": TowerKind(_CLIP, has_class_row=True, has_patch_bias=False, has_pre_norm=True),
     "siglip_vision_model": TowerKind(_SIGLIP),
@@ -140,6 +150,7 @@ KINDS: Mapping[str, TowerKind] = {
     "glm4v": _GLM4V_KIND,
     "glm4v_moe_vision": _GLM4V_KIND,
     "glm4v_moe": _GLM4V_KIND,
+    "glm_ocr_vision": _GLM_OCR_KIND,
     "gemma4_vision": TowerKind(
         _GEMMA4,
         "axes",
@@ -152,6 +163,7 @@ KINDS: Mapping[str, TowerKind] = {
         channels_last=True,
         has_result_norms=True,
         has_head_norms=True,
+        has_value_norms=True,
         attention_scale=1.0,
         fixed={"norm_type": "rms_norm", "attention_bias": False},
         names={"hidden_activation": "hidden_act", "rms_norm_eps": "layer_norm_eps"},

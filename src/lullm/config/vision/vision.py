@@ -29,7 +29,7 @@ class TowerTraits:
             queries, keys and values.
         has_patch_norm: a norm comes behind the patches' matrix. has_pre_norm: one comes behind the embedding.
         has_result_norms: the results of attention and MLP are normalized, too.
-        has_head_norms: each head of queries, keys and, without weights, of values is normalized.
+        has_head_norms: each head of queries and keys is normalized. has_value_norms: of values, too, without weights.
         has_scales: the results of attention and MLP are scaled by learned vectors (https://arxiv.org/abs/2103.17239).
         is_fused: queries, keys and values are results of one matrix.
         is_gated: MLPs have gates.
@@ -49,6 +49,7 @@ class TowerTraits:
     has_pre_norm: bool = False
     has_result_norms: bool = False
     has_head_norms: bool = False
+    has_value_norms: bool = False
     has_scales: bool = False
     is_fused: bool = False
     is_gated: bool = False

@@ -9,7 +9,7 @@ from dataclasses import replace
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import DecoderStyle
 from lullm.models.family.gemma.gemma3 import GemmaLayer
-from lullm.models.rules import rules_of, with_one_gate_up
+from lullm.models.rules import drafts_of, rules_of, with_one_gate_up
 from lullm.weights.rule import HeadOrder, Rename, WeightRules, renames, rotated_first
 
 GLM4_RENAMES = renames(
@@ -32,8 +32,9 @@ def glm_style(config: ModelConfig) -> DecoderStyle:
 
 
 def glm4_style(config: ModelConfig) -> DecoderStyle:
+    """GLM-OCR's files hold a layer that drafts, too."""
     rules = with_one_gate_up(with_neighbours(config, *GLM4_RENAMES))
-    return DecoderStyle(rules, make_layer=GemmaLayer)
+    return DecoderStyle(rules.plus(drops=(drafts_of(config),)), make_layer=GemmaLayer)
 
 
 def helium_style(config: ModelConfig) -> DecoderStyle:

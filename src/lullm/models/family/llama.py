@@ -13,9 +13,9 @@ import re
 
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import DecoderStyle, plain_mlp
-from lullm.models.family.experts.routed import EXPERT_RENAMES, drafts_of, experts_or_mlp
+from lullm.models.family.experts.routed import EXPERT_RENAMES, experts_or_mlp
 from lullm.models.family.layer_norm.parallel import UNGATED_RENAMES
-from lullm.models.rules import rules_of
+from lullm.models.rules import drafts_of, rules_of
 
 DRAFTS = re.compile(r"^mtp\.")
 

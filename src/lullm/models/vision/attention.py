@@ -54,11 +54,11 @@ class SelfAttention(nn.Module):
         self.norms_heads = config.has_head_norms
         self.q_norm = self.k_norm = self.v_norm = None
         if config.has_head_norms:
-            self.q_norm, self.k_norm, self.v_norm = (
-                RMSNorm(head_dim, config.layer_norm_eps, dtype, has_weight) for has_weight in (True, True, False)
-            )
+            self.q_norm, self.k_norm = (RMSNorm(head_dim, config.layer_norm_eps, dtype) for _ in range(2))
         elif config.has_qk_norm:
             self.q_norm, self.k_norm = (RMSNorm(size, _QK_NORM_EPS, dtype) for _ in range(2))
+        if config.has_value_norms:
+            self.v_norm = RMSNorm(head_dim, config.layer_norm_eps, dtype, has_weight=False)
 
     def forward(self, x: Tensor, sight: Sight, ops: Ops) -> Tensor:  # [P, D] -> [P, D]
         query, key, value = self._heads(x, ops)

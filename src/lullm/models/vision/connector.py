@@ -124,7 +124,7 @@ class Gated(nn.Module):
         self.downsample = Downsample(tower.hidden_size, hidden_size, self.factor, dtype)
         self.proj = dense(hidden_size, hidden_size, False, dtype)
         self.layer_norm = LayerNorm(hidden_size, _GATED_NORM_EPS, dtype)
-        wide = replace(tower, hidden_size=hidden_size, intermediate_size=config.intermediate_size)
+        wide = replace(tower, hidden_size=hidden_size, intermediate_size=config.intermediate_size, has_bias=False)
         self.mlp = TowerMLP(wide, dtype)
 
     def forward(self, x: Tensor, num_columns: int, ops: Ops) -> Tensor:  # [P, D] -> [P / factor^2, H]

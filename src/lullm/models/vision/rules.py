@@ -22,7 +22,6 @@ VISION_RENAMES = renames(
     (r"(?<=^vision\.tower\.embeddings\.)patch_embeddings\.projection\.", "patch_embedding."),
     # as InternVL's authors spell them
     (r"^(vision\.tower\.layers\.\d+\.)ls([12])$", r"\1lambda_\2"),
-    (r"^(vision\.tower\.layers\.\d+\.)attn\.(?=[qk]_norm\.)", r"\1self_attn."),
     (r"(?<=^vision\.tower\.embeddings\.)position_embedding$", "position_embedding.weight"),
     (r"^mlp1\.0\.", "vision.connector.layer_norm."),
     (r"^mlp1\.1\.", "vision.connector.linear_1."),
@@ -33,6 +32,7 @@ VISION_RENAMES = renames(
     (r"^vision\.tower\.blocks\.", "vision.tower.layers."),
     (r"^(vision\.tower\.layers\.\d+\.)attn\.qkv\.", r"\1self_attn.qkv_proj."),
     (r"^(vision\.tower\.layers\.\d+\.)attn\.proj\.", r"\1self_attn.out_proj."),
+    (r"^(vision\.tower\.layers\.\d+\.)attn\.(?=[qk]_norm\.)", r"\1self_attn."),
     (r"^(vision\.tower\.layers\.\d+\.)norm([12])\.", r"\1layer_norm\2."),
     (r"^(vision\.tower\.layers\.\d+\.mlp\.)up_proj\.", r"\1fc1."),
     (r"^(vision\.tower\.layers\.\d+\.mlp\.)down_proj\.", r"\1fc2."),

@@ -14,7 +14,7 @@ from lullm.config.vision.tower import read_tower
 from lullm.config.vision.video import TimeWords, VideoConfig, VideoKind
 from lullm.config.vision.video_reading import KINDS as VIDEO_KINDS
 from lullm.config.vision.video_reading import kind_of_video, read_form
-from lullm.config.vision.vision import GatedConnector, VisionConfig
+from lullm.config.vision.vision import GatedConnector, TowerConfig, VisionConfig
 from lullm.errors import ModelLoadError
 
 GLM_V: Mapping[str, int] = {
@@ -45,12 +45,32 @@ def read_glm_v(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
         positive_int(stated, "spatial_merge_size", 2, most=MOST_SCALE),
         positive_int(stated, "intermediate_size", 13696, most=MOST_INTERMEDIATE),
     )
+    image_token_id = integer(data, "image_token_id", GLM_V[data["architectures"][0]])
+    return _seen(data, processor, tower, connector, image_token_id)
+
+
+def read_glm_ocr(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
+    """GLM-OCR: the same with norms on the tower's heads, biases, and no table of positions."""
+    stated, text = optional_object(data, "vision_config"), optional_object(data, "text_config")
+    tower = read_tower(stated, ("glm_ocr_vision",), None, drops_first=False)
+    if not tower.has_attention_bias:
+        raise ModelLoadError("its tower's attention_bias is false, and only true is implemented")
+    size = positive_int(stated, "out_hidden_size", 1536, most=MOST_INTERMEDIATE)
+    if size != text.get("hidden_size"):
+        raise ModelLoadError(f"its tower's rows have {size} elements, the text's {shown(text.get('hidden_size'))}")
+    connector = GatedConnector(positive_int(stated, "spatial_merge_size", 2, most=MOST_SCALE), 3 * size)
+    return _seen(data, processor, tower, connector, integer(data, "image_token_id", 59280))
+
+
+def _seen(
+    data: dict[str, Any], processor: dict[str, Any], tower: TowerConfig, connector: GatedConnector, token_id: int
+) -> VisionConfig:
     picture = read_picture(processor)
     if picture.fit != "volume":
         raise ModelLoadError("its image processor is not GLM-4.1V's")
     check_patches(processor, PATCHES, tower, connector.scale_factor, "image")
-    image_token_id = integer(data, "image_token_id", GLM_V[data["architectures"][0]])
-    return VisionConfig(tower, connector, picture, image_token_id, "none", axes_of(text, _SECTIONS, takes_turns=False))
+    axes = axes_of(optional_object(data, "text_config"), _SECTIONS, takes_turns=False)
+    return VisionConfig(tower, connector, picture, token_id, "none", axes)
 
 
 def read_glm_video(data: dict[str, Any], processor: dict[str, Any], vision: VisionConfig) -> VideoConfig:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import DecoderLayer, DecoderStyle, LayerSpec
-from lullm.models.family.experts.routed import GLM_RENAMES, ROW_STACKS, drafts_of, experts_or_mlp
-from lullm.models.rules import rules_of
+from lullm.models.family.experts.routed import GLM_RENAMES, ROW_STACKS, experts_or_mlp
+from lullm.models.rules import drafts_of, rules_of
 from lullm.nn.latent_attention import LatentAttention
 from lullm.nn.norm import normed
 from lullm.ops.table import Ops

@@ -80,11 +80,6 @@ def with_gates_apart(rules: WeightRules) -> WeightRules:
     return replace(rules, renames=(*rules.renames, name), fusions=(of_heads, *others))
 
 
-def drafts_of(config: ModelConfig) -> re.Pattern[str]:
-    """The names of the layer after the last, which drafts tokens."""
-    return re.compile(rf"^model\.layers\.{config.num_hidden_layers}\.")
-
-
 def phimoe_style(config: ModelConfig) -> DecoderStyle:
     """Mixtral with norms of mean and variance, and biases (https://arxiv.org/abs/2404.14219)."""
     return DecoderStyle(

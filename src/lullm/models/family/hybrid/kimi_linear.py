@@ -10,8 +10,8 @@ from lullm.config.layer.recurrent import DeltaNetConfig
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import DecoderStyle, LayerSpec
 from lullm.models.family.experts.deepseek import latent_attention
-from lullm.models.family.experts.routed import GLM_RENAMES, MIXTRAL_RENAMES, drafts_of, experts_or_mlp
-from lullm.models.rules import rules_of
+from lullm.models.family.experts.routed import GLM_RENAMES, MIXTRAL_RENAMES, experts_or_mlp
+from lullm.models.rules import drafts_of, rules_of
 from lullm.nn.recurrent.kimi_delta import KimiDelta
 from lullm.weights.rule import Fusion, renames
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import DecoderStyle
-from lullm.models.family.experts.routed import GLM_RENAMES, drafts_of, experts_or_mlp
+from lullm.models.family.experts.routed import GLM_RENAMES, experts_or_mlp
 from lullm.models.family.renamed.llama_like import GATES
-from lullm.models.rules import rules_of
+from lullm.models.rules import drafts_of, rules_of
 from lullm.weights.rule import HeadOrder, renames, rotated_first
 
 RENAMES = renames(
