@@ -36,7 +36,7 @@ PARTS = {
     "load the weights": (("lullm.worker.loaded_model", "load_weights", "fill_dummy_weights"),),
     "pack the weights": (("lullm.worker.loaded_model", "pack_weights"),),
     "map the KV cache": (("lullm.worker.worker", "Worker.initialize_cache"),),
-    "measure speeds (first steps)": (("lullm.worker.worker", "Worker.measure_speeds"),),
+    "measure the speed of copies": (("lullm.worker.worker", "Worker.measure_copy_speed"),),
 }
 
 

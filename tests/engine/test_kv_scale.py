@@ -87,7 +87,7 @@ def test_the_first_batchs(qwen3_folder, chunk):
     """Its largest key and value of each head come to lie at 192 and 96; later batches change nothing."""
     options = {**OPTIONS, "max_num_batched_tokens": chunk, "max_num_seqs": 8}
     with LLM(str(qwen3_folder), **options, kv_cache_dtype="fp8", calculate_kv_scales=True) as llm:
-        assert scales_of(llm) == ONES, "what was measured at the start is nobody's first batch"
+        assert scales_of(llm) == ONES, "no step of the start is anybody's first batch"
         llm.generate(PROMPTS[0], SHORT, use_tqdm=False)
         found = scales_of(llm)
         llm.generate(PROMPTS[1:], SHORT, use_tqdm=False)

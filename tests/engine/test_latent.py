@@ -73,8 +73,8 @@ def test_chunks_with_and_without_expanded_heads(wide, monkeypatch):
     found = []
     for size, expected in ((512, [300] * 3), (192, [192] * 3 + [108] * 3), (40, [])):  # of three layers
         options = {"max_model_len": 320, "max_num_batched_tokens": size, "max_num_seqs": 4}
+        num_rows.clear()
         with LLM(str(wide), **OPTIONS | options) as llm:
-            num_rows.clear()  # of the first steps, which measure speeds
             (output,) = llm.generate([prompt], params, use_tqdm=False)
         assert num_rows == expected
         pairs = zip(output.prompt_logprobs[1:], prompt[1:], strict=True)

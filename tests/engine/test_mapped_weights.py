@@ -81,8 +81,10 @@ def test_tokens_are_equal_before_and_after_settling(start, request, family):
     assert all(map(torch.equal, model_of(llm).parameters(), model_of(whole).parameters()))
 
 
-def test_threads_settle_them_beside_steps(start, expected):
-    llm = start(settles=True)
+@pytest.mark.parametrize("options", [{}, {"swap_space": 0}, {"preemption_mode": "recompute"}], ids=str)
+def test_threads_settle_them_beside_steps(start, expected, options):
+    """They began behind a measurement, which an engine without a choice between swap and recompute does not make."""
+    llm = start(settles=True, **options)
     store = store_of(llm)
     assert answer(llm) == expected
     for thread in store._mapped._threads if store._mapped is not None else ():

@@ -28,8 +28,8 @@ def test_start(executor):
     n = len(executor.workers)
     assert executor.determine_num_available_blocks() == (100 - (n - 1), 10)
     executor.initialize_cache(7, 3, 64)
-    assert executor.measure_speeds() == (5.0, 9.0 - (n - 1))
-    assert executor.take_calls() == all_of(executor, "num_available_blocks", "initialize_cache", "measure_speeds")
+    assert executor.measure_copy_speed() == 9.0 - (n - 1)
+    assert executor.take_calls() == all_of(executor, "num_available_blocks", "initialize_cache", "measure_copy_speed")
 
 
 def test_every_worker_touches_until_none_lacks_memory(executor):

@@ -51,6 +51,19 @@ def test_observations_turn_the_choice():
     assert chooser.choose(True, 10, 160) == "swap"
 
 
+def test_the_first_steps_say_how_fast_prefill_is():
+    chooser = PreemptionPolicy("auto", block_bytes=50, speeds=Speeds(1000.0))
+    assert chooser.choose(True, 10, 1) == "swap", "no step was long enough to tell"
+    chooser.speeds.observe_compute(num_tokens=64, seconds=6.4)  # slow: cold kernels, untouched pages
+    assert chooser.speeds.prefill_tokens_per_s == pytest.approx(10)
+    chooser.speeds.observe_compute(num_tokens=64, seconds=0.32)
+    assert chooser.speeds.prefill_tokens_per_s == pytest.approx(105)
+    for _ in range(10):
+        chooser.speeds.observe_compute(num_tokens=64, seconds=0.32)
+    assert chooser.speeds.prefill_tokens_per_s == pytest.approx(200, rel=0.05)
+    assert [chooser.choose(True, 10, num_tokens) for num_tokens in (180, 220)] == ["recompute", "swap"]
+
+
 def test_steps_that_say_nothing_are_not_observed():
     speeds = Speeds(1000.0, 100.0)
     speeds.observe_copy(num_blocks=1, block_bytes=50, seconds=9.0)

@@ -130,12 +130,8 @@ def _preemption_policy(
         return PreemptionPolicy("recompute", size)
     if config.preemption_mode == "swap":
         return PreemptionPolicy("swap", size)
-    speeds = Speeds(*executor.measure_speeds())
-    logger.info(
-        "swapping: %s/s between the pools; recomputing: %.0f tok/s",
-        format_bytes(int(speeds.copy_bytes_per_s)),
-        speeds.prefill_tokens_per_s,
-    )
+    speeds = Speeds(executor.measure_copy_speed())
+    logger.info("swapping: %s/s between the pools", format_bytes(int(speeds.copy_bytes_per_s)))
     return PreemptionPolicy("auto", size, speeds)
 
 

@@ -51,12 +51,10 @@ class Executor:
         """
         self._call("initialize_cache", num_blocks, num_host_blocks, max_model_len)
 
-    def measure_speeds(self) -> tuple[float, float]:
-        """(bytes per second between the pools, tokens per second of prefill) of the slowest worker.
-
-        Before the first plan: it writes into blocks.
-        """
-        return minimum(self._call("measure_speeds"))
+    def measure_copy_speed(self) -> float:
+        """Bytes per second between the pools, of the slowest worker. Before the first plan: it writes into blocks."""
+        slowest: float = min(self._call("measure_copy_speed"))
+        return slowest
 
     def touch_blocks(self, block_ids: Sequence[int]) -> bool:
         """Touch some of these blocks' memory on every worker; returns whether more is left. Some milliseconds."""

@@ -8,7 +8,6 @@ from lullm.errors import LullmError
 from lullm.executor.workers import Answer
 from lullm.types.sleep import TAGS, Released, SleepForecast, SleepReport, WakeReport
 
-Number = TypeVar("Number", int, float)
 Report = TypeVar("Report", Released, SleepForecast, SleepReport, WakeReport)
 T = TypeVar("T")
 
@@ -24,8 +23,8 @@ def values(answers: Sequence[Answer]) -> list[Any]:
     return [answer.value for answer in answers]
 
 
-def minimum(pairs: Sequence[tuple[Number, Number]]) -> tuple[Number, Number]:
-    """The minimum of each side: blocks that fit everywhere, or the speeds of the slowest worker."""
+def minimum(pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """The minimum of each side: blocks that fit everywhere."""
     firsts, seconds = zip(*pairs, strict=True)
     return min(firsts), min(seconds)
 

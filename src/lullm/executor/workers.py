@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 WorkerVerb = Literal[
     "num_available_blocks",
     "initialize_cache",
-    "measure_speeds",
+    "measure_copy_speed",
     "touch_blocks",
     "prepare_sleep",
     "commit_sleep",

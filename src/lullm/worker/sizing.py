@@ -1,4 +1,4 @@
-"""Sizing: measures a worker's memory for KV blocks, and its speeds of copying and computing, before any request."""
+"""Sizing: measures a worker's memory for KV blocks, and its speed of copying them, before any request."""
 
 import gc
 from collections.abc import Sequence
@@ -13,7 +13,6 @@ from lullm.log import get_logger
 from lullm.machine.memory import address_room_bytes
 from lullm.models.protocol import Model
 from lullm.step.graphs import decode_sizes
-from lullm.step.runner import ModelRunner
 from lullm.types.draw import Draw, DrawParams
 from lullm.types.packed import PackedInts, pack
 from lullm.types.step import Span, StepPlan
@@ -31,6 +30,9 @@ _GRAPH_BYTES = 4 * MIB
 
 _NUM_MEASURED_SLOTS = 1
 """Layer-slots that are copied to measure the speed. Each keeps a huge page or two in host memory."""
+
+_NUM_MEASURED_TOKENS = 64
+"""Whose blocks are copied."""
 
 
 def kv_memory_bytes(setup: WorkerSetup, model: Model, bytes_to_come: int = 0) -> int:
@@ -111,25 +113,19 @@ def _largest_tile(vision: VisionConfig, max_model_len: int) -> Tile:
     return Tile.of(height, width, bytes(3 * form.num_at_once * height * width), num_frames=form.num_at_once)
 
 
-def measure_speeds(setup: WorkerSetup, runner: ModelRunner, pools: KVPools, num_runs: int = 2) -> tuple[float, float]:
-    """(bytes per second between the pools, tokens per second of prefill), from the last of a few short runs. Blocking.
+def measure_copy_speed(setup: WorkerSetup, pools: KVPools) -> float:
+    """Bytes per second between the pools, from copies of a few blocks. Blocking, some milliseconds.
 
-    Writes into the first blocks of both pools, which must be free. A prompt of 64 tokens and a few blocks are enough at
-    first: the scheduler corrects both figures with later steps. The first run meets cold kernels and untouched pages.
+    Writes into the first blocks of the host's pool, which must be free. The scheduler corrects it with later steps.
     """
     config, num_slots = setup.config, min(_NUM_MEASURED_SLOTS, len(pools.device))
-    capacity = pools.device[0].num_blocks * config.block_size  # with a window perhaps fewer than max_model_len
-    num_tokens = min(64, config.max_num_batched_tokens, config.max_model_len, capacity)
-    blocks = range(min(cdiv(num_tokens, config.block_size), pools.host[0].num_blocks))
-    pairs = [(block_id, block_id) for block_id in blocks]
-    tables = _tables(setup, range(cdiv(num_tokens, config.block_size)))
-    [prompt] = behind_encoder(setup, [Span(0, 0, pack([0] * num_tokens), tables)])
-    for _ in range(num_runs):
-        result = runner.launch(StepPlan([prompt])).result()
+    num_blocks = cdiv(_NUM_MEASURED_TOKENS, config.block_size)
+    num_blocks = min(num_blocks, pools.device[0].num_blocks, pools.host[0].num_blocks)
+    pairs = [(block_id, block_id) for block_id in range(num_blocks)]
+    for _ in range(2):  # the first copy meets cold kernels and untouched pages
         swap_s = _time_swap(setup, pools, num_slots, pairs)
     size = len(pairs) * block_bytes(setup.model_config, config.block_size, config.kv_dtype)
-    copied = size * num_slots // len(pools.device)
-    return copied / max(swap_s, 1e-9), num_tokens / max(result.compute_s, 1e-9)
+    return size * num_slots // len(pools.device) / max(swap_s, 1e-9)
 
 
 def _tables(setup: WorkerSetup, block_ids: Sequence[int]) -> tuple[PackedInts, ...]:

@@ -29,7 +29,7 @@ from lullm.worker.kv_pools import KVPools, map_pools
 from lullm.worker.loaded_model import LoadedModel, load_model
 from lullm.worker.pages_ahead import touch_blocks
 from lullm.worker.setup import WorkerSetup, open_setup
-from lullm.worker.sizing import kv_memory_bytes, measure_speeds
+from lullm.worker.sizing import kv_memory_bytes, measure_copy_speed
 from lullm.worker.sleep.hibernation import read_blocks, write_blocks
 from lullm.worker.sleep.sleeper import Sleeper
 from lullm.worker.warm_up import compile_ahead, compile_kernels
@@ -164,9 +164,11 @@ class Worker:
             if draft.setup.records_graphs:
                 self.draft_runner.capture_graphs()
             self._paired = draft.paired(setup, self.model_runner, self.draft_runner)
-        self.reset_kv_scales()
+        self.reset_kv_scales()  # scales and load of the steps so far are nobody's
+        self.clear_expert_load()
         if setup.config.pin_backup:
             self._sleeper.pin_ahead()
+        self.loaded.store.settle_behind(setup.threads.num_threads)
 
     def reset_kv_scales(self) -> None:
         """Reset the scales of an fp8 cache; no block may be in use. Other caches have no scales.
@@ -180,14 +182,9 @@ class Worker:
             is_open = [scales.reset() for scales in self.draft.loaded.kv_scales]
             self.draft_runner.calibrates = self.setup.config.calculate_kv_scales and any(is_open)
 
-    def measure_speeds(self) -> tuple[float, float]:
-        """(bytes per second between the pools, tokens per second of prefill). See `sizing.measure_speeds`."""
-        num_runs = 1 if self.loaded.store.num_mapped_bytes else 2  # mapped weights' speed is not what counts later
-        speeds = measure_speeds(self.setup, self.model_runner, self.pools, num_runs)
-        self.reset_kv_scales()  # the scales belong to a prompt of the measurement
-        self.clear_expert_load()
-        self.loaded.store.settle_behind(self.setup.threads.num_threads)
-        return speeds
+    def measure_copy_speed(self) -> float:
+        """Bytes per second between the pools. See `sizing.measure_copy_speed`."""
+        return measure_copy_speed(self.setup, self.pools)
 
     def touch_blocks(self, block_ids: Sequence[int]) -> bool:
         """See `pages_ahead.touch_blocks`. A device has its memory from the start."""

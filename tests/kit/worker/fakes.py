@@ -31,9 +31,9 @@ class FakeWorker:
     def initialize_cache(self, num_blocks, num_host_blocks, max_model_len):
         self._note("initialize_cache", num_blocks, num_host_blocks, max_model_len)
 
-    def measure_speeds(self):
-        self._note("measure_speeds")
-        return 5.0 + self.rank, 9.0 - self.rank
+    def measure_copy_speed(self):
+        self._note("measure_copy_speed")
+        return 9.0 - self.rank
 
     def touch_blocks(self, block_ids):
         self._note("touch_blocks", block_ids)
