@@ -1,5 +1,7 @@
 """Narrow floats: storage is exact, and linear layers give the bits of a matrix that was decoded while it was loaded."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -49,6 +51,23 @@ def packed(weight):
     weight = weight.clone()
     native.pack_weight_(weight)
     return weight
+
+
+@needs_native
+@CASES
+@DTYPES
+@pytest.mark.parametrize("num_rows", [1, 5, 20])
+def test_every_number_is_rounded_once(is_e2m1, group, dtype, num_rows):
+    """Products with rows of one 1 are the weight itself, whatever scale that may be stored."""
+    rows = rows_of(is_e2m1, group, 64)
+    if is_e2m1:
+        rows = replace(rows, scales=torch.randint(2, 241, rows.scales.shape).to(torch.uint8))
+    layout = NarrowLayout(is_e2m1, 64, 352, group)
+    storage = torch.zeros(layout.shape, dtype=torch.uint8)
+    layout.store_(storage, 0, rows)
+    units = torch.eye(352, dtype=dtype)
+    found = [quantized_native.quantized_linear(part, storage, layout, None) for part in units.split(num_rows)]
+    assert torch.equal(torch.cat(found).T, rows.decode().to(dtype))
 
 
 def test_numbers():

@@ -1,11 +1,52 @@
-// What the kernels over grids share: the scales, codes and minimums of groups.
+// What the kernels over grids share: fetching panels, lines of digits, the scales, codes and minimums of groups.
 #pragma once
 
+#include "processor.h"
 #include "quantized.h"
 #include "simd.h"
 
 namespace lullm {
 namespace LULLM_ISA {
+
+// Fetches a panel, line after line, into the second-level cache, and from there into the first: a step per line read.
+class Ahead {
+ public:
+  explicit Ahead(const uint8_t* panel) : at(reinterpret_cast<const char*>(panel)) {}
+  void step() {
+    fetch_far(at + 8192), fetch_near(at + 2048);
+    at += 64;
+  }
+  void step_over(int64_t bytes) {
+    for (; bytes > 0; bytes -= 64) step();
+  }
+
+ private:
+  const char* at;
+};
+
+// The pairs of a line of 4 bits, in order; of one of 8 bits.
+struct FourPairs {
+  I parts[4];
+};
+static inline FourPairs pairs_of_digits(const uint8_t* line) {
+  const I mask = set_integers(0x000f000f), eight = load_integers(line);
+  return {both(eight, mask), both(shift_right_16<8>(eight), mask), both(shift_right_16<4>(eight), mask),
+          shift_right_16<12>(eight)};
+}
+struct TwoPairs {
+  I parts[2];
+};
+static inline TwoPairs pairs_of_bytes(const uint8_t* line) {
+  const I bytes = load_integers(line);
+  return {shift_signed_16<8>(shift_left_16<8>(bytes)), shift_signed_16<8>(bytes)};
+}
+template <int kGrid>
+static inline auto pairs_of_line(const uint8_t* digits, int64_t tile, int64_t line) {
+  if constexpr (kGrids[kGrid].digit_bits == 4) return pairs_of_digits(digits + tile * kDigitTileBytes + line * 64);
+  else return pairs_of_bytes(digits + tile * kTileBytes + line * 64);
+}
+template <int kGrid>
+constexpr int kPairsOfLine = kGrids[kGrid].digit_bits == 4 ? 4 : 2;
 
 // The scales of a grid without codes, of one block.
 template <int kGrid>

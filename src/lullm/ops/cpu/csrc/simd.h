@@ -10,6 +10,7 @@
 #include "dtype.h"
 
 #define LULLM_UNROLL _Pragma("GCC unroll 16")
+#define LULLM_NO_UNROLL _Pragma("GCC unroll 1")
 
 namespace lullm {
 namespace LULLM_ISA {
@@ -38,6 +39,8 @@ constexpr int kLanes = 16;
 //     kFloat8Unit. Neither small ones nor a processor that flushes denormals take a step of their own. The only NaN of e4m3
 //     is all ones, which takes as many instructions as the rest: hence FiniteFloat8
 //   note_nan: 64 Float8 more in what holds_nan looks at
+//   store_numbers: as `store`, but a NaN whose lower half is not 0 may become any number
+//   add_to_numbers: 32 bf16 times powers of two, which are given as what to add to their bits; zeros stay
 //   split_bytes: sixteen times four bytes become four times sixteen: the first of each, then the second, ...
 // and, where it multiplies pairs of bf16 (LULLM_HAS_DOTS), a V of 32 bf16 in sixteen pairs:
 //   dot: sum + the two products of each pair; set_pair: one pair in all lanes

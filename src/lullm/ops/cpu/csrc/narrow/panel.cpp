@@ -31,8 +31,8 @@ void store_pairs(Bf16* to, V low, V high) {
 #if defined(LULLM_HAS_DOTS)
   store(reinterpret_cast<float*>(to), round_to_pairs(low, high));
 #else
-  store(to, low);
-  store(to + kLanes, high);
+  store_numbers(to, low);
+  store_numbers(to + kLanes, high);
 #endif
 }
 void store_pairs(float* to, V low, V high) {
@@ -129,30 +129,44 @@ void expand_mxfp4_block(const uint8_t* from, int64_t block, T* to) {
   }
 }
 
+#if defined(__AVX2__)
+// The bf16 of four bits of each word, from the bit `shift` on, by a table.
+template <int shift>
+inline I numbers_at(I line) {
+  const I moved = shift == 0 ? line : shift_right_16<shift>(line);
 #if defined(__AVX512BW__)
-// The sixteen numbers by a table, which sees five bits of a word: so it holds them twice. A scale is added to exponents, but
-// to that of zero.
-void expand_mxfp4_block(const uint8_t* from, int64_t block, Bf16* to) {
+  // The table is asked by five bits, so it holds the numbers twice.
   const __m512i table = _mm512_broadcast_i64x4(_mm256_setr_epi16(
       0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, static_cast<short>(0x8000), static_cast<short>(0xbf00),
       static_cast<short>(0xbf80), static_cast<short>(0xbfc0), static_cast<short>(0xc000), static_cast<short>(0xc040),
       static_cast<short>(0xc080), static_cast<short>(0xc0c0)));
-  const __m512i magnitude = _mm512_set1_epi16(0x7fff);
+  return _mm512_permutexvar_epi16(moved, table);
+#else
+  // A table of their upper bytes and one of their lower ones. The other byte of a word asks for zero's, which is 0.
+  const __m256i upper = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, -0x80, -0x41, -0x41, -0x41, -0x40, -0x40, -0x40, -0x40));
+  const __m256i lower = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, 0, -0x80, -0x40, 0, 0x40, -0x80, -0x40, 0, 0, -0x80, -0x40, 0, 0x40, -0x80, -0x40));
+  const I bits = both(moved, set_integers(0x000f000f)), above = shift_left_16<8>(bits);
+  return either({_mm256_shuffle_epi8(upper, above.low), _mm256_shuffle_epi8(upper, above.high)},
+                {_mm256_shuffle_epi8(lower, bits.low), _mm256_shuffle_epi8(lower, bits.high)});
+#endif
+}
+
+void expand_mxfp4_block(const uint8_t* from, int64_t block, Bf16* to) {
   LULLM_UNROLL for (int tile = 0; tile < 2; tile++) {
-    const __m128i* exponents = reinterpret_cast<const __m128i*>(from + kMxfp4DigitBytes + tile * kTileRows);
-    const __m512i rows = _mm512_cvtepu8_epi32(_mm_loadu_si128(exponents));
-    const __m512i twice = either(rows, shift_left_32<16>(rows));
-    const __m512i powers = shift_left_16<7>(_mm512_sub_epi16(twice, _mm512_set1_epi16(127)));
+    const int8_t* exponents = reinterpret_cast<const int8_t*>(from + kMxfp4DigitBytes + tile * kTileRows);
+    const I rows = both(load_signed_bytes(exponents), set_integers(0xff));
+    const I twice = either(rows, shift_left_32<16>(rows));
+    const I powers = add_16(shift_left_16<7>(twice), set_integers(static_cast<int32_t>(0xc080c080)));  // less 127 << 7
     LULLM_UNROLL for (int j = 0; j < 4; j++) {
       const uint8_t* at = from + tile * (kMxfp4DigitBytes / 2) + j * 64;
       fetch_far(at + kFarBytes), fetch_near(at + kNearBytes);
-      const __m512i line = load_integers(at);
-      const __m512i shifted[4] = {line, shift_right_16<4>(line), shift_right_16<8>(line), shift_right_16<12>(line)};
-      LULLM_UNROLL for (int k = 0; k < 4; k++) {
-        const __m512i bits = _mm512_permutexvar_epi16(shifted[k], table);
-        const __mmask32 is_number = _mm512_test_epi16_mask(bits, magnitude);
-        _mm512_storeu_si512(place(to, block, tile, 4 * j + k), _mm512_mask_add_epi16(bits, is_number, bits, powers));
-      }
+      const I line = load_integers(at);
+      store_integers(place(to, block, tile, 4 * j), add_to_numbers(numbers_at<0>(line), powers));
+      store_integers(place(to, block, tile, 4 * j + 1), add_to_numbers(numbers_at<4>(line), powers));
+      store_integers(place(to, block, tile, 4 * j + 2), add_to_numbers(numbers_at<8>(line), powers));
+      store_integers(place(to, block, tile, 4 * j + 3), add_to_numbers(numbers_at<12>(line), powers));
     }
   }
 }

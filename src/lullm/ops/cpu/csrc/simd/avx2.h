@@ -41,6 +41,14 @@ static inline __m256i rounded_bf16(__m256 v) {  // in the low half of each 32 bi
 static inline __m256i to_bf16(V v) {
   return _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded_bf16(v.low), rounded_bf16(v.high)), 0xd8);
 }
+static inline __m256i nearest_bf16(__m256 v) {  // in the low half of each 32 bits
+  const __m256i bits = _mm256_castps_si256(v), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  return _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd), 16);
+}
+static inline void store_numbers(Bf16* p, V v) {
+  const __m256i halves = _mm256_packus_epi32(nearest_bf16(v.low), nearest_bf16(v.high));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(halves, 0xd8));
+}
 static inline void store(Bf16* p, V v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(v)); }
 static inline void stream(float* p, V v) {
   _mm256_stream_ps(p, v.low);
@@ -223,6 +231,14 @@ static inline void store_integers(void* p, I v) {
 static inline I add(I a, I b) { return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)}; }
 static inline I both(I a, I b) { return {_mm256_and_si256(a.low, b.low), _mm256_and_si256(a.high, b.high)}; }
 static inline I either(I a, I b) { return {_mm256_or_si256(a.low, b.low), _mm256_or_si256(a.high, b.high)}; }
+static inline I add_16(I a, I b) { return {_mm256_add_epi16(a.low, b.low), _mm256_add_epi16(a.high, b.high)}; }
+static inline I add_to_numbers(I bf16, I powers) {
+  const auto half = [](__m256i bits, __m256i power) {
+    const __m256i is_zero = _mm256_cmpeq_epi16(_mm256_add_epi16(bits, bits), _mm256_setzero_si256());
+    return _mm256_add_epi16(bits, _mm256_andnot_si256(is_zero, power));
+  };
+  return {half(bf16.low, powers.low), half(bf16.high, powers.high)};
+}
 template <int kBits>
 static inline I shift_left_32(I a) { return {_mm256_slli_epi32(a.low, kBits), _mm256_slli_epi32(a.high, kBits)}; }
 template <int kBits>

@@ -35,6 +35,7 @@ static inline __m256i to_bf16(V v) {
 #endif
 }
 static inline void store(Bf16* p, V v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(v)); }
+static inline void store_numbers(Bf16* p, V v) { store(p, v); }
 static inline void stream(float* p, V v) { _mm512_stream_ps(p, v); }
 static inline void stream(Bf16* p, V v) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), to_bf16(v)); }
 static inline V add(V a, V b) { return _mm512_add_ps(a, b); }
@@ -135,6 +136,10 @@ static inline I set_integers(int32_t value) { return _mm512_set1_epi32(value); }
 static inline I load_integers(const void* p) { return _mm512_loadu_si512(p); }
 static inline void store_integers(void* p, I v) { _mm512_storeu_si512(p, v); }
 static inline I add(I a, I b) { return _mm512_add_epi32(a, b); }
+static inline I add_16(I a, I b) { return _mm512_add_epi16(a, b); }
+static inline I add_to_numbers(I bf16, I powers) {
+  return _mm512_mask_add_epi16(bf16, _mm512_test_epi16_mask(bf16, _mm512_set1_epi16(0x7fff)), bf16, powers);
+}
 static inline I both(I a, I b) { return _mm512_and_si512(a, b); }
 static inline I either(I a, I b) { return _mm512_or_si512(a, b); }
 template <int kBits>

@@ -54,6 +54,7 @@ static inline uint16x4_t to_bf16(float32x4_t v) {
 static inline void store(Bf16* p, V v) {
   LULLM_UNROLL for (int i = 0; i < 4; i++) vst1_u16(&p->bits + 4 * i, to_bf16(v.part[i]));
 }
+static inline void store_numbers(Bf16* p, V v) { store(p, v); }
 template <class T>
 static inline void stream(T* p, V v) {
   store(p, v);
