@@ -27,6 +27,8 @@ LULLM_LANEWISE(I, multiply_32, vmulq_s32)
 LULLM_LANEWISE(I, greater, vmaxq_s32)
 static inline int32x4_t subtract_8_part(int32x4_t a, int32x4_t b) { return vreinterpretq_s32_s8(vsubq_s8(as_8(a), as_8(b))); }
 static inline int32x4_t multiply_16_part(int32x4_t a, int32x4_t b) { return vreinterpretq_s32_s16(vmulq_s16(as_16(a), as_16(b))); }
+static inline int32x4_t add_16_part(int32x4_t a, int32x4_t b) { return vreinterpretq_s32_s16(vaddq_s16(as_16(a), as_16(b))); }
+LULLM_LANEWISE(I, add_16, add_16_part)
 LULLM_LANEWISE(I, subtract_8, subtract_8_part)
 LULLM_LANEWISE(I, multiply_16, multiply_16_part)
 
