@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import os
-import resource
 import subprocess
 import sys
 from typing import get_args
@@ -186,24 +185,20 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"lullm {lullm.__version__}\n"
 
 
-def test_help_is_quick_and_loads_no_command():
+def test_help_loads_no_command():
+    """The flags of all commands would take five times as long as the rest, torch thirty times."""
     program = (
         "import sys, lullm.cli.main as m\n"
         "try: m.main(['--help'])\n"
         "except SystemExit: pass\n"
         "heavy = {'torch', 'numpy', 'pydantic', 'asyncio', 'lullm.config.engine', 'lullm.cli.serve'}\n"
-        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+        "print(sum(name.startswith('lullm') for name in sys.modules), file=sys.stderr)"
     )
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    begin = cpu_time_of_children()
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
-    assert cpu_time_of_children() - begin < 0.2  # 0.04 alone; the flags of all commands take 0.2 more, torch 1.2
-    assert done.stderr == "[]\n" and "serve" in done.stdout
-
-
-def cpu_time_of_children() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+    loaded, number = done.stderr.splitlines()
+    assert loaded == "[]" and int(number) < 30 and "serve" in done.stdout
 
 
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each.name not in ("bench", "completion")])

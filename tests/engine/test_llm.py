@@ -283,6 +283,18 @@ def test_abort_gives_one_terminal_output(engine):
     assert [o.request_id for o in drain(engine)] == ["b"]
 
 
+def test_the_last_output_of_an_aborted_request_is_no_answer_to_another(llm, engine):
+    """A call of `generate` names its requests 0, 1, ...: it took what step gave for an aborted one of that name."""
+    [expected] = llm.generate("hello", PARAMS, use_tqdm=False)
+    engine.add_request(expected.request_id, "hello", PARAMS.replace(max_tokens=100))
+    for name in map(str, range(int(expected.request_id) + 1, int(expected.request_id) + 4)):
+        engine.add_request(name, "hello", PARAMS.replace(max_tokens=100))
+    engine.step()
+    engine.abort_request(engine.unfinished_request_ids())
+    for output in llm.generate(["hello"] * 3, PARAMS, use_tqdm=False):
+        assert output.outputs[0].token_ids == expected.outputs[0].token_ids
+
+
 def test_default_parameters_come_from_the_model(llm, engine):
     assert llm.get_default_sampling_params() == llm.llm_engine.default_params
     engine.add_request("x", "hello")

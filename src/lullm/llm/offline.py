@@ -35,6 +35,9 @@ def run_all(
     batch = _Batch(resumed, waits_for_resumed)
     progress = _Progress(len(requests) + batch.num_awaited, use_tqdm)
     try:
+        for output in engine.take_pending():  # of requests that ended before, perhaps of the same ids
+            if batch.take(output):
+                progress.add(output)
         for request in requests:
             engine.add_processed(request)  # may refuse an id that `add_request` has taken
             batch.add(request.request_id)

@@ -126,6 +126,10 @@ class ReplicaEngine(InputCalls):
             if (known := self._unfinished.pop(each, None)) is not None:
                 known[1].cancel()
 
+    def take_pending(self) -> list[EngineOutput]:
+        """As `LLMEngine`'s: none, since an aborted request is unfinished until a step returns its last output."""
+        return []
+
     def has_unfinished_requests(self) -> bool:
         return bool(self._unfinished)
 
