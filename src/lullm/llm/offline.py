@@ -59,30 +59,33 @@ class _Batch:
 
     Attributes:
         outputs: the last outputs of the call's own requests, so far.
-        num_awaited: requests that the call waits for.
     """
 
     def __init__(self, resumed: dict[str, EngineOutput | None], waits_for_resumed: bool):
         self._resumed, self._waits_for_resumed = resumed, waits_for_resumed
         self._own: set[str] = set()
         self.outputs: dict[str, EngineOutput] = {}
-        self.num_awaited = sum(output is None for output in resumed.values()) if waits_for_resumed else 0
+        self._num_resumed = sum(output is None for output in resumed.values()) if waits_for_resumed else 0
+
+    @property
+    def num_awaited(self) -> int:
+        """Requests that the call waits for."""
+        return len(self._own) - len(self.outputs) + self._num_resumed
 
     def add(self, request_id: str) -> None:
         """The engine has one more request of the call."""
         self._own.add(request_id)
-        self.num_awaited += 1
 
     def take(self, output: EngineOutput) -> bool:
         """Keep a last output. Returns whether the call has waited for it."""
         if output.request_id in self._own:
+            is_first = output.request_id not in self.outputs
             self.outputs[output.request_id] = output
-            self.num_awaited -= 1
-            return True
+            return is_first
         if not output.finished or output.request_id not in self._resumed:
             return False
         self._resumed[output.request_id] = output
-        self.num_awaited -= self._waits_for_resumed
+        self._num_resumed -= self._waits_for_resumed
         return self._waits_for_resumed
 
     @property
