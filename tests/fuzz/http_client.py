@@ -33,7 +33,7 @@ class Connection:
         self.writer.close()
 
     async def read_answer(self) -> bytes:
-        """Everything until the server closes; what has come if the connection was reset."""
+        """The answer until the server closes; what has come if the connection was reset."""
         found = b""
         async with asyncio.timeout(ANSWER_S):
             try:
@@ -41,7 +41,7 @@ class Connection:
                     found += part
             except ConnectionResetError:
                 pass
-        return found
+        return final_answer(found)
 
 
 def request_bytes(
@@ -54,6 +54,13 @@ def request_bytes(
     pieces = [body[place : place + 100] for place in range(0, len(body), 100)]
     encoded = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
     return head.encode() + b"Transfer-Encoding: chunked\r\n\r\n" + encoded + b"0\r\n\r\n"
+
+
+def final_answer(raw: bytes) -> bytes:
+    """Without the interim answers (1xx, RFC 9110 15.2) before it, such as one for a client that has shut its half."""
+    while raw.startswith(b"HTTP/1.1 1"):
+        raw = raw.partition(b"\r\n\r\n")[2]
+    return raw
 
 
 def check_answer(raw: bytes) -> tuple[int, Any]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from .campaign import Campaign, main
+from .http_client import check_answer, final_answer
 from .target import Target
 from .targets import TARGETS
 
@@ -42,6 +43,13 @@ def test_a_thousand_steps_on_a_gpu_that_is_made_up(tmp_path):
     finally:
         target.close()
     assert all(target.counts[what] for what in ("preempted", "sleeps", "updates", "compared", "replays"))
+
+
+@pytest.mark.parametrize("interim", [0, 1, 2])
+def test_an_interim_answer_is_skipped(interim):
+    raw = b"HTTP/1.1 100 Continue\r\n\r\n" * interim + b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nab"
+    assert check_answer(final_answer(raw)) == (200, "ab")
+    assert final_answer(raw[: 25 * interim]) == b""  # the connection ended behind it
 
 
 class FifthFails(Target):
