@@ -74,6 +74,11 @@ class SleepCancelledError(LullmError):
     """A sleep that waited for running requests was overtaken by a call that came later; nothing was released."""
 
 
+class SleepError(LullmError):
+    """What must survive a sleep could not be saved (the disk is full), and the engine is as it was. Or the operating
+    system did not take the memory back; then the engine sleeps, and nothing is lost."""
+
+
 class WakeUpError(LullmError):
     """Released contents could not be restored unchanged; the engine is still asleep."""
 

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import os
+import shutil
 import subprocess
 import sys
 from typing import get_args
@@ -17,6 +18,7 @@ from lullm.cli.parser import chosen
 from lullm.cli.talk.chat import NOT_ENGINE
 from lullm.config.engine import EngineConfig
 from lullm.config.option.option import Group
+from lullm.weights.folder import resolve_model
 
 
 def parse(*argv: str) -> argparse.Namespace:
@@ -129,6 +131,8 @@ def test_the_seed_of_run_is_the_answers():
         (["run", "say x", "--raw", "--system", "be kind"], "--system: for conversations"),
         (["run", "say x", "--raw", "--think", "--reasoning-parser", "qwen3"], "--reasoning-parser, --think: for conv"),
         (["run", "say x", "--chat-template", "/no/such/file"], "/no/such/file does not exist"),
+        (["run", "say x", "--chat-template", "/dev/null"], "--chat-template: /dev/null is not a regular file; give a"),
+        (["run", "say x", "--chat-template", "/dev"], "--chat-template: /dev cannot be read: Is a directory; give a"),
         (["run", "say x", "--chat-template", "{% if"], "chat template is not valid"),
         (["run", "say x", "--attention-backend", "triton"], "needs device='cuda'"),
         (["run", "say x", "--model", "/no/such/folder"], "/no/such/folder"),
@@ -170,6 +174,13 @@ def test_a_mistake_is_one_line_and_code_2(argv, words, capsys):
     assert main(argv) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and lines[0].startswith("lullm: error: ") and words in lines[0]
+
+
+def test_a_key_of_a_file_is_no_flag(tmp_path, capsys):
+    folder = shutil.copytree(resolve_model("demo"), tmp_path / "model")
+    (folder / "tokenizer_config.json").write_text('{"chat_template": 3}')
+    assert main(["run", "-m", str(folder), "hello"]) == 2
+    assert "tokenizer_config.json: chat_template must be" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("argv", [["fly"], ["serve", "--port", "x"], ["serve", "--dtype", "int3"]])

@@ -17,6 +17,7 @@ from lullm.errors import (
     EngineDeadError,
     InvalidRequestError,
     SleepCancelledError,
+    SleepError,
     WakeUpError,
 )
 
@@ -245,7 +246,7 @@ def test_failures_are_told_and_the_engine_lives(engine, expected, monkeypatch):
         stream, first = await start(engine)
         with monkeypatch.context() as patch:
             patch.setattr("lullm.arena.backup.Backup.save", no_space)
-            with pytest.raises(OSError, match="No space"):
+            with pytest.raises(SleepError, match="No space"):
                 await engine.sleep()
         assert not is_asleep(engine)
         await engine.sleep()

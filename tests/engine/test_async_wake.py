@@ -8,7 +8,7 @@ import pytest
 from kit.engine.async_client import OPTIONS, PARAMS, collect, is_asleep, on_thread, run, tokens, until
 
 from lullm import LLM
-from lullm.errors import ConfigError, EngineAsleepError, EngineDeadError, InvalidRequestError, WakeUpError
+from lullm.errors import ConfigError, EngineAsleepError, EngineDeadError, InvalidRequestError, SleepError, WakeUpError
 
 BOTH = ("weights", "kv_cache")
 
@@ -330,7 +330,7 @@ def test_an_idle_engine_that_cannot_sleep_stays_awake_and_serves(build, expected
 
     def no_space(*_, **__):
         calls.append(1)
-        raise OSError(28, "No space left on device")
+        raise SleepError("No space left on device")
 
     async def main():
         with monkeypatch.context() as patch:

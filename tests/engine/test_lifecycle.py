@@ -17,7 +17,7 @@ from kit.engine.prompts import random_prompts
 
 from lullm import LLM, SamplingParams
 from lullm.engine.lifecycle import TRANSITIONS
-from lullm.errors import EngineAsleepError, InvalidRequestError, LullmError, WakeUpError
+from lullm.errors import EngineAsleepError, InvalidRequestError, LullmError, SleepError, WakeUpError
 from lullm.types.sleep import KV_CACHE, WEIGHTS, Residence, SleepForecast
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True)
@@ -178,7 +178,7 @@ def test_a_damaged_backup_can_be_given_up(llm, backup):
     with pytest.raises(WakeUpError, match=r"damaged.*sleep\(level=2, tags=\['kv_cache'\]\)"):
         llm.wake_up()
     assert state_of(llm) == "RO"
-    with pytest.raises(WakeUpError, match="damaged"):
+    with pytest.raises(SleepError, match="nothing was released: .*damaged"):
         llm.sleep(1, backup="disk" if backup == "ram" else "ram")
     with pytest.raises(WakeUpError, match="damaged"):
         llm.wake_up()
@@ -223,12 +223,12 @@ def test_no_room_to_save_or_to_move(llm, tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
-        with pytest.raises(OSError, match="File too large"):
+        with pytest.raises(SleepError, match="nothing was released: .*File too large; give another sleep_dir"):
             llm.sleep(1, backup="disk")
         assert state_of(llm) == "RR"
         engine.step()
         llm.sleep(1, backup="ram")
-        with pytest.raises(OSError, match="File too large"):
+        with pytest.raises(SleepError, match="nothing was released: .*File too large; give another sleep_dir"):
             llm.sleep(1, backup="disk")
         assert state_of(llm) == "OO" and targets_of(llm) == {KV_CACHE: "ram"}
     finally:
@@ -263,7 +263,7 @@ def test_what_cannot_fit_is_seen_before_anything_is_written(llm, monkeypatch):
     engine.add_request("x", PROMPT, PARAMS)
     engine.step()
     monkeypatch.setattr("lullm.worker.sleep.saving.available_memory_bytes", lambda: 1000)
-    with pytest.raises(OSError, match="must be saved and memory has 1000 B left"):
+    with pytest.raises(SleepError, match="nothing was released: .* must be saved and memory has 1000 B left"):
         llm.sleep(1, backup="ram")
     assert state_of(llm) == "RR"
     engine.step()
@@ -297,7 +297,7 @@ def test_memory_that_is_not_taken_back(llm, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(arenas[WEIGHTS], "release", refuse)
-        with pytest.raises(OSError, match="asleep, but .*locked"):
+        with pytest.raises(SleepError, match="asleep, but .*locked"):
             llm.sleep(1)
     assert state_of(llm) == "OO"
     llm.wake_up()

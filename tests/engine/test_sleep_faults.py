@@ -18,7 +18,7 @@ from kit.engine.parts import arenas_of, store_of
 from kit.engine.prompts import random_prompts
 
 from lullm import LLM, SamplingParams, StructuredOutputsParams
-from lullm.errors import WakeUpError
+from lullm.errors import SleepError, WakeUpError
 from lullm.machine import pages
 from lullm.machine.memory import resident_bytes_within
 from lullm.weights.reading import source
@@ -155,7 +155,7 @@ def test_a_fault_in_a_sleep(story, kind, backup):
         with fault(kind, number) as hits:
             try:
                 story.engine.sleep(level=1, backup=backup, mode="keep")
-            except OSError:
+            except SleepError:
                 assert hits and story.engine.sleeping_tags == (("weights", "kv_cache") if kind == "madvise" else ())
         story.check(keeps_memory=kind == "madvise")  # which the system would not take back
         story.engine.wake_up()

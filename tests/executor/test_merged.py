@@ -6,7 +6,7 @@ import pytest
 import torch
 from kit.worker.fakes import FakeExecutor
 
-from lullm.errors import EngineDeadError, InvalidRequestError, ModelLoadError, UnsupportedError, WakeUpError
+from lullm.errors import EngineDeadError, InvalidRequestError, ModelLoadError, SleepError, UnsupportedError, WakeUpError
 from lullm.types.sleep import SleepCommand, UsedBlocks
 from lullm.types.step import StepPlan
 
@@ -82,9 +82,7 @@ def test_every_worker_writes_and_reads_its_blocks(executor):
     assert executor.take_calls() == all_of(executor, "weight_checksums", "write_blocks", "read_blocks")
 
 
-@pytest.mark.parametrize(
-    "error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["error", "Ctrl-C"]
-)
+@pytest.mark.parametrize("error", [SleepError("No space left on device"), KeyboardInterrupt()], ids=["error", "Ctrl-C"])
 def test_a_save_that_fails_cancels_all_the_others(executor, error):
     executor.workers[-1].failures["prepare_sleep"] = error
     with pytest.raises(type(error)):

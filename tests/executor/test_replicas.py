@@ -10,7 +10,7 @@ from kit.worker.fakes import ReplicaExecutor
 
 from lullm import LLM, SamplingParams
 from lullm.arena.backup import Backup
-from lullm.errors import WakeUpError
+from lullm.errors import SleepError, WakeUpError
 
 OPTIONS = {"dtype": "float32", "max_model_len": 128, "enable_sleep_mode": True}
 PARAMS = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
@@ -91,7 +91,7 @@ def test_one_save_fails_and_all_are_as_they_were(llm, expected, num_good, backup
     num_blocks = llm.llm_engine.stats().num_used_blocks
     with pytest.MonkeyPatch.context() as patch:
         FullDisk(patch, num_good)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(SleepError, match="No space"):
             llm.sleep(1, backup=backup)
     assert not llm.is_sleeping() and resident_tags(llm) == before
     assert llm.llm_engine.stats().num_used_blocks == num_blocks and scheduler_of(llm).has_unfinished

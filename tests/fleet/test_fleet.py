@@ -17,6 +17,7 @@ from lullm.errors import (
     InvalidRequestError,
     ModelLoadError,
     ModelUnavailableError,
+    SleepError,
     UnsupportedError,
     WakeUpError,
 )
@@ -175,7 +176,7 @@ def test_a_sleep_that_fails_unloads_if_others_need_the_memory(both, alone):
         await ask(fleet, "a")
 
         async def fails(level, **_):
-            raise OSError("no space left on device")
+            raise SleepError("no space left on device")
 
         fleet.members["a"].engine.sleep = fails
         assert await ask(fleet, "b") == alone["b"]

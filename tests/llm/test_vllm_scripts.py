@@ -95,6 +95,9 @@ def test_a_template_of_a_file(tmp_path):
             assert output.prompt == "Say: hi"
     with pytest.raises(ModelLoadError, match="chat_template is an empty text"):
         LLM(chat_template="")
+    (tmp_path / "mine.jinja").write_text("\n")
+    with pytest.raises(ModelLoadError, match="mine.jinja is empty"):
+        LLM(chat_template=str(tmp_path / "mine.jinja"))
 
 
 def test_enqueue(llm, texts):

@@ -18,7 +18,7 @@ from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
 from lullm.engine.caller.backlog import Backlog, Reader
 from lullm.engine.input.processor import InputProcessor
-from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError, WakeUpError
+from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError, SleepError, WakeUpError
 from lullm.server.http_server import HttpServer
 from lullm.server.listen.listener import Listener
 from lullm.server.options import ServerOptions
@@ -331,7 +331,7 @@ class ScriptedEngine:
         failure, self.failure = self.failure, None
         if failure is None:
             return
-        if failed is not None and isinstance(failure, (OSError, WakeUpError)):
+        if failed is not None and isinstance(failure, (SleepError, WakeUpError)):
             self.tell(SleepEvent("call", failed=failed))
         raise failure
 

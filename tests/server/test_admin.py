@@ -13,6 +13,7 @@ from lullm.errors import (
     EngineDeadError,
     ModelLoadError,
     SleepCancelledError,
+    SleepError,
     WakeUpError,
 )
 from lullm.server import admin
@@ -235,10 +236,9 @@ def test_misuse(http, engine):
 @pytest.mark.parametrize(
     ("path", "failure", "status", "code"),
     [
-        ("/sleep", OSError(28, "No space left on device"), 500, "sleep_failed"),
+        ("/sleep", SleepError("No space left on device"), 500, "sleep_failed"),
         ("/sleep", SleepCancelledError("wake_up came first"), 409, "sleep_cancelled"),
         ("/sleep", EngineAsleepError("what is kept cannot end"), 409, "engine_asleep"),
-        ("/sleep", WakeUpError("the backup that was to move is damaged"), 500, "sleep_failed"),
         ("/sleep", EngineDeadError("gone"), 500, "engine_failed"),
         ("/sleep", RuntimeError("secret"), 500, "internal_error"),
         ("/wake_up", WakeUpError("still asleep: another checksum"), 500, "wake_up_failed"),
@@ -284,7 +284,7 @@ def test_metrics(http, engine, caplog):
     http.post("/sleep", params={"level": 2, "tags": "kv_cache"})
     engine.failure = WakeUpError("still asleep")
     http.post("/wake_up")
-    engine.failure = OSError(28, "No space left on device")
+    engine.failure = SleepError("No space left on device")
     http.post("/sleep")
     found = samples(http)
     assert found["lullm_engine_is_sleeping",] == 1

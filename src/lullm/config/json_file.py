@@ -47,15 +47,17 @@ def read_text(path: Path, most_bytes: int = LARGEST_JSON) -> str:
         # Without O_NONBLOCK the open of a FIFO waits for a writer.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ModelLoadError(f"{path} is not a regular file; fetch the model folder again")
+                raise ModelLoadError(f"{path} is not a regular file")
             content = file.read(most_bytes + 1)
         if len(content) > most_bytes:
             raise ModelLoadError(f"{path} is above {format_bytes(most_bytes)}, which no such file needs")
         return content.decode("utf-8-sig")  # editors on Windows write a byte-order mark, which is none of the text
     except FileNotFoundError:
         raise
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelLoadError(f"{path} cannot be read: {error}") from None
+    except OSError as error:
+        raise ModelLoadError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ModelLoadError(f"{path} cannot be read as text: {error}") from None
 
 
 def read_object(path: Path, most_bytes: int = LARGEST_JSON) -> dict[str, Any]:

@@ -134,7 +134,7 @@ class EngineClient(Preparation, VllmNames):
         it waits cancels the sleep.
 
         Raises:
-            ConfigError, InvalidRequestError, EngineAsleepError, OSError: see `LLMEngine.sleep`.
+            ConfigError, InvalidRequestError, EngineAsleepError, SleepError: see `LLMEngine.sleep`.
             SleepCancelledError: mode 'wait': a `wake_up` or another sleep came before the requests had ended.
             EngineDeadError: the engine stopped first.
         """

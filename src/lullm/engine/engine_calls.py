@@ -64,7 +64,7 @@ class EngineCalls(VllmNames, ABC):
         Raises:
             ConfigError: sleep mode is off.
             InvalidRequestError: unknown level, mode, tag or target.
-            OSError: a backup failed; the engine is awake.
+            SleepError: a backup failed, such as at a full disk; the engine is awake.
             EngineAsleepError: mode 'wait', but the engine sleeps already, and the requests that it keeps cannot end.
         """
         options = SleepOptions(level, **arguments)

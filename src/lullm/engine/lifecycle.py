@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lullm.engine.lora.adapters import Adapters
-from lullm.errors import ConfigError, EngineAsleepError, EngineDeadError, InvalidRequestError
+from lullm.errors import ConfigError, EngineAsleepError, EngineDeadError, InvalidRequestError, SleepError
 from lullm.executor.executor import Executor
 from lullm.log import get_logger
 from lullm.sched.scheduler import Scheduler
@@ -131,9 +131,8 @@ class Lifecycle:
         that time.
 
         Raises:
-            OSError: a backup failed, and the engine is as before. Or the operating system did not take memory back;
+            SleepError: a backup failed, and the engine is as before. Or the operating system did not take memory back;
                 then the engine sleeps, and nothing is lost.
-            WakeUpError: a backup that was to move is damaged; the engine is as before.
         """
         if options.level == 0:
             self._is_paused = True
@@ -152,13 +151,13 @@ class Lifecycle:
             released.seconds,
         )
         if released.refusal is not None:
-            raise OSError(f"asleep, but {released.refusal}")
+            raise SleepError(f"asleep, but {released.refusal}")
         return SleepReport(
             command.level, released.tags, released.freed_bytes, released.backed_up_bytes, released.seconds
         )
 
     def forecast(self, options: SleepOptions) -> SleepForecast:
-        """Predict memory and time of such a `sleep`. Changes nothing. Raises OSError: speeds cannot be measured."""
+        """Predict memory and time of such a `sleep`. Changes nothing. Raises SleepError: speeds cannot be measured."""
         command = self._command(options) if options.level else SleepCommand(0, (), UsedBlocks([], []))
         return self._executor.forecast_sleep(command)
 
@@ -257,7 +256,7 @@ class Lifecycle:
         return SleepCommand(options.level, tuple(actions), used, options.backup)
 
     def _release(self, command: SleepCommand, keep_prefix_cache: bool = False) -> Released:
-        """All workers save, then all release. Raises OSError, WakeUpError: one could not save; nothing has changed."""
+        """All workers save, then all release. Raises SleepError: one could not save; nothing has changed."""
         self._executor.prepare_sleep(command)
         released = self._executor.commit_sleep()
         self._block_space.tiles.forget()

@@ -70,8 +70,7 @@ class Executor:
         """Every worker saves its part of the sleep; nothing is released. `commit_sleep` or `cancel_sleep` comes next.
 
         Raises:
-            OSError: a worker could not save. Then all workers are as before.
-            WakeUpError: a backup that was to move is damaged. Then all workers are as before.
+            SleepError: a worker could not save, or a backup that was to move is damaged. All workers are as before.
         """
         try:
             self._call("prepare_sleep", command)
@@ -89,7 +88,7 @@ class Executor:
         self._call("cancel_sleep")
 
     def forecast_sleep(self, command: SleepCommand) -> SleepForecast:
-        """Predict a sleep. Bytes are sums; seconds are the slowest worker's. Raises OSError."""
+        """Predict a sleep. Bytes are sums; seconds are the slowest worker's. Raises SleepError."""
         forecast: SleepForecast = merged_reports(self._call("forecast_sleep", command))
         return forecast
 

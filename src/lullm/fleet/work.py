@@ -133,7 +133,7 @@ class EngineWork:
             try:
                 with member.because(cause):
                     await engine.sleep(rung.level, backup=rung.backup, keep_prefix_cache=keep_prefix_cache)
-            except (LullmError, OSError) as error:
+            except LullmError as error:
                 logger.warning("the model %s could not go to sleep: %s", name, error)
             else:
                 break

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from lullm.engine.client import EngineClient
-from lullm.errors import EngineAsleepError, WakeUpError
+from lullm.errors import EngineAsleepError, SleepError
 from lullm.log import get_logger
 from lullm.server.admin_schema import AdminBody, EmptyBody, ExplainBody, PauseBody, RemoteCallBody, SleepBody, TagsBody
 from lullm.server.application import routed
@@ -71,7 +71,7 @@ class Admin:
             report = await engine.sleep(**body.model_dump(exclude={"model"}))
         except EngineAsleepError as error:  # mode 'wait' for kept requests, which cannot end
             raise _conflict(error, "mode") from None
-        except (OSError, WakeUpError) as error:
+        except SleepError as error:
             logger.error("the engine could not go to sleep: %s; it is %s", error, engine.sleep_state)
             raise ApiError(500, f"{error}; the engine is {engine.sleep_state}", code="sleep_failed") from None
         return JSONResponse(_DONE | dataclasses.asdict(report) | _state(engine))
@@ -81,7 +81,7 @@ class Admin:
         engine = self._engine(body.model)
         try:
             forecast = await engine.explain_sleep(**body.model_dump(exclude={"model"}))
-        except OSError as error:
+        except SleepError as error:
             raise ApiError(500, f"the speed of backups cannot be measured: {error}", code="explain_failed") from None
         return JSONResponse(dataclasses.asdict(forecast) | _state(engine))
 

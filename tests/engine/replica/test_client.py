@@ -10,7 +10,7 @@ from kit.engine.async_client import OPTIONS, Observer, until
 
 from lullm import LLM, AsyncEngineArgs, AsyncLLMEngine
 from lullm.engine.replica.client import ReplicaClient
-from lullm.errors import CacheSizeError, EngineDeadError, InvalidRequestError
+from lullm.errors import CacheSizeError, EngineDeadError, InvalidRequestError, SleepError
 from lullm.types.request import CallerRequest
 from lullm.types.sampling_params import OutputKind, SamplingParams
 
@@ -130,18 +130,18 @@ def test_an_async_engine_has_the_same_methods(client, expected):
 
 def test_all_sleep_or_none(client, monkeypatch):
     async def fail(level=1, **arguments):
-        raise OSError(28, "No space left on device")
+        raise SleepError("No space left on device")
 
     async def main():
         with monkeypatch.context() as patch:
             patch.setattr(client._replicas[1], "sleep", fail)
-            with pytest.raises(OSError, match="engine 1 of 2.*No space left"):
+            with pytest.raises(SleepError, match="engine 1 of 2.*No space left"):
                 await client.sleep(1)
         assert client.sleep_state == "awake" == client._replicas[0].sleep_state
         await client._replicas[0].sleep(1)
         with monkeypatch.context() as patch:
             patch.setattr(client._replicas[1], "sleep", fail)
-            with pytest.raises(OSError):
+            with pytest.raises(SleepError):
                 await client.sleep(2)
         assert client._replicas[0].sleep_state != "awake", "as it was before"
         await client.wake_up()

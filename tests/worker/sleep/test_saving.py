@@ -6,6 +6,7 @@ import torch
 from lullm.arena.backup import Backup
 from lullm.arena.chunk_store import CHUNK_BYTES, FileStore, MemoryStore
 from lullm.arena.host import HostArena
+from lullm.errors import SleepError
 from lullm.types.sleep import KV_CACHE, WEIGHTS, SleepCommand, UsedBlocks
 from lullm.worker.sleep.backups import _device_chunk_bytes
 from lullm.worker.sleep.saving import NOTHING, Saved, Saving, check_room, plan_saving
@@ -120,14 +121,14 @@ def test_what_is_given_up_frees_its_backups(ram):
 def test_room_is_looked_for_before_anything_is_written(monkeypatch, tmp_path):
     monkeypatch.setattr("lullm.worker.sleep.saving.available_memory_bytes", lambda: 479)
     savings = plan((WEIGHTS, "offload"), is_accelerator=True)
-    with pytest.raises(OSError, match="480 B must be saved and memory has 479 B left; give backup='disk'"):
+    with pytest.raises(SleepError, match="480 B must be saved and memory has 479 B left; give backup='disk'"):
         check_room(savings, tmp_path)
     monkeypatch.setattr("lullm.worker.sleep.saving.available_memory_bytes", lambda: 480)
     check_room(savings, tmp_path)
     check_room(plan((WEIGHTS, "offload"), target="disk"), tmp_path)
     used = UsedBlocks(list(range(10)), [])
     monkeypatch.setattr("lullm.worker.sleep.saving.shutil.disk_usage", lambda path: type("Usage", (), {"free": 9999}))
-    with pytest.raises(OSError, match=f"must be saved and {tmp_path} has"):
+    with pytest.raises(SleepError, match=f"must be saved and {tmp_path} has"):
         check_room(plan((KV_CACHE, "offload"), used=used), tmp_path)
 
 

@@ -6,7 +6,7 @@ from kit.engine.parts import backups_of, store_of, worker_of
 
 from lullm import SamplingParams
 from lullm.arena.backup import Backup
-from lullm.errors import LullmError, WakeUpError
+from lullm.errors import LullmError, SleepError, WakeUpError
 from lullm.types.sleep import KV_CACHE, WEIGHTS, SleepCommand, UsedBlocks
 
 pytest.importorskip("triton")
@@ -176,7 +176,7 @@ def test_a_failed_save_loses_nothing_that_was_kept(build, fake, backup):
     engine.step()
     with pytest.MonkeyPatch.context() as patch:
         fail_after(patch, 0)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(SleepError, match="nothing was released: .*No space"):
             llm.sleep(backup=backup)
     assert not llm.is_sleeping() and fake.counts()["pins"] == num_pins
     engine.abort_request("x", wants_output=False)
@@ -189,8 +189,8 @@ def test_a_failed_save_loses_nothing_that_was_kept(build, fake, backup):
     "words, kind",
     [
         ("CUDA error: an illegal memory access was encountered", RuntimeError),
-        ("CUDA error: out of memory", OSError),
-        ("can't start new thread", OSError),
+        ("CUDA error: out of memory", SleepError),
+        ("can't start new thread", SleepError),
     ],
 )
 def test_only_what_lacks_memory_is_told_as_a_lack_of_memory(build, fake, monkeypatch, words, kind):
@@ -219,7 +219,7 @@ def test_a_failed_save_over_stale_weights_keeps_their_memory_alone(build, fake):
     changed = tokens(llm)
     with pytest.MonkeyPatch.context() as patch:
         fail_after(patch, 0)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(SleepError, match="nothing was released: .*No space"):
             llm.sleep()
     assert tokens(llm) == changed and fake.counts()["pins"] == num_pins
     assert llm.sleep().backed_up_bytes == num_weights, "what is in there is of no use"

@@ -3,6 +3,7 @@
 import pytest
 
 from lullm.device.cpu import CpuDevice
+from lullm.errors import SleepError
 from lullm.units import MIB
 from lullm.worker.sleep.speed import SleepSpeeds
 
@@ -18,7 +19,7 @@ def test_what_was_never_done_is_tried_out(tmp_path, what):
 def test_the_last_measurement_counts(tmp_path):
     speeds = SleepSpeeds(CpuDevice(), directory=tmp_path / "nowhere")
     assert speeds.seconds("save disk", 0) == 0
-    with pytest.raises(OSError, match="nowhere"):
+    with pytest.raises(SleepError, match="nowhere"):
         speeds.seconds("save disk", 1)
     speeds.observe("save disk", 100 * MIB, 2.0)
     assert speeds.seconds("save disk", 50 * MIB) == pytest.approx(1.0)

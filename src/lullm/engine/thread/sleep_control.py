@@ -14,7 +14,7 @@ from lullm.config.resolved import IdleConfig
 from lullm.engine.llm_engine import LLMEngine
 from lullm.engine.thread.ladder import SleepLadder
 from lullm.engine.thread.mailbox import EngineCall, Mailbox, ThreadState
-from lullm.errors import EngineAsleepError, LullmError, SleepCancelledError, WakeUpError
+from lullm.errors import EngineAsleepError, LullmError, SleepCancelledError, SleepError, WakeUpError
 from lullm.log import get_logger
 from lullm.types.sleep import SleepCause, SleepEvent, SleepOptions, SleepReport, WakeReport
 
@@ -75,7 +75,7 @@ class SleepControl:
         self._is_falling_asleep = True
         try:
             report = self._engine.sleep(**dataclasses.asdict(options))
-        except (OSError, WakeUpError):  # WakeUpError: a backup that was to move is damaged
+        except SleepError:
             self._tell(SleepEvent(cause, failed="sleep"))
             raise
         finally:
@@ -192,7 +192,7 @@ class SleepControl:
             idle_s = self._ladder.idle_s
             try:
                 report = self.sleep(SleepOptions(rung.level, "keep", None, rung.backup, keep_prefix_cache), "idle")
-            except (LullmError, OSError) as error:
+            except LullmError as error:
                 # Tried again at the next rung, or after the next request: a full disk stays full for a while.
                 logger.warning("the idle engine could not go to sleep: %s", error)
             else:

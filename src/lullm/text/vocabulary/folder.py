@@ -124,15 +124,20 @@ def _add_tokens(backend: Backend, config: dict[str, Any], special_tokens: dict[s
 
 
 def read_chat_template(given: str) -> str:
-    """The template of an option: a file's, or the option itself. Raises ModelLoadError: there is no such file."""
+    """The template of an option: a file's, or the option itself. Raises ModelLoadError: no file, or an empty one."""
     if any(mark in given for mark in "{}\n"):  # as vLLM distinguishes them
         return given
     if not given:  # the path of the current folder
         raise ModelLoadError("chat_template is an empty text; give a file or a template, or leave it out")
     try:
-        return read_text(given_path(given))
+        text = read_text(given_path(given))
     except FileNotFoundError:
         raise ModelLoadError(f"chat_template: the file {given} does not exist, and a template has braces") from None
+    except ModelLoadError as error:
+        raise ModelLoadError(f"chat_template: {error}; give a file with a template, or the template itself") from None
+    if not text.strip():
+        raise ModelLoadError(f"chat_template: the file {given} is empty; give one with a template, or leave it out")
+    return text
 
 
 def _chat_template_sources(folder: Path, config: dict[str, Any]) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """Saving: the plan of a sleep for the contents of one tag. `Sleeper` executes it, or forecasts its costs."""
 
-import errno
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from typing import Literal
 
 from lullm.arena.backup import Backup
 from lullm.arena.chunk_store import MemoryStore
+from lullm.errors import SleepError
 from lullm.machine.memory import available_memory_bytes
 from lullm.types.sleep import KV_CACHE, Action, SleepCommand, UsedBlocks
 from lullm.units import format_bytes
@@ -131,7 +131,10 @@ def _ram_bytes(saved: Saved | None) -> int:
 
 
 def check_room(savings: list[Saving], directory: Path | None) -> None:
-    """Check the free space before anything is written. Raises OSError: there is too little."""
+    """Check the free space before anything is written.
+
+    Raises SleepError: there is too little. OSError: there is no such directory.
+    """
     for target in {saving.target for saving in savings if saving.num_bytes}:
         if target == "ram":
             wanted, free, where = sum(s.ram_bytes for s in savings), available_memory_bytes(), "memory"
@@ -139,8 +142,16 @@ def check_room(savings: list[Saving], directory: Path | None) -> None:
             where = str(directory or tempfile.gettempdir())
             wanted, free = sum(s.num_bytes for s in savings), shutil.disk_usage(where).free
         if free < wanted:
-            code = errno.ENOMEM if target == "ram" else errno.ENOSPC
             hint = "give backup='disk'" if target == "ram" else "give a larger sleep_dir, or backup='ram'"
-            raise OSError(
-                code, f"{format_bytes(wanted)} must be saved and {where} has {format_bytes(free)} left; {hint}"
-            )
+            raise SleepError(f"{format_bytes(wanted)} must be saved and {where} has {format_bytes(free)} left; {hint}")
+
+
+def failed_saving(error: BaseException, savings: list[Saving], directory: Path | None) -> SleepError:
+    """The error of a sleep whose savings failed with `error`."""
+    reason = str(error)
+    if isinstance(error, OSError):
+        reason = error.strerror or reason
+        if any(saving.target == "disk" and saving.num_bytes for saving in savings):
+            where = directory or tempfile.gettempdir()
+            reason = f"{where} cannot be written to: {reason}; give another sleep_dir, or backup='ram'"
+    return SleepError(f"cannot sleep, and nothing was released: {reason}")

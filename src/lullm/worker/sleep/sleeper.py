@@ -12,7 +12,6 @@ Sleep and wake-up have two phases, so that several workers do all of it or nothi
 """
 
 import contextlib
-import errno
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import torch
 
 from lullm.arena.arena import Arena
 from lullm.arena.backend import Backend
-from lullm.errors import CacheSizeError, LullmError, WakeUpError
+from lullm.errors import CacheSizeError, LullmError, SleepError, WakeUpError
 from lullm.machine.memory import is_no_room, resident_bytes
 from lullm.types.sleep import KV_CACHE, WEIGHTS, Action, Released, SleepCommand, SleepForecast, UsedBlocks
 from lullm.weights.store import WeightStore
@@ -29,7 +28,7 @@ from lullm.worker.kv_pools import KVPools
 from lullm.worker.setup import WorkerSetup
 from lullm.worker.sleep.arena_mapping import ArenaMapping
 from lullm.worker.sleep.backups import Backups
-from lullm.worker.sleep.saving import NOTHING, Saved, Saving, check_room, plan_saving
+from lullm.worker.sleep.saving import NOTHING, Saved, Saving, check_room, failed_saving, plan_saving
 from lullm.worker.sleep.speed import SleepSpeeds
 
 ARENA_TAGS = {WEIGHTS: ("weights", "draft", "lora"), KV_CACHE: ("kv_cache", "kv_swap", "graphs")}
@@ -99,9 +98,9 @@ class Sleeper:
         """Save what the command names. Blocking. `commit_sleep` or `cancel_sleep` comes next.
 
         Raises:
-            OSError: something could not be saved (disk full, no memory). WakeUpError: a backup that was to move is
-                damaged. In both cases the worker is as it was: memory, backups, and what is kept of an earlier sleep.
-                Other errors of a device are raised unchanged.
+            SleepError: something could not be saved (disk full, no memory), or a backup that was to move is damaged.
+                The worker is as it was: memory, backups, and what is kept of an earlier sleep. Other errors of a
+                device are raised unchanged.
         """
         self.cancel_sleep()
         self._end_mapping()
@@ -118,8 +117,8 @@ class Sleeper:
                     made[saving.tag] = self._backups.save(saving)
         except BaseException as error:
             self._backups.undo(made)
-            if isinstance(error, CacheSizeError) or is_no_room(error):
-                raise OSError(errno.ENOMEM, str(error)) from error
+            if isinstance(error, (OSError, SleepError, WakeUpError, CacheSizeError)) or is_no_room(error):
+                raise failed_saving(error, savings, self._backups.directory) from error
             raise
         seconds = time.perf_counter() - started
         for target in {saving.target for saving in savings}:

@@ -11,6 +11,7 @@ from lullm.arena.backup import Backup
 from lullm.arena.checksum import NewDigest, Xxh3Digest
 from lullm.arena.chunk_store import FileStore, MemoryStore
 from lullm.device.device import Device
+from lullm.errors import SleepError
 from lullm.units import MIB
 
 PROBE_BYTES = 16 * MIB
@@ -40,11 +41,14 @@ class SleepSpeeds:
             self._speeds[what] = num_bytes / seconds
 
     def seconds(self, what: str, num_bytes: int) -> float:
-        """The expected seconds. Without a measurement it blocks for a trial of some 10 ms. Raises OSError."""
+        """The expected seconds. Without a measurement it blocks for a trial of some 10 ms. Raises SleepError."""
         if num_bytes <= 0:
             return 0.0
         if what not in self._speeds:
-            self._try(what.split()[-1])
+            try:
+                self._try(what.split()[-1])
+            except OSError as error:
+                raise SleepError(f"a backup cannot be tried out: {error}") from error
         return num_bytes / self._speeds[what]
 
     def _try(self, target: str) -> None:
