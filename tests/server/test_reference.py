@@ -18,7 +18,7 @@ from lullm.server.pooling import route as pooling
 from lullm.server.reference.openapi import body_of, document
 
 NO_BODY = {
-    *("/ping", "/v1/responses/{rest:path}"),
+    *("/ping", "/v1/responses/{response_id}/cancel", "/v1/responses/{rest:path}"),
     *("/api/copy", "/api/create", "/api/pull", "/api/push", "/api/blobs/{digest}"),  # refused, whatever they say
 }
 

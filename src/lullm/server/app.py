@@ -51,7 +51,7 @@ def build_app(served: EngineClient | Fleet, options: ServerOptions, admin_port: 
         return CORSMiddleware(
             app,
             allow_origins=list(options.allowed_origins),
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=["X-Request-Id", "X-Lullm-Ignored"],
         )

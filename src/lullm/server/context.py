@@ -40,6 +40,9 @@ logger = get_logger(__name__)
 IGNORED = "lullm.ignored"
 """Key of an ASGI scope: the paths of unknown fields in a request's body."""
 
+REFERRED_BYTES = "lullm.referred_bytes"
+"""Key of an ASGI scope: the bytes of what a request's body refers to, which are read as if they stood in it."""
+
 _MAX_LOGPROBS = 1 << 20  # 12 MiB in the engine and some 60 MiB of JSON
 _MAX_TOLD = 256  # names of unknown fields; each is logged once
 _MAX_NAME_CHARS = 64
@@ -53,7 +56,8 @@ T = TypeVar("T")
 
 async def off_loop(request: Request, call: Callable[[], T]) -> T:
     """The result of `call`, whose time grows with the body of `request`: on a thread if the body is long."""
-    return await asyncio.to_thread(call) if len(await request.body()) > _LONG_BYTES else call()
+    num_bytes = len(await request.body()) + request.scope.get(REFERRED_BYTES, 0)
+    return await asyncio.to_thread(call) if num_bytes > _LONG_BYTES else call()
 
 
 def port_of(scope: Scope) -> int | None:

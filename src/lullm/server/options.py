@@ -155,6 +155,14 @@ class ServerOptions:
         below=float("inf"),
         unit="seconds",
     )
+    response_store: int | None = option(
+        None,
+        "memory for responses that /v1/responses stores, for previous_response_id and background; the oldest make room "
+        "for new ones (default: none are stored)",
+        "requests",
+        least=1,
+        unit="bytes",
+    )
     prefix_cache_folder: str | None = option(
         None,
         "keep cached prefixes of prompts from one server to the next: read from this folder at the start, written to "

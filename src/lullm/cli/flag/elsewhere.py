@@ -105,6 +105,7 @@ VARIABLES: dict[str, str] = {
     "VLLM_BATCH_INVARIANT": "--batch-invariant",
     "VLLM_CPU_KVCACHE_SPACE": "--kv-cache-memory-bytes",
     "VLLM_CPU_OMP_THREADS_BIND": "--threads",
+    "VLLM_ENABLE_RESPONSES_API_STORE": "--response-store",
     "VLLM_LOGGING_LEVEL": "--log-level",
     "VLLM_PP_LAYER_PARTITION": "--pipeline-layers",
     "VLLM_SERVER_DEV_MODE": "--enable-sleep-mode",

@@ -69,6 +69,7 @@ class Endpoint(Generic[Body]):
     """One of the endpoints, as a handler of its requests.
 
     `id_prefix`: of the answers' ids. `of`: the context of the model of a name; raises ApiError if there is none.
+    `read`: the body of a request, as `ServerContext.read`.
     """
 
     context: ServerContext
@@ -76,6 +77,7 @@ class Endpoint(Generic[Body]):
     open_form: Callable[[Generation, Body], Awaitable[AnswerForm]]
     id_prefix: str
     of: Callable[[ServerContext, str | None], ServerContext] = ServerContext.of
+    read: Callable[[ServerContext, type[Body], Request], Awaitable[Body]] = ServerContext.read
 
     async def __call__(self, request: Request) -> Response:
         """Answer a request, at once or in chunks.
@@ -83,16 +85,19 @@ class Endpoint(Generic[Body]):
         Raises:
             ApiError, InvalidRequestError: with the name of the body's field.
         """
-        body = await self.context.read(self.body_type, request)
+        body = await self.read(self.context, self.body_type, request)
         context = self.of(self.context, body.model)
         with fields_named(body):
             asked = await off_loop(request, lambda: body.translated(context.engine))
             adapter = context.adapters.of(body.model)
             generation = await _prepared(context, request, asked, self.id_prefix, adapter)
         generation.record = begun(request, generation.id, generation.logged_usage)
-        form = await self.open_form(generation, body)
+        return await self.answered(request, generation, await self.open_form(generation, body))
+
+    async def answered(self, request: Request, generation: Generation, form: AnswerForm) -> Response:
+        """The answer to a request, at once or in chunks. Raises as the call does."""
         timeout_s = self.context.options.request_timeout_s
-        if asked.stream:
+        if generation.asked.stream:
             return EventStream(generation, form, timeout_s)
         return JsonPieces(await until_disconnect(request.receive, form.whole(), timeout_s))
 
@@ -107,16 +112,17 @@ def reply_form(kind: Callable[[Reply, Body], AnswerForm]) -> Callable[[Generatio
 
 
 @dataclass(frozen=True, slots=True)
-class TokenCount:
-    """The handler that counts the tokens of a body's prompt. `answer`: other fields of the answer."""
+class TokenCount(Generic[Body]):
+    """The handler that counts the tokens of a body's prompt. `answer`: other fields of the answer. `read`: as above."""
 
     context: ServerContext
-    body_type: type[DialectBody]
+    body_type: type[Body]
     answer: Mapping[str, str] = field(default_factory=dict)
+    read: Callable[[ServerContext, type[Body], Request], Awaitable[Body]] = ServerContext.read
 
     async def __call__(self, request: Request) -> Response:
         """Raises ApiError, InvalidRequestError: with the name of the body's field."""
-        body = await self.context.read(self.body_type, request)
+        body = await self.read(self.context, self.body_type, request)
         engine = self.context.of(body.model).engine
         with fields_named(body):
             [prompt] = body.translated(engine).prompts()

@@ -1,1 +1,1 @@
-"""OpenAI's Responses without stored state: every request has its whole conversation."""
+"""OpenAI's Responses: a request has its whole conversation, or goes on from a response in the `store`."""

@@ -10,6 +10,7 @@ from lullm.server.openai.logprob import chat_logprobs
 from lullm.server.openai.reply import Reply
 from lullm.server.openai.responses.body import ResponsesBody
 from lullm.server.openai.responses.item_stream import Event, ItemStream
+from lullm.server.openai.responses.store import ResponseStore
 from lullm.server.openai.responses.tool import called_as
 from lullm.server.sse import EVENTS, encode, typed_event
 from lullm.text.reply.event import ReplyEvent
@@ -20,10 +21,11 @@ _OPENINGS = ("created", "in_progress")
 
 @dataclass(slots=True)
 class ResponseAnswer:
-    """A reply as one response, or as numbered events in OpenAI's order."""
+    """A reply as one response, or as numbered events in OpenAI's order. It goes into `store` at its end."""
 
     reply: Reply
     body: ResponsesBody
+    store: ResponseStore
     media_type: str = EVENTS
     _items: ItemStream = field(init=False)
     _num_events: int = 0
@@ -36,27 +38,41 @@ class ResponseAnswer:
         """The response."""
         events, output = await self.reply.whole()
         self._feed(events, output)
-        return [encode(self._ended())]
+        return [self._stored(self._ended())]
 
     def chunk(self, number: int, output: RequestOutput) -> bytes:
         """The response's next events."""
         events = self._feed(self.reply.read(output), output)
         if self._num_events == 0:
-            opening = self._response("in_progress", [])
+            opening = self.begun()
             events = [{"type": f"response.{name}", "response": opening} for name in _OPENINGS] + events
         return self._sent(events)
 
     def end(self) -> bytes:
         """The last event."""
         response = self._ended()
+        self._stored(response)
         return self._sent([{"type": f"response.{response['status']}", "response": response}])
 
     def failure(self, error: ApiError) -> bytes:
         """The event 'error', and the failed response."""
         problem = {"code": error.code, "message": error.message, "param": error.param}
+        return self._sent([{"type": "error", **problem}, {"type": "response.failed", "response": self.failed(error)}])
+
+    def begun(self) -> Event:
+        """The response before its first output."""
+        return self._response("in_progress", [])
+
+    def failed(self, error: ApiError) -> Event:
+        """The response that has failed so far."""
         failed = self._response("failed", self._items.items)
         failed["error"] = {"code": "server_error", "message": error.message}
-        return self._sent([{"type": "error", **problem}, {"type": "response.failed", "response": failed}])
+        self._stored(failed)
+        return failed
+
+    def _stored(self, response: Event) -> bytes:
+        """Store the response, if it is to be; returns its JSON."""
+        return self.store.put(response, self.body) if self.store.stores(self.body) else encode(response)
 
     def _feed(self, events: list[ReplyEvent], output: RequestOutput) -> list[Event]:
         """The events of the items for those of an output."""
@@ -104,7 +120,7 @@ class ResponseAnswer:
             "object": "response",
             "created_at": generation.created,
             "status": status,
-            "background": False,
+            "background": bool(body.background),
             "error": None,
             "incomplete_details": None,
             "instructions": body.instructions,
@@ -113,9 +129,9 @@ class ResponseAnswer:
             "model": generation.model_name,
             "output": output,
             "parallel_tool_calls": body.parallel_tool_calls is not False,
-            "previous_response_id": None,
+            "previous_response_id": body.previous_response_id,
             "reasoning": body.reasoning.model_dump() if body.reasoning else {"effort": None, "summary": None},
-            "store": False,
+            "store": self.store.stores(body),
             "temperature": params.temperature,
             "text": _text_config(body),
             "tool_choice": _tool_choice(body),

@@ -21,8 +21,16 @@ _VLLMS = (
 LOGPROBS, SEALED = "message.output_text.logprobs", "reasoning.encrypted_content"
 
 
+def items_of(given: Any) -> list[Any]:
+    """Input as items; a string is what the user says."""
+    return [{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else given
+
+
 class InputTokensBody(DialectBody):
-    """POST /v1/responses/input_tokens: the fields that make the prompt."""
+    """POST /v1/responses/input_tokens: the fields that make the prompt.
+
+    `input`: the whole conversation, that of `previous_response_id` included (`ResponseStore.read`).
+    """
 
     carried: ClassVar = {name: name for name in ("parallel_tool_calls", "chat_template_kwargs", "mm_processor_kwargs")}
     blamed: ClassVar = {
@@ -41,11 +49,10 @@ class InputTokensBody(DialectBody):
     # vLLM's
     chat_template_kwargs: dict[str, Any] | None = None
     mm_processor_kwargs: dict[str, Any] | None = None
-    previous_response_id: Any = None
+    previous_response_id: str | None = None
     conversation: Any = None
     missing: ClassVar = {
         "prompt": (None,),
-        "background": (None, False),
         "truncation": (None, "disabled"),
         "max_tool_calls": (None,),
         "context_management": (None, []),
@@ -55,10 +62,9 @@ class InputTokensBody(DialectBody):
         return parse_body(ChatBody, self._fields())
 
     def _fields(self) -> dict[str, Any]:
-        for name in ("previous_response_id", "conversation"):
-            if getattr(self, name) is not None:
-                message = f"{name}: responses are not kept here; send the whole conversation as input"
-                raise ApiError(400, message, param=name, code="unsupported_field")
+        if self.conversation is not None:
+            message = "conversation: conversations are not kept here; send previous_response_id, or all of it as input"
+            raise ApiError(400, message, param="conversation", code="unsupported_field")
         fields = self._carried() | {"messages": openai_messages(self.instructions, self.input)}
         if self.tools:
             fields |= openai_tools(self.tools, self.tool_choice)
@@ -70,7 +76,7 @@ class InputTokensBody(DialectBody):
 
 
 class ResponsesBody(InputTokensBody):
-    """POST /v1/responses. `store`: nothing is stored, and the answer says so."""
+    """POST /v1/responses. `store`: the answer says whether the response is stored."""
 
     carried: ClassVar = {
         **InputTokensBody.carried,
@@ -85,6 +91,7 @@ class ResponsesBody(InputTokensBody):
     stream: bool | None = None
     stream_options: EventOptions | None = None
     store: bool | None = None
+    background: bool | None = None
     metadata: dict[str, str] | None = None
     user: str | None = None
     # vLLM's
@@ -115,6 +122,10 @@ class ResponsesBody(InputTokensBody):
     def seals_thoughts(self) -> bool:
         """Whether thoughts come in a form that clients send back without reading it."""
         return SEALED in (self.include or ())
+
+    def items(self) -> list[dict[str, Any]]:
+        """The input on the wire."""
+        return [each if isinstance(each, dict) else each.model_dump(exclude_none=True) for each in items_of(self.input)]
 
     def _fields(self) -> dict[str, Any]:
         unknown = set(self.include or ()) - {LOGPROBS, SEALED}
