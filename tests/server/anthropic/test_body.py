@@ -48,6 +48,33 @@ def test_a_call_and_its_result():
     ]
 
 
+def test_documents_and_search_results_are_marked_texts():
+    words = [{"type": "text", "text": "It is"}, {"type": "text", "text": "cold."}]
+    plain = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "-3"}}
+    named = plain | {"title": "Now", "context": "Zürich", "citations": {"enabled": False}}
+    found = {"type": "search_result", "source": "https://a.example", "title": "Weather", "content": words}
+    pieces = {"type": "document", "source": {"type": "content", "content": words}}
+    file = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERg=="}}
+    question = {"type": "text", "text": "Is it?"}
+    messages = [
+        {"role": "user", "content": [named, pieces, question]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [plain, found, file]}]},
+    ]
+    told: list[str] = []
+    body = parse_body(MessagesBody, {"model": "m", "max_tokens": 1, "messages": messages}, told)
+    assert not told
+    first, second = openai_messages(None, body.messages)
+    assert first["content"].splitlines() == [
+        *("<document>", "<title>Now</title>", "<context>Zürich</context>", "-3", "</document>"),
+        *("<document>", "It is", "cold.", "</document>", "Is it?"),
+    ]
+    assert second["role"] == "tool" and second["content"].splitlines() == [
+        *("<document>", "-3", "</document>"),
+        *("<search_result>", "<source>https://a.example</source>", "<title>Weather</title>", "It is", "cold."),
+        *("</search_result>", "[document left out: the result of a tool is text here]"),
+    ]
+
+
 def test_a_system_message_between_others():
     messages = [Message(role="user", content="a"), Message(role="system", content=[{"type": "text", "text": "b"}])]
     assert [m["role"] for m in openai_messages(None, messages)] == ["user", "system"]

@@ -14,6 +14,13 @@ BODY = {"model": "scripted", "max_tokens": 100, "messages": USER}
 EVENT = TypeAdapter(RawMessageStreamEvent)
 
 
+def document(**source):
+    return {"type": "document", "source": source}
+
+
+CITED = document(type="text", data="x") | {"citations": {"enabled": True}}
+
+
 @pytest.fixture(scope="module")
 def client(server):
     with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=20) as client:
@@ -140,6 +147,11 @@ def test_parameters_reach_the_engine(client, server):
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "wizard", "content": "x"}]}, "role"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "source.type"),
+        ({"messages": [{"role": "user", "content": [document(type="base64", data="JVBERg==")]}]}, "send its words"),
+        ({"messages": [{"role": "user", "content": [document(type="text")]}]}, "needs data"),
+        ({"messages": [{"role": "user", "content": [document(type="content")]}]}, "needs content"),
+        ({"messages": [{"role": "user", "content": [CITED]}]}, "citations"),
+        ({"messages": [*USER, {"role": "assistant", "content": [document(type="text", data="x")]}]}, "message of the user"),
         (
             {"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]}]},
             "use",

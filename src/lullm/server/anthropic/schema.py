@@ -21,6 +21,9 @@ class TextBlock(Block):
     missing: ClassVar = {"citations": (None, [])}
 
 
+TextBlocks = Annotated[str | Annotated[list[TextBlock], FAIL_FAST], BOUNDED]
+
+
 class PictureSource(WireModel):
     """A picture itself, or its URL."""
 
@@ -47,6 +50,42 @@ class PictureBlock(Block):
     source: PictureSource
 
 
+class DocumentSource(WireModel):
+    """A document's text, or a file, which no model here reads."""
+
+    type: Literal["text", "content", "base64", "url", "file"]
+    media_type: str | None = None
+    data: str | None = None
+    content: TextBlocks | None = None
+    url: str | None = None
+    file_id: str | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> "DocumentSource":
+        if (self.type == "text" and self.data is None) or (self.type == "content" and self.content is None):
+            raise ValueError(f"a source of type {self.type!r} needs {'data' if self.type == 'text' else 'content'}")
+        return self
+
+
+_NO_CITATIONS: dict[str, tuple[Any, ...]] = {"citations": (None, {"enabled": False})}
+
+
+class DocumentBlock(Block):
+    type: Literal["document"]
+    source: DocumentSource
+    title: str | None = None
+    context: str | None = None
+    missing: ClassVar = _NO_CITATIONS
+
+
+class SearchResultBlock(Block):
+    type: Literal["search_result"]
+    source: str
+    title: str
+    content: TextBlocks
+    missing: ClassVar = _NO_CITATIONS
+
+
 class ThinkingBlock(Block):
     """`signature` is accepted without effect."""
 
@@ -70,17 +109,17 @@ class ToolUseBlock(Block):
     caller: dict[str, Any] | None = None
 
 
-TextBlocks = Annotated[str | Annotated[list[TextBlock], FAIL_FAST], BOUNDED]
+class ResultText(TextBlock):
+    """A part of a tool's result. For pictures, which the model cannot see there, it gets a note."""
 
-
-class ResultBlock(TextBlock):
-    """A part of a tool's result. For parts that the model cannot see, it gets a note."""
-
-    others: ClassVar = re.compile("image|document")
+    others: ClassVar = re.compile("image")
 
     @classmethod
     def stand_in(cls, other: str) -> list[dict[str, Any]]:
         return [{"type": "text", "text": unseen(other)}]
+
+
+ResultBlock = Annotated[ResultText | DocumentBlock | SearchResultBlock, Field(discriminator="type")]
 
 
 class ToolResultBlock(Block):
@@ -90,10 +129,9 @@ class ToolResultBlock(Block):
     is_error: bool = False
 
 
-AnyBlock = Annotated[
-    TextBlock | PictureBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock,
-    Field(discriminator="type"),
-]
+UserBlock = TextBlock | DocumentBlock | SearchResultBlock | PictureBlock | ToolResultBlock
+ModelBlock = ThinkingBlock | RedactedThinkingBlock | ToolUseBlock
+AnyBlock = Annotated[UserBlock | ModelBlock, Field(discriminator="type")]
 
 
 class Message(WireModel):

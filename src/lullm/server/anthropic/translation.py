@@ -6,8 +6,10 @@ from typing import Any
 
 from lullm.server.anthropic.schema import (
     AnyBlock,
+    DocumentBlock,
     Message,
     PictureBlock,
+    SearchResultBlock,
     TextBlock,
     TextBlocks,
     Thinking,
@@ -18,6 +20,7 @@ from lullm.server.anthropic.schema import (
     ToolUseBlock,
 )
 from lullm.server.error import ApiError
+from lullm.server.wire import unseen
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
@@ -35,8 +38,28 @@ def openai_messages(system: TextBlocks | None, messages: list[Message]) -> list[
     return translated
 
 
-def _text(content: str | Sequence[TextBlock]) -> str:
-    return content if isinstance(content, str) else "\n".join(block.text for block in content)
+def _text(content: str | Sequence[TextBlock | DocumentBlock | SearchResultBlock]) -> str:
+    """The text of blocks; a note for a file, which can only stand in the result of a tool."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(unseen("document") if (text := _said(block)) is None else text for block in content)
+
+
+def _said(block: TextBlock | DocumentBlock | SearchResultBlock) -> str | None:
+    """What a block says: a text with a title is marked, so that the model knows where it ends. None: it is a file."""
+    match block:
+        case TextBlock():
+            return block.text
+        case SearchResultBlock():
+            return _marked("search_result", _text(block.content), source=block.source, title=block.title)
+        case DocumentBlock():
+            text = block.source.data if block.source.type == "text" else block.source.content
+            return None if text is None else _marked("document", _text(text), title=block.title, context=block.context)
+
+
+def _marked(tag: str, text: str, **about: str | None) -> str:
+    lines = [f"<{name}>{value}</{name}>" for name, value in about.items() if value]
+    return "\n".join([f"<{tag}>", *lines, text, f"</{tag}>"])
 
 
 def _assistant(blocks: list[AnyBlock]) -> dict[str, Any]:
@@ -51,7 +74,7 @@ def _assistant(blocks: list[AnyBlock]) -> dict[str, Any]:
             case ToolUseBlock():
                 function = {"name": block.name, "arguments": json.dumps(block.input, ensure_ascii=False)}
                 calls.append({"id": block.id, "type": "function", "function": function})
-            case ToolResultBlock() | PictureBlock():
+            case ToolResultBlock() | PictureBlock() | DocumentBlock() | SearchResultBlock():
                 raise ApiError(400, f"a block {block.type} belongs to a message of the user", param="messages")
     translated: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
     if thoughts:
@@ -67,9 +90,13 @@ def _user(role: str, blocks: list[AnyBlock]) -> Iterator[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
     for block in blocks:
         match block:
-            case TextBlock():
-                texts.append(block.text)
-                parts.append({"type": "text", "text": block.text})
+            case TextBlock() | DocumentBlock() | SearchResultBlock():
+                text = _said(block)
+                if text is None:
+                    told = "a document is text here: send its words in a source of type 'text', not a file"
+                    raise ApiError(400, told, param="messages", code="unsupported_field")
+                texts.append(text)
+                parts.append({"type": "text", "text": text})
             case PictureBlock():
                 parts.append({"type": "image_url", "image_url": {"url": block.source.address}})
             case ToolResultBlock():
