@@ -17,6 +17,7 @@ from lullm import (
     BeamSearchParams,
     EngineArgs,
     LLMEngine,
+    RequestOutput,
     RequestOutputKind,
     SamplingParams,
     TokensPrompt,
@@ -106,7 +107,7 @@ def test_enqueue(llm, texts):
     outputs = llm.wait_for_completion(use_tqdm=False)
     assert [output.request_id for output in outputs] == ids
     assert [output.outputs[0].text for output in outputs] == texts
-    assert llm.wait_for_completion(use_tqdm=False) == []
+    assert llm.wait_for_completion(output_type=RequestOutput, use_tqdm=False) == []
 
 
 def test_a_sleep_leaves_what_is_queued(llm, texts):
@@ -252,7 +253,7 @@ def test_llm_engine(texts):
     engine = LLMEngine.from_engine_args(EngineArgs(num_gpu_blocks_override=40))
     try:
         for number, prompt in enumerate([*PROMPTS, "x", "y"]):
-            engine.add_request(str(number), prompt, SamplingParams(temperature=0))
+            engine.add_request(str(number), prompt, SamplingParams(temperature=0), arrival_time=1.5, trace_headers=None)
         engine.abort_request(["2", "3"], wants_output=False)
         assert engine.get_num_unfinished_requests() == 2
         found = {}
@@ -270,7 +271,8 @@ def test_async_engine(texts, tmp_path):
             await engine.check_health()
             params = SamplingParams(temperature=0)
             await engine.start_profile(tmp_path)
-            stream = engine.generate(PROMPTS[0], sampling_params=params, request_id="a")
+            others = {"trace_headers": None, "data_parallel_rank": None, "tokenization_kwargs": {}, "prompt_text": "x"}
+            stream = engine.generate(PROMPTS[0], sampling_params=params, request_id="a", priority=0, **others)
             assert [output async for output in stream][-1].outputs[0].text == texts[0]
             assert (await engine.stop_profile()).is_file()
             params = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
@@ -279,6 +281,8 @@ def test_async_engine(texts, tmp_path):
             await engine.abort("b")
             last = [output async for output in stream][-1]
             assert last.finished and last.outputs[0].finish_reason == "abort"
+            with pytest.raises(UnsupportedError, match="the one with the least work"):
+                engine.generate(PROMPTS[0], params, "c", data_parallel_rank=1)
             await engine.abort(["b", "never"])
             assert engine.get_num_unfinished_requests() == 0
             assert (await engine.get_tokenizer()).encode("x")

@@ -38,7 +38,7 @@ from lullm.types.sleep import (
     WakeReport,
     check_tags,
 )
-from lullm.types.vllm_argument import VllmNames
+from lullm.types.vllm_argument import VLLM_STREAMS, VllmNames, takes_vllms
 from lullm.types.wire.remote_call import RemoteCall
 
 T = TypeVar("T")
@@ -54,6 +54,7 @@ class EngineClient(Preparation, VllmNames):
         The arguments can cross to another process.
         """
 
+    @takes_vllms(VLLM_STREAMS)
     async def generate(
         self,
         prompt: Prompt | Conversation,
@@ -71,6 +72,7 @@ class EngineClient(Preparation, VllmNames):
             async for output in outputs:
                 yield output
 
+    @takes_vllms(VLLM_STREAMS)
     async def encode(
         self,
         prompt: Input,

@@ -29,7 +29,7 @@ from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import CallerRequest, Conversation, GenerateRequest, Input, Prompt
 from lullm.types.sampling_params import OutputKind, SamplingParams
-from lullm.types.vllm_argument import VLLM_CALLS, VLLM_CHATS, VLLM_ENQUEUE, takes_vllms
+from lullm.types.vllm_argument import VLLM_CALLS, VLLM_CHATS, VLLM_ENQUEUE, VLLM_WAIT, takes_vllms
 
 if TYPE_CHECKING:
     from lullm.text.chat_template import Message
@@ -110,6 +110,7 @@ class LLM(PoolingCalls, HibernationCalls):
             self._enqueued += requests
         return [request.request_id for request in requests]
 
+    @takes_vllms(VLLM_WAIT)
     def wait_for_completion(self, *, use_tqdm: UseTqdm = True) -> list[RequestOutput]:
         """Run the requests that `enqueue` queued; the outputs are in their order. Blocks until all are done.
 

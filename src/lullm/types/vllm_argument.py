@@ -75,7 +75,10 @@ def takes_vllms(known: Mapping[str, VllmArgument]) -> Callable[[F], F]:
 
 
 VLLM_CALLS: dict[str, VllmArgument] = {
-    **refused("give `prompt_token_ids`, or `truncate_prompt_tokens` in the parameters", tokenization_kwargs=None),
+    **refused(
+        "give `truncate_prompt_tokens` in the parameters, `add_special_tokens` in a prompt's dict, or `prompt_token_ids`",
+        tokenization_kwargs=None,
+    ),
     **refused("give it to the engine, to `chat`, or in the dict of a prompt", mm_processor_kwargs=None),
     **refused("give prompts=[{'prompt_token_ids': ids}], or the lists of ids themselves", prompt_token_ids=None),
     **refused("give `structured_outputs` of the parameters", guided_options_request=None),
@@ -85,7 +88,20 @@ VLLM_CALLS: dict[str, VllmArgument] = {
 }
 """Arguments of `LLM`'s calls, named as in vLLM 0.32. A table of docs/from-vllm.md is made from this one."""
 
+VLLM_STREAMS: dict[str, VllmArgument] = {
+    "tokenization_kwargs": VLLM_CALLS["tokenization_kwargs"],
+    **refused("only `lullm serve` traces, by --otlp-traces-endpoint", trace_headers=None),
+    **refused("of several replicas, the one with the least work takes a request", data_parallel_rank=None),
+    **refused("a request has its whole prompt, of which prefixes are cached", session_id=None, kv_hints=None),
+    **refused("a conversation's template and parser say where thoughts end", reasoning_ended=None),
+    **refused("the engine has them: `reasoning_parser`", reasoning_parser_kwargs=None),
+    **without_effect("a prompt's dict has its text itself", "prompt_text"),
+    **without_effect("a request arrives when it is handed over", "arrival_time"),
+}
+"""Arguments of requests of `AsyncLLM` and of `LLMEngine.add_request`."""
+
 VLLM_CHATS = {name: each for name, each in VLLM_CALLS.items() if name != "mm_processor_kwargs"}
+VLLM_WAIT = without_effect("each output has the type of its request", "output_type")
 VLLM_ENQUEUE = without_effect("nothing waits while prompts are taken", "use_tqdm")
 VLLM_SCORE = refused(
     "the folder's own template joins the two texts; `instruction` says what counts as relevant", chat_template=None
@@ -93,7 +109,7 @@ VLLM_SCORE = refused(
 VLLM_PROFILE = refused("name the folder to write to", profile_prefix=None) | refused(
     "call start_profile and stop_profile where the profile is to begin and end", delay_iterations=0, max_iterations=0
 )
-"""Arguments of `LLM.enqueue`, of `score` and of `start_profile` besides."""
+"""Arguments of `LLM.wait_for_completion`, of `enqueue`, of `score` and of `start_profile` besides."""
 
 VLLM_SAMPLING: dict[str, VllmArgument] = {
     **refused("say it by structured_outputs=StructuredOutputsParams(...), with the same fields", guided_decoding=None),

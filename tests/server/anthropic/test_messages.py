@@ -151,7 +151,10 @@ def test_parameters_reach_the_engine(client, server):
         ({"messages": [{"role": "user", "content": [document(type="text")]}]}, "needs data"),
         ({"messages": [{"role": "user", "content": [document(type="content")]}]}, "needs content"),
         ({"messages": [{"role": "user", "content": [CITED]}]}, "citations"),
-        ({"messages": [*USER, {"role": "assistant", "content": [document(type="text", data="x")]}]}, "message of the user"),
+        (
+            {"messages": [*USER, {"role": "assistant", "content": [document(type="text", data="x")]}]},
+            "message of the user",
+        ),
         (
             {"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]}]},
             "use",

@@ -6,6 +6,7 @@ from lullm.types.lora.request import LoRARequest
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import CallerRequest, GenerateRequest, Input
 from lullm.types.sampling_params import SamplingParams
+from lullm.types.vllm_argument import VLLM_STREAMS, takes_vllms
 
 
 class InputCalls:
@@ -18,6 +19,7 @@ class InputCalls:
     input_processor: InputProcessor
     default_params: SamplingParams
 
+    @takes_vllms(VLLM_STREAMS)
     def add_request(
         self,
         request_id: str,
