@@ -76,7 +76,7 @@ def takes_vllms(known: Mapping[str, VllmArgument]) -> Callable[[F], F]:
 
 VLLM_CALLS: dict[str, VllmArgument] = {
     **refused(
-        "give `truncate_prompt_tokens` in the parameters, `add_special_tokens` in a prompt's dict, or `prompt_token_ids`",
+        "give `truncate_prompt_tokens` in the parameters, `add_special_tokens` in a prompt's dict, or token ids",
         tokenization_kwargs=None,
     ),
     **refused("give it to the engine, to `chat`, or in the dict of a prompt", mm_processor_kwargs=None),
