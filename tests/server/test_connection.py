@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from lullm.server.gate import connection, descriptor, request_body
+from lullm.server.gate import connection, descriptor, refusal, request_body
 from lullm.server.gate.descriptor import ExhaustionLog, connection_bound, raise_descriptor_limit
 
 
@@ -31,6 +31,27 @@ def test_one_connection_too_many(start, scripted):
         assert read_all(socks[0]).startswith(b"HTTP/1.1 200 ")
         with server.http() as http:
             assert http.get("/health").status_code == 200, "the place of the one that ended"
+
+
+def test_a_refusal_for_lack_of_connections_is_not_lost_in_a_reset(start, scripted, monkeypatch):
+    """Its client sends a request meanwhile, which nobody would read; and it does not keep the place of its refusal."""
+    monkeypatch.setattr(refusal, "LINGER_S", 0.3)
+    monkeypatch.setattr("lullm.server.http_server.refusal_bound", lambda num_connections: 1)
+    server = start(scripted(), max_connections=1)
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(socket.create_connection(server.address, timeout=10)) for _ in range(3)]
+        head, _, body = read_all(socks[1]).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503 ") and b"Retry-After: 5" in head
+        assert json.loads(body)["error"]["code"] == "too_many_connections"
+        socks[1].sendall(ask("x"))
+        time.sleep(0.05)
+        socks[1].sendall(ask("x"))  # raises if the first one has reset the connection
+        assert read_all(socks[2]).startswith(b"HTTP/1.1 503 "), "no room to linger, so it is closed at once"
+        time.sleep(0.6)
+        with pytest.raises(OSError):
+            for _ in range(2):
+                socks[1].sendall(ask("x"))
+                time.sleep(0.05)
 
 
 @pytest.mark.parametrize("start_of_head", [b"", b"GET /health HTT"])
@@ -116,6 +137,14 @@ def test_the_limit_is_raised_to_the_hard_limit(monkeypatch):
         monkeypatch.setattr(resource, "getrlimit", lambda _, values=(soft, hard): values)
         raise_descriptor_limit()
     assert limits == [(4096, 4096), (descriptor.MOST, resource.RLIM_INFINITY)]
+
+
+def test_refused_connections_have_their_own_bound(monkeypatch):
+    monkeypatch.setattr(descriptor, "_num_free", lambda: 200)
+    assert descriptor.refusal_bound(connection_bound(1000)) == 16, "half of what is kept free beside 168"
+    assert descriptor.refusal_bound(connection_bound(50)) == 118
+    monkeypatch.setattr(descriptor, "_num_free", lambda: descriptor.MOST)
+    assert descriptor.refusal_bound(connection_bound(1000)) == 1024
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])

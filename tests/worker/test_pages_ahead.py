@@ -106,3 +106,15 @@ def test_a_system_that_cannot_is_asked_once(build, monkeypatch):
     asked = []
     monkeypatch.setattr(pages_ahead, "populate", lambda *page: asked.append(page))
     assert not engine.touch_ahead() and len(asked) == 1
+
+
+def test_none_is_taken_while_no_descriptor_is_left_to_ask_with(build):
+    """A server's clients can have all of them. It ended the engine, and asked for a mount of /proc."""
+    engine = build(preemption_mode="recompute")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        assert not engine.touch_ahead() and resident(engine) == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert engine.touch_ahead()

@@ -22,7 +22,8 @@ from lullm.log import get_logger
 from lullm.server.app import build_app
 from lullm.server.context import House, ServerContext
 from lullm.server.gate.connection import BoundedConnection
-from lullm.server.gate.descriptor import ExhaustionLog, connection_bound
+from lullm.server.gate.descriptor import ExhaustionLog, connection_bound, refusal_bound
+from lullm.server.gate.refusal import Refusals
 from lullm.server.listen.listener import Listener
 from lullm.server.listen.tls import reload_tls
 from lullm.server.lora.start import load_modules
@@ -56,9 +57,10 @@ class _Uvicorn(uvicorn.Server):
         self.config.load()
         self.config.ssl = tls
         protocol, connections = self.config.http_protocol_class, self.server_state.connections
+        refusals = Refusals(refusal_bound(max_connections))
 
         def make(**arguments: Any) -> BoundedConnection:
-            return BoundedConnection(lambda: protocol(**arguments), connections, max_connections)
+            return BoundedConnection(lambda: protocol(**arguments), connections, max_connections, refusals)
 
         vars(self.config)["http_protocol_class"] = make  # uvicorn only calls it
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lullm.errors import LullmError
 from lullm.machine.memory import available_memory_bytes, resident_bytes_within
 from lullm.machine.pages import HUGE_PAGE, populate
 from lullm.worker.kv_pools import KVPools
@@ -24,7 +25,11 @@ def touch_blocks(pools: KVPools, block_ids: Sequence[int]) -> bool:
     The pages' contents stay. Does nothing (False) if memory is scarce, or the system cannot take it ahead.
     """
     lacking = [page for page in _pages_of(pools, block_ids) if resident_bytes_within(*page) < page[1]]
-    if _SHARE * len(lacking) * HUGE_PAGE > available_memory_bytes():
+    try:
+        available = available_memory_bytes()
+    except LullmError:  # no descriptor is left to ask with: clients have all of them, for a moment
+        return False
+    if _SHARE * len(lacking) * HUGE_PAGE > available:
         return False
     are_there = all(populate(*page) for page in lacking[:_PAGES_AT_ONCE])
     return are_there and len(lacking) > _PAGES_AT_ONCE

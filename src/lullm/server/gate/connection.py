@@ -9,6 +9,7 @@ from collections.abc import Callable, Sized
 from typing import Any, cast
 
 from lullm.server.gate.half_close import CONTINUE, PROD, HalfClose
+from lullm.server.gate.refusal import Refusals
 
 HEAD_S = 30.0
 """Seconds for the head of a request, from the connection or its first byte. A client that sends a byte now and then
@@ -19,7 +20,6 @@ WRITE_S = 300.0
 MAX_HEAD_BYTES = 1 << 16
 """httptools, uvicorn's parser, keeps a head of any size, and header fields after a body in chunks."""
 _UPGRADE = re.compile(rb"\r\nupgrade(?=:)", re.IGNORECASE)
-_FULL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 5\r\nContent-Length: 0\r\n\r\n"
 _LONG_HEAD = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -29,13 +29,15 @@ class BoundedConnection(asyncio.Protocol):
     Args:
         make_inner: makes uvicorn's protocol, which adds itself to `connections`.
         connections: the open ones.
-        max_connections: further ones are answered with 503 and closed.
+        max_connections: further ones are refused.
+        refusals: of all connections of the server.
     """
 
-    def __init__(self, make_inner: Callable[[], Any], connections: Sized, max_connections: int):
+    def __init__(self, make_inner: Callable[[], Any], connections: Sized, max_connections: int, refusals: Refusals):
         self._make_inner = make_inner
         self._connections = connections
         self._max_connections = max_connections
+        self._refusals = refusals
         self._inner: Any = None
         self._cycle: Any = None  # of the last complete head
         self._num_head_bytes = 0  # received after it, or after bytes of its body
@@ -46,8 +48,7 @@ class BoundedConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass
         if len(self._connections) >= self._max_connections:
-            self._transport.write(_FULL)
-            self._transport.close()
+            self._refusals.refuse(self._transport)
             return
         self._inner = self._make_inner()
         self._inner.connection_made(transport)
@@ -114,6 +115,7 @@ class BoundedConnection(asyncio.Protocol):
             self._half_close.stop()
         self._stop_timer()
         self._stop_write_timer()
+        self._refusals.forget(self._transport)
         if self._inner is not None:
             self._inner.connection_lost(error)
 

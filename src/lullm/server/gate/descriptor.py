@@ -13,6 +13,7 @@ from lullm.log import get_logger
 logger = get_logger(__name__)
 
 KEPT_FREE = 32  # for weight files, backups and libraries
+MOST_REFUSALS = 1024
 MOST = 1 << 20  # a hard limit can be infinite, which a soft one must not be
 LOG_EVERY_S = 60.0
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -29,14 +30,23 @@ def raise_descriptor_limit() -> None:
 
 def connection_bound(max_connections: int) -> int:
     """How many connections fit: `max_connections`, or what the descriptor limit leaves beside KEPT_FREE; at least 1."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY:
-        return max_connections
-    folder = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
-    bound = max(1, min(max_connections, limit - len(os.listdir(folder)) - KEPT_FREE))
+    bound = max(1, min(max_connections, _num_free() - KEPT_FREE))
     if bound < max_connections:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         logger.warning("the limit of %d open files leaves room for %d connections; raise `ulimit -n`", limit, bound)
     return bound
+
+
+def refusal_bound(num_connections: int) -> int:
+    """How many refused connections may be open beside these: half of KEPT_FREE, and more if there is room."""
+    return max(KEPT_FREE // 2, min(MOST_REFUSALS, _num_free() - num_connections - KEPT_FREE))
+
+
+def _num_free() -> int:
+    """Descriptors that may still be opened."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    folder = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
+    return MOST if limit == resource.RLIM_INFINITY else limit - len(os.listdir(folder))
 
 
 class ExhaustionLog:
