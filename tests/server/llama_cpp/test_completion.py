@@ -67,6 +67,49 @@ def test_a_prompt_of_ids(http, server):
     assert http.post("/completion", json={"prompt": ids}).json()["tokens_evaluated"] == 3
 
 
+def test_forms_of_one_prompt(http, server):
+    ids = server.engine.tokenizer.encode("hello")
+    texts = (["hello"], {"prompt_string": "hello"}, [{"prompt_string": "hello", "multimodal_data": []}])
+    for prompt in (*texts, [ids[0], "ello"], ["he", ids[2], "lo"], [[*ids[:4], "o"]]):
+        answer = http.post("/completion", json={"prompt": prompt}).json()
+        told = "hello" if prompt in texts else ""  # tokens have no text of their own
+        assert (answer["content"], answer["prompt"], answer["tokens_evaluated"]) == (SCRIPT, told, 5)
+
+
+PROMPTS = (["a", "bcd"], ["a", {"prompt_string": "bcd"}], ["a", ["b", "cd"]])
+
+
+@pytest.mark.parametrize("prompts", PROMPTS)
+@pytest.mark.parametrize("num", [1, 2])
+def test_several_completions(http, read_events, prompts, num):
+    body = {"prompt": prompts, "n_cmpl": num, "return_tokens": True}
+    whole = http.post("/completion", json=body).json()
+    assert [answer["index"] for answer in whole] == list(range(2 * num))
+    assert [answer["content"] for answer in whole] == [f"{index % num}{SCRIPT[1:]}" for index in range(2 * num)]
+    assert [answer["tokens_evaluated"] for answer in whole] == [1] * num + [3] * num
+    assert [answer["tokens_predicted"] for answer in whole] == [21] * 2 * num
+    assert [answer["timings"]["predicted_n"] for answer in whole] == [21] * 2 * num
+    with http.stream("POST", "/completion", json=body | {"stream": True}) as response:
+        events = read_events(response)
+    for answer in whole:
+        *pieces, last = [event for event in events if event["index"] == answer["index"]]
+        assert "".join(piece["content"] for piece in pieces) == answer["content"] and last["stop"]
+        assert [token for piece in pieces for token in piece["tokens"]] == answer["tokens"]
+        assert last["tokens_predicted"] == 21 and not any(piece["stop"] for piece in pieces)
+
+
+def test_slots(http, server, start, scripted):
+    slots = http.get("/slots").json()
+    assert len(slots) == server.engine.config.max_num_seqs
+    assert slots[0].keys() == {"id", "is_processing", "n_ctx", "speculative"} and slots[0]["n_ctx"] == 512
+    assert [slot["is_processing"] for slot in slots[:4]] == [True, True, False, False]  # as its stats say
+    assert http.get("/slots", params={"fail_on_no_slot": 1}).status_code == 200
+    with start(scripted(max_num_seqs=2)).http() as full:
+        assert full.get("/slots").status_code == 200
+        answer = full.get("/slots", params={"fail_on_no_slot": 1})
+    assert answer.status_code == 503 and answer.json()["error"]["type"] == "unavailable_error"
+
+
 def test_parameters_reach_the_engine(http, server):
     fields = {"n_predict": 5, "seed": 3, "temperature": 0.25, "top_k": 7, "top_p": 0.5, "min_p": 0.1}
     fields |= {"repeat_penalty": 1.5, "presence_penalty": 0.5, "frequency_penalty": 0.25, "ignore_eos": True}
@@ -88,9 +131,15 @@ def test_parameters_reach_the_engine(http, server):
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
-        ({"prompt": ["a", "b"]}, "prompt"),
-        ({"prompt": [1, "a"]}, "prompt"),
-        ({"prompt": {"prompt_string": "x", "multimodal_data": []}}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": ["a", []]}, "prompt"),
+        ({"prompt": [1, None]}, "prompt"),
+        ({"prompt": [1, 10**9]}, "prompt"),
+        ({"prompt": {"prompt_string": "x", "multimodal_data": ["aGk="]}}, "send them in a chat"),
+        ({"prompt": {"prompt_string": "x", "words": 1}}, "prompt"),
+        ({"prompt": ["x"] * 4097}, "4096"),
+        ({"n_cmpl": 0}, "n_cmpl"),
+        ({"n_cmpl": 2000}, "n_cmpl"),
         ({"prompt": ""}, "prompt"),
         ({"n_predict": 0}, "n_predict"),
         ({"n_probs": 99}, "n_probs"),

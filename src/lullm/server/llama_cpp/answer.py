@@ -1,15 +1,16 @@
 """CompletionAnswer: answers of POST /completion and /infill."""
 
+import contextlib
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lullm.server.error import ApiError
 from lullm.server.llama_cpp.error import envelope
 from lullm.server.llama_cpp.schema import GenerationFields
-from lullm.server.openai.generation import Generation, Usage
+from lullm.server.openai.generation import Generation
 from lullm.server.openai.logprob import best_tokens, chat_logprobs
-from lullm.server.openai.reply import Reply
 from lullm.server.sse import EVENTS, encode, event
 from lullm.types.outputs import CompletionOutput, PositionLogprobs, RequestMetrics, RequestOutput
 from lullm.types.sampling_params import SamplingParams
@@ -17,28 +18,41 @@ from lullm.types.sampling_params import SamplingParams
 
 @dataclass(slots=True)
 class CompletionAnswer:
-    """A completion as one object, or as one for each delta and a last one with the figures."""
+    """Each completion as one object, several of them in a list; streamed, as one for each delta and a last one with the
+    figures.
+    """
 
-    reply: Reply
+    generation: Generation
     body: GenerationFields
     media_type: str = EVENTS
-    _has_new_line: bool = False
+    _num_tokens: Counter[int] = field(default_factory=Counter)
+    _with_new_line: set[int] = field(default_factory=set)  # completions that have one, by their index
 
     async def whole(self) -> list[bytes]:
-        """The answer as one object."""
-        _, output = await self.reply.whole()
-        return [encode(self._piece(output) | self._end(output))]
+        """The answer as pieces of JSON, each of them one completion."""
+        found: dict[int, bytes] = {}
+        async with contextlib.aclosing(self.generation.last_outputs()) as outputs:
+            async for number, output in outputs:
+                for completion in output.outputs:
+                    piece = self._piece(number, completion)
+                    found[piece["index"]] = encode(piece | self._end(number, output, completion))
+        if len(found) == 1:
+            return list(found.values())
+        pieces = [b"["]
+        for index in sorted(found):
+            pieces += [found[index], b","]
+        return [*pieces[:-1], b"]"]
 
     def chunk(self, number: int, output: RequestOutput) -> bytes:
-        """An event for a delta with contents, and at the end one with the figures."""
-        self.reply.read(output)
-        piece = self._piece(output)
+        """An event for each delta with contents, and at a completion's end one with the figures."""
         events = b""
-        if piece["content"] or piece["tokens"] or "completion_probabilities" in piece:
-            events = event(piece)
-        if output.finished:
-            piece.pop("completion_probabilities", None)
-            events += event(piece | {"content": "", "tokens": []} | self._end(output))
+        for completion in output.outputs:
+            piece = self._piece(number, completion)
+            if piece["content"] or piece["tokens"] or "completion_probabilities" in piece:
+                events += event(piece)
+            if completion.finish_reason is not None:
+                piece.pop("completion_probabilities", None)
+                events += event(piece | {"content": "", "tokens": []} | self._end(number, output, completion))
         return events
 
     def end(self) -> bytes:
@@ -49,16 +63,21 @@ class CompletionAnswer:
         """One event."""
         return event(envelope(error))
 
-    def _piece(self, output: RequestOutput) -> dict[str, Any]:
-        completion = self.reply.completion
-        self._has_new_line = self._has_new_line or "\n" in completion.text
+    def _index(self, number: int, completion: CompletionOutput) -> int:
+        return number * self.generation.requests[number].params.n + completion.index
+
+    def _piece(self, number: int, completion: CompletionOutput) -> dict[str, Any]:
+        index = self._index(number, completion)
+        self._num_tokens[index] += len(completion.token_ids)
+        if "\n" in completion.text:
+            self._with_new_line.add(index)
         piece = {
-            "index": 0,
+            "index": index,
             "content": completion.text,
             "tokens": list(completion.token_ids) if self.body.return_tokens else [],
             "stop": False,
-            "tokens_predicted": self._usage.completion_tokens,
-            "tokens_evaluated": self._usage.prompt_tokens,
+            "tokens_predicted": self._num_tokens[index],
+            "tokens_evaluated": len(self.generation.requests[number].prompt_token_ids),
         }
         if self.body.n_probs and completion.logprobs is not None and completion.token_ids:
             piece["completion_probabilities"] = self._probabilities(completion, completion.logprobs)
@@ -66,7 +85,7 @@ class CompletionAnswer:
 
     def _probabilities(self, completion: CompletionOutput, rows: Sequence[PositionLogprobs]) -> list[dict[str, Any]]:
         """OpenAI's records, with the ids of tokens."""
-        tokenizer, num_top = self._generation.context.engine.tokenizer, self.body.n_probs or 0
+        tokenizer, num_top = self.generation.context.engine.tokenizer, self.body.n_probs or 0
         records = chat_logprobs(tokenizer, completion.token_ids, rows, num_top)["content"]
         for token_id, position, record in zip(completion.token_ids, rows, records, strict=True):
             record["id"] = token_id
@@ -74,30 +93,23 @@ class CompletionAnswer:
                 entry["id"] = best_id
         return list(records)
 
-    def _end(self, output: RequestOutput) -> dict[str, Any]:
-        completion, request = self.reply.completion, self._generation.requests[0]
+    def _end(self, number: int, output: RequestOutput, completion: CompletionOutput) -> dict[str, Any]:
+        request, index = self.generation.requests[number], self._index(number, completion)
+        num_prompt, num_predicted = len(request.prompt_token_ids), self._num_tokens[index]
         word = completion.stop_reason if isinstance(completion.stop_reason, str) else ""
         is_cut = completion.finish_reason == "length"
         return {
             "stop": True,
             "stop_type": "limit" if is_cut else "word" if word else "eos",
             "stopping_word": "" if is_cut else word,
-            "model": self._generation.model_name,
+            "model": self.generation.model_name,
             "prompt": request.prompt or "",
             "generation_settings": settings(request.params) | {"seed": request.seed, "stream": self.body.stream},
-            "has_new_line": self._has_new_line,
+            "has_new_line": index in self._with_new_line,
             "truncated": False,
-            "tokens_cached": self._usage.prompt_tokens + self._usage.completion_tokens,
-            "timings": _timings(output.metrics, self._usage, output.num_cached_tokens),
+            "tokens_cached": num_prompt + num_predicted,
+            "timings": _timings(output.metrics, num_prompt, num_predicted, output.num_cached_tokens),
         }
-
-    @property
-    def _generation(self) -> Generation:
-        return self.reply.generation
-
-    @property
-    def _usage(self) -> Usage:
-        return self.reply.generation.usage
 
 
 def settings(params: SamplingParams) -> dict[str, Any]:
@@ -111,7 +123,7 @@ def settings(params: SamplingParams) -> dict[str, Any]:
     }
 
 
-def _timings(metrics: RequestMetrics | None, usage: Usage, num_cached: int) -> dict[str, Any]:
+def _timings(metrics: RequestMetrics | None, num_prompt: int, num_predicted: int, num_cached: int) -> dict[str, Any]:
     """Tokens, milliseconds and speeds of prompt and prediction; what was cached was not computed."""
     timings: dict[str, Any] = {"cache_n": num_cached}
     if metrics is None:
@@ -120,8 +132,8 @@ def _timings(metrics: RequestMetrics | None, usage: Usage, num_cached: int) -> d
     first = metrics.first_token_time or scheduled
     end = metrics.last_token_time or first
     for name, num, seconds in (
-        ("prompt", usage.prompt_tokens - num_cached, first - scheduled),
-        ("predicted", usage.completion_tokens, end - first),
+        ("prompt", num_prompt - num_cached, first - scheduled),
+        ("predicted", num_predicted, end - first),
     ):
         timings |= {
             f"{name}_n": num,

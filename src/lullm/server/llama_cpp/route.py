@@ -8,14 +8,17 @@ from fastapi.responses import JSONResponse
 
 import lullm
 from lullm.config.generation import LLAMA_CPP, left_open
+from lullm.engine.client import EngineClient
 from lullm.server.application import routed
 from lullm.server.context import ServerContext
+from lullm.server.error import ApiError
 from lullm.server.llama_cpp.answer import CompletionAnswer, settings
 from lullm.server.llama_cpp.embedding import LlamaEmbeddings
 from lullm.server.llama_cpp.error import envelope
-from lullm.server.llama_cpp.schema import ApplyTemplateBody, InfillBody, LlamaCompletionBody
+from lullm.server.llama_cpp.schema import ApplyTemplateBody, GenerationFields, InfillBody, LlamaCompletionBody
 from lullm.server.openai.chat.conversation import conversation
-from lullm.server.openai.endpoint import Endpoint, reply_form
+from lullm.server.openai.endpoint import Endpoint
+from lullm.server.openai.generation import Generation
 from lullm.types.request import CallerRequest
 
 
@@ -25,6 +28,13 @@ def router(context: ServerContext) -> APIRouter:
     async def props(request: Request) -> JSONResponse:
         return JSONResponse(_props(context.of_query(request)))
 
+    async def slots(request: Request) -> JSONResponse:
+        found = _slots(context.of_query(request).engine)
+        wants_free = request.query_params.get("fail_on_no_slot", "0").lower() not in ("0", "false")
+        if wants_free and all(slot["is_processing"] for slot in found):
+            raise ApiError(503, "no slot is free", code="no_free_slot", headers={"Retry-After": "1"})
+        return JSONResponse(found)
+
     async def apply_template(request: Request) -> JSONResponse:
         body = await context.read(ApplyTemplateBody, request)
         engine = context.of(body.model).engine
@@ -33,17 +43,32 @@ def router(context: ServerContext) -> APIRouter:
         prepared = await engine.prepare(asked)
         return JSONResponse({"prompt": prepared.prompt})
 
-    for path in ("/completion", "/infill", "/embedding", "/embeddings", "/props", "/apply-template"):
+    for path in ("/completion", "/infill", "/embedding", "/embeddings", "/props", "/slots", "/apply-template"):
         context.house.envelopes[path] = envelope
-    completion = Endpoint(context, LlamaCompletionBody, reply_form(CompletionAnswer), "cmpl")
+    completion = Endpoint(context, LlamaCompletionBody, _answer, "cmpl")
     return routed(
         ("POST", "/completion", completion),
         ("POST", "/completions", completion),
         *(("POST", path, LlamaEmbeddings(context)) for path in ("/embedding", "/embeddings")),
-        ("POST", "/infill", Endpoint(context, InfillBody, reply_form(CompletionAnswer), "infill")),
+        ("POST", "/infill", Endpoint(context, InfillBody, _answer, "infill")),
         ("GET", "/props", props),
+        ("GET", "/slots", slots),
         ("POST", "/apply-template", apply_template),
     )
+
+
+async def _answer(generation: Generation, body: GenerationFields) -> CompletionAnswer:
+    return CompletionAnswer(generation, body)
+
+
+def _slots(engine: EngineClient) -> list[dict[str, Any]]:
+    """A slot for each sequence that may run; the first ones are busy with the requests that run now.
+
+    Their own figures would have to be asked of the engine's thread, which may be in a step of many seconds.
+    """
+    num_busy, config = engine.stats().num_running, engine.config
+    about = {"n_ctx": config.max_model_len, "speculative": config.speculative_config is not None}
+    return [{"id": slot, "is_processing": slot < num_busy} | about for slot in range(config.max_num_seqs)]
 
 
 def _props(context: ServerContext) -> dict[str, Any]:

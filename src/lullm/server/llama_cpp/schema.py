@@ -8,7 +8,7 @@ from lullm.config.generation import LLAMA_CPP, left_open
 from lullm.engine.client import EngineClient
 from lullm.server.error import ApiError
 from lullm.server.openai.chat.conversation import Messages, PromptedBody
-from lullm.server.openai.schema import CompletionBody, DialectBody
+from lullm.server.openai.schema import MAX_PROMPTS, CompletionBody, DialectBody
 from lullm.server.wire import Strings, parse_body
 
 _SAME_NAME = (
@@ -18,10 +18,29 @@ _SAME_NAME = (
 _OFF = (None, 0, 0.0)
 
 
-def _check_prompt(value: Any) -> Any:
-    if isinstance(value, str) or (isinstance(value, list) and set(map(type, value)) == {int}):
+Mixed = str | list[int | str]
+"""A prompt: a text, or token ids with texts among them."""
+
+
+def _read_prompts(value: Any) -> list[Mixed]:
+    """The prompts of a field that has one or several. Raises ValueError."""
+    if not isinstance(value, list) or {int} & set(map(type, value)):
+        return [_read_prompt(value)]
+    if not 1 <= len(value) <= MAX_PROMPTS:
+        raise ValueError(f"must have 1 to {MAX_PROMPTS} prompts, got {len(value)}")
+    return [_read_prompt(each) for each in value]
+
+
+def _read_prompt(value: Any) -> Mixed:
+    if isinstance(value, dict) and value.keys() <= {"prompt_string", "multimodal_data"}:
+        if value.get("multimodal_data"):
+            raise ValueError("has no pictures or sounds here: send them in a chat")
+        value = value.get("prompt_string")
+    if isinstance(value, str) or (isinstance(value, list) and value and set(map(type, value)) <= {int, str}):
         return value
-    raise ValueError("must be one string or one list of token ids; send several prompts to /v1/completions")
+    raise ValueError(
+        "must be a string, a list of token ids and strings, an object with prompt_string, or several in a list"
+    )
 
 
 class GenerationFields(DialectBody):
@@ -29,9 +48,10 @@ class GenerationFields(DialectBody):
 
     carried: ClassVar = {
         **{name: name for name in _SAME_NAME},
-        **{"n_predict": "max_tokens", "repeat_penalty": "repetition_penalty", "n_probs": "logprobs"},
+        **{"n_predict": "max_tokens", "repeat_penalty": "repetition_penalty", "n_probs": "logprobs", "n_cmpl": "n"},
     }
     n_predict: int | None = None
+    n_cmpl: int | None = None
     stream: bool = False
     stop: str | Strings | None = None
     seed: int | None = None
@@ -59,7 +79,6 @@ class GenerationFields(DialectBody):
         "top_n_sigma": (None, -1, -1.0),
         "post_sampling_probs": (None, False),
         "lora": (None, []),
-        "n_cmpl": (None, 1),
     }
 
     def translated(self, engine: EngineClient) -> CompletionBody:
@@ -70,9 +89,9 @@ class GenerationFields(DialectBody):
             fields.pop("logprobs", None)
         if self.logit_bias:
             fields["logit_bias"] = _biases(self.logit_bias)
-        return parse_body(CompletionBody, fields | self._prompt())
+        return parse_body(CompletionBody, fields | self._prompt(engine))
 
-    def _prompt(self) -> dict[str, Any]:
+    def _prompt(self, engine: EngineClient) -> dict[str, Any]:
         """OpenAI's fields for the prompt."""
         raise NotImplementedError
 
@@ -90,12 +109,24 @@ def _is_pair(value: Any) -> bool:
 
 
 class LlamaCompletionBody(GenerationFields):
-    """POST /completion."""
+    """POST /completion. `prompt`: one, or several in a list."""
 
-    prompt: Annotated[Any, AfterValidator(_check_prompt)]
+    prompt: Annotated[Any, AfterValidator(_read_prompts)]
 
-    def _prompt(self) -> dict[str, Any]:
-        return {"prompt": self.prompt}
+    def _prompt(self, engine: EngineClient) -> dict[str, Any]:
+        if all(isinstance(each, str) for each in self.prompt):
+            return {"prompt": self.prompt}
+        return {"prompt": [_token_ids(each, engine) for each in self.prompt]}
+
+
+def _token_ids(prompt: Mixed, engine: EngineClient) -> list[int]:
+    """The tokens of a prompt; those that begin every text come only if it begins with one."""
+    tokenizer = engine.tokenizer
+    encode = tokenizer.encode_as_text if engine.config.split_special_tokens else tokenizer.encode
+    token_ids: list[int] = []
+    for number, part in enumerate([prompt] if isinstance(prompt, str) else prompt):
+        token_ids += [part] if isinstance(part, int) else encode(part, number == 0)
+    return token_ids
 
 
 class InfillBody(GenerationFields):
@@ -105,7 +136,7 @@ class InfillBody(GenerationFields):
     input_suffix: str
     prompt: str = ""
 
-    def _prompt(self) -> dict[str, Any]:
+    def _prompt(self, engine: EngineClient) -> dict[str, Any]:
         return {"prompt": self.input_prefix + self.prompt, "suffix": self.input_suffix}
 
     def field_of(self, param: str | None) -> str | None:
