@@ -1,7 +1,7 @@
-"""`lullm run --image`: what a model says of pictures on disk."""
+"""`lullm run --image` and `--video`: what a model says of pictures and videos on disk."""
 
 import pytest
-from kit.vision.checkpoint import picture, write_llava
+from kit.vision.checkpoint import picture, write_llava, write_qwen_vl
 
 from lullm import LLM, SamplingParams
 from lullm.cli.main import main
@@ -38,6 +38,23 @@ def test_pictures_before_the_text(llava, files, capsys):
     assert capsys.readouterr().out.strip() == expected.strip()
 
 
+def test_pictures_before_videos_before_the_text(tmp_path, files, capsys):
+    (tmp_path / "model").mkdir()
+    folder, params = str(write_qwen_vl(tmp_path / "model").folder), SamplingParams(temperature=0.0, max_tokens=8)
+    frames = [picture(60, 40, seed=number) for number in range(4)]
+    film = str(tmp_path / "film.gif")
+    frames[0].save(film, save_all=True, append_images=frames[1:], duration=500)
+    with LLM(folder, allowed_local_media_path="/", **OPTIONS) as llm:
+        urls = [("image_url", files[0]), ("video_url", film)]
+        parts = [{"type": kind, kind: {"url": f"file://{file}"}} for kind, file in urls]
+        message = {"role": "user", "content": [*parts, {"type": "text", "text": QUESTION}]}
+        expected = llm.chat([message], params, use_tqdm=False)[0].outputs[0].text
+    assert main(["run", "--model", folder, *FLAGS, QUESTION, "--video", film, "--image", files[0]]) == 0
+    assert capsys.readouterr().out.strip() == expected.strip()
+    assert main(["run", "--model", folder, *FLAGS, QUESTION, "--video", "none.mp4"]) == 2
+    assert "--video: cannot read none.mp4" in capsys.readouterr().err
+
+
 def test_what_is_no_picture(llava, qwen3_folder, files, tmp_path, capsys):
     run = ["run", "--model", llava, *FLAGS]
     assert main([*run, QUESTION, "--image", str(tmp_path / "none.png")]) == 2
@@ -47,5 +64,6 @@ def test_what_is_no_picture(llava, qwen3_folder, files, tmp_path, capsys):
     assert "a picture is not PNG" in capsys.readouterr().err
     assert main([*run, "--raw", QUESTION, "--image", files[0]]) == 2
     assert "--image: for conversations" in capsys.readouterr().err
-    assert main(["run", "--model", str(qwen3_folder), *FLAGS, QUESTION, "--image", files[0]]) == 2
-    assert "takes text only" in capsys.readouterr().err
+    for flag in ("--image", "--video"):
+        assert main(["run", "--model", str(qwen3_folder), *FLAGS, QUESTION, flag, files[0]]) == 2
+        assert "takes text only" in capsys.readouterr().err

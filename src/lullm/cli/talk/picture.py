@@ -1,34 +1,43 @@
-"""Pictures of the command line: files, as the parts of a message that an engine and a server both read."""
+"""Pictures and videos of the command line: files, as the parts of a message that an engine and a server both read."""
 
 import argparse
 import base64
 import mimetypes
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lullm.errors import ConfigError
 
-
-def add_image_flag(parser: argparse.ArgumentParser) -> None:
-    """Add --image."""
-    parser.add_argument(
-        "--image",
-        metavar="FILE",
-        action="append",
-        help="a picture before each prompt, for a model that sees (docs/vision.md); may be given several times",
-    )
+_KINDS = {"image": ("a picture", "image/png"), "video": ("a video", "video/mp4")}
+"""Flag -> what its files are, and the type of one whose name does not tell it: the reader looks at the bytes."""
+PICTURES = tuple(_KINDS)
+"""The names of the flags."""
 
 
-def picture_parts(files: Sequence[str]) -> list[dict[str, Any]]:
-    """Raises ConfigError: a file cannot be read."""
-    return [{"type": "image_url", "image_url": {"url": _url_of(Path(file).expanduser())}} for file in files]
+def add_picture_flags(parser: argparse.ArgumentParser) -> None:
+    """Add --image and --video."""
+    for name, (noun, _) in _KINDS.items():
+        parser.add_argument(
+            f"--{name}",
+            metavar="FILE",
+            action="append",
+            help=f"{noun} before each prompt, for a model that sees it (docs/vision.md); may be given several times",
+        )
 
 
-def _url_of(file: Path) -> str:
+def picture_parts(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """The files of all flags. Raises ConfigError: one cannot be read."""
+    return [
+        {"type": f"{name}_url", f"{name}_url": {"url": _url_of(name, Path(file).expanduser())}}
+        for name in PICTURES
+        for file in getattr(args, name) or ()
+    ]
+
+
+def _url_of(name: str, file: Path) -> str:
     try:
         data = file.read_bytes()
     except OSError as error:
-        raise ConfigError(f"--image: cannot read {file}: {error.strerror}") from None
-    kind = mimetypes.guess_type(file.name)[0] or "image/png"  # the reader looks at the bytes
+        raise ConfigError(f"--{name}: cannot read {file}: {error.strerror}") from None
+    kind = mimetypes.guess_type(file.name)[0] or _KINDS[name][1]
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"

@@ -11,7 +11,7 @@ from lullm.cli.flag.sampling import add_sampling_flags, opening, sampling_change
 from lullm.cli.flag.settings import add_config_flag
 from lullm.cli.talk import chat
 from lullm.cli.talk.partner import add_lora_flag, add_url_flags, open_terminal
-from lullm.cli.talk.picture import add_image_flag, picture_parts
+from lullm.cli.talk.picture import PICTURES, add_picture_flags, picture_parts
 from lullm.cli.talk.sound import (
     Wish,
     add_sound_flags,
@@ -32,6 +32,7 @@ examples:
   lullm run Qwen/Qwen3-0.6B "Hello!" "Bye!"        a model of the hub answers two prompts
   lullm run model.gguf - < question.txt            the prompt is what stdin holds
   lullm run path/to/SmolVLM "What is this?" --image cat.png
+  lullm run path/to/Qwen3-VL "What happens?" --video cat.mp4
   lullm run openai/whisper-small --audio talk.wav --response-format srt
   lullm run path/to/Qwen2-Audio "Who speaks?" --audio talk.wav
   lullm run --url http://127.0.0.1:8000 "Hello!"   a running server answers
@@ -57,7 +58,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verbose", action="store_true", help="tokens per second on stderr, and the engine's log")
     add_config_flag(parser)
     add_sampling_flags(parser)
-    add_image_flag(parser)
+    add_picture_flags(parser)
     add_sound_flags(parser)
     add_lora_flag(parser)
     add_url_flags(parser)
@@ -76,11 +77,12 @@ def run(args: argparse.Namespace) -> int:
     if not prompts and sys.stdin is not None and sys.stdin.isatty():
         if args.raw:
             raise ConfigError("--raw needs a prompt")
-        if args.image:
-            raise ConfigError("--image needs a prompt")
+        for name in PICTURES:
+            if getattr(args, name):
+                raise ConfigError(f"--{name} needs a prompt")
         return chat.talk(args)
     sampling_changes(args)  # report a wrong flag before reading
-    pictures = picture_parts(args.image or ())
+    pictures = picture_parts(args)
     prompts = [_stdin(args) if prompt == STDIN else prompt for prompt in prompts or [STDIN]]
     with open_terminal(args) as terminal:
         _answer_all(args, terminal, prompts, pictures)
@@ -93,7 +95,7 @@ def _hear(args: argparse.Namespace) -> int:
         raise ConfigError("--raw does not go with --audio; leave out one of them")
     prompts, changes = split_model(args), sampling_changes(args)
     prompts = [_stdin(args) if prompt == STDIN else prompt for prompt in prompts]
-    sounds, pictures = read_sounds(args.audio), picture_parts(args.image or ())
+    sounds, pictures = read_sounds(args.audio), picture_parts(args)
     with open_terminal(args) as terminal:
         if terminal.partner.hears:
             check_for_answers(args)
@@ -120,7 +122,7 @@ def _listen(args: argparse.Namespace, terminal: Terminal, wish: Wish, sounds: li
 
 def _refuse_with_raw(args: argparse.Namespace) -> None:
     """Raises ConfigError: a flag is only for conversations."""
-    given = [name for name in ("system", "image", *sorted(REPLY_OPTIONS)) if getattr(args, name, None) is not None]
+    given = [name for name in ("system", *PICTURES, *sorted(REPLY_OPTIONS)) if getattr(args, name, None) is not None]
     if given:
         flags = ", ".join("--" + name.replace("_", "-") for name in given)
         raise ConfigError(f"{flags}: for conversations, and --raw continues a text; leave out one of them")
@@ -139,9 +141,9 @@ def _stdin(args: argparse.Namespace) -> str:
 
 
 def _answer_all(args: argparse.Namespace, terminal: Terminal, prompts: list[str], parts: list[dict[str, Any]]) -> None:
-    """`parts`: pictures and sounds before each prompt."""
+    """`parts`: pictures, videos and sounds before each prompt."""
     has_template = terminal.partner.has_template and not args.raw
-    for name in ("system", "image", "audio"):
+    for name in ("system", *PICTURES, "audio"):
         if getattr(args, name) is not None and not has_template:
             raise ConfigError(f"--{name} needs a model with a chat template")
     for number, text in enumerate(prompts):

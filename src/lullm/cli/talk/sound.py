@@ -11,7 +11,7 @@ from lullm.errors import ConfigError
 
 FORMS = ("text", "json", "verbose_json", "srt", "vtt")
 _FLAGS = ("language", "translate", "response_format", "word_times")
-_NOT_WITH_SOUNDS = ("image", "system", "lora", "stop")
+_NOT_WITH_SOUNDS = ("image", "video", "system", "lora", "stop")
 """Flags of answers: a model that writes down what it hears has none of them."""
 
 
