@@ -19,14 +19,15 @@ def test_models(client):
         client.models.retrieve("other")
 
 
-def test_what_is_called_in_place_of_vllms_other_endpoints(http):
+def test_what_is_called_in_place_of_others_endpoints(start, scripted):
     """The endpoints that are named are there, and none of them has the refused name."""
-    paths = http.get("/openapi.json").json()["paths"]
-    for path, instead in ELSEWHERE.items():
-        response = http.post(path, json={})
-        assert response.status_code == 404 and response.json()["error"]["message"].endswith(instead)
-        assert all(named in paths for named in re.findall(r"POST (/[\w/-]+)", instead) if named != "/collective_rpc")
-    assert "GET /docs" in http.post("/nothing", json={}).json()["error"]["message"]
+    with start(scripted(enable_sleep_mode=True)).http() as http:
+        paths = http.get("/openapi.json").json()["paths"]
+        for path, instead in ELSEWHERE.items():
+            response = http.post(path, json={})
+            assert response.status_code == 404 and response.json()["error"]["message"].endswith(instead)
+            assert all(named in paths for named in re.findall(r"(?:GET|POST) (/[\w/-]+)", instead))
+        assert "GET /docs" in http.post("/nothing", json={}).json()["error"]["message"]
 
 
 def test_model_name_with_a_slash(start, scripted):

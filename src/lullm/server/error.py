@@ -35,6 +35,7 @@ _ROUTING = {
 }
 """Status of a request that no route takes -> code and message."""
 _BY_COMPLETIONS = "POST /v1/completions takes token ids as prompt, and gives them with return_token_ids"
+_BY_FILES = "`lullm run-batch` answers batch files; a server takes many requests at once"
 _BY_METHODS = "POST /collective_rpc calls reload_weights, and methods of a worker_extension_cls"
 ELSEWHERE = {
     "/generate": _BY_COMPLETIONS,
@@ -43,10 +44,20 @@ ELSEWHERE = {
     "/v1/chat/completions/batch": "send all conversations to POST /v1/chat/completions at once: they share batches",
     "/v1/chat/completions/render": "POST /apply-template gives the prompt's text, and POST /tokenize its tokens",
     "/v1/completions/render": "POST /tokenize gives a prompt's tokens",
+    "/v1/responses/render": "POST /v1/responses/input_tokens counts a prompt's tokens",
+    "/v1/messages/render": "POST /v1/messages/count_tokens counts a prompt's tokens",
+    "/v1/conversations": "previous_response_id goes on from a response, with --response-store",
+    **dict.fromkeys(("/v1/files", "/v1/batches", "/v1/messages/batches"), _BY_FILES),
+    **dict.fromkeys(("/embed", "/v2/embed"), "it is POST /v1/embeddings"),
+    "/abort_requests": "a request ends when its client closes the connection",
+    **dict.fromkeys(("/reset_mm_cache", "/reset_encoder_cache"), "POST /reset_prefix_cache forgets pictures, too"),
+    "/release_kv_cache_memory": "it is POST /sleep with tags ['kv_cache']",
+    "/server_info": "GET /version and GET /props say what runs",
+    "/lora-adapters": "a request names its adapter as its model",
     **dict.fromkeys(("/init_weight_transfer_engine", "/update_weights", "/get_world_size"), _BY_METHODS),
     **dict.fromkeys(("/start_profile", "/stop_profile"), "LLM.start_profile(folder) writes profiles"),
 }
-"""Endpoints of vLLM that are not here -> what to call in their place."""
+"""Endpoints of other servers that are not here -> what to call in their place."""
 
 
 CLIENT_CLOSED_REQUEST = 499

@@ -56,6 +56,7 @@ _INSTEAD = {
     "logits_processors": "give logit_bias, allowed_token_ids or bad_words",
     "format": "give structures and triggers",
     "add_special_tokens": "the chat template writes the special tokens",
+    "messages": "send texts as input; POST /apply-template makes one of a conversation",
 }
 
 MAX_FIELDS = 128
