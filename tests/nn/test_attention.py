@@ -64,8 +64,10 @@ def paged(layer, x, ops, chunks):
         positions = torch.arange(start, start + size)
         slots = torch.tensor([BLOCKS[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for p in positions.tolist()])
         step = AttentionLayout([size], [start + size], torch.tensor([BLOCKS]), slots, BLOCK_SIZE)
-        context = StepContext(positions, (ops.prepare_attention(DeviceLayout.of(step)),), (cache,), ops)
-        outputs.append(layer(x[start : start + size], cos_sin_cache, context))
+        context = StepContext(
+            positions, (ops.prepare_attention(DeviceLayout.of(step)),), (cache,), ops, {0: cos_sin_cache}
+        )
+        outputs.append(layer(x[start : start + size], context))
         start += size
     return torch.cat(outputs)
 

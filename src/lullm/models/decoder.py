@@ -130,13 +130,12 @@ class DecoderLayer(nn.Module):
         self,
         hidden: Tensor,  # [T, H]: the previous layer's contribution
         residual: Tensor | None,  # [T, H]: everything before that; None in the first layer
-        cos_sin_cache: Tensor,
         context: StepContext,
     ) -> tuple[Tensor, Tensor | None]:
         """This layer's contribution, and everything before that; or (all of it, None)."""
         if self.mixers:
             hidden, residual = self.norm_input(hidden, residual, context.ops)
-            hidden = self.mix(hidden, cos_sin_cache, context)
+            hidden = self.mix(hidden, context)
         if self.mlp is None:
             return hidden, residual
         hidden, residual = added_and_normed(self.post_attention_layernorm, hidden, residual, context.ops)
@@ -149,15 +148,15 @@ class DecoderLayer(nn.Module):
         ops.all_reduce_(fed)
         return fed
 
-    def mix(self, hidden: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+    def mix(self, hidden: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
         """The sum of the results of the layer's mixers, over all workers that share them."""
-        mixed = self.mix_here(hidden, cos_sin_cache, context)
+        mixed = self.mix_here(hidden, context)
         context.ops.all_reduce_(mixed)
         return mixed
 
-    def mix_here(self, hidden: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+    def mix_here(self, hidden: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
         """The same for this worker's parts only."""
-        first, *others = (mixer(hidden, cos_sin_cache, context) for _, mixer in self.mixers)
+        first, *others = (mixer(hidden, context) for _, mixer in self.mixers)
         for other in others:
             context.ops.add_(first, other)
         return first
@@ -227,7 +226,9 @@ class Decoder(nn.Module):
         self.rotaries = nn.ModuleList(
             Rotary(replace(config, head_dim=size), rope, max_model_len) for rope, size in ropes
         )
-        self.rotary_of_layer = [ropes.index(rope) for rope in of_layers]
+        rotaries = [ropes.index(rope) for rope in of_layers]
+        first, num_each = config.own_kinds.start, family.kinds_per_layer
+        self.rotary_of_kind = {entry: rotaries[(entry - first) // num_each] for entry in config.own_kinds}
 
     def forward(self, token_ids: Tensor, context: StepContext) -> Tensor:
         return self.run(self.embed(token_ids, context), context)
@@ -242,12 +243,17 @@ class Decoder(nn.Module):
     def run_layers(self, hidden: Tensor, context: StepContext) -> tuple[Tensor, Tensor | None]:
         """The last layer's contribution, and everything before it."""
         residual: Tensor | None = None
-        tables, context = [rotary(context.planes) for rotary in self.rotaries], context.of_rows()
-        for number, (layer, index) in enumerate(zip(self.layers, self.rotary_of_layer, strict=True)):
-            hidden, residual = layer(hidden, residual, tables[index], context)
+        context = self.with_rotary(context)
+        for number, layer in enumerate(self.layers):
+            hidden, residual = layer(hidden, residual, context)
             for rows in context.shown:
                 rows.add(hidden, number)
         return hidden, residual
+
+    def with_rotary(self, context: StepContext) -> StepContext:
+        """The step, with the rotary tables of the layers."""
+        tables = [rotary(context.planes) for rotary in self.rotaries]
+        return context.with_rotary({entry: tables[index] for entry, index in self.rotary_of_kind.items()})
 
     def embed(self, token_ids: Tensor, context: StepContext) -> Tensor:  # [T] -> [T, H]
         """The input of the first layer here."""

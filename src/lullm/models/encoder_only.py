@@ -23,12 +23,10 @@ from lullm.ops.table import Ops
 class EncoderLayer(DecoderLayer):
     """One layer with its norms behind the sums."""
 
-    def forward(
-        self, hidden: Tensor, residual: Tensor | None, cos_sin_cache: Tensor, context: StepContext
-    ) -> tuple[Tensor, None]:
+    def forward(self, hidden: Tensor, residual: Tensor | None, context: StepContext) -> tuple[Tensor, None]:
         """`[T, H]` -> the same; there is no other stream."""
         ops = context.ops
-        mixed = self.mix(hidden, cos_sin_cache, context)
+        mixed = self.mix(hidden, context)
         hidden, _ = self.input_layernorm.add(mixed, hidden, ops)
         hidden, _ = self.post_attention_layernorm.add(self.feed(hidden, ops), hidden, ops)
         return hidden, None

@@ -61,17 +61,13 @@ class AlibiAttention(nn.Module):
         self.register_buffer("adding", adding.flatten(0, 1).to(dtype), persistent=False)
         self.register_buffer("added", added.flatten().to(dtype), persistent=False)
 
-    def forward(
-        self,
-        x: Tensor,  # [T, H]
-        cos_sin_cache: Tensor,  # [max_len, D + added]: nothing turns
-        context: StepContext,
-    ) -> Tensor:  # [T, H]
+    def forward(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
         ops, attention, cache = context.ops, context.attention[self.group], context.caches[self.layer]
         added = ops.linear(ops.embedding(context.positions, self.places), self.adding, self.added)
         qkv = self.qkv_proj(x, ops).reshape(-1, self.head_dim)  # [T * (Hq + 2 * Hkv), D]
         wide = ops.join(qkv, added.reshape(-1, self.num_added)).unflatten(0, (len(x), -1))
-        q = ops.rope_and_cache(wide, None, context.positions, cos_sin_cache, cache, attention.slot_mapping)
+        unturned = context.rotary[self.layer]  # [max_len, D + added]
+        q = ops.rope_and_cache(wide, None, context.positions, unturned, cache, attention.slot_mapping)
         out = ops.attention(q, cache, attention, self.scores).flatten(0, 1)[:, : self.head_dim]
         out = ops.join(out, out[:, :0])  # the same in one piece
         return self.o_proj(out.view(len(x), -1), ops)

@@ -93,12 +93,7 @@ class Attention(nn.Module):
             self.num_all_kv_heads = config.share.whole.kv_heads(layer).num_heads
         self.kv_scales: KVScales | None = None
 
-    def forward(
-        self,
-        x: Tensor,  # [T, H]
-        cos_sin_cache: Tensor,  # [max_len, D]
-        context: StepContext,
-    ) -> Tensor:  # [T, H]
+    def forward(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
         ops, attention, cache = context.ops, context.attention[self.group], context.caches[self.layer]
         qkv = self.project(x, ops)
         if self.style.output_gate is not None:
@@ -108,7 +103,7 @@ class Attention(nn.Module):
         qkv = qkv.unflatten(-1, (-1, self.head_dim))  # [T, Hq + 2 * Hkv, D]
         if self.v_norm is not None:
             self.v_norm.norm_(qkv[:, qkv.shape[1] - self.num_kv_heads :], ops)
-        write = self._turn(qkv, cos_sin_cache, context)
+        write = self._turn(qkv, context)
         if context.calibrates and self.kv_scales is not None:
             self.kv_scales.calibrate(qkv, attention.slot_mapping, write)
         q = write(cache, attention.slot_mapping)
@@ -133,13 +128,13 @@ class Attention(nn.Module):
         num_shares = 1 if self.share is None else self.share.axis.size
         norm_rows_(((q, self.q_norm), (k, self.k_norm)), num_shares, ops)
 
-    def _turn(self, qkv: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Callable[[LayerCache, Tensor], Tensor]:
+    def _turn(self, qkv: Tensor, context: StepContext) -> Callable[[LayerCache, Tensor], Tensor]:
         """A function that writes the keys and values of `qkv [T, Hq + 2 * Hkv, D]` into a cache's slots and returns the
         queries; norms on heads are part of it.
 
         The op that rotates and writes has no norms after the rotation; here both are done separately, in place.
         """
-        ops = context.ops
+        ops, cos_sin_cache = context.ops, context.rotary[self.layer]
         if self.q_norm is None or self.k_norm is None or self.style.qk_norm == "rows":
             return partial(ops.rope_and_cache, qkv, None, context.positions, cos_sin_cache)
         if self.style.qk_norm != "turned_heads":
@@ -177,16 +172,11 @@ class QueryAttention(nn.Module):
         assert style.qk_norm == "heads", "of families with norms on heads"
         self.q_norm = RMSNorm(self.head_dim, style.norm_eps, dtype)
 
-    def forward(
-        self,
-        x: Tensor,  # [T, H]
-        cos_sin_cache: Tensor,  # [max_len, D]
-        context: StepContext,
-    ) -> Tensor:  # [T, H]
+    def forward(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
         ops, cache = context.ops, context.caches[self.layer]
         q = self.q_proj(x, ops).unflatten(-1, (-1, self.head_dim))  # [T, Hq, D]
         norm = HeadNorm(self.q_norm.weight, self.q_norm.weight, self.q_norm.eps)
-        ops.rotate_(q, norm, context.positions, cos_sin_cache)
+        ops.rotate_(q, norm, context.positions, context.rotary[self.layer])
         return self.o_proj(_attended(q, cache, self.group, self.scores, context).flatten(1), ops)
 
 
@@ -217,10 +207,9 @@ class EncoderOnlySelfAttention(Attention):
         if style != usual or style.qk_norm not in (None, "heads") or style.scores.soft_cap is not None:
             raise ModelLoadError(f"{config.architecture} has attention that is implemented for next tokens only")
 
-    def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """See `Attention.forward`. A table `[Hq, L, L]` is a bias on the scores instead (`Ops.mutual_attention`)."""
-        ops = context.ops
-        bias = cos_sin_cache if cos_sin_cache.ndim == 3 else None
+    def forward(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+        """See `Attention.forward`. `context.distances` `[Hq, L, L]` is a bias on scores (`Ops.mutual_attention`)."""
+        ops, cos_sin_cache = context.ops, context.rotary[self.layer]
         qkv = self.project(x, ops).unflatten(-1, (-1, self.head_dim))  # [T, Hq + 2 * Hkv, D]
         num_kv, num_heads = self.num_kv_heads, qkv.shape[1] - 2 * self.num_kv_heads
         q, k, v = qkv.split((num_heads, num_kv, num_kv), dim=1)
@@ -230,7 +219,9 @@ class EncoderOnlySelfAttention(Attention):
                 ops.rotate_(heads, of_head, context.positions, cos_sin_cache)
         elif self.turns:
             ops.rotate_(qkv[:, : num_heads + num_kv], None, context.positions, cos_sin_cache)
-        out = ops.mutual_attention(q, k, v, context.query_lens, MutualScores(self.scores.scale, self.reach, bias))
+        out = ops.mutual_attention(
+            q, k, v, context.query_lens, MutualScores(self.scores.scale, self.reach, context.distances)
+        )
         return self.o_proj(out.flatten(1), ops)
 
 

@@ -1,7 +1,7 @@
 """StepContext: the facts of a step that a model's layers need beside their hidden states."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -70,6 +70,9 @@ class StepContext:
         attention: by KV cache group, prepared by `ops`.
         caches: by layer. The step writes its keys and values into them.
         ops: the functions that the layers call.
+        rotary: by layer, its table of cosines and sines (`Rotary`).
+        distances: what attention of some encoders knows of two tokens' distance, in all layers: a bias on scores
+            `[Hq, L, L]`, or rows `[R, H]`.
         layer_inputs: `[T, L, P]`, by layer, inputs per token beside the hidden states; or `[T, 1, P]`, the same for all
             layers; None: none.
         stream: `[T, H]`, on a pipeline stage after the first: the output of the stage before. Layers overwrite it.
@@ -87,6 +90,8 @@ class StepContext:
     attention: Sequence[PreparedAttention]
     caches: Sequence[LayerCache]
     ops: Ops
+    rotary: Mapping[int, Tensor] = field(default_factory=dict)
+    distances: Tensor | None = None
     layer_inputs: Tensor | None = None
     stream: Tensor | None = None
     calibrates: bool = False
@@ -97,8 +102,9 @@ class StepContext:
     mutual: Sequence[Sequence[MutualRows]] = ()
     watch: Watch | None = None
 
-    def of_rows(self) -> "StepContext":
-        """For layers: with planes, rotary tables are made for the step, so a token's position in them is its row."""
-        if self.planes is None:
-            return self
-        return replace(self, positions=torch.arange(self.planes.shape[1], device=self.planes.device))
+    def with_rotary(self, rotary: Mapping[int, Tensor]) -> "StepContext":
+        """For layers. With planes the tables are made for the step, so a token's position in them is its row."""
+        positions, planes = self.positions, self.planes
+        if planes is not None:
+            positions = torch.arange(planes.shape[1], device=planes.device)
+        return replace(self, rotary=rotary, positions=positions)

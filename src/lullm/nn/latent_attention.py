@@ -78,14 +78,9 @@ class LatentAttention(nn.Module):
         self.kv_b_proj = HeadMatrices(heads, sizes, dtype)
         self.o_proj = Linear(heads * sizes.value_size, config.hidden_size, bias, dtype)
 
-    def forward(
-        self,
-        x: Tensor,  # [T, H]
-        cos_sin_cache: Tensor,  # [max_len, rope_size]
-        context: StepContext,
-    ) -> Tensor:  # [T, H]
+    def forward(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
         ops, prepared, cache = context.ops, context.attention[self.group], context.caches[self.layer]
-        sizes = self.sizes
+        sizes, cos_sin_cache = self.sizes, context.rotary[self.layer]  # [max_len, rope_size]
         row = self.kv_a_proj_with_mqa(x, ops)  # [T, D]: the latent, and the part of the key that turns
         self.kv_a_layernorm.norm_(row[:, : sizes.rank], ops)
         ops.rotate_(row[:, sizes.rank :].unsqueeze(1), None, context.positions, cos_sin_cache)

@@ -22,13 +22,11 @@ class OlmoLayer(DecoderLayer):
         del self.input_layernorm
         self.post_feedforward_layernorm = new_norm(spec.config, spec.dtype)
 
-    def forward(
-        self, hidden: Tensor, residual: Tensor | None, cos_sin_cache: Tensor, context: StepContext
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, hidden: Tensor, residual: Tensor | None, context: StepContext) -> tuple[Tensor, Tensor]:
         """See `DecoderLayer.forward`."""
         ops = context.ops
         residual = summed(hidden, residual, ops)
-        hidden = self.mix(residual, cos_sin_cache, context)
+        hidden = self.mix(residual, context)
         ops.add_(residual, self.post_attention_layernorm(hidden, ops))
         hidden = self.feed(residual, ops)
         return self.post_feedforward_layernorm(hidden, ops), residual

@@ -60,7 +60,7 @@ class ShortConvolution(RecurrentMixer):
         self.conv1d = Convolution((size,), config.kernel_size, bias, dtype)
         self.out_proj = Linear(size, hidden_size, bias, dtype)
 
-    def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+    def forward(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
         ops, state = context.ops, self.state(context)
         b, c, mixed = self.in_proj(x, ops).split(self.in_proj.part_sizes, dim=-1)  # [T, C] each
         ops.multiply_(mixed, b, None)

@@ -51,7 +51,7 @@ class GatedDeltaNet(RecurrentMixer):
         self.norm = RMSNorm(config.value_head_dim, eps, dtype)
         self.out_proj = Linear(config.value_size, hidden_size, False, dtype)
 
-    def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+    def forward(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
         config, ops, state = self.config, context.ops, self.state(context)
         mixed, z = self.in_proj_qkvz(x, ops).split(
             (config.num_channels, config.value_size), dim=-1

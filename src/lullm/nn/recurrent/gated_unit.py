@@ -38,7 +38,7 @@ class GatedUnit(RecurrentMixer):
         self.recurrent_param = meta_parameter((size,), torch.float32)
         self.out_proj = Linear(size, hidden_size, True, dtype)
 
-    def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+    def forward(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
         ops, state = context.ops, self.state(context)
         other, mixed = self.in_proj(x, ops).split(self.in_proj.part_sizes, dim=-1)  # [T, I] each
         mixed = self.conv1d(mixed, False, state, ops)

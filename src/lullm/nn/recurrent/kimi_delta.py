@@ -36,7 +36,7 @@ class KimiDelta(RecurrentMixer):
         self.o_norm = RMSNorm(low, eps, dtype)
         self.o_proj = Linear(size, hidden_size, False, dtype)
 
-    def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+    def forward(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
         config, ops, state = self.config, context.ops, self.state(context)
         mixed = self.conv1d(self.qkv_proj(x, ops), True, state, ops)
         heads = mixed.unflatten(-1, (-1, config.key_head_dim))  # [T, 3 * H, D]

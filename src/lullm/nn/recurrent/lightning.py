@@ -50,7 +50,7 @@ class LightningAttention(RecurrentMixer):
         self.register_buffer("zeros", torch.zeros(num_heads, device="cpu"), persistent=False)
         self.register_buffer("steps", torch.zeros(1, num_heads, dtype=dtype, device="cpu"), persistent=False)
 
-    def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+    def forward(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
         ops, state = context.ops, self.state(context)
         kqv, z = self.qkvz_proj(x, ops).split(self.qkvz_proj.part_sizes, dim=-1)  # [T, 3 * I], [T, I]
         kqv = ops.activate(kqv, self.activation).unflatten(-1, (-1, self.head_dim))  # [T, 3 * H, D]

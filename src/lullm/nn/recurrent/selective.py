@@ -34,7 +34,7 @@ class SelectiveScan(RecurrentMixer):
             )
         self.out_proj = Linear(size, hidden_size, bias, dtype)
 
-    def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+    def forward(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
         ops, state = context.ops, self.state(context)
         mixed, z = self.in_proj(x, ops).split(self.in_proj.part_sizes, dim=-1)  # [T, I] each
         mixed = self.conv1d(mixed, True, state, ops)

@@ -30,7 +30,7 @@ class StateSpace(RecurrentMixer):
         self.norm = None if config.gate == "no norm" else RMSNorm(config.inner_size, eps, dtype)
         self.out_proj = Linear(config.inner_size, hidden_size, config.output_bias, dtype)
 
-    def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+    def forward(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
         config, ops, state = self.config, context.ops, self.state(context)
         z, mixed, dt = self.in_proj(x, ops).split(self.in_proj.part_sizes, dim=-1)  # [T, I], [T, C], [T, H]
         mixed = self.conv1d(mixed, True, state, ops)

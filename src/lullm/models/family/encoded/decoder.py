@@ -68,13 +68,11 @@ class EncodedLayer(DecoderLayer):
         self.encoder_attn = CrossAttention(spec.config, spec.number, spec.dtype)
         self.encoder_attn_layer_norm = layer_norm(spec.config, spec.dtype)
 
-    def forward(
-        self, hidden: Tensor, residual: Tensor | None, cos_sin_cache: Tensor, context: StepContext
-    ) -> tuple[Tensor, None]:
+    def forward(self, hidden: Tensor, residual: Tensor | None, context: StepContext) -> tuple[Tensor, None]:
         """`hidden`: all of the residual stream, which is overwritten."""
         ops, x = context.ops, hidden
         parts: tuple[tuple[Norm, Callable[[Tensor], Tensor]], ...] = (
-            (self.input_layernorm, lambda rows: self.mix(rows, cos_sin_cache, context)),
+            (self.input_layernorm, lambda rows: self.mix(rows, context)),
             (self.encoder_attn_layer_norm, lambda rows: self.encoder_attn(rows, context)),
             (self.post_attention_layernorm, lambda rows: self.feed(rows, ops)),
         )

@@ -25,9 +25,9 @@ class AlbertEncoder(Encoder):
 
     def run_layers(self, hidden: Tensor, context: StepContext) -> tuple[Tensor, Tensor | None]:
         """See `Decoder.run_layers`."""
-        [table], context = [rotary(context.planes) for rotary in self.rotaries], context.of_rows()
+        context = self.with_rotary(context)
         for number in range(self.num_runs):
-            hidden, _ = self.layers[number * self.num_groups // self.num_runs](hidden, None, table, context)
+            hidden, _ = self.layers[number * self.num_groups // self.num_runs](hidden, None, context)
         return hidden, None
 
 

@@ -65,9 +65,9 @@ class DisentangledAttention(EncoderOnlySelfAttention):
         rows = _rows_of_distances(self.config, config.max_position_embeddings)
         self.register_buffer("rows_of_distances", rows, persistent=False)
 
-    def forward(self, x: Tensor, rows: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
-        """`rows`: those of distances in the longest text of the step."""
-        ops, lens = context.ops, context.query_lens
+    def forward(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+        ops, lens, rows = context.ops, context.query_lens, context.distances
+        assert rows is not None, "the encoder has made them"
         q, k, v = self._heads(x, ops)
         keys, queries = self._heads_of_distances(rows, ops)
         first_row = _slice(self.rows_of_distances, max(lens), self.config.num_distances).start
@@ -138,7 +138,7 @@ class NeighbourSum(nn.Module):
 
 
 class DebertaEncoder(Encoder):
-    """An encoder with rows of distances in place of a rotary table."""
+    """An encoder with rows of distances."""
 
     def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
         super().__init__(config, style, dtype, max_model_len)
@@ -154,10 +154,10 @@ class DebertaEncoder(Encoder):
         rows = self.distances[_slice(of_distances, max(context.query_lens), self.config.num_distances)]
         if self.distance_norm is not None:
             rows = self.distance_norm(rows, context.ops)
-        context = context.of_rows()
+        context = replace(context, distances=rows)
         embedded = None if self.neighbours is None else hidden.clone()
         for layer in self.layers:
-            hidden, _ = layer(hidden, None, rows, context)
+            hidden, _ = layer(hidden, None, context)
             if self.neighbours is not None and embedded is not None:
                 hidden, embedded = self.neighbours(embedded, hidden, context), None
         return hidden, None

@@ -20,7 +20,7 @@ _FARTHEST = 128
 
 
 class MPNetEncoder(Encoder):
-    """An encoder with the bias in place of a rotary table."""
+    """An encoder with that bias."""
 
     def __init__(self, config: ModelConfig, style: DecoderStyle, dtype: torch.dtype, max_model_len: int):
         super().__init__(config, style, dtype, max_model_len)
@@ -31,10 +31,7 @@ class MPNetEncoder(Encoder):
     def run_layers(self, hidden: Tensor, context: StepContext) -> tuple[Tensor, Tensor | None]:
         """See `Decoder.run_layers`."""
         bias = bias_of(self.bias_of_distance, max(context.query_lens))
-        context = context.of_rows()
-        for layer in self.layers:
-            hidden, _ = layer(hidden, None, bias, context)
-        return hidden, None
+        return super().run_layers(hidden, replace(context, distances=bias))
 
 
 def bias_of(weight: Tensor, length: int) -> Tensor:  # [N, Hq] -> [Hq, length, length]

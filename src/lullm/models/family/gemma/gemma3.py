@@ -32,13 +32,11 @@ class GemmaLayer(DecoderLayer):
         self.pre_feedforward_layernorm = new_norm(spec.config, spec.dtype)
         self.post_feedforward_layernorm = new_norm(spec.config, spec.dtype)
 
-    def forward(
-        self, hidden: Tensor, residual: Tensor | None, cos_sin_cache: Tensor, context: StepContext
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, hidden: Tensor, residual: Tensor | None, context: StepContext) -> tuple[Tensor, Tensor | None]:
         """See `DecoderLayer.forward`."""
         ops = context.ops
         hidden, residual = self.norm_input(hidden, residual, ops)
-        hidden = self.mix(hidden, cos_sin_cache, context)
+        hidden = self.mix(hidden, context)
         hidden = self.post_attention_layernorm(hidden, ops)
         hidden, residual = self.pre_feedforward_layernorm.add(hidden, residual, ops)
         hidden = self.feed(hidden, ops)

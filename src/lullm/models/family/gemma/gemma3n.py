@@ -40,16 +40,14 @@ class Gemma3nLayer(InputLayer):
         self.altup = AltUp(family.altup, hidden_size, family.rms_norm_eps, spec.dtype)
         self.laurel = LearnedResidual(family.altup.laurel_rank, hidden_size, family.rms_norm_eps, spec.dtype)
 
-    def forward(
-        self, hidden: Tensor, residual: Tensor | None, cos_sin_cache: Tensor, context: StepContext
-    ) -> tuple[Tensor, None]:
+    def forward(self, hidden: Tensor, residual: Tensor | None, context: StepContext) -> tuple[Tensor, None]:
         """`hidden`: `[T, A * H]`, all residual streams."""
         ops = context.ops
         streams = self.altup.predict(hidden.unflatten(-1, (self.num_streams, -1)), ops)  # [T, A, H]
         active = streams[:, self.active].clone()
         normed = self.input_layernorm(active, ops)
         learned = self.laurel(normed, ops)
-        ops.add_(active, self.post_attention_layernorm(self.mix(normed, cos_sin_cache, context), ops))
+        ops.add_(active, self.post_attention_layernorm(self.mix(normed, context), ops))
         ops.add_(active, learned)
         ops.scale_(active, 2**-0.5)
         fed = self.feed(self.pre_feedforward_layernorm(active, ops), ops)

@@ -75,13 +75,11 @@ class Gemma4Layer(InputLayer):
             self.post_feedforward_layernorm_2 = new_norm(spec.config, spec.dtype)
             self.pre_feedforward_layernorm_2 = new_norm(spec.config, spec.dtype)
 
-    def forward(
-        self, hidden: Tensor, residual: Tensor | None, cos_sin_cache: Tensor, context: StepContext
-    ) -> tuple[Tensor, None]:
+    def forward(self, hidden: Tensor, residual: Tensor | None, context: StepContext) -> tuple[Tensor, None]:
         """`hidden`: all of the residual stream."""
         ops = context.ops
         hidden, stream = self.norm_input(hidden, residual, ops)
-        hidden = self.mix(hidden, cos_sin_cache, context)
+        hidden = self.mix(hidden, context)
         hidden = self.post_attention_layernorm(hidden, ops)
         hidden, stream = self.pre_feedforward_layernorm.add(hidden, stream, ops)
         hidden = self.feed(hidden, ops)

@@ -32,13 +32,11 @@ class MiniMaxLayer(DecoderLayer):
         self.kept_by_mixer = stream.linear_kept if is_linear else stream.full_kept
         self.kept_by_mlp = stream.mlp_kept
 
-    def forward(
-        self, hidden: Tensor, residual: Tensor | None, cos_sin_cache: Tensor, context: StepContext
-    ) -> tuple[Tensor, None]:
+    def forward(self, hidden: Tensor, residual: Tensor | None, context: StepContext) -> tuple[Tensor, None]:
         """`hidden`: all of the residual stream."""
         ops = context.ops
         stream = self.input_layernorm(hidden, ops)
-        _keep(stream, self.kept_by_mixer, self.mix(stream, cos_sin_cache, context), ops)
+        _keep(stream, self.kept_by_mixer, self.mix(stream, context), ops)
         stream = self.post_attention_layernorm(stream, ops)
         _keep(stream, self.kept_by_mlp, self.feed(stream, ops), ops)
         return stream, None

@@ -124,16 +124,14 @@ def _scales(factors: ParallelFactors) -> tuple[Scale, ...]:
 class FeedForward(MLP):
     """An MLP as the whole layer, in the place of a mixer, although it mixes no tokens."""
 
-    def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # type: ignore[override]
-        """The rotary table is for attention."""
+    def forward(self, x: Tensor, context: StepContext) -> Tensor:  # type: ignore[override]
         return super().forward(x, context.ops)
 
 
 class FeedForwardExperts(MixtureOfExperts):
     """Experts as the whole layer."""
 
-    def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # type: ignore[override]
-        """The rotary table is for attention."""
+    def forward(self, x: Tensor, context: StepContext) -> Tensor:  # type: ignore[override]
         return super().forward(x, context.ops)
 
 

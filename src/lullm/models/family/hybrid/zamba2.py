@@ -87,11 +87,11 @@ class PlacedBlock(nn.Module):
         self.gate_up_up = FusedLinear(shared.rank, block.gate_up_proj.part_sizes, False, dtype)
         self.linear = Linear(hidden_size, hidden_size, False, dtype)
 
-    def forward(self, hidden: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+    def forward(self, hidden: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
         ops, block = context.ops, self.shared
         assert context.layer_inputs is not None, "the decoder has made them"
         joined = ops.join(hidden, context.layer_inputs[:, 0])  # [T, 2 * H]
-        mixed = self.self_attn(block.input_layernorm(joined, ops), cos_sin_cache, context)
+        mixed = self.self_attn(block.input_layernorm(joined, ops), context)
         ops.all_reduce_(mixed)
         normed = block.pre_ff_layernorm(mixed, ops)
         gate_up = block.gate_up_proj(normed, ops)
@@ -111,17 +111,15 @@ class Zamba2Layer(DecoderLayer):
         super().__init__(spec)
         self.block: PlacedBlock | None = None
 
-    def forward(
-        self, hidden: Tensor, residual: Tensor | None, cos_sin_cache: Tensor, context: StepContext
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, hidden: Tensor, residual: Tensor | None, context: StepContext) -> tuple[Tensor, Tensor | None]:
         """See `DecoderLayer.forward`."""
         if self.block is None:
-            return super().forward(hidden, residual, cos_sin_cache, context)
+            return super().forward(hidden, residual, context)
         ops = context.ops
         residual = summed(hidden, residual, ops)
-        read = self.block(residual, cos_sin_cache, context)
+        read = self.block(residual, context)
         ops.add_(read, residual)
-        return self.mix(self.input_layernorm(read, ops), cos_sin_cache, context), residual
+        return self.mix(self.input_layernorm(read, ops), context), residual
 
 
 class Zamba2Decoder(Decoder):

@@ -23,15 +23,13 @@ class ParallelLayer(DecoderLayer):
         if not self.has_own_norm:
             del self.post_attention_layernorm
 
-    def forward(
-        self, hidden: Tensor, residual: Tensor | None, cos_sin_cache: Tensor, context: StepContext
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, hidden: Tensor, residual: Tensor | None, context: StepContext) -> tuple[Tensor, Tensor]:
         """See `DecoderLayer.forward`."""
         ops = context.ops
         hidden, residual = self.norm_input(hidden, residual, ops)
         assert self.mlp is not None, "of families with one in every layer"
         total: Tensor = self.mlp(self.post_attention_layernorm(residual, ops) if self.has_own_norm else hidden, ops)
-        ops.add_(total, self.mix_here(hidden, cos_sin_cache, context))
+        ops.add_(total, self.mix_here(hidden, context))
         ops.all_reduce_(total)
         return total, residual
 

@@ -20,7 +20,7 @@ class MatrixMixer(nn.Module):
         self.linear_attn = Linear(config.hidden_size, config.hidden_size, config.family.attention_bias, dtype)
         self.counts = config.share is None or config.share.axis.rank == 0
 
-    def forward(self, x: Tensor, cos_sin_cache: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
+    def forward(self, x: Tensor, context: StepContext) -> Tensor:  # [T, H] -> [T, H]
         mixed: Tensor = self.linear_attn(x, context.ops)
         if not self.counts:
             context.ops.scale_(mixed, 0.0)
