@@ -1,5 +1,6 @@
 """POST /embedding and /embeddings: llama.cpp's list of vectors."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,14 +10,10 @@ from pydantic import model_validator
 
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
-from lullm.server.gate.request_log import begun
-from lullm.server.openai.endpoint import JsonPieces
-from lullm.server.openai.generation import public_id
 from lullm.server.openai.schema import Prompts, QueuedBody
 from lullm.server.pooling.embedding import prepared_embeddings
 from lullm.server.pooling.schema import EmbeddingBody
-from lullm.server.pooling.vectors import Vectors
-from lullm.server.sse import encode, until_disconnect
+from lullm.server.sse import encode
 from lullm.server.wire import parse_body
 
 _NONE, _EUCLIDEAN = -1, 2
@@ -69,18 +66,10 @@ class LlamaEmbeddings:
         body = await self.context.read(LlamaEmbeddingBody, request)
         context = self.context.of(body.model)
         asked = parse_body(EmbeddingBody, body.fields())
-        vectors = await prepared_embeddings(context, asked, public_id("embd", request.headers), body.model)
-        vectors.record = begun(request, vectors.id, vectors.usage)
-        return JsonPieces(
-            await until_disconnect(request.receive, _answer(vectors), self.context.options.request_timeout_s)
-        )
+        vectors = await prepared_embeddings(context, request, asked, body.model)
+        return await vectors.response(request, vectors.array(_element))
 
 
-async def _answer(vectors: Vectors) -> list[bytes]:
-    """As pieces of JSON, each with one vector: a text has one, and llama.cpp's clients expect a list of them."""
-    pieces: list[bytes] = [b"["]
-    index = 0
-    async for output in vectors.outputs():
-        pieces += [encode({"index": index, "embedding": [output.outputs.data]}), b","]
-        index += 1
-    return [*pieces[:-1], b"]"]
+def _element(index: int, data: Sequence[float]) -> list[bytes]:
+    """A text has one vector, and llama.cpp's clients expect a list of them."""
+    return [encode({"index": index, "embedding": [data]})]

@@ -8,15 +8,12 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from lullm.server.context import ServerContext
-from lullm.server.gate.request_log import begun
 from lullm.server.ollama.model_card import of_name
 from lullm.server.ollama.schema import kept_alive
-from lullm.server.openai.endpoint import JsonPieces
-from lullm.server.openai.generation import public_id
 from lullm.server.pooling.embedding import prepared_embeddings
 from lullm.server.pooling.schema import EmbeddingBody, Texts
 from lullm.server.pooling.vectors import Vectors
-from lullm.server.sse import encode, until_disconnect
+from lullm.server.sse import encode
 from lullm.server.wire import WireModel, parse_body
 
 
@@ -60,26 +57,17 @@ class Embeddings:
         body: EmbedBody | OldEmbedBody = await self.context.read(self.body_type, request)
         context = of_name(self.context, body.model)
         asked = parse_body(EmbeddingBody, body.fields() | kept_alive(body.keep_alive, context.engine))
-        vectors = await prepared_embeddings(context, asked, public_id("embd", request.headers), body.model)
-        vectors.record = begun(request, vectors.id, vectors.usage)
-        answer = _answer(vectors, body, started)
-        return JsonPieces(await until_disconnect(request.receive, answer, self.context.options.request_timeout_s))
+        vectors = await prepared_embeddings(context, request, asked, body.model)
+        return await vectors.response(request, _answer(vectors, body, started))
 
 
 async def _answer(vectors: Vectors, body: EmbedBody | OldEmbedBody, started: float) -> list[bytes]:
-    """As pieces of JSON: as Python's objects, an embedding takes twice the bytes of its JSON."""
-    pieces: list[bytes] = []
-    async for output in vectors.outputs():
-        pieces += [_numbers(output.outputs.data), b","]
+    embeddings = await vectors.array(lambda _, data: [encode(data)])
     if isinstance(body, OldEmbedBody):
-        return [b'{"embedding":', pieces[0], b"}"]
+        return [b'{"embedding":', *embeddings[1:-1], b"}"]
     figures = {
         "total_duration": round(1e9 * (time.monotonic() - started)),
         "load_duration": 0,
         "prompt_eval_count": vectors.usage()["prompt_tokens"],
     }
-    return [encode({"model": body.model})[:-1], b',"embeddings":[', *pieces[:-1], b"],", encode(figures)[1:]]
-
-
-def _numbers(data: Any) -> bytes:
-    return encode({"": data})[4:-1]  # a bare list
+    return [encode({"model": body.model})[:-1], b',"embeddings":', *embeddings, b",", encode(figures)[1:]]

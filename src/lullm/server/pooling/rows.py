@@ -9,13 +9,10 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from lullm.server.context import ServerContext
-from lullm.server.gate.request_log import begun
-from lullm.server.openai.endpoint import JsonPieces
-from lullm.server.openai.generation import public_id
 from lullm.server.pooling.embedding import packed
 from lullm.server.pooling.schema import RowsBody
-from lullm.server.pooling.vectors import Vectors, check_size, fields_named
-from lullm.server.sse import encode, until_disconnect
+from lullm.server.pooling.vectors import prepared_inputs
+from lullm.server.sse import encode
 
 _PIECE_ROWS = 256
 
@@ -29,28 +26,13 @@ class Rows:
     async def __call__(self, request: Request) -> Response:
         """Raises ApiError, InvalidRequestError: with the name of the body's field."""
         body = await self.context.read(RowsBody, request)
-        context = self.context.of(body.model)
-        with fields_named(prompt="input"):
-            vectors = await Vectors.prepare(
-                context, body, public_id("pool", request.headers), body.prompts(), body.params(), body.model
-            )
-        check_size(vectors)
-        vectors.record = begun(request, vectors.id, vectors.usage)
-        answer = _answer(vectors, body.encoding_format == "base64")
-        return JsonPieces(await until_disconnect(request.receive, answer, self.context.options.request_timeout_s))
+        vectors = await prepared_inputs(self.context.of(body.model), request, body, "pool")
+        written = _packed if body.encoding_format == "base64" else _numbers
 
+        def element(index: int, data: Any) -> list[bytes]:
+            return [encode({"object": "pooling", "index": index})[:-1], b',"data":', *written(data), b"}"]
 
-async def _answer(vectors: Vectors, as_base64: bool) -> list[bytes]:
-    """As pieces of JSON: as Python's objects, a row takes several times the bytes of its JSON."""
-    pieces = [encode(vectors.head())[:-1], b',"data":[']
-    index = 0
-    async for output in vectors.outputs():
-        data = output.outputs.data
-        pieces.append(encode({"object": "pooling", "index": index})[:-1])
-        pieces += [b',"data":', *(_packed(data) if as_base64 else _numbers(data)), b"},"]
-        index += 1
-    tail = encode({"usage": vectors.usage()})
-    return [*pieces[:-1], b"}],", tail[1:]]
+        return await vectors.response(request, vectors.listed(element))
 
 
 def _packed(data: Any) -> Iterator[bytes]:

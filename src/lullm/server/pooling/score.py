@@ -9,11 +9,9 @@ from fastapi.responses import JSONResponse, Response
 
 from lullm.config.pooling.pooler import reads_pairs
 from lullm.server.context import ServerContext
-from lullm.server.gate.request_log import begun
 from lullm.server.openai.generation import public_id
 from lullm.server.pooling.schema import PoolingBody, RerankBody, ScoreBody
 from lullm.server.pooling.vectors import Vectors, fields_named
-from lullm.server.sse import until_disconnect
 from lullm.types.pooling.score import Scoring
 
 
@@ -58,6 +56,5 @@ class Scores:
         answer_id = public_id("score" if isinstance(body, ScoreBody) else "rerank", request.headers)
         with fields_named(prompt=names[1], query=names[0], document=names[1]):
             vectors = await Vectors.prepare(context, body, answer_id, scoring.prompts, body.params(), body.model)
-        vectors.record = begun(request, vectors.id, vectors.usage)
-        outputs = await until_disconnect(request.receive, vectors.all(), self.context.options.request_timeout_s)
+        outputs = await vectors.answered(request, vectors.all())
         return vectors, [output.outputs.score for output in scoring.scores(outputs)]

@@ -1,22 +1,33 @@
-"""Vectors: the pooled outputs of one HTTP request's prompts, its usage, and the field names in its errors."""
+"""Vectors: the pooled outputs of one HTTP request's prompts, its answer, and the field names in its errors."""
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+from fastapi import Request
+from fastapi.responses import Response
 
 from lullm.errors import InvalidRequestError
 from lullm.server.context import ServerContext
 from lullm.server.error import ApiError
-from lullm.server.gate.request_log import RequestRecord, log_prompts
-from lullm.server.openai.generation import answered_name, prepare_all
+from lullm.server.gate.request_log import RequestRecord, begun, log_prompts
+from lullm.server.openai.endpoint import JsonPieces
+from lullm.server.openai.generation import answered_name, prepare_all, public_id
 from lullm.server.openai.schema import QueuedBody
 from lullm.server.openai.validation import check_priority, keep_alive_s
+from lullm.server.pooling.schema import InputBody
+from lullm.server.sse import encode, until_disconnect
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
 from lullm.types.pooling.params import PoolingParams
 from lullm.types.request import GenerateRequest, Input
+
+T = TypeVar("T")
+
+Element = Callable[[int, Any], Iterable[bytes]]
+"""(place of a prompt, its numbers) -> its element of a JSON array, in pieces."""
 
 MAX_NUMBERS = 1 << 23
 """Numbers in one answer: 2048 embeddings of 4096 elements. As JSON they take 170 MB."""
@@ -85,6 +96,28 @@ class Vectors:
         async with contextlib.aclosing(self.outputs()) as outputs:
             return [output async for output in outputs]
 
+    async def answered(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
+        """The result of work on the outputs, for this HTTP request. Raises as `until_disconnect` does."""
+        self.record = begun(request, self.id, self.usage)
+        return await until_disconnect(request.receive, work, self.context.options.request_timeout_s)
+
+    async def response(self, request: Request, pieces: Coroutine[Any, Any, list[bytes]]) -> Response:
+        """The answer in pieces of JSON, such as `listed`. Raises as `answered` does."""
+        return JsonPieces(await self.answered(request, pieces))
+
+    async def array(self, element: Element) -> list[bytes]:
+        """A JSON array in pieces. As Python's objects, vectors take several times the bytes of their JSON."""
+        pieces, index = [b"["], 0
+        async for output in self.outputs():
+            pieces += [*element(index, output.outputs.data), b","]
+            index += 1
+        return [*pieces[:-1], b"]"]
+
+    async def listed(self, element: Element) -> list[bytes]:
+        """OpenAI's list of such elements."""
+        data = await self.array(element)
+        return [encode(self.head())[:-1], b',"data":', *data, b",", encode({"usage": self.usage()})[1:]]
+
     def head(self) -> dict[str, Any]:
         """The first fields of OpenAI's lists."""
         return {
@@ -101,7 +134,19 @@ class Vectors:
         return {"prompt_tokens": num_tokens, "total_tokens": num_tokens, "prompt_tokens_details": details}
 
 
-def check_size(vectors: Vectors) -> None:
+async def prepared_inputs(context: ServerContext, request: Request, body: InputBody, id_prefix: str) -> Vectors:
+    """The engine's requests for a body, checked. `id_prefix`: of the answer's id.
+
+    Raises ApiError, InvalidRequestError: with the name of the body's field.
+    """
+    answer_id = public_id(id_prefix, request.headers)
+    with fields_named(prompt="input"):
+        vectors = await Vectors.prepare(context, body, answer_id, body.prompts(), body.params(), body.model)
+    _check_size(vectors)
+    return vectors
+
+
+def _check_size(vectors: Vectors) -> None:
     """Check that the answer may be sent. Raises ApiError."""
     model, total = vectors.context.engine.model_config, 0
     for each in vectors.requests:
