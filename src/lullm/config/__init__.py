@@ -5,7 +5,8 @@ An engine: `engine` holds the user's options, from `engine_option` (options that
 from `resolved`.
 
 A model: `model` and `decoder` are a `config.json`, its common part and the family's own, with its `rope`; `generation`
-has a model's own sampling parameters; `field` and `json_file` read files with bounds.
+has a model's own sampling parameters, `alignment` the heads that tell the times of words; `field` and `json_file` read
+files with bounds.
 
 - `option/`: an option is declared once, for flags, docs and checks; and vLLM's options that lullm lacks.
 - `lora/`: an adapter's own settings.

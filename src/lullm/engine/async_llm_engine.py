@@ -11,7 +11,8 @@ import torch
 
 from lullm.config.engine import EngineArguments, EngineConfig
 from lullm.config.option.sleep_after import SleepRung
-from lullm.engine.caller.entry import Entry, EntryClient
+from lullm.engine.caller.entry import Entry
+from lullm.engine.client import EntryClient
 from lullm.engine.llm_engine import LLMEngine
 from lullm.engine.replica.client import ReplicaClient
 from lullm.engine.stream_pace import StreamPace

@@ -9,10 +9,11 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, cast
 
 from lullm.config.option.sleep_after import SleepRung
 from lullm.engine.caller.backlog import Reader
+from lullm.engine.caller.entry import Entry
 from lullm.engine.caller.preparation import Preparation
 from lullm.types.hibernation.report import HibernationReport, ResumeReport
 from lullm.types.lora.prompt_adapter import PromptAdapterRequest
@@ -279,3 +280,20 @@ class EngineClient(Preparation, VllmNames):
         Requests that a sleeping engine keeps cannot end, and are aborted either way. A second call with `drain=False`
         cuts a drain short.
         """
+
+
+class EntryClient(EngineClient):
+    """An `EngineClient` whose requests all go through one entry."""
+
+    _entry: Entry
+
+    def stream(self, request: GenerateRequest, keep_alive: float | None = None) -> AsyncGenerator[RequestOutput, None]:
+        return cast(AsyncGenerator[RequestOutput, None], self._entry.outputs(request, keep_alive))
+
+    async def run(self, request: GenerateRequest, reader: Reader, keep_alive: float | None = None) -> None:
+        await self._entry.run(request, reader, keep_alive)
+
+    async def pool(
+        self, request: GenerateRequest, keep_alive: float | None = None
+    ) -> PoolingRequestOutput[PoolingOutput]:
+        return await self._entry.vector(request, keep_alive)

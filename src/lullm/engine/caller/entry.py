@@ -8,14 +8,12 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import Protocol
 
 from lullm.config.resolved import IdleConfig
 from lullm.engine.caller.backlog import Backlog, Reader
 from lullm.engine.caller.stream import LoopOutlet, OutputStream
-from lullm.engine.client import EngineClient
 from lullm.errors import EngineAsleepError, EngineDeadError, InvalidRequestError, LullmError
-from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.outputs import EngineOutput, PoolingOutput, PoolingRequestOutput
 from lullm.types.request import GenerateRequest
 from lullm.types.sampling_params import OutputKind
@@ -182,23 +180,6 @@ def check_keep_alive(idle: IdleConfig, keep_alive: float | None) -> None:
         )
     if not math.isfinite(keep_alive):
         raise InvalidRequestError(f"keep_alive must be a finite number of seconds, not {keep_alive}", "keep_alive")
-
-
-class EntryClient(EngineClient):
-    """An `EngineClient` whose requests all go through one entry."""
-
-    _entry: Entry
-
-    def stream(self, request: GenerateRequest, keep_alive: float | None = None) -> AsyncGenerator[RequestOutput, None]:
-        return cast(AsyncGenerator[RequestOutput, None], self._entry.outputs(request, keep_alive))
-
-    async def run(self, request: GenerateRequest, reader: Reader, keep_alive: float | None = None) -> None:
-        await self._entry.run(request, reader, keep_alive)
-
-    async def pool(
-        self, request: GenerateRequest, keep_alive: float | None = None
-    ) -> PoolingRequestOutput[PoolingOutput]:
-        return await self._entry.vector(request, keep_alive)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,8 @@ from typing import Any, TypeVar, cast
 
 from lullm.config.engine import EngineConfig
 from lullm.config.option.sleep_after import SleepRung
-from lullm.engine.caller.entry import Entry, EntryClient
+from lullm.engine.caller.entry import Entry
+from lullm.engine.client import EntryClient
 from lullm.engine.process.link import EngineLink
 from lullm.engine.process.spawn import EngineProcess
 from lullm.engine.process.weight_feed import WeightFeed

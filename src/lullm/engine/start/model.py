@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lullm.config.alignment import with_alignment
 from lullm.config.engine import EngineConfig
 from lullm.config.generation import GenerationDefaults, OutputRules
 from lullm.config.gguf.file import is_gguf
 from lullm.config.gguf.mmproj.finding import AUTO, NONE
 from lullm.config.json_file import option_object
-from lullm.config.layer.alignment import with_alignment
 from lullm.config.model import ModelConfig
 from lullm.config.option.pictures import parse_limits
 from lullm.config.pooling.use import Use, with_use
