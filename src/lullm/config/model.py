@@ -313,7 +313,7 @@ class ModelConfig(VllmNames):
             layer_kinds=layer_kinds,
             family=part,
             tie_word_embeddings=boolean(data, "tie_word_embeddings", False),
-            dtype=_read_dtype(data, "float32" if encoding is None and own_encoding is None else "bfloat16"),
+            dtype=read_dtype(data, "float32" if encoding is None and own_encoding is None else "bfloat16"),
             eos_token_ids=token_id_list(data.get("eos_token_id"), "config.json: eos_token_id"),
             bos_token_id=_bos_token_id(data),
             generates=has_lm_head and part.encoder_only is None,
@@ -331,7 +331,8 @@ def _named_architecture(data: Data) -> str:
     return names[0]
 
 
-def _read_dtype(data: Data, default: ModelDType) -> ModelDType:
+def read_dtype(data: Data, default: ModelDType) -> ModelDType:
+    """The type of the weights. Raises ModelLoadError."""
     dtype = data.get("dtype") or data.get("torch_dtype") or default
     if dtype not in _DTYPES:
         raise ModelLoadError(f"config.json: dtype {shown(dtype)} is not one of {', '.join(_DTYPES)}")

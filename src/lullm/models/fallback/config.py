@@ -1,13 +1,13 @@
 """The ModelConfig of a model that `transformers` runs, from its own config class and the model's blueprint."""
 
-from typing import Any, cast, get_args
+from typing import Any
 
 import torch
 
 from lullm.config.decoder import DecoderConfig
 from lullm.config.encoding.mlx import with_mlx_method
-from lullm.config.field import shown, token_id_list
-from lullm.config.model import ModelConfig, ModelDType
+from lullm.config.field import token_id_list
+from lullm.config.model import ModelConfig, read_dtype
 from lullm.errors import ModelLoadError
 from lullm.models.fallback.blueprint import draw_blueprint
 
@@ -20,9 +20,7 @@ def foreign_config(data: dict[str, Any]) -> ModelConfig:
             f"config.json: quantized checkpoints are not supported for {architecture}, which transformers runs; take "
             "one in bfloat16"
         )
-    dtype = data.get("dtype") or data.get("torch_dtype") or "float32"
-    if dtype not in get_args(ModelDType):
-        raise ModelLoadError(f"config.json: dtype {shown(dtype)} is not one of {', '.join(get_args(ModelDType))}")
+    dtype = read_dtype(data, "float32")
     blueprint = draw_blueprint(data, getattr(torch, dtype))
     theirs, first = blueprint.config, blueprint.calls[0]
     max_len = getattr(theirs, "max_position_embeddings", None)
@@ -49,7 +47,7 @@ def foreign_config(data: dict[str, Any]) -> ModelConfig:
             attention_soft_cap=next(iter(soft_caps), None),
         ),
         tie_word_embeddings=bool(theirs.tie_word_embeddings),
-        dtype=cast(ModelDType, dtype),
+        dtype=dtype,
         eos_token_ids=token_id_list(theirs.eos_token_id, "config.json: eos_token_id"),
         bos_token_id=bos[0] if bos else None,
         foreign=data,

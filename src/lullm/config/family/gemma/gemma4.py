@@ -9,7 +9,6 @@ from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import FULL, Kinds, window_but_every
 from lullm.config.field import (
     MOST_HEAD_DIM,
-    MOST_HEADS,
     MOST_INTERMEDIATE,
     MOST_VOCAB,
     Data,
@@ -22,6 +21,7 @@ from lullm.config.field import (
     shown,
 )
 from lullm.config.layer.experts import ExpertsConfig
+from lullm.config.layer.heads import dividing_heads
 from lullm.config.rope import ROPE_KEYS, read_ropes_by_kind
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import FullAttention, KVHeads, LayerKind, SharedAttention, SlidingWindow, attended_kind
@@ -71,12 +71,12 @@ def _with_heads(kind: LayerKind, heads: KVHeads) -> LayerKind:
 
 def _heads(data: Data, kinds: Kinds) -> list[KVHeads]:
     """The heads of each layer: the model's, changed by `per_layer_config`, or by the global keys of full layers."""
-    own = KVHeads(_num_heads(data), positive_int(data, "head_dim", most=MOST_HEAD_DIM))
+    own = KVHeads(dividing_heads(data), positive_int(data, "head_dim", most=MOST_HEAD_DIM))
     if data.get("per_layer_config") is not None:
         return _stated_heads(data, own, len(kinds))
     size = positive_int(data, "global_head_dim", 512, MOST_HEAD_DIM)
     has_own_number = boolean(data, "attention_k_eq_v", False) and data.get("num_global_key_value_heads") is not None
-    full = KVHeads(_num_heads(data, "num_global_key_value_heads") if has_own_number else own.num_heads, size)
+    full = KVHeads(dividing_heads(data, "num_global_key_value_heads") if has_own_number else own.num_heads, size)
     return [full if isinstance(kind, FullAttention) else own for kind in kinds]
 
 
@@ -90,17 +90,8 @@ def _stated_heads(data: Data, own: KVHeads, num_layers: int) -> list[KVHeads]:
                 f"{shown(layer)}: {shown(stated)}"
             )
         size = positive_int(stated, "head_dim", own.head_dim, MOST_HEAD_DIM)
-        heads[int(layer)] = KVHeads(_num_heads({**data, **stated}), size)
+        heads[int(layer)] = KVHeads(dividing_heads({**data, **stated}), size)
     return heads
-
-
-def _num_heads(data: Data, name: str = "num_key_value_heads") -> int:
-    num_heads, num_queries = positive_int(data, name, most=MOST_HEADS), positive_int(data, "num_attention_heads")
-    if num_queries % num_heads:
-        raise ModelLoadError(
-            f"config.json: num_attention_heads ({num_queries}) must be a multiple of {name} ({num_heads})"
-        )
-    return num_heads
 
 
 def _read(data: Data, kinds: Kinds, head_dim: int) -> DecoderConfig:

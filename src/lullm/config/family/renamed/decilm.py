@@ -12,7 +12,6 @@ from lullm.config.family.dense import DENSE_READS, read_dense
 from lullm.config.family.family import Family
 from lullm.config.family.layer_kinds import Kinds, num_layers
 from lullm.config.field import (
-    MOST_HEADS,
     MOST_HIDDEN,
     MOST_INTERMEDIATE,
     Data,
@@ -21,7 +20,7 @@ from lullm.config.field import (
     positive_int,
     shown,
 )
-from lullm.config.layer.heads import read_heads
+from lullm.config.layer.heads import dividing_heads, read_heads
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import FullAttention, KVHeads, Nothing
 
@@ -51,15 +50,7 @@ def _layers(data: Data) -> list[_Layer]:
     if per_layer is None:
         return [_layer(data, block) for block in blocks]
     size = positive_int(data, "intermediate_size", most=MOST_INTERMEDIATE)
-    return [_Layer(_checked({**data, name: number}, name), False, size) for number in blocks]
-
-
-def _checked(data: Data, name: str) -> int:
-    """Heads of keys that divide the query heads."""
-    number, queries = positive_int(data, name, most=MOST_HEADS), positive_int(data, "num_attention_heads")
-    if queries % number:
-        raise ModelLoadError(f"config.json: num_attention_heads ({queries}) must be a multiple of {name} ({number})")
-    return number
+    return [_Layer(dividing_heads({**data, name: number}, name), False, size) for number in blocks]
 
 
 def _layer(data: Data, block: Any) -> _Layer:
@@ -76,12 +67,8 @@ def _layer(data: Data, block: Any) -> _Layer:
     has_heads = not has_matrix and not boolean(attention, _NONE, False)
     heads = 0
     if has_heads:
-        queries, group = positive_int(data, "num_attention_heads"), positive_int(attention, _GROUP, most=MOST_HEADS)
-        if queries % group:
-            raise ModelLoadError(
-                f"config.json: num_attention_heads ({queries}) must be a multiple of {_GROUP} ({group})"
-            )
-        heads = queries // group
+        group = dividing_heads({**data, _GROUP: attention.get(_GROUP)}, _GROUP)
+        heads = data["num_attention_heads"] // group
     return _Layer(heads, has_matrix, 0 if boolean(mlp, _NONE, False) else _inner_size(data, mlp))
 
 
