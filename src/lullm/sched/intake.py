@@ -58,11 +58,8 @@ class Intake:
         Groups that end here stay on the roster until the caller removes them. Tokens of sequences that had ended before
         are ignored.
         """
+        self._take_prompt_logprobs(result)
         updates: list[SequenceUpdate] = []
-        for seq_id, rows in result.prompt_logprobs.items():
-            member = self._roster.find_member(seq_id)
-            if member is not None:
-                member[0].prompt_logprobs.extend(rows)
         self._take_pooled(result, updates)
         offers: dict[str, list[DrawnToken]] = {}
         num_by_last_s: dict[float, int] = {}  # by the time of their last token: requests that get tokens now
@@ -80,10 +77,7 @@ class Intake:
                 num_by_last_s[last_s] = num_by_last_s.get(last_s, 0) + 1
                 metrics.last_token_time = now
             if drawn.token_id == NO_TOKEN:
-                reason = "no token can be drawn: the model gave no finite logits for this request"
-                if group.request.params.structured_outputs is not None:
-                    reason += ", or the form of its output (structured_outputs) became too large"
-                self._roster.end(seq, SequenceStatus.FINISHED_ABORTED, reason)
+                self._end_undrawable(group, seq)
                 updates.append(SequenceUpdate(group, seq, None, True))
             elif group.request.params.beam_width is not None:
                 offers.setdefault(group.request_id, []).append(drawn)
@@ -98,6 +92,18 @@ class Intake:
             if group.is_finished:
                 updates.append(SequenceUpdate(group, leader, None, True))
         return updates
+
+    def _take_prompt_logprobs(self, result: StepResult) -> None:
+        for seq_id, rows in result.prompt_logprobs.items():
+            member = self._roster.find_member(seq_id)
+            if member is not None:
+                member[0].prompt_logprobs.extend(rows)
+
+    def _end_undrawable(self, group: SequenceGroup, seq: Sequence) -> None:
+        reason = "no token can be drawn: the model gave no finite logits for this request"
+        if group.request.params.structured_outputs is not None:
+            reason += ", or the form of its output (structured_outputs) became too large"
+        self._roster.end(seq, SequenceStatus.FINISHED_ABORTED, reason)
 
     def _take_pooled(self, result: StepResult, updates: list[SequenceUpdate]) -> None:
         """Add up pooled rows, or keep them. A sequence ends with its last ones."""
@@ -154,7 +160,7 @@ class Intake:
             self._roster.end(seq, SequenceStatus.FINISHED_LENGTH_CAPPED)
 
     def _accepted(self, guesser: Guesser, plan: StepPlan, result: StepResult) -> list[DrawnToken]:
-        """The tokens that stand behind right ones. Forgets the KV of rejected guesses.
+        """The tokens that follow right guesses, or no guess. Forgets the KV of wrong guesses.
 
         A guess is right if the span before it, of the same sequence, drew this very token.
         """
@@ -179,6 +185,11 @@ class Intake:
                 nums[1] += 1
             accepted += tokens
             last_id, expected = span.seq_id, tokens[0].token_id if tokens else None
+        self._take_guesses(guesser, num_of_seq)
+        return accepted
+
+    def _take_guesses(self, guesser: Guesser, num_of_seq: dict[int, list[int]]) -> None:
+        """Count the guesses, and forget the KV of wrong ones. `num_of_seq`: sequence -> (guesses, right ones)."""
         for seq_id, (num, num_right) in num_of_seq.items():
             self._stats.num_drafts += 1
             self._stats.num_draft_tokens += num
@@ -192,4 +203,3 @@ class Intake:
             if num_right < num:
                 seq.num_computed_tokens -= num - num_right
                 self._block_space.shrink(seq)
-        return accepted

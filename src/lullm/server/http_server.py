@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from lullm.engine.client import EngineClient
 from lullm.errors import ConfigError, EngineDeadError
@@ -118,18 +119,7 @@ class HttpServer:
         if folder is not None and not isinstance(self._engine, Fleet):
             await load_prefixes(self._engine, folder)
         asyncio.get_running_loop().set_exception_handler(ExhaustionLog())
-        config = uvicorn.Config(
-            app,
-            lifespan="off",
-            ws="none",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=CLOSING_S,
-        )
-        server = _Uvicorn(config, self._on_ready(on_ready))
-        server.guard(connection_bound(self._options.max_connections), listener.tls)
+        server = self._uvicorn(app, on_ready)
         if isinstance(self._engine, Fleet):
             self._engine.start()
         serving = asyncio.create_task(server.serve(sockets=listener.sockets))
@@ -151,6 +141,21 @@ class HttpServer:
                 await asyncio.to_thread(each.tracing.close)
         if dying.done() and not dying.cancelled():
             raise dying.result()
+
+    def _uvicorn(self, app: FastAPI, on_ready: Callable[[str], None]) -> "_Uvicorn":
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=CLOSING_S,
+        )
+        server = _Uvicorn(config, self._on_ready(on_ready))
+        server.guard(connection_bound(self._options.max_connections), self._listener.tls)
+        return server
 
     async def _load_adapters(self, house: House) -> None:
         try:

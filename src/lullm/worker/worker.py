@@ -152,17 +152,11 @@ class Worker:
         self._undo.callback(self._sleeper.close)
         pools = self.pools
         self.model_runner = setup.new_model_runner(model, pools.device, pools.host, pools.workspace, self.adapters)
-        self._undo.callback(self.model_runner.graphs.drop)
-        compile_kernels(setup, model, self.pools)
-        if setup.records_graphs:
-            self.model_runner.capture_graphs()
+        self._make_ready(self.model_runner, setup, pools)
         self.draft_runner = self._paired = None
-        if draft is not None and self.pools.draft is not None:
-            self.draft_runner = draft.new_runner(self.pools)
-            self._undo.callback(self.draft_runner.graphs.drop)
-            compile_kernels(draft.setup, draft.loaded.model, self.pools.draft)
-            if draft.setup.records_graphs:
-                self.draft_runner.capture_graphs()
+        if draft is not None and pools.draft is not None:
+            self.draft_runner = draft.new_runner(pools)
+            self._make_ready(self.draft_runner, draft.setup, pools.draft)
             self._paired = draft.paired(setup, self.model_runner, self.draft_runner)
         self.reset_kv_scales()  # scales and load of the steps so far are nobody's
         self.clear_expert_load()
@@ -170,17 +164,25 @@ class Worker:
             self._sleeper.pin_ahead()
         self.loaded.store.settle_behind(setup.threads.num_threads)
 
+    def _make_ready(self, runner: ModelRunner, setup: WorkerSetup, pools: KVPools) -> None:
+        """Compile the kernels of its steps, and record them where that is done ahead."""
+        self._undo.callback(runner.graphs.drop)
+        compile_kernels(setup, runner.model, pools)
+        if setup.records_graphs:
+            runner.capture_graphs()
+
     def reset_kv_scales(self) -> None:
         """Reset the scales of an fp8 cache; no block may be in use. Other caches have no scales.
 
         Scales of the checkpoint get their values again. The others are 1 or, with `calculate_kv_scales`, computed from
         the next step's tokens.
         """
-        is_open = [scales.reset() for scales in self.loaded.kv_scales]
-        self.model_runner.calibrates = self.setup.config.calculate_kv_scales and any(is_open)
+        runners = [(self.loaded, self.model_runner)]
         if self.draft is not None and self.draft_runner is not None:
-            is_open = [scales.reset() for scales in self.draft.loaded.kv_scales]
-            self.draft_runner.calibrates = self.setup.config.calculate_kv_scales and any(is_open)
+            runners.append((self.draft.loaded, self.draft_runner))
+        for loaded, runner in runners:
+            is_open = [scales.reset() for scales in loaded.kv_scales]
+            runner.calibrates = self.setup.config.calculate_kv_scales and any(is_open)
 
     def measure_copy_speed(self) -> float:
         """Bytes per second between the pools. See `sizing.measure_copy_speed`."""
@@ -197,7 +199,7 @@ class Worker:
         return (self._paired or self.model_runner).launch(plan)
 
     def prepare_sleep(self, command: SleepCommand) -> None:
-        """See `Sleeper`, for this method and the next five."""
+        """See `Sleeper`, for this method and the next six."""
         self.settle()
         self._sleeper.prepare_sleep(command)
 
@@ -219,6 +221,16 @@ class Worker:
             self.adapters.clear()
         return num_bytes
 
+    def commit_wake_up(self, tag: str) -> None:
+        self._sleeper.commit_wake_up(tag)
+
+    def cancel_wake_up(self, tag: str) -> None:
+        self._sleeper.cancel_wake_up(tag)
+
+    def forecast_sleep(self, command: SleepCommand) -> SleepForecast:
+        self.settle()
+        return self._sleeper.forecast(command)
+
     def read_adapter(self, number: int, path: str) -> int:
         """See `AdapterShelf`. Raises ModelLoadError."""
         assert self.adapters is not None, "the engine has checked enable_lora"
@@ -228,17 +240,6 @@ class Worker:
         """See `AdapterShelf`."""
         if self.adapters is not None:
             self.adapters.drop(number)
-
-    def commit_wake_up(self, tag: str) -> None:
-        self._sleeper.commit_wake_up(tag)
-
-    def cancel_wake_up(self, tag: str) -> None:
-        self._sleeper.cancel_wake_up(tag)
-
-    def forecast_sleep(self, command: SleepCommand) -> SleepForecast:
-        """See `Sleeper.forecast`."""
-        self.settle()
-        return self._sleeper.forecast(command)
 
     def weight_checksums(self) -> dict[str, int]:
         """See `WeightStore.lasting_checksums`."""

@@ -64,11 +64,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        client_id = request_id(headers)
-        if client_id is None and self._context.options.enable_request_id_headers:
-            client_id = uuid.uuid4().hex
-            others = [(name, value) for name, value in scope["headers"] if name != b"x-request-id"]
-            scope = {**scope, "headers": [*others, (b"x-request-id", client_id.encode())]}
+        client_id, scope = self._identified(scope, headers)
         body = RequestBody(receive, headers, self._context.options.max_body_bytes)
         ignored: list[str] = []
         scope[IGNORED] = ignored
@@ -101,6 +97,15 @@ class Gate:
             await self._context.error_response(error, scope["path"])(scope, receive, send_with_headers)
         finally:
             record.log(scope)
+
+    def _identified(self, scope: Scope, headers: Headers) -> tuple[str | None, Scope]:
+        """The id for the answer's header, and the scope, which has it in its own."""
+        client_id = request_id(headers)
+        if client_id is None and self._context.options.enable_request_id_headers:
+            client_id = uuid.uuid4().hex
+            others = [(name, value) for name, value in scope["headers"] if name != b"x-request-id"]
+            scope = {**scope, "headers": [*others, (b"x-request-id", client_id.encode())]}
+        return client_id, scope
 
     def _check(self, scope: Scope, headers: Headers, body: RequestBody) -> None:
         """Check that the request may reach a route. Raises ApiError otherwise."""
