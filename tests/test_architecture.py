@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "src" / "lullm"
 FILES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = [
-    "units", "errors", "log", "machine",
+    "version", "units", "errors", "log", "machine",
     "types", "config",
     "text", "vision", "audio", "kv", "sched", "draw", "metrics",
     "arena", "collective", "ops", "nn", "weights", "models",

@@ -6,7 +6,9 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from lullm.version import VERSION
+
+__version__ = VERSION
 
 _HOMES = {
     "EngineArgs": "lullm.cli.flag.engine_args",

@@ -402,7 +402,7 @@ def test_another_tokenizer_is_refused(opener, written, folder, monkeypatch):
 
 def test_another_version_is_refused(opener, written, folder, monkeypatch):
     llm = opener()
-    monkeypatch.setattr("lullm.__version__", "0.0.9")
+    monkeypatch.setattr("lullm.engine.hibernation.hibernation.VERSION", "0.0.9")
     with pytest.raises(HibernationError, match=r"written by lullm \S+ in format \d .*; this is lullm 0.0.9"):
         llm.resume(folder)
     monkeypatch.undo()
@@ -546,7 +546,7 @@ def test_a_running_call_stops_and_goes_on_elsewhere(opener, folder):
             with pytest.raises(HibernationError, match="start a thread that calls it"):
                 llm.hibernate(folder)
             thread.start()
-            while not llm._wishes:
+            while not llm._calls:
                 pass
         return engine_step()
 
@@ -564,7 +564,7 @@ def test_a_running_call_stops_and_goes_on_elsewhere(opener, folder):
     assert [answer(output) for output in third.wait_for_completion(use_tqdm=False)] == expected
 
 
-def test_a_wish_that_fails_leaves_the_running_call_alone(opener, folder):
+def test_a_call_that_fails_leaves_the_running_call_alone(opener, folder):
     llm, errors = opener(), []
     folder.write_text("something else")
 
@@ -579,7 +579,7 @@ def test_a_wish_that_fails_leaves_the_running_call_alone(opener, folder):
     def step():
         if not thread.ident:
             thread.start()
-            while not llm._wishes:
+            while not llm._calls:
                 pass
         return engine_step()
 

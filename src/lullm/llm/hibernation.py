@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from lullm.engine.llm_engine import LLMEngine  # loads torch
 
 
-class Wish:
-    """A `hibernate` of another thread, for the thread that runs requests.
+class HibernationCall:
+    """A call of `hibernate`, which the thread that runs requests answers.
 
     Attributes:
         report, error: the outcome; both None: nobody has tried yet.
@@ -41,8 +41,8 @@ class HibernationCalls(ExclusiveCalls):
     _request_ids: "itertools.count[int]"
 
     def _open_hibernation(self) -> None:
-        self._wishes: list[Wish] = []
-        self._wishes_lock = threading.Lock()
+        self._calls: list[HibernationCall] = []
+        self._calls_lock = threading.Lock()
         # The requests of a hibernation, in the order of their arrival, with their last outputs once they have ended.
         self._resumed: dict[str, EngineOutput | None] = {}
         self._running_on: int | None = None  # the thread that runs requests
@@ -65,20 +65,20 @@ class HibernationCalls(ExclusiveCalls):
                 "hibernate() was called in the middle of another call on this thread, as from a signal's handler; "
                 "start a thread that calls it: threading.Thread(target=llm.hibernate, args=(path,)).start()"
             )
-        wish = Wish(path)
-        with self._wishes_lock:
-            self._wishes.append(wish)
+        call = HibernationCall(path)
+        with self._calls_lock:
+            self._calls.append(call)
         try:
             with self._exclusive():
-                if not wish.is_done:
-                    self._fulfil(wish, ())
+                if not call.is_done:
+                    self._answer(call, ())
         finally:
-            with self._wishes_lock:
-                self._wishes.remove(wish)
-        if wish.error is not None:
-            raise wish.error
-        assert wish.report is not None, "it is done"
-        return wish.report
+            with self._calls_lock:
+                self._calls.remove(call)
+        if call.error is not None:
+            raise call.error
+        assert call.report is not None, "it is done"
+        return call.report
 
     def explain_hibernate(self) -> HibernationForecast:
         """What `hibernate` would write now. Changes nothing; raises as `hibernate` does."""
@@ -140,28 +140,28 @@ class HibernationCalls(ExclusiveCalls):
         return found
 
     def _hibernate_between_steps(self, outputs: Sequence[EngineOutput]) -> None:
-        """Do what other threads wish. Raises HibernatedError: it is done, and the engine has ended.
+        """Hibernate if another thread has called for it. Raises HibernatedError: it is done, and the engine has ended.
 
         `outputs`: of requests that have ended in the running call.
         """
-        if not self._wishes:
+        if not self._calls:
             return
-        with self._wishes_lock:
-            wishes = [wish for wish in self._wishes if not wish.is_done]
-        for wish in wishes:
-            self._fulfil(wish, outputs)
-            if wish.report is not None:
+        with self._calls_lock:
+            calls = [call for call in self._calls if not call.is_done]
+        for call in calls:
+            self._answer(call, outputs)
+            if call.report is not None:
                 raise HibernatedError(
-                    f"the requests of this call are in {wish.report.path}; resume({wish.report.path!r}) in a new LLM, "
+                    f"the requests of this call are in {call.report.path}; resume({call.report.path!r}) in a new LLM, "
                     "then wait_for_completion(), goes on with them"
                 )
 
-    def _fulfil(self, wish: Wish, outputs: Sequence[EngineOutput]) -> None:
+    def _answer(self, call: HibernationCall, outputs: Sequence[EngineOutput]) -> None:
         try:
             held = [*self._held_outputs(), *outputs]
-            wish.report = self._engine_here().hibernate_with(wish.path, self._enqueued, held)
+            call.report = self._engine_here().hibernate_with(call.path, self._enqueued, held)
         except Exception as error:
-            wish.error = error
+            call.error = error
 
     def _held_outputs(self) -> list[EngineOutput]:
         """Of resumed requests that have ended."""

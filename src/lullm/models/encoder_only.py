@@ -20,7 +20,7 @@ from lullm.nn.norm import normed
 from lullm.ops.table import Ops
 
 
-class EncoderLayer(DecoderLayer):
+class PostNormLayer(DecoderLayer):
     """One layer with its norms behind the sums."""
 
     def forward(self, hidden: Tensor, residual: Tensor | None, context: StepContext) -> tuple[Tensor, None]:

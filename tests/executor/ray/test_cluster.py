@@ -9,7 +9,7 @@ from lullm.config.engine import EngineConfig
 from lullm.config.model import ModelConfig
 from lullm.errors import ConfigError, UnsupportedError
 from lullm.executor.ray.actors import _cause
-from lullm.executor.ray.cluster import Node, Reservation, Wish, assign, connect
+from lullm.executor.ray.cluster import Node, Reservation, WorkerNeeds, assign, connect
 from lullm.executor.ray.executor import _configs
 from lullm.weights.folder import DEMO_FOLDER
 
@@ -20,28 +20,31 @@ def node(name, **free):
 
 def test_a_gpu_for_each():
     nodes = [node("a", CPU=8.0, GPU=3.0), node("b", CPU=8.0, GPU=2.0)]
-    places, amount = assign(nodes, Wish(2, 2, "GPU", None))
+    places, amount = assign(nodes, WorkerNeeds(2, 2, "GPU", None))
     assert ([each.node_id for each in places], amount) == (list("aabb"), 1)
 
 
 def test_cores_are_shared_or_as_wished():
     nodes = [node("a", CPU=8.0), node("b", CPU=4.0)]
-    assert assign(nodes, Wish(1, 2, "CPU", None)) == ([nodes[0]] * 2, 4)
-    assert assign(nodes, Wish(1, 2, "CPU", 3)) == ([nodes[0]] * 2, 3)
-    assert assign(nodes, Wish(2, 1, "CPU", 4)) == ([nodes[0]] * 2, 4)
+    assert assign(nodes, WorkerNeeds(1, 2, "CPU", None)) == ([nodes[0]] * 2, 4)
+    assert assign(nodes, WorkerNeeds(1, 2, "CPU", 3)) == ([nodes[0]] * 2, 3)
+    assert assign(nodes, WorkerNeeds(2, 1, "CPU", 4)) == ([nodes[0]] * 2, 4)
 
 
 @pytest.mark.parametrize(
-    ("wish", "words"),
+    ("needs", "words"),
     [
-        (Wish(1, 4, "GPU", None), r"4 workers need 1 GPU each.*10.0.0.97: 2 of 4; 10.0.0.98: 0 of 4; lower tensor_par"),
-        (Wish(2, 1, "CPU", 5), r"2 workers need 5 CPUs each.*10.0.0.97: 6 of 8; 10.0.0.98: 0 of 8; lower"),
-        (Wish(8, 1, "CPU", None), r"8 workers need 1 CPU each.*end other jobs, or add nodes \(ray start"),
+        (
+            WorkerNeeds(1, 4, "GPU", None),
+            r"4 workers need 1 GPU each.*10.0.0.97: 2 of 4; 10.0.0.98: 0 of 4; lower tensor_par",
+        ),
+        (WorkerNeeds(2, 1, "CPU", 5), r"2 workers need 5 CPUs each.*10.0.0.97: 6 of 8; 10.0.0.98: 0 of 8; lower"),
+        (WorkerNeeds(8, 1, "CPU", None), r"8 workers need 1 CPU each.*end other jobs, or add nodes \(ray start"),
     ],
 )
-def test_too_little(wish, words):
+def test_too_little(needs, words):
     with pytest.raises(ConfigError, match=words):
-        assign([node("a", CPU=6.0, GPU=2.0), node("b")], wish)
+        assign([node("a", CPU=6.0, GPU=2.0), node("b")], needs)
 
 
 def test_ray_is_missing(monkeypatch):

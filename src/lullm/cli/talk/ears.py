@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from lullm.cli.talk.sound import Wish
+from lullm.cli.talk.sound import TranscriptOptions
 from lullm.cli.talk.terminal import Summary
 from lullm.engine.interrupt import deferred_interrupt
 from lullm.errors import InvalidRequestError, LullmError
@@ -40,10 +40,10 @@ class Ears:
         self._window_s = encoder.num_frames * HOP / SAMPLING_RATE
         self._num_requests = 0
 
-    def transcript(self, data: bytes, wish: Wish) -> Iterator[str]:
+    def transcript(self, data: bytes, options: TranscriptOptions) -> Iterator[str]:
         """What is said in a file, piece by piece, without the last line's end.
 
-        Raises InvalidRequestError, UnsupportedError: the file, or a wish. KeyboardInterrupt: Ctrl-C.
+        Raises InvalidRequestError, UnsupportedError: the file, or an option. KeyboardInterrupt: Ctrl-C.
         """
         from lullm.audio.source import decoded
         from lullm.audio.transcript import form
@@ -53,34 +53,34 @@ class Ears:
         from lullm.audio.transcript.word_times import WordTimes, check_words
         from lullm.audio.windows import windows
 
-        has_times = wish.response_format in form.TIMED
-        if wish.word_times:
-            check_words(self._encoder, wish.task)
-        language = self._words.check(wish.task, wish.language, has_times)
+        has_times = options.response_format in form.TIMED
+        if options.word_times:
+            check_words(self._encoder, options.task)
+        language = self._words.check(options.task, options.language, has_times)
         samples, rate = decoded(data)
         pieces = windows(samples, rate, self._window_s)
         if language is None:
             language = self._result(language_in(self._words, (pieces[0], rate)))
-        prompt = self._words.prompt(wish.task, language, wish.earlier, has_times)
-        params = self._params(wish, len(prompt), has_times)
+        prompt = self._words.prompt(options.task, language, options.earlier, has_times)
+        params = self._params(options, len(prompt), has_times)
         if has_times:
             heard_windows = Windows(self._words, (samples, rate), self._window_s, prompt, params)
-            if wish.response_format == "verbose_json":
-                if wish.word_times:
+            if options.response_format == "verbose_json":
+                if options.word_times:
                     heard_windows.word_times = WordTimes.of(self._encoder, language)
                 segments = self._result(heard_windows.all_segments())
-                about = wish.task, language, len(samples) / rate
-                yield json.dumps(form.verbose(*about, segments, wish.granularities), ensure_ascii=False)
+                about = options.task, language, len(samples) / rate
+                yield json.dumps(form.verbose(*about, segments, options.granularities), ensure_ascii=False)
             else:
-                yield from self._subtitles(wish.response_format, heard_windows)
+                yield from self._subtitles(options.response_format, heard_windows)
             return
         texts = InOrder(len(pieces))
         for number, output in self._outputs([(heard(prompt, (piece, rate)), params) for piece in pieces]):
             assert isinstance(output, RequestOutput), "it was asked for a text"
             new = texts.add(number, "".join(completion.text for completion in output.outputs), output.finished)
-            if wish.response_format == "text":
+            if options.response_format == "text":
                 yield new
-        if wish.response_format == "json":
+        if options.response_format == "json":
             yield json.dumps({"text": texts.text.strip()}, ensure_ascii=False)
 
     def _subtitles(self, kind: str, heard_windows: "Windows") -> Iterator[str]:
@@ -94,9 +94,9 @@ class Ears:
                 yield form.block(kind, number, segment)
                 number += 1
 
-    def _params(self, wish: Wish, prompt_len: int, has_times: bool) -> SamplingParams:
+    def _params(self, options: TranscriptOptions, prompt_len: int, has_times: bool) -> SamplingParams:
         room = max(self._engine.config.max_model_len - prompt_len, 1)
-        given = {"temperature": 0.0} | wish.changes
+        given = {"temperature": 0.0} | options.changes
         given["max_tokens"] = min(given.get("max_tokens") or room, room)
         if has_times:
             given |= {"timestamps": True, "logprobs": 0, "output_kind": OutputKind.FINAL_ONLY}

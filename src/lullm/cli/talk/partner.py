@@ -11,7 +11,7 @@ from lullm.cli.flag.engine import engine_config
 from lullm.cli.flag.key import API_KEY_VARIABLE
 from lullm.cli.flag.sampling import MAX_RAW_TOKENS, sampling_changes
 from lullm.cli.talk.ears import Ears
-from lullm.cli.talk.sound import Wish, form_of
+from lullm.cli.talk.sound import TranscriptOptions, form_of
 from lullm.cli.talk.terminal import Messages, Prompt, Summary, Terminal
 from lullm.config.engine import EngineConfig
 from lullm.config.generation import LLAMA_CPP, left_open
@@ -116,8 +116,8 @@ class EnginePartner:
         check_generates(self._engine.model_config)
         self._engine.input_processor.tokenize(Conversation(list(messages)))
 
-    def transcript(self, data: bytes, wish: Wish, summary: Summary) -> Iterator[str]:
-        return Ears(self._engine, summary).transcript(data, wish)
+    def transcript(self, data: bytes, options: TranscriptOptions, summary: Summary) -> Iterator[str]:
+        return Ears(self._engine, summary).transcript(data, options)
 
     def pieces(self, prompt: Prompt, changes: dict[str, Any], summary: Summary) -> Iterator[Text | Thinking]:
         from lullm.text.reply.reader import open_reader  # it loads numpy, which `lullm --help` need not wait for
@@ -177,9 +177,9 @@ class ServerPartner:
     def check_chat(self, messages: Messages) -> None:
         """Check nothing: the server reports with the first answer what it lacks."""
 
-    def transcript(self, data: bytes, wish: Wish, summary: Summary) -> Iterator[str]:
-        path = "/v1/audio/translations" if wish.translate else "/v1/audio/transcriptions"
-        yield self._server.post_form(path, *form_of(wish, self.name, data)).rstrip("\n")
+    def transcript(self, data: bytes, options: TranscriptOptions, summary: Summary) -> Iterator[str]:
+        path = "/v1/audio/translations" if options.translate else "/v1/audio/transcriptions"
+        yield self._server.post_form(path, *form_of(options, self.name, data)).rstrip("\n")
 
     def pieces(self, prompt: Prompt, changes: dict[str, Any], summary: Summary) -> Iterator[Text | Thinking]:
         body = {"model": self.name, "stream": True, "stream_options": {"include_usage": True}}

@@ -13,13 +13,13 @@ from lullm.cli.talk import chat
 from lullm.cli.talk.partner import add_lora_flag, add_url_flags, open_terminal
 from lullm.cli.talk.picture import PICTURES, add_picture_flags, picture_parts
 from lullm.cli.talk.sound import (
-    Wish,
+    TranscriptOptions,
     add_sound_flags,
     check_for_answers,
     check_without_sound,
     read_sounds,
     sound_parts,
-    wish_of,
+    transcript_options,
 )
 from lullm.cli.talk.terminal import Prompt, Summary, Terminal
 from lullm.errors import ConfigError
@@ -101,17 +101,17 @@ def _hear(args: argparse.Namespace) -> int:
             check_for_answers(args)
             _answer_all(args, terminal, prompts or [""], [*pictures, *sound_parts(args.audio, sounds)])
         else:
-            _listen(args, terminal, wish_of(args, prompts, changes), sounds)
+            _listen(args, terminal, transcript_options(args, prompts, changes), sounds)
     return 0
 
 
-def _listen(args: argparse.Namespace, terminal: Terminal, wish: Wish, sounds: list[bytes]) -> None:
+def _listen(args: argparse.Namespace, terminal: Terminal, options: TranscriptOptions, sounds: list[bytes]) -> None:
     for number, (name, data) in enumerate(zip(args.audio, sounds, strict=True)):
         if len(sounds) > 1:
             print(f"{'' if number == 0 else chr(10)}> {name}", flush=True)
         summary = Summary(start_s=time.monotonic())
         said = ""
-        for text in terminal.partner.transcript(data, wish, summary):
+        for text in terminal.partner.transcript(data, options, summary):
             print(text, end="", flush=True)
             said = text or said
         if not said.endswith("\n"):

@@ -1,4 +1,4 @@
-"""Sounds of the command line: files, and what is wished of them."""
+"""Sounds of the command line: files, and how they are written down."""
 
 import argparse
 import base64
@@ -16,7 +16,7 @@ _NOT_WITH_SOUNDS = ("image", "video", "system", "lora", "stop")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class TranscriptOptions:
     """What to do with a sound. `earlier`: a text before it. `changes`: the sampling flags. `word_times`: of single
     words, too, in verbose_json.
     """
@@ -60,7 +60,7 @@ def add_sound_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def wish_of(args: argparse.Namespace, prompts: list[str], changes: dict[str, Any]) -> Wish:
+def transcript_options(args: argparse.Namespace, prompts: list[str], changes: dict[str, Any]) -> TranscriptOptions:
     """What the flags ask for. Raises ConfigError: some do not go with a model that writes down what it hears."""
     if given := [name for name in _NOT_WITH_SOUNDS if getattr(args, name, None)]:
         raise ConfigError(f"--{given[0]} does not go with --audio: this model writes down what it hears; leave out one")
@@ -72,7 +72,7 @@ def wish_of(args: argparse.Namespace, prompts: list[str], changes: dict[str, Any
     if args.word_times and args.response_format != "verbose_json":
         raise ConfigError("--word-times needs --response-format verbose_json")
     earlier, form = prompts[0] if prompts else None, args.response_format or "text"
-    return Wish(args.language, bool(args.translate), form, earlier, changes, bool(args.word_times))
+    return TranscriptOptions(args.language, bool(args.translate), form, earlier, changes, bool(args.word_times))
 
 
 def check_without_sound(args: argparse.Namespace) -> None:
@@ -112,14 +112,14 @@ def read_sounds(files: list[str]) -> list[bytes]:
     return found
 
 
-def form_of(wish: Wish, model: str, data: bytes) -> tuple[str, bytes]:
+def form_of(options: TranscriptOptions, model: str, data: bytes) -> tuple[str, bytes]:
     """(content type, body) of the form for a server's endpoint."""
     names = {"max_tokens": "max_completion_tokens"}
-    fields = {"model": model, "response_format": wish.response_format, "language": wish.language}
-    fields |= {"prompt": wish.earlier} | {names.get(name, name): value for name, value in wish.changes.items()}
+    fields = {"model": model, "response_format": options.response_format, "language": options.language}
+    fields |= {"prompt": options.earlier} | {names.get(name, name): value for name, value in options.changes.items()}
     marker = uuid.uuid4().hex
     head = f"--{marker}\r\nContent-Disposition: form-data; name="
-    pairs = [*fields.items(), *(("timestamp_granularities[]", kind) for kind in wish.granularities)]
+    pairs = [*fields.items(), *(("timestamp_granularities[]", kind) for kind in options.granularities)]
     parts = [f'{head}"{name}"\r\n\r\n{value}\r\n' for name, value in pairs if value is not None]
     parts.append(f'{head}"file"; filename="sound"\r\nContent-Type: application/octet-stream\r\n\r\n')
     return f"multipart/form-data; boundary={marker}", "".join(parts).encode() + data + f"\r\n--{marker}--\r\n".encode()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lullm.cli.talk.sound import Wish
+from lullm.cli.talk.sound import TranscriptOptions
 from lullm.text.reply.event import Text, Thinking
 from lullm.types.outputs import RequestOutput
 
@@ -72,7 +72,7 @@ class Partner(Protocol):
         """Check that a conversation can begin with `messages`. Raises LullmError."""
         ...
 
-    def transcript(self, data: bytes, wish: Wish, summary: Summary) -> Iterator[str]:
+    def transcript(self, data: bytes, options: TranscriptOptions, summary: Summary) -> Iterator[str]:
         """What is said in a file with a sound, piece by piece. Raises as `pieces` does."""
         ...
 

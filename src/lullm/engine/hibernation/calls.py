@@ -1,7 +1,6 @@
 """HibernationCalls: an engine's calls to write conversations or prefixes to a folder, and to go on with it."""
 
 import os
-import sys
 from collections.abc import Sequence
 
 from lullm.config.model import ModelConfig
@@ -141,7 +140,6 @@ class HibernationCalls:
             self.input_processor,
             self._adapters,
             self.tokenizer,
-            sys.modules[__name__.partition(".")[0]].__version__,
             bytes_per_block(self.config, self.model_config),
         )
 

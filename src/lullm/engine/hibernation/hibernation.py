@@ -45,7 +45,7 @@ from lullm.executor.executor import Executor
 from lullm.kv.image.image import BlockSpaceImage
 from lullm.log import get_logger
 from lullm.sched.image.group import build_group, new_group_image
-from lullm.sched.image.groups import Returning, Room, bring_back, find_room, take_groups
+from lullm.sched.image.groups import FoundRoom, Returning, bring_back, find_room, take_groups
 from lullm.sched.scheduler import Scheduler
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.hibernation.report import HibernationForecast, HibernationReport, ResumeReport
@@ -54,13 +54,14 @@ from lullm.types.request import GenerateRequest
 from lullm.types.sequence import SequenceGroup
 from lullm.types.sleep import UsedBlocks
 from lullm.units import format_bytes
+from lullm.version import VERSION
 
 logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Hibernation:
-    """One engine's parts. `version`: of lullm. `block_bytes`: of one KV block on all workers."""
+    """One engine's parts. `block_bytes`: of one KV block on all workers."""
 
     config: ResolvedConfig
     model: ModelConfig
@@ -70,7 +71,6 @@ class Hibernation:
     inputs: InputProcessor
     adapters: Adapters
     tokenizer: Tokenizer
-    version: str
     block_bytes: int
 
     def forecast(
@@ -146,7 +146,7 @@ class Hibernation:
             write_file(folder / QUEUE_FILE, data)
             manifest = Manifest(
                 FORMAT,
-                self.version,
+                VERSION,
                 layout(),
                 identity_of(self.config, self.model, checksums),
                 self.config.model,
@@ -174,11 +174,11 @@ class Hibernation:
         return report
 
     def _open(self, path: str) -> tuple[Path, Manifest, QueueImage]:
-        folder, manifest, data = read_folder(path, self.version, layout())
+        folder, manifest, data = read_folder(path, VERSION, layout())
         self._check_identity(folder, manifest)
         return folder, manifest, decode_queue(data)
 
-    def _read_blocks(self, folder: Path, manifest: Manifest, blocks: BlockSpaceImage, room: Room) -> int:
+    def _read_blocks(self, folder: Path, manifest: Manifest, blocks: BlockSpaceImage, room: FoundRoom) -> int:
         """The contents of the blocks that come back, into their new places. Returns their bytes."""
         images = self.scheduler.block_space.images
         used = images.begin(blocks, room.device, room.host)

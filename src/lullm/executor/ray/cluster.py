@@ -37,7 +37,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class WorkerNeeds:
     """An engine's demand: stages of `tensor_size` workers each.
 
     Attributes:
@@ -131,27 +131,27 @@ def nodes_of(ray: Any) -> list[Node]:
     return sorted(found, key=lambda node: (node.node_id != own, -node.free.get("GPU", 0), -node.free.get("CPU", 0)))
 
 
-def assign(nodes: Sequence[Node], wish: Wish) -> tuple[list[Node], int]:
+def assign(nodes: Sequence[Node], needs: WorkerNeeds) -> tuple[list[Node], int]:
     """(the node of every rank, the amount of the resource per worker). Raises ConfigError: there is too little."""
     by_id = {node.node_id: node for node in nodes}
-    free = {node.node_id: int(node.free.get(wish.resource, 0)) for node in nodes}
+    free = {node.node_id: int(node.free.get(needs.resource, 0)) for node in nodes}
     amount = 1
-    if wish.resource == "CPU":
-        amount = wish.cores or most_cores(free, wish.num_stages, wish.tensor_size)
+    if needs.resource == "CPU":
+        amount = needs.cores or most_cores(free, needs.num_stages, needs.tensor_size)
     slots = {node_id: count // amount if amount else 0 for node_id, count in free.items()}
-    found = assign_nodes(slots, wish.num_stages, wish.tensor_size)
+    found = assign_nodes(slots, needs.num_stages, needs.tensor_size)
     if found is None:
-        raise too_little(nodes, wish, amount)
+        raise too_little(nodes, needs, amount)
     return [by_id[node_id] for node_id in found], amount
 
 
-def too_little(nodes: Sequence[Node], wish: Wish, amount: int) -> ConfigError:
+def too_little(nodes: Sequence[Node], needs: WorkerNeeds, amount: int) -> ConfigError:
     """The error with the cluster's and the requested resources."""
-    what = wish.resource
+    what = needs.resource
     there = [f"{node.address}: {node.free.get(what, 0):g} of {node.total.get(what, 0):g}" for node in nodes]
     each = f"{max(amount, 1)} {what}" + ("s" if amount > 1 else "")
     return ConfigError(
-        f"{wish.num_workers} workers need {each} each, and Ray's nodes have free: {'; '.join(there)}; lower "
+        f"{needs.num_workers} workers need {each} each, and Ray's nodes have free: {'; '.join(there)}; lower "
         "tensor_parallel_size or pipeline_parallel_size, end other jobs, or add nodes (ray start --address=HOST:6379)"
     )
 
@@ -165,32 +165,32 @@ def _group_on_failure(ray: Any, group: Any) -> Any:
         raise
 
 
-def reserve(ray: Any, wish: Wish) -> Reservation:
+def reserve(ray: Any, needs: WorkerNeeds) -> Reservation:
     """Reserve a bundle for every worker, in the order of ranks. Blocking.
 
     Raises:
         ConfigError: the cluster has too little, or another job was quicker.
     """
-    places, amount = _assign_in_time(ray, wish)
-    bundles = [{wish.resource: amount} for _ in places]
+    places, amount = _assign_in_time(ray, needs)
+    bundles = [{needs.resource: amount} for _ in places]
     selectors = [{NODE_LABEL: node.node_id} for node in places]
     group = ray.util.placement_group(bundles, strategy="PACK", bundle_label_selector=selectors)
     with _group_on_failure(ray, group):
         if not group.wait(RESERVE_S):
-            raise too_little(nodes_of(ray), wish, amount)
+            raise too_little(nodes_of(ray), needs, amount)
     logger.info("ray: workers on %s", ", ".join(node.address for node in places))
     return Reservation(tuple(places), amount, group)
 
 
-def _assign_in_time(ray: Any, wish: Wish) -> tuple[list[Node], int]:
+def _assign_in_time(ray: Any, needs: WorkerNeeds) -> tuple[list[Node], int]:
     """See `assign`; waits for resources that an earlier engine is giving back, if they could be enough."""
     deadline = time.monotonic() + FREE_S
     while True:
         nodes = nodes_of(ray)
         try:
-            return assign(nodes, wish)
+            return assign(nodes, needs)
         except ConfigError:
-            assign([replace(node, free=node.total) for node in nodes], wish)
+            assign([replace(node, free=node.total) for node in nodes], needs)
             if time.monotonic() > deadline:
                 raise
         time.sleep(0.1)

@@ -9,7 +9,7 @@ from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.errors import ModelLoadError
 from lullm.executor.ray.actors import Actors
-from lullm.executor.ray.cluster import Reservation, Wish, connect, release, reserve
+from lullm.executor.ray.cluster import Reservation, WorkerNeeds, connect, release, reserve
 from lullm.executor.ray.transport import SocketTransport
 from lullm.executor.remote.opening import config_of_ranks, open_ranked_worker
 from lullm.executor.remote.worker_spec import WorkerSpec
@@ -41,9 +41,9 @@ class RayExecutor(RemoteExecutor):
         on_gpu = config.device != "cpu"
         cores = None if config.threads is None else max(1, config.threads // len(places))
         resource = "GPU" if on_gpu else "CPU"
-        wish = Wish(config.pipeline_parallel_size, config.tensor_parallel_size, resource, cores)
+        needs = WorkerNeeds(config.pipeline_parallel_size, config.tensor_parallel_size, resource, cores)
         with ExitStack() as undo:
-            reserved = reserve(ray, wish)
+            reserved = reserve(ray, needs)
             undo.callback(release, ray, reserved, resource)
             of_ranks = _configs(config, reserved)
             host = ray.util.get_node_ip_address()

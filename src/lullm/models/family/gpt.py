@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import CausalLM, Decoder, DecoderStyle, plain_mlp
-from lullm.models.encoder_only import EncoderLayer
+from lullm.models.encoder_only import PostNormLayer
 from lullm.models.family.layer_norm.parallel import layer_norm
 from lullm.models.rules import used_first
 from lullm.nn.context import StepContext
@@ -95,7 +95,7 @@ def _style(config: ModelConfig, rules: WeightRules, num_unused: int = 0) -> Deco
         rules,
         make_norm=layer_norm,
         make_mlp=plain_mlp,
-        make_layer=None if config.family.norms_first else EncoderLayer,
+        make_layer=None if config.family.norms_first else PostNormLayer,
         make_decoder=partial(GPT, num_unused=num_unused),
         make_model=GPTCausalLM,
     )

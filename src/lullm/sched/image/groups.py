@@ -24,7 +24,7 @@ class Returning:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FoundRoom:
     """Which groups keep their blocks, by their number, and which blocks come back, by their old numbers."""
 
     kept: frozenset[int]
@@ -59,7 +59,7 @@ def take_groups(scheduler: Scheduler) -> list[tuple[SequenceGroup, GroupImage]]:
     return found
 
 
-def find_room(scheduler: Scheduler, returning: Seq[Returning], blocks: BlockSpaceImage) -> Room:
+def find_room(scheduler: Scheduler, returning: Seq[Returning], blocks: BlockSpaceImage) -> FoundRoom:
     """Who keeps blocks: groups in order, while blocks, sequences and places of adapters last; the others are computed
     again. Once a running group finds no room, none behind it runs.
 
@@ -101,7 +101,7 @@ def find_room(scheduler: Scheduler, returning: Seq[Returning], blocks: BlockSpac
     if space.enable_prefix_caching:
         device.fill()
         host.fill()
-    return Room(frozenset(kept), frozenset(device.taken), frozenset(host.taken))
+    return FoundRoom(frozenset(kept), frozenset(device.taken), frozenset(host.taken))
 
 
 def bring_back(scheduler: Scheduler, returning: Seq[Returning], kept: Iterable[int], blocks: BlockSpaceImage) -> None:

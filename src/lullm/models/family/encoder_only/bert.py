@@ -11,7 +11,7 @@ import torch
 
 from lullm.config.model import ModelConfig
 from lullm.models.decoder import DecoderStyle, gated_mlp, plain_mlp
-from lullm.models.encoder_only import Encoder, EncoderLayer, EncoderModel
+from lullm.models.encoder_only import Encoder, EncoderModel, PostNormLayer
 from lullm.models.family.layer_norm.parallel import layer_norm
 from lullm.models.rules import used_first
 from lullm.nn.linear import Linear
@@ -92,7 +92,7 @@ def bert_style(config: ModelConfig) -> DecoderStyle:
         norms_embedding=True,
         make_norm=layer_norm,
         make_mlp=plain_mlp,
-        make_layer=EncoderLayer,
+        make_layer=PostNormLayer,
         make_decoder=Encoder,
         make_model=EncoderModel,
     )
