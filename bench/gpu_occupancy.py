@@ -38,6 +38,8 @@ def main() -> None:
 
 def tiles_of(kind: str, head_size: int, cache: str, only_shipped: bool = False) -> list[Any]:
     """The shipped tile first, then what `gpu_tiles.py` would try, without those that differ in their splits alone."""
+    from gpu_parts.candidates import DECODE_CANDIDATES, PREFILL_CANDIDATES
+
     from lullm.ops.triton import tile
 
     item_bytes = 1 if cache == "fp8" else 2
@@ -45,7 +47,7 @@ def tiles_of(kind: str, head_size: int, cache: str, only_shipped: bool = False) 
     shipped = table.get(("sm90", item_bytes, head_size), small)
     if kind == "split":
         shipped = tile.split_tile(shipped)
-    candidates = tile.DECODE_CANDIDATES if kind == "decode" else tile.PREFILL_CANDIDATES
+    candidates = DECODE_CANDIDATES if kind == "decode" else PREFILL_CANDIDATES
     found = {astuple(shipped)[:-1]: shipped}
     for candidate in () if only_shipped else candidates:
         if kind != "decode" and candidate.block_keys < 64 and head_size <= 128:

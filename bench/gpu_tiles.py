@@ -1,4 +1,4 @@
-"""Searches the tiles of attention on a GPU: times the candidates of `ops/triton/tile.py` and prints its winning lines.
+"""Searches the tiles of attention on a GPU: times candidates and prints the winning lines of `ops/triton/tile.py`.
 
 python bench/gpu_tiles.py                                    # bf16 and fp8 caches, head sizes 64 and 128, four minutes
 python bench/gpu_tiles.py --cache 2 --head-size 128 --seconds 60 --json tiles.json
@@ -120,12 +120,13 @@ def search(kind: str, cache_bytes: int, head_size: int, ends: float) -> dict[str
         'times': seconds of each step by tile, of those that compiled.
     """
     import torch
+    from gpu_parts import candidates as others
 
     from lullm.ops.triton import tile
 
     dtype = torch.bfloat16 if cache_bytes == 2 else torch.float8_e4m3fn
     shipped = (tile.decode_tile if kind == "decode" else tile.prefill_tile)(dtype, head_size)
-    candidates = [shipped, *(tile.DECODE_CANDIDATES if kind == "decode" else tile.PREFILL_CANDIDATES)]
+    candidates = [shipped, *(others.DECODE_CANDIDATES if kind == "decode" else others.PREFILL_CANDIDATES)]
     with torch.inference_mode():
         steps = [new_step(kind, dtype, head_size, *shape) for shape in STEPS[kind]]
         times: dict[Any, list[float]] = {}

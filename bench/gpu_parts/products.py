@@ -32,8 +32,9 @@ def run(lines: Lines) -> None:
     import torch
     from gpu import ceilings
 
+    from gpu_parts.candidates import FEW_ROWS_CANDIDATES
     from lullm.ops.triton.product import few_rows
-    from lullm.ops.triton.tile import FEW_ROWS_CANDIDATES, few_rows_tile
+    from lullm.ops.triton.tile import few_rows_tile
 
     names = {f"{matrix} of {shape}": (shape, matrix) for shape in ("8b", "0.6b") for matrix in matrices(shape)}
     lines.plan(["ceilings", *names, "launch"])

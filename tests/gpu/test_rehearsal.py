@@ -42,11 +42,11 @@ def test_every_goal_has_a_row_that_measures_it(script):
 
 
 def test_a_tile_search(toys, gpu, monkeypatch):
-    tiles = toys("gpu_tiles")
+    tiles, candidates = toys("gpu_tiles"), toys("gpu_parts.candidates")
     from lullm.ops.triton import tile
 
     monkeypatch.setattr(tiles, "STEPS", {"decode": ((1, 1, 40),), "prefill": ((1, 8, 24),)})
-    monkeypatch.setattr(tile, "DECODE_CANDIDATES", [tile.DecodeTile(32, 1, 1, min_split_keys=16)])
+    monkeypatch.setattr(candidates, "DECODE_CANDIDATES", [tile.DecodeTile(32, 1, 1, min_split_keys=16)])
     for kind, cache_bytes, name in (("decode", 2, "DecodeTile"), ("prefill", 1, "PrefillTile")):
         found = tiles.search(kind, cache_bytes, 16, math.inf if kind == "decode" else -math.inf)
         assert found["line"].startswith(f'    ("sm90", {cache_bytes}, 16): {name}(')

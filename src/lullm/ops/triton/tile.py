@@ -2,8 +2,7 @@
 
 They are computed from the sizes of registers and shared memory of compute capability 9.0 (64 KiB of registers per 4
 warps at full use, 227 KiB of shared memory per multiprocessor), 8.0 and 10.0, and were compiled for them. An H100 and
-an H200 have run those of 9.0 (docs/gpu.md). `DECODE_CANDIDATES` and `PREFILL_CANDIDATES` are for a search on a device;
-its winners belong into `_DECODE` and `_PREFILL`.
+an H200 have run those of 9.0 (docs/gpu.md). The winners of bench/gpu_tiles.py belong into `_DECODE` and `_PREFILL`.
 """
 
 import dataclasses
@@ -64,22 +63,6 @@ class PrefillTile:
 
 PROGRAMS_PER_MULTIPROCESSOR = 4
 """Programs of decode attention to aim at by splits: three or four run at a time."""
-
-DECODE_CANDIDATES = [
-    DecodeTile(block_keys, num_warps, num_stages, min_split_keys)
-    for block_keys in (32, 64, 128)
-    for num_warps in (2, 4)
-    for num_stages in (3, 5)  # 4 equals 3, and 6 equals 5: one buffer of keys and values, or two
-    for min_split_keys in (64, 128, 256)
-    if block_keys < 128 or num_warps > 2  # spills
-]
-PREFILL_CANDIDATES = [
-    PrefillTile(block_rows, block_keys, num_warps, num_stages)
-    for block_rows in (64, 128)
-    for block_keys in (32, 64, 128)
-    for num_warps in (4, 8)
-    for num_stages in (2, 3)
-]
 
 # By (architecture, bytes of a cached value, the head size's power of two); sizes below 64 count as 64.
 _DECODE = {
@@ -205,17 +188,8 @@ _MANY_OUTPUTS = 2048
 """Below, four outputs a program make fewer programs than 132 multiprocessors can hide latencies with."""
 
 
-FEW_ROWS_CANDIDATES = [
-    FewRowsTile(block_outputs, block_inputs, num_warps)
-    for block_outputs, block_inputs, num_warps in (
-        (2, 512, 4), (4, 512, 4), (8, 512, 4), (2, 1024, 4), (4, 1024, 4), (8, 1024, 8), (2, 2048, 4), (4, 2048, 8),
-        (4, 256, 2), (4, 512, 2),
-    )
-]  # fmt: skip
-
-
 def few_rows_tile(num_outputs: int, num_inputs: int, num_rows: int) -> FewRowsTile:
-    """Interpreted: few programs, whose number sets the time. Long rows: an H200's fastest of `FEW_ROWS_CANDIDATES`."""
+    """Interpreted: few programs, whose number sets the time. Long rows: an H200's fastest (bench/gpu_parts/products.py)."""
     if IS_INTERPRETED:
         block_inputs = min(next_power_of_2(num_inputs), 1 << 12)
         return FewRowsTile(max(2, min(next_power_of_2(num_outputs), (1 << 20) // block_inputs)), block_inputs, 1)
