@@ -8,15 +8,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lullm.cli.bench.dataset import random_jobs
-from lullm.cli.bench.record import add_record_flags, check_at_least, check_record, summary, write_record
-from lullm.cli.flag.engine import CLIENT_OPTIONS, REPLY_OPTIONS, add_engine_flags, engine_config
-from lullm.cli.flag.model import add_model_argument, take_model
-from lullm.cli.flag.settings import add_config_flag
+from lullm.cli.bench.engine import add_measured_engine, measured_config
+from lullm.cli.bench.record import check_at_least, summary, write_record
+from lullm.cli.flag.model import add_model_argument
 
 if TYPE_CHECKING:
     from lullm.llm.llm import LLM
 
-NOT_ENGINE = CLIENT_OPTIONS | REPLY_OPTIONS
 PERCENTILES = (10, 25, 50, 75, 90, 99)  # vLLM's
 
 
@@ -35,22 +33,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--use-beam-search", action="store_true", help="search with --n beams instead of drawing")
     parser.add_argument("--num-iters-warmup", type=int, default=3, metavar="N", help="before (default: %(default)s)")
     parser.add_argument("--num-iters", type=int, default=10, metavar="N", help="that count (default: %(default)s)")
-    add_record_flags(parser, has_picture=True)
-    add_config_flag(parser)
-    add_engine_flags(parser, without=NOT_ENGINE)
-    parser.set_defaults(run=run, not_engine=NOT_ENGINE)
+    add_measured_engine(parser, run, has_picture=True)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure and report. Raises LullmError."""
     check_at_least(args, 1, "input_len", "output_len", "batch_size", "n", "num_iters")
     check_at_least(args, 0, "num_iters_warmup")
-    check_record(args)
-    take_model(args, args.positional_model)
     if not hasattr(args, "enable_prefix_caching"):
         args.enable_prefix_caching = False
-    config = engine_config(args)
-    args.model = config.model  # for the record
+    config = measured_config(args)
     from lullm.llm.llm import LLM
     from lullm.log import log_to_stderr
 

@@ -12,16 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lullm.cli.bench.record import add_record_flags, check_at_least, check_record, write_record
-from lullm.cli.flag.engine import CLIENT_OPTIONS, REPLY_OPTIONS, add_engine_flags, engine_config
-from lullm.cli.flag.model import add_model_argument, take_model
-from lullm.cli.flag.settings import add_config_flag
+from lullm.cli.bench.engine import add_measured_engine, measured_config
+from lullm.cli.bench.record import check_at_least, write_record
+from lullm.cli.flag.model import add_model_argument
 from lullm.config.engine import EngineConfig
 from lullm.config.gguf.file import shard_paths
 from lullm.errors import ConfigError, ModelLoadError, UnsupportedError
 from lullm.units import format_bytes
 
-NOT_ENGINE = CLIENT_OPTIONS | REPLY_OPTIONS
 _BLOCK_BYTES = 1 << 24
 
 
@@ -39,10 +37,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pause", type=float, default=0.0, metavar="S", help="seconds before each start (default: %(default)s)"
     )
-    add_record_flags(parser, has_picture=False)
-    add_config_flag(parser)
-    add_engine_flags(parser, without=NOT_ENGINE)
-    parser.set_defaults(run=run, not_engine=NOT_ENGINE)
+    add_measured_engine(parser, run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -52,10 +47,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--num-iters-warm and --num-iters-cold are both 0: there is nothing to measure")
     if args.num_iters_cold and not hasattr(os, "posix_fadvise"):
         raise UnsupportedError("--num-iters-cold: this system cannot drop files from its cache")
-    check_record(args)
-    take_model(args, args.positional_model)
-    config = engine_config(args)
-    args.model = config.model  # for the record
+    config = measured_config(args)
     files = _files(config)
     runs: dict[str, list[dict[str, Any]]] = {}
     for kind, num in (("cold", args.num_iters_cold), ("warm", args.num_iters_warm)):

@@ -7,15 +7,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from lullm.cli.bench.dataset import add_dataset_flags, check_dataset, read_jobs
-from lullm.cli.bench.record import add_record_flags, check_at_least, check_record, write_record
-from lullm.cli.flag.engine import CLIENT_OPTIONS, REPLY_OPTIONS, add_engine_flags, engine_config
-from lullm.cli.flag.model import add_model_argument, take_model
-from lullm.cli.flag.settings import add_config_flag
+from lullm.cli.bench.engine import add_measured_engine, measured_config
+from lullm.cli.bench.record import check_at_least, write_record
+from lullm.cli.flag.model import add_model_argument
 
 if TYPE_CHECKING:
     from lullm.llm.llm import LLM
-
-NOT_ENGINE = CLIENT_OPTIONS | REPLY_OPTIONS
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -28,20 +25,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser)
     add_dataset_flags(parser)
     parser.add_argument("--n", type=int, default=1, metavar="N", help="completions a prompt (default: %(default)s)")
-    add_record_flags(parser, has_picture=False)
-    add_config_flag(parser)
-    add_engine_flags(parser, without=NOT_ENGINE)
-    parser.set_defaults(run=run, not_engine=NOT_ENGINE)
+    add_measured_engine(parser, run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure and report. Raises LullmError."""
     check_at_least(args, 1, "num_prompts", "input_len", "output_len", "n")
     check_dataset(args)
-    check_record(args)
-    take_model(args, args.positional_model)
-    config = engine_config(args)
-    args.model = config.model  # for the record
+    config = measured_config(args)
     from lullm.llm.llm import LLM
     from lullm.log import log_to_stderr
 

@@ -189,7 +189,7 @@ _MANY_OUTPUTS = 2048
 
 
 def few_rows_tile(num_outputs: int, num_inputs: int, num_rows: int) -> FewRowsTile:
-    """Interpreted: few programs, whose number sets the time. Long rows: an H200's fastest (bench/gpu_parts/products.py)."""
+    """Interpreted: few programs, whose number sets the time. Long rows: an H200's fastest, by `make gpu-check`."""
     if IS_INTERPRETED:
         block_inputs = min(next_power_of_2(num_inputs), 1 << 12)
         return FewRowsTile(max(2, min(next_power_of_2(num_outputs), (1 << 20) // block_inputs)), block_inputs, 1)
