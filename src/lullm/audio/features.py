@@ -57,7 +57,7 @@ def _filters(num_mels: int) -> np.ndarray:  # [FRAME / 2 + 1, num_mels]
 
 
 def _mels(hertz: float) -> float:
-    """Of a frequency above 1 kHz."""
+    """The mel value of a frequency above 1 kHz."""
     return float(_LINEAR_MELS + np.log(hertz / (_LINEAR_HZ * _LINEAR_MELS)) / _LOG_STEP)
 
 

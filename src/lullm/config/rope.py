@@ -17,7 +17,7 @@ MOST_POSITIONS = 1 << 25
 _LARGEST_FACTOR = 1e6
 _DEFAULT_THETA = 10000.0
 ROPE_KEYS = frozenset({"rope_theta", "rope_scaling", "rope_parameters", "original_max_position_embeddings"})
-"""Of a whole `config.json`."""
+"""The keys about ropes in a `config.json`."""
 _READ_PARAMETERS = frozenset(
     {
         "rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "partial_rotary_factor",

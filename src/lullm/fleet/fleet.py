@@ -33,7 +33,7 @@ from lullm.units import format_bytes
 logger = get_logger(__name__)
 
 DEFAULT_SHARE = 0.9
-"""Of the memory that is available at the start: the budget, if no option says it."""
+"""The budget, if no option says it, as a share of the memory that is available at the start."""
 
 
 class Fleet:
@@ -96,7 +96,7 @@ class Fleet:
 
     @property
     def config(self) -> ResolvedConfig:
-        """Of the first model; what concerns a server is the same in all. `enable_...`: any takes such adapters."""
+        """The first model's: what concerns a server is the same in all. `enable_...`: any model takes such adapters."""
         configs = [member.config for member in self.members.values()]
         return dataclasses.replace(
             configs[0],

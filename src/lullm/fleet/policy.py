@@ -85,7 +85,7 @@ class FleetPolicy:
 
     @property
     def held_bytes(self) -> int:
-        """Of the budget, by all models."""
+        """The bytes of the budget that all models hold."""
         return sum(record.held_bytes for record in self.records.values())
 
     # -- requests ------------------------------------------------------------------------------------------------

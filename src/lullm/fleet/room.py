@@ -70,7 +70,7 @@ class Room:
             self.closing.add(victim)
 
     def _candidates(self) -> Iterator[ModelRecord]:
-        """Those that hold memory and may give it up: idle ones, sleeping ones, busy ones."""
+        """The models that hold memory and may give it up: idle ones, then sleeping ones, then busy ones."""
         held = [each for each in self._records if each.held_bytes and not _stays(each) and each not in self.closing]
         awake = [each for each in held if each.phase == "awake"]
         yield from sorted((each for each in awake if not each.num_open), key=lambda each: each.last_used)

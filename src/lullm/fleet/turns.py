@@ -121,7 +121,7 @@ class Turns:
     # ------------------------------------------------------------------------------------------------------------
 
     def _outcome(self, ticket: Ticket) -> asyncio.Future[None]:
-        """Of a ticket; the policy may know it before `ask` returns."""
+        """The outcome of a ticket; the policy may know it before `ask` returns."""
         if ticket not in self._outcomes:
             self._outcomes[ticket] = asyncio.get_running_loop().create_future()
         return self._outcomes[ticket]

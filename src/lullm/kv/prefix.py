@@ -30,7 +30,7 @@ class CachedPrefix:
     hits: Sequence[Sequence[Hit]]
 
     def num_blocks_from(self, pool: BlockAllocator, num_groups: int) -> int:
-        """Of the sequence's places, how many have content of this pool in some of the first `num_groups` groups."""
+        """The number of the sequence's places with content in this pool, in one of the first `num_groups` groups."""
         places = list(zip(self.num_skipped, self.hits, strict=True))[:num_groups]
         return len({i for first, own in places for i, (found_in, _) in enumerate(own, first) if found_in is pool})
 

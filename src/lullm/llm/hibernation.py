@@ -164,7 +164,7 @@ class HibernationCalls(ExclusiveCalls):
             call.error = error
 
     def _held_outputs(self) -> list[EngineOutput]:
-        """Of resumed requests that have ended."""
+        """The last outputs of resumed requests that have ended."""
         return [output for output in self._resumed.values() if output is not None]
 
     def _engine_here(self) -> "LLMEngine":

@@ -55,7 +55,7 @@ def register_model(architecture: str, builder: Builder, family: Family = LLAMA) 
 
 
 def builder_of(architecture: str) -> Builder:
-    """Of one that is registered. Loads the module of its family."""
+    """The builder of a registered architecture. Loads the module of its family."""
     if architecture not in ALL_STYLES:
         return _OUTSIDE_BUILDERS[architecture]
     module, _, name = ALL_STYLES[architecture].partition(":")

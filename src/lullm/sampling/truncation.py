@@ -93,7 +93,7 @@ def top_thresholds(logits: Tensor, top_k: np.ndarray, top_p: np.ndarray) -> Tens
 
 
 def _nucleus_thresholds(values: Tensor, probs: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
-    """Of candidates [n, K] in falling order: the lowest logit that top_p [n] keeps, and whether K were enough, [n].
+    """The lowest logit that top_p [n] keeps of candidates [n, K] in falling order, and whether K were enough, [n].
 
     Sums are in float64, so that neither K nor the device's order of addition moves the threshold.
     """

@@ -53,7 +53,7 @@ class SchedulerStats:
     gaps: GapCounts = field(default_factory=GapCounts)
 
     def count_positions(self, num: int, num_right: int) -> None:
-        """Of `num` guesses of a draft the first `num_right` were right."""
+        """Count a draft of `num` guesses, of which the first `num_right` were right."""
         counts = self.accepted_by_position
         counts.extend([0] * (num - len(counts)))
         for position in range(num_right):

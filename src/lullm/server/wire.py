@@ -80,7 +80,7 @@ def _bounded(value: Any) -> Any:
 
 
 BOUNDED = BeforeValidator(_bounded)
-"""Of lists of objects."""
+"""For fields that are lists of objects."""
 Strings = Annotated[list[str], FAIL_FAST]
 TokenIds = Annotated[list[int], FAIL_FAST]
 

@@ -17,7 +17,7 @@ from lullm.units import round_up
 
 
 class FirstTouch:
-    """Of the blocks of `tensors` (`[num_blocks, ...]` each). Fresh ones are handed out in the order of their numbers.
+    """Touches the blocks of `tensors` (`[num_blocks, ...]` each). Fresh blocks are handed out by their numbers.
 
     Args:
         num_shares: by KV cache group, by which block ids are multiplied.

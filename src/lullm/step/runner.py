@@ -242,7 +242,7 @@ class ModelRunner:
         return _Outcome(self._sampler.draw(logits, batch.draws, step.draws, guides), prompt_logprobs, pooled)
 
     def _watch(self, batch: Batch) -> AttentionWatch | None:
-        """Of a model with an encoder, whose attention is what is pooled."""
+        """The watch over attention to an encoder's rows, if that is what is pooled."""
         if self._encoder is None or not batch.pooled_spans:
             return None
         device, encoder = self._device, self._model.config.encoder

@@ -49,7 +49,7 @@ class Stage:
     buffer: Tensor  # uint8, all arrays
     place: _Place | None = None
     params: list[DrawParams] | None = None
-    """Those of the draws whose columns stand in the buffer; None: it has others."""
+    """The parameters of the draws whose columns stand in the buffer; None: it has others."""
 
 
 @dataclass(frozen=True, slots=True)

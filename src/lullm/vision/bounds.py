@@ -19,7 +19,7 @@ from lullm.vision.tiling import (
 )
 
 MAX_TOTAL_PIXELS = 8 * MAX_PIXELS
-"""Of the pictures of one request, as they are sent. They are decoded one after the other, so this bounds time: some
+"""Pixels of the pictures of one request, as they are sent. They are decoded one by one, so this bounds the time to some
 seconds. A body of a hundred kilobytes can hold thousands of millions."""
 
 
@@ -95,7 +95,7 @@ def tile_shapes(width: int, height: int, form: PictureForm) -> list[tuple[TileSh
 
 
 def _with_whole(num_tiles: int) -> int:
-    """Of a grid, with the tile of the whole picture behind it if there are several."""
+    """The tiles of a grid, with that of the whole picture behind them if there are several."""
     return num_tiles + (num_tiles > 1)
 
 

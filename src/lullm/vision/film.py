@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _JPEGS = "data:video/jpeg;base64,"
 MOST_FRAMES = 1 << 16
-"""Of one video that is given frame by frame."""
+"""Frames of one video that is given frame by frame."""
 _MOST_URLS = 999
 _LEAST_FPS, _MOST_FPS = 1e-6, 1e6
 _MOST_PLACES = 1 << 40
@@ -49,7 +49,7 @@ class Film:
 
     @property
     def own_fps(self) -> float | None:
-        """Of the frames that can be read."""
+        """The rate of the frames that can be read."""
         return None if self.fps is None else self.num_frames / self.total * self.fps
 
 

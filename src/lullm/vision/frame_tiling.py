@@ -14,7 +14,7 @@ from lullm.vision.tiling import resized, size_of_frames, whole_size
 _CAPPED = 1.05
 """Frames have at least so many times the fewest pixels, however many there are."""
 _SHARE = 0.9
-"""Of `max_tokens`, for all frames of Qwen2-VL together."""
+"""The share of `max_tokens` that all frames together may take with Qwen2-VL."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from lullm.units import MIB
 
 MAX_BYTES = 64 * MIB
 _TIME_LIMIT_S = 20.0
-"""Of a whole fetch, redirects and all: a caller's thread waits for it."""
+"""For a whole fetch, redirects and all: a caller's thread waits for it."""
 _CONNECT_LIMIT_S = 5.0
 _MOST_REDIRECTS = 5
 _REDIRECTS = (301, 302, 303, 307, 308)

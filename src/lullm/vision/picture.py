@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MAX_PIXELS = 1 << 26
-"""Of one picture: 67 million, which take 200 MB as RGB. A file of some kilobytes can claim billions."""
+"""The pixels of one picture: 67 million, which take 200 MB as RGB. A file of some kilobytes can claim billions."""
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 """The formats that are decoded; others of Pillow's have parsers that few have tested against hostile files."""
 

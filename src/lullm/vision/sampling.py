@@ -83,7 +83,7 @@ def _by_length(num_frames: int, fps: float, duration: float, form: VideoForm) ->
 
 
 def _number(num_frames: int, fps: float | None, form: VideoForm) -> int:
-    """Of frames that Qwen2-VL reads: whole groups, if there are so many."""
+    """The number of frames that Qwen2-VL reads: whole groups, if there are so many."""
     group = form.num_at_once
     if form.num_frames is not None:
         wanted: float = round(form.num_frames / group) * group

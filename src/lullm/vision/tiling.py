@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _LARGEST_EDGE = 4096
-"""Of a picture before it is split."""
+"""The largest edge of a picture before it is split."""
 _LARGEST_RATIO = 200
-"""Of the edges of a picture that keeps its shape."""
+"""The largest ratio of the edges of a picture that keeps its shape."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ class Rename:
 
 
 def renames(*pairs: tuple[str, str]) -> tuple[Rename, ...]:
-    """Of patterns and replacements."""
+    """Renames of these patterns by these replacements."""
     return tuple(Rename(re.compile(pattern), replacement) for pattern, replacement in pairs)
 
 

@@ -103,7 +103,7 @@ class WeightStore:
             self._mapped = None
 
     def lasting_checksums(self) -> dict[str, int]:
-        """Of every parameter as the ops read it, such that other processes can compare them. Between steps; blocking.
+        """Checksums of all parameters as the ops read them, which other processes can compare. Between steps; blocking.
 
         Raises EngineAsleepError: the weights are asleep.
         """

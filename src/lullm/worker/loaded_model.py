@@ -32,7 +32,7 @@ from lullm.worker.setup import WorkerSetup
 logger = get_logger(__name__)
 
 _ENOUGH = 0.75
-"""Of the weights' memory, touched during the imports: the rest comes as fast. A start that lacks it has 0.4 by then."""
+"""Share of the weights' memory that was touched during the imports: the rest comes as fast. Slower starts reach 0.4."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ _NUM_MEASURED_SLOTS = 1
 """Layer-slots that are copied to measure the speed. Each keeps a huge page or two in host memory."""
 
 _NUM_MEASURED_TOKENS = 64
-"""Whose blocks are copied."""
+"""The blocks of so many tokens are copied."""
 
 
 def kv_memory_bytes(setup: WorkerSetup, model: Model, bytes_to_come: int = 0) -> int:

@@ -66,7 +66,7 @@ _OWN_FUNCTIONS = (
     ("cuMemcpyDtoHAsync_v2", ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint64),
     ("cuMemcpyHtoDAsync_v2", ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint64),
 )
-"""Those beside what every driver has, with the types of their arguments."""
+"""The functions that only this driver has, with the types of their arguments."""
 _COPIES = {CopyKind.TO_HOST: "cuMemcpyDtoHAsync_v2", CopyKind.TO_ARENA: "cuMemcpyHtoDAsync_v2"}
 _OUT_OF_MEMORY = (2,)
 _UNSUPPORTED = (100, 801)  # CUDA_ERROR_NO_DEVICE, CUDA_ERROR_NOT_SUPPORTED

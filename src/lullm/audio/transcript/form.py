@@ -10,7 +10,7 @@ from lullm.audio.transcript.spoken import SpokenWord
 TIMED = ("verbose_json", "srt", "vtt")
 """The forms that say when."""
 GRANULARITIES = ("segment", "word")
-"""Of what `verbose_json` has times."""
+"""What `verbose_json` can give times of."""
 
 
 def verbose(

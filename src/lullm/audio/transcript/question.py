@@ -17,7 +17,7 @@ T = TypeVar("T")
 Sound = tuple[np.ndarray, int]
 """(samples `[N]` float32 of one channel, samples per second)"""
 Question = tuple[Prompt, SamplingParams | PoolingParams]
-"""Those that are asked together are of one kind."""
+"""Questions that are asked together all want tokens, or all want vectors."""
 Course = Generator[list[Question], list[EngineOutput], T]
 
 

@@ -41,7 +41,7 @@ class WordTimes:
 
     @classmethod
     def of(cls, encoder: EncoderConfig, language: str) -> "WordTimes":
-        """Of a model whose words have times, and a language by its code."""
+        """For a model whose words have times, and a language by its code."""
         return cls(len(encoder.alignment_heads), encoder.median_filter_width, has_spaces(language))
 
     def rows(

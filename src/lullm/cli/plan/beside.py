@@ -63,7 +63,7 @@ class Beside:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Of the columns of a table."""
+        """The heads of a table's columns."""
         return *["ADAPTERS"] * self.options.enable_lora, *["DRAFT"] * (self.draft is not None)
 
     def sizes(self, each: Held) -> tuple[int, ...]:
@@ -76,7 +76,7 @@ class Beside:
         replace(self.options, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline)
 
     def adapters_bytes(self, model: "Model", config: ModelConfig, on_gpu: bool) -> int:
-        """Of the places of adapters, and of those that are kept in the same memory. Raises ModelLoadError."""
+        """Bytes of the places of adapters, and of adapters kept in the same memory. Raises ModelLoadError."""
         import torch
 
         from lullm.weights.lora.places import adapters_bytes

@@ -30,7 +30,7 @@ class TranscriptOptions:
 
     @property
     def granularities(self) -> tuple[str, ...]:
-        """Of what times are wanted, under OpenAI's names; empty: of segments."""
+        """What is to have times, under OpenAI's names; empty: segments."""
         return ("segment", "word") if self.word_times else ()
 
     @property

@@ -13,7 +13,7 @@ from lullm.config.rope import MOST_POSITIONS
 from lullm.errors import ModelLoadError
 
 _EPS = 1e-5
-"""Of all norms; their files lack it."""
+"""The epsilon of all norms; the files lack it."""
 _MOST_MELS = 1 << 10
 BART_UNUSED_POSITIONS = 2
 _BART_START = 2

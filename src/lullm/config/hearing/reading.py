@@ -32,7 +32,7 @@ _QWEN2_AUDIO = "Qwen2AudioForConditionalGeneration"
 _VOXTRAL = "VoxtralForConditionalGeneration"
 _TEXTS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _EPS = 1e-5
-"""Of all norms of the encoders; their files lack it."""
+"""The epsilon of all norms of the encoders; the files lack it."""
 _MOST_MELS = 1 << 10
 _EXTRACTOR = {"hop_length": 160, "n_fft": 400, "sampling_rate": 16_000, "dither": 0.0, "padding_value": 0.0}
 """What the features of `lullm.audio.features` are made with."""
@@ -45,7 +45,7 @@ _DEFAULTS: Data = {
     "hidden_size": 1280, "num_hidden_layers": 32, "num_attention_heads": 20, "intermediate_size": 5120,
     "num_mel_bins": 128, "max_source_positions": 1500, "activation_function": "gelu",
 }  # fmt: skip
-"""Of both kinds."""
+"""The values of missing keys, for both kinds."""
 
 
 def read_hearing(data: Data, folder: Path, text_architecture: str, vocab_size: int) -> tuple[HearingConfig | None, str]:
@@ -128,7 +128,7 @@ def _voxtral(data: Data, size: int, encoder: EncoderConfig) -> HearingConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Of an architecture. `encoder`: its `model_type`. `read`: (config.json, size and rest of the encoder) -> all."""
+    """How an architecture hears. `encoder`: its `model_type`. `read`: (config.json, encoder's size and rest) -> it."""
 
     encoder: str
     read: Callable[[Data, int, EncoderConfig], HearingConfig]

@@ -65,7 +65,7 @@ class DeltaNetConfig:
 
     @property
     def num_channels(self) -> int:
-        """Of the convolution: queries, keys and values."""
+        """The channels of the convolution: queries, keys and values."""
         return 2 * self.key_size + self.value_size
 
     @property
@@ -211,7 +211,7 @@ class GatedUnitConfig:
 
     @property
     def num_channels(self) -> int:
-        """Of the convolution and of the states."""
+        """The channels of the convolution and of the states."""
         return self.num_heads * self.head_dim
 
     @property

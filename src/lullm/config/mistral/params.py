@@ -182,4 +182,4 @@ _MODEL_TYPES = {
     "MistralForCausalLM": "mistral", "MinistralForCausalLM": "ministral", "Ministral3ForCausalLM": "ministral3",
     "MixtralForCausalLM": "mixtral", "Mistral4ForCausalLM": "mistral4",
 }  # fmt: skip
-"""Of text models below a tower."""
+"""The `model_type` of text models that have a tower."""

@@ -7,8 +7,8 @@ from lullm.config.field import positive_int
 _FAMILIES = frozenset(
     {"Gemma2", "Llama", "Mistral", "Mixtral", "Phi3", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe", "SmolLM3"}
 )
-"""Those whose `...ForSequenceClassification` and `...ForTokenClassification` transformers has, over the shared
-decoder.
+"""Families over the shared decoder for which transformers has `...ForSequenceClassification` and
+`...ForTokenClassification`.
 """
 
 
@@ -47,7 +47,7 @@ _SUFFIXES: dict[str, LabelForm | None] = {
     "Model": None,
 }
 _REWARD_MODELS: dict[str, LabelForm] = {"Qwen2ForRewardModel": "reward", "Qwen2ForProcessRewardModel": "process_reward"}
-"""Of Qwen2.5-Math (https://arxiv.org/abs/2409.12122, https://arxiv.org/abs/2501.07301)."""
+"""The reward models of Qwen2.5-Math (https://arxiv.org/abs/2409.12122, https://arxiv.org/abs/2501.07301)."""
 
 
 class Labels(NamedTuple):

@@ -34,7 +34,7 @@ _ACTIVATIONS: dict[str, PoolingActivation] = {"Identity": "none", "Sigmoid": "si
 _OF_DENSE: dict[str, Activation | Literal["tanh"] | None] = {
     "Identity": None, "Tanh": "tanh", "GELU": "gelu", "ReLU": "relu", "SiLU": "silu",
 }  # fmt: skip
-"""Of classes of torch, those that a layer may have."""
+"""The activations that a layer may have, by torch's classes."""
 DENSE_FOLDER = re.compile(r"\d{1,4}_Dense")
 
 

@@ -74,7 +74,7 @@ class PictureForm:
 
     @property
     def largest_grid(self) -> SquareGrid | None:
-        """Of a tile, with 'anyres': filled by a picture."""
+        """With 'anyres': the grid of a tile that a picture fills."""
         if not self.grids:
             return None
         lines, columns = max(self.grids, key=math.prod)

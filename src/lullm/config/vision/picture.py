@@ -66,7 +66,7 @@ FIXED = (
 """Keys for which a model has one value that is implemented."""
 _MOST_TILES_PER_SIDE = 16
 _MOST_PIXELS = 1 << 26
-"""Of all tiles of a picture: as many as a picture may have."""
+"""Pixels of all tiles of a picture: as many as a picture may have."""
 _MOST_GRIDS = 256
 _MOST_VALUE = 1e6
 MOST_AT_ONCE = 64
@@ -117,7 +117,7 @@ def _read_grid(data: Mapping[str, Any]) -> PictureForm:
 
 
 def _read_grouped(data: Mapping[str, Any], is_area: bool) -> PictureForm:
-    """Of a processor that groups patches: Qwen2-VL's (`is_area`), GLM-4.1V's."""
+    """The form for a processor that groups patches: Qwen2-VL's (`is_area`), GLM-4.1V's."""
     patch = count_of(data, "patch_size", MOST_ROW_EDGE)
     edge = patch * count_of(data, "merge_size", MOST_ROW_EDGE // patch)
     older = data if is_area else {"size": data["size"]}

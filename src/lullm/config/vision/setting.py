@@ -21,7 +21,7 @@ _NAME = "mm_processor_kwargs"
 _MORE = {"Qwen2VL": ("min_pixels", "max_pixels"), "Llava": ("do_pad",)}
 """Keys beside those that have a default."""
 _OTHER_NAMES = {"GotOcr2": {"min_dynamic_patch": "min_patches", "max_dynamic_patch": "max_patches"}}
-"""Of InternVL's own files."""
+"""Other names of keys, in InternVL's own files."""
 _OLDER_NAMES = {"shortest_edge": "min_pixels", "longest_edge": "max_pixels"}
 _BOUNDS = {
     "min_pixels": "min_pixels",

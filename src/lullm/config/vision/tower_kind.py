@@ -16,7 +16,7 @@ OF_LLAVA = {
     "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
     "image_size": 336, "patch_size": 14,
 }  # fmt: skip
-"""Of a LLaVA file without a `vision_config`."""
+"""The tower of a LLaVA file without a `vision_config`."""
 _INTERNVIT = OF_LLAVA | {
     "image_size": 448, "hidden_act": "gelu", "layer_norm_eps": 1e-6, "attention_bias": False, "use_qk_norm": False,
     "norm_type": "layer_norm", "use_absolute_position_embeddings": True, "use_mean_pooling": True,

@@ -45,7 +45,7 @@ class VideoForm:
 
     @property
     def most_pixels(self) -> int:
-        """Of a frame."""
+        """The most pixels of a frame."""
         most, num_frames = self.frame.max_pixels, max(self.num_at_once, 2)
         if self.kind != "Qwen2VL":
             return max(most, math.ceil(self.frame.min_pixels * 1.05)) // num_frames

@@ -40,7 +40,7 @@ _OTHERS = _SAMPLING | {"min_frames": 1, "max_frames": 1 << 16, "max_video_tokens
 """What kinds without these keys do: nothing of it, whatever a file says."""
 _OLDER = ("min_pixels", "max_pixels")
 _DEFAULT_FPS = 2.0
-"""Of a file that says nothing, as in Qwen's own tools."""
+"""The rate where a file says nothing, as in Qwen's own tools."""
 _MOST_FRAMES = 1 << 16
 _MOST_FPS = 1000
 _MOST_TOKENS = 1 << 30

@@ -16,7 +16,7 @@ from lullm.vision.source import from_base64
 _PARTS = ("input_audio", "audio_url", "audio")
 """Types of parts that hold a sound: OpenAI's, vLLM's, and that of transformers."""
 _NAMES = ("audio", "audio_url", "url", "path", "base64")
-"""Of transformers' part: a sound or its URL; a URL; a file; the bytes."""
+"""The keys of transformers' part: a sound or its URL; a URL; a file; the bytes."""
 
 
 def without_sounds(prompt: Conversation, found: list[Any]) -> Conversation:

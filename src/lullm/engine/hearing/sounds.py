@@ -120,7 +120,7 @@ class HeardInput:
         return [sound_tiles(resampled(samples, rate, SAMPLING_RATE), hearing) for samples, rate in sounds]
 
     def _samples(self, given: Any, hearing: HearingConfig, left: int) -> tuple[np.ndarray, int]:
-        """Of a sound as it was given. `left`: rows for which a prompt has room."""
+        """The samples of a sound as it was given, and their rate. `left`: rows for which a prompt has room."""
         if isinstance(given, str):
             given = self._source.read(given, SOUND)
         if not isinstance(given, bytes):

@@ -75,7 +75,7 @@ class _FormatOnly(msgspec.Struct, frozen=True):
 
 
 def checksum_of(data: bytes) -> str:
-    """Of a file that is read whole."""
+    """The checksum of a file that is read whole."""
     return xxhash.xxh3_128_hexdigest(data)
 
 

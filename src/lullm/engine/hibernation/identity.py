@@ -12,7 +12,7 @@ from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 
 UNTRIED_BACKENDS = ("ray", "external_launcher")
-"""Of workers that may be on several machines, which do not write to one folder."""
+"""Back ends whose workers may be on several machines, and so cannot write to one folder."""
 _WEIGHTS = "weights"
 
 
@@ -48,7 +48,7 @@ def _of_pictures(model: ModelConfig) -> dict[str, int | str]:
 
 
 def fingerprint_of(checksums: Iterable[Mapping[str, int]]) -> str:
-    """Of the weights of all workers, as their ops read them; it does not matter which worker has which experts."""
+    """A digest of the weights of all workers, as their ops read them, whichever worker has which experts."""
     found = sorted({(name, checksum) for of_worker in checksums for name, checksum in of_worker.items()})
     return hashlib.blake2b(repr(found).encode(), digest_size=16).hexdigest()
 

@@ -60,7 +60,7 @@ def resolved_pooling(model: ModelConfig, params: PoolingParams) -> Pooling:
 
 
 MOST_ROW_BYTES = 512 * MIB
-"""Of one request's rows: 32,768 tokens of 4096 numbers. They wait in host memory until the last one is there."""
+"""Bytes of one request's rows: 32,768 tokens of 4096 numbers. They wait in host memory until the last one is there."""
 
 
 def check_rows(model: ModelConfig, pooling: Pooling, token_ids: Sequence[int]) -> None:

@@ -84,6 +84,6 @@ def _videos(value: Any) -> list[Any]:
 
 
 def _is_picture(value: Any) -> bool:
-    """Of Pillow, or an array of one."""
+    """Whether it is a picture of Pillow, or an array of one."""
     shape = getattr(value, "shape", None)
     return len(shape) in (2, 3) if shape is not None else hasattr(value, "getpixel")

@@ -13,7 +13,7 @@ from lullm.ops.table import Ops
 
 _CHANNELS = 3
 _SHARPNESS = -0.75
-"""Of the cubic mix of positions (https://doi.org/10.1109/TASSP.1981.1163711), where its tables were learned."""
+"""Of the cubic interpolation of positions (https://doi.org/10.1109/TASSP.1981.1163711), as in the models' training."""
 
 
 class Patches(nn.Module):

@@ -17,9 +17,9 @@ from lullm.nn.recurrent.convolution import RecurrentMixer
 from lullm.ops.state.weights import DecayWeights
 
 _EPS = 1e-6
-"""Of the norm on what is read. Configs do not have it."""
+"""The epsilon of the norm on what is read. Configs do not have it."""
 _ONE = math.log(math.e - 1)
-"""Whose softplus is 1, the size of a step."""
+"""Its softplus is 1, the size of a step."""
 
 
 class LightningAttention(RecurrentMixer):

@@ -18,7 +18,7 @@ from lullm.ops.cpu.recording import call, new_result
 from lullm.types.parallel.placement import Axis, Placement
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-"""Those that are summed, by their number in `csrc/dtype.h`."""
+"""The types that are summed, with their numbers in `csrc/dtype.h`."""
 
 _HEADER_BYTES = 4096
 _FATES = {

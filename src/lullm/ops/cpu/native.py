@@ -18,10 +18,10 @@ from lullm.types.arithmetic import Activation
 from lullm.units import round_up
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
-"""Those that are native, by their number in `csrc/dtype.h`."""
+"""The types that native kernels have, with their numbers in `csrc/dtype.h`."""
 
 ACTIVATIONS: dict[Activation, int] = {"silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4, "relu2": 6}
-"""By their number in `csrc/dtype.h`; 0: none."""
+"""Their numbers in `csrc/dtype.h`; 0: none."""
 
 _LINE, _FEW_ROWS, _FEW_OUTPUTS = 32, 64, 1024
 """Results of more rows and outputs pass by the cache, a line at a time: their rows begin at multiples of this."""

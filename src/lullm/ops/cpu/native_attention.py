@@ -25,7 +25,7 @@ from lullm.ops.device_layout import DeviceLayout
 
 _PLAIN_FORMAT = 0
 _FORMATS = {torch.int8: 1, FLOAT8: 2}
-"""Of a KV cache, by their number in `csrc/dtype.h`."""
+"""The formats of a KV cache, with their numbers in `csrc/dtype.h`."""
 
 
 def _format_of(cache: LayerCache, dtype: torch.dtype) -> int | None:
@@ -74,7 +74,7 @@ def write_cache(kv: Tensor, cache: LayerCache, slot_mapping: Tensor) -> None:
 
 
 _MOST_ROWS = 256
-"""Of heads times matrices that cannot be packed (`csrc/head_operation.cpp`): torch's products are faster for more."""
+"""Rows of heads times matrices that cannot be packed (`csrc/head_operation.cpp`): torch is faster with more."""
 
 
 def multiply_heads(x: Tensor, weight: Tensor, num_kept: int) -> Tensor:

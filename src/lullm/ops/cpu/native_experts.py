@@ -39,7 +39,7 @@ def route(products: Tensor, correction: Tensor | None, config: ExpertsConfig, fa
 
 
 _PIECE_BYTES = 31 << 20
-"""Of results that exist at once, so that a step's memory is bounded: 2,048 tokens with 8 experts each have 64 MiB.
+"""Bytes of results that exist at once, to bound a step's memory: 2,048 tokens with 8 experts each have 64 MiB.
 Pieces of half the size cost 3 %. From 32 MiB on malloc maps memory anew each time: 25,000 page faults in a prompt of
 1,024 tokens, an eighth of its time."""
 

@@ -18,16 +18,16 @@ from lullm.ops.cpu.native_attention import NativeLayout, attention, multiply_hea
 from lullm.ops.head_products import LatentMatrices, absorbed_over
 
 _MIN_ROWS = 64
-"""Of a span that is expanded. For fewer, matrices of heads are not packed (`csrc/head_operation.cpp`)."""
+"""Least rows of a span that is expanded. For fewer, matrices of heads are not packed (`csrc/head_operation.cpp`)."""
 
 _BLOCK_SIZE = 64
 """Tokens in a block of expanded heads."""
 
 _MAX_BYTES = 16 << 20
-"""Of expanded keys at a time. Malloc maps pieces from 32 MiB on anew for each layer, which costs as much as they do."""
+"""Bytes of expanded keys at a time. Malloc maps larger ones (32 MiB) anew for each layer, which costs as much again."""
 
 _MAX_TOKENS = 16384
-"""Of the contexts of several spans that are expanded together."""
+"""Tokens in the contexts of spans that are expanded together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def _pays(num_rows: int, context_len: int, query_size: int, matrices: LatentMatr
 
 
 def _part_of(prepared: NativeLayout, first: int, end: int, is_expanded: bool) -> _Part:
-    """Of the spans from `first` to before `end`."""
+    """The part for the spans from `first` to before `end`."""
     layout = prepared.layout
     first_row, last_row = int(layout.query_starts[first]), int(layout.query_starts[end])
     tables, block_size, slots = layout.block_tables[first:end], layout.block_size, None

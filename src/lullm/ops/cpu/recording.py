@@ -159,7 +159,7 @@ _VIEWS = frozenset(
      "unsqueeze", "squeeze", "narrow", "select", "chunk", "split", "split_with_sizes", "unbind", "expand",
      "detach", "__getitem__")
 )  # fmt: skip
-"""Those that are views or may be, depending on their arguments."""
+"""Functions whose results are views, or may be, depending on their arguments."""
 
 
 def _is_view(result: Any, arguments: Sequence[Any]) -> bool:

@@ -11,7 +11,7 @@ from lullm.ops.cache.layer_cache import LayerCache
 from lullm.ops.device_layout import DeviceLayout
 
 Shapes = tuple[tuple[int, ...], ...]
-"""Of a state's tensors."""
+"""The shapes of a state's tensors."""
 
 
 @dataclass(eq=False)
@@ -83,7 +83,7 @@ class LayerState:
 
     @property
     def num_blocks(self) -> int:
-        """Of one layer's state, as `kv.cache_group.num_state_blocks` counts them."""
+        """The blocks of one layer's state, as `kv.cache_group.num_state_blocks` counts them."""
         slot_bytes = sum(side[0].nbytes for side in self.cache.tensors)
         return -(-torch.float32.itemsize * sum(map(math.prod, self.shapes)) // slot_bytes)
 

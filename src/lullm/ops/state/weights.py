@@ -28,7 +28,7 @@ class DecayWeights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitWeights:
-    """Of gated linear units, all `[I]` float32: softplus of `rate` is how fast a channel forgets at most.
+    """Weights of gated linear units, all `[I]` float32. The softplus of `rate` is how fast a channel forgets at most.
 
     `input_bias` and `decay_bias` are added to the products of the two gates.
     """

@@ -40,7 +40,7 @@ _FIRST_WAIT, _LONGEST_WAIT, _LONGEST_WAIT_OF_MODEL = 16, 64, 1024
 _LOOK_EVERY = 48
 """Steps with guesses, of which one has none."""
 _TRIAL_SHARE = 0.03
-"""Of the time since the last guess, for what a draft model has to see before a trial."""
+"""The share of the time since the last guess that a draft model may spend on reading tokens before a trial."""
 _SEEN_PER_TURN = 32
 """Tokens of a prompt that a draft model sees in the time of a turn, until this was measured."""
 
@@ -54,7 +54,7 @@ class _Rate:
         self.right, self.tried = right, tried
 
     def add(self, num: int, num_right: int, memory: float) -> None:
-        """Of `num` guesses the first `num_right` were right. Those behind the first wrong one say nothing."""
+        """Note that the first `num_right` of `num` guesses were right. Those behind the first wrong one say nothing."""
         self.right = self.right * memory + num_right
         self.tried = self.tried * memory + num_right + (num_right < num)
 

@@ -45,7 +45,7 @@ class Guesser(Protocol):
         ...
 
     def learn(self, seq: Sequence, num: int, num_right: int) -> None:
-        """Of `num` guesses for the sequence the first `num_right` were right. Before the sequence gets its tokens."""
+        """Note that the first `num_right` of `num` guesses were right. Called before the sequence gets its tokens."""
         ...
 
     def forget(self, seq: Sequence) -> None:

@@ -67,7 +67,7 @@ class GroupImage(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def tables(self) -> list[TableImage]:
-        """Of all sequences."""
+        """The tables of all sequences."""
         return [table for seq in self.seqs for table in seq.tables]
 
 
@@ -88,7 +88,7 @@ def take_sequence(seq: Sequence, tables: list[TableImage]) -> SequenceImage:
 
 
 def new_group_image(request: GenerateRequest) -> GroupImage:
-    """Of a request that no scheduler has seen yet."""
+    """The image of a request that no scheduler has seen yet."""
     seq = SequenceImage(0, [], SequenceStatus.WAITING.name, 0, False, [])
     times = (request.arrival_time, None, None, None, None)
     return GroupImage("waiting", [seq], times, None, LogprobRows().to_bytes())

@@ -28,7 +28,7 @@ SLEEP_PATHS = frozenset(
     }
 )
 FLEET_PATHS = frozenset({"/models/load", "/models/unload"})
-"""Those that a server with several models has besides."""
+"""The paths that a server with several models has besides."""
 ADMIN_PATHS = SLEEP_PATHS | FLEET_PATHS | LORA_PATHS
 """The endpoints that need the admin key. Without one they are as open as the others, but to local programs only:
 `Listener.check_exposure` keeps out the network, `WebPolicy` keeps out web pages in a local browser.

@@ -44,7 +44,7 @@ class AnswerForm(Protocol):
 
     @property
     def media_type(self) -> str:
-        """Of the joined chunks."""
+        """The media type of the joined chunks."""
         ...
 
     async def whole(self) -> list[bytes]:

@@ -14,7 +14,7 @@ from lullm.step.vision.rows import TileRowStore
 
 
 class EncoderWriter:
-    """Of one worker, whose `tiles` are what its encoder has read."""
+    """Writes an encoder's rows into one worker's cache. `tiles`: what its encoder has read."""
 
     def __init__(self, device: Device, ops: Ops, model: Model, tiles: TileRowStore):
         self._device = device.torch_device

@@ -73,7 +73,7 @@ def _in_a_row(tokens: tuple[str, ...]) -> Callable[[int, Mapping[str, Any]], dic
 
 
 def _of_kimi(start: int, config: Mapping[str, Any]) -> dict[int, AddedToken]:
-    """Those that the config declares; the other ids of the part that is reserved for such tokens have names, too."""
+    """The tokens that the config declares, and names for the other ids that are reserved for such tokens."""
     declared = config.get("added_tokens_decoder") or {}
     ids = range(start, start + _KIMI_RESERVED)
     stated = {number: declared.get(str(number)) for number in ids}

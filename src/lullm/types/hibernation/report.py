@@ -22,7 +22,7 @@ class BlockFile:
 
     @property
     def num_bytes(self) -> int:
-        """Of the blocks; the file ends with the rest of a disk's block."""
+        """Bytes of the blocks; the file ends with the rest of a disk's block."""
         return sum(self.lens)
 
 

@@ -65,7 +65,7 @@ class EngineStats:
     expert_balance: float | None = None
 
     def without_requests(self) -> "EngineStats":
-        """Of an engine that has ended: gauges of requests are 0, counters stay."""
+        """The stats of an engine that has ended: gauges of requests are 0, counters stay."""
         return replace(
             self,
             num_running=0,

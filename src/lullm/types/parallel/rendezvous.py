@@ -26,7 +26,7 @@ class LocalFile:
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """Of torch's TCPStore, which serves all workers. They may be on any host that reaches it; see `LocalFile`."""
+    """The address of torch's TCPStore, which serves all workers, on any host that reaches it; see `LocalFile`."""
 
     host: str
     port: int

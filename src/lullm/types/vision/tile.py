@@ -67,7 +67,7 @@ class Tile(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
 
 
 TileShape = tuple[int, int, SquareGrid | None]
-"""Of a tile: (height, width, grid)."""
+"""(height, width, grid) of a tile."""
 
 
 class TilePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -53,7 +53,7 @@ def _halves(raw: Tensor) -> Tensor:  # [n, S, 2] -> float16 [n, S]
 
 
 def _nibbles(raw: Tensor, run: int) -> Tensor:
-    """Of each run of `run` bytes, first the low digits, then the high ones: `[n, S, b] -> [n, S, 2 b]`."""
+    """The digits of each run of `run` bytes, first the low ones, then the high ones: `[n, S, b] -> [n, S, 2 b]`."""
     runs = raw.unflatten(2, (-1, 1, run))
     return torch.cat((runs & 15, runs >> 4), dim=3).flatten(2)
 
@@ -107,7 +107,7 @@ def _of_table(digits: Tensor) -> Tensor:
 
 
 def _two_bits(raw: Tensor) -> Tensor:
-    """Of each 32 bytes, the lowest pairs of bits first: `[n, S, 64] -> [n, S, 256]`."""
+    """The pairs of bits of each 32 bytes, the lowest pairs first: `[n, S, 64] -> [n, S, 256]`."""
     halves = raw.unflatten(2, (2, 1, 32))
     return torch.cat([halves >> shift & 3 for shift in (0, 2, 4, 6)], dim=3).flatten(2)
 

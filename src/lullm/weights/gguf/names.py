@@ -123,7 +123,7 @@ _LABELS = {
     "cls.output.weight": "head.labels.weight",
     "cls.output.bias": "head.bias",
 }
-"""Of encoders with labels."""
+"""The names of heads, in encoders with labels."""
 _SEGMENTS = {"token_embd_norm": "model.embed_norm", "token_types": "model.embed_segments"}
 _NORMS_BEHIND = {
     **_SEGMENTS,

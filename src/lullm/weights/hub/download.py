@@ -23,7 +23,7 @@ _PATTERNS = [
 ]  # fmt: skip
 """Files to fetch; not original/."""
 _OWN_WEIGHTS = "consolidated*.safetensors"
-"""Of a model that has Mistral's own layout only."""
+"""The files of a model that has Mistral's own layout only."""
 _TIMEOUT_S = 10.0
 
 

@@ -85,7 +85,7 @@ class LoraPlaces:
 
 
 def _shapes(layer: LoraLayer, num_places: int, max_rank: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """Of `LoraWeights.a` and `b`."""
+    """The shapes of `LoraWeights.a` and `b`."""
     matrix = layer.matrix
     return (num_places, len(layer.parts) * max_rank, matrix.num_columns), (num_places, max_rank, matrix.num_rows)
 

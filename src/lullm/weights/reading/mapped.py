@@ -25,7 +25,7 @@ from lullm.weights.target import Loadable, WeightTarget
 logger = get_logger(__name__)
 
 LEAST_BYTES = 128 * MIB
-"""Of a model: smaller ones are read within 50 ms."""
+"""The size from which a model is mapped: smaller ones are read within 50 ms."""
 _UNIT_BYTES = 64
 """Rows of a packed matrix are multiples of it."""
 _WAIT_S = 0.3

@@ -133,7 +133,7 @@ _POOLER = {
     "pooler_size_per_head",
     "pooler_type",
 }
-"""Of files of Google's, for a pooler that no code has."""
+"""Keys of Google's files for a pooler that no code has."""
 _DEFAULTS = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "intermediate_size": 3072, "type_vocab_size": 2}
 
 BERT = Family(

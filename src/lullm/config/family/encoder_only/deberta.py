@@ -68,7 +68,7 @@ def _read_disentangled(data: Data) -> DisentangledConfig:
 
 
 def _scores(stated: Any) -> frozenset[Any]:
-    """Of a list, or of names between bars."""
+    """The scores that a list names, or a text of names between bars."""
     names = [name.strip().lower() for name in stated.split("|")] if isinstance(stated, str) else stated
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or not _SCORES.issuperset(names):
         raise ModelLoadError(f"config.json: pos_att_type {shown(stated)} is not a list of c2p and p2c")

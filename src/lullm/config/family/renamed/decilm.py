@@ -28,7 +28,7 @@ _GROUP, _NONE, _MATRIX, _SIZE, _FACTOR = (
     "n_heads_in_group", "no_op", "replace_with_linear", "intermediate_size", "ffn_mult",
 )  # fmt: skip
 _MULTIPLE = 256
-"""Of which inner sizes are multiples."""
+"""Inner sizes are multiples of this."""
 
 
 @dataclass(frozen=True, slots=True)

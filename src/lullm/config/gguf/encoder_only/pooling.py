@@ -42,7 +42,7 @@ def read_pooler(keys: Keys) -> PoolerConfig | None:
 
 
 def of_labels(keys: Keys) -> Data:
-    """Of a reranker the architecture with one label, whose row is that of 'yes' less that of 'no'."""
+    """For a reranker, the architecture with one label, whose row is that of 'yes' less that of 'no'."""
     if keys.get("pooling_type") != _RANK or not _has_answers(keys):
         return {}
     return {"architectures": [_RERANKERS[keys.file.architecture]], "num_labels": 1}

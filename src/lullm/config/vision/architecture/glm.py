@@ -28,13 +28,13 @@ _OFFSET_OF_VIDEOS = 1
 _SECONDS = {"Glm4v": TimeWords("<|begin_of_image|>", "<|end_of_image|>", "{}", True, of_first=True, is_whole=True)}
 _SECONDS["Glm46V"] = replace(_SECONDS["Glm4v"], text="{:.1f} seconds", is_whole=False)
 _FRAMES = 2
-"""Of a tile, for which transformers counts its seconds."""
+"""The frames of a tile, for which transformers counts its seconds."""
 _TOWERS = ("glm4v_vision", "glm4v", "glm4v_moe_vision", "glm4v_moe")
 _SECTIONS = (8, 12, 12)
 
 
 def read_glm_v(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
-    """Of all architectures in `GLM_V`."""
+    """How the architectures in `GLM_V` see."""
     stated, text = optional_object(data, "vision_config"), optional_object(data, "text_config")
     tower = read_tower(stated, _TOWERS, None, drops_first=False)
     if tower.intermediate_size != text.get("hidden_size"):

@@ -62,7 +62,7 @@ QWEN_VL: Mapping[str, _QwenVL] = {
 
 
 def read_qwen_vl(data: dict[str, Any], processor: dict[str, Any]) -> VisionConfig:
-    """Of all architectures in `QWEN_VL`."""
+    """How the architectures in `QWEN_VL` see."""
     known = QWEN_VL[data["architectures"][0]]
     stated, text = optional_object(data, "vision_config"), optional_object(data, "text_config") or data
     tower = read_tower(stated, known.towers, None, drops_first=False)

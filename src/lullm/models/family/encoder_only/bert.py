@@ -67,7 +67,7 @@ _UNUSED = (
     r"\.rotary_emb\.inv_freq$",
 )
 _HEADS_OF_LABELS = r"^(head|classifier)\."
-"""Of training, and dropped where the folder asks for embeddings."""
+"""Heads of a training, which are dropped where the folder asks for embeddings."""
 
 
 def encoder_rules(config: ModelConfig, *names: tuple[str, str]) -> WeightRules:

@@ -35,7 +35,7 @@ class MPNetEncoder(Encoder):
 
 
 def bias_of(weight: Tensor, length: int) -> Tensor:  # [N, Hq] -> [Hq, length, length]
-    """Of a token (rows) and what it sees (columns), by buckets: half of them for each side, the nearest ones exact."""
+    """The bias of a token (rows) on what it sees (columns), by buckets: half for each side, the nearest ones exact."""
     half = len(weight) // 2
     distances = torch.arange(length, device=weight.device)
     exact = half // 2

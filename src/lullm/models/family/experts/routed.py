@@ -53,7 +53,7 @@ COLUMN_STACKS = (
     ),
     Stack("experts", "down_proj", ("down_proj.weight",), is_transposed=True, or_plain=True, or_apart=True),
 )
-"""Of Qwen3-VL and Llama 4: the released files hold them as `[in, out]`, those of Qwen that transformers 5 saves as
+"""Matrices of Qwen3-VL and Llama 4. Released files hold them as `[in, out]`, those of Qwen that transformers 5 saves as
 `[out, in]`."""
 
 

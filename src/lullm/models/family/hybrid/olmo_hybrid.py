@@ -13,7 +13,7 @@ from lullm.models.rules import rules_of
 from lullm.weights.rule import Fusion, renames
 
 MIXER_EPS = 1e-5
-"""Of the norm after the delta net; other norms may differ."""
+"""The epsilon of the norm after the delta net; other norms may differ."""
 
 
 def _layer(spec: LayerSpec) -> DecoderLayer:

@@ -28,7 +28,7 @@ from lullm.types.layer_kind import FullAttention
 from lullm.weights.rule import Fusion, WeightRules, renames
 
 MIXER_EPS = 1e-5
-"""Of the norm after the state space; other norms may differ."""
+"""The epsilon of the norm after the state space; other norms may differ."""
 HEADS = ("q", "k", "v")
 
 

@@ -42,7 +42,7 @@ GPTJ_RENAMES = renames(
 )
 PHI_RENAMES = renames((r"^model\.final_layernorm\.", "model.norm."), (r"\.self_attn\.dense\.", ".self_attn.o_proj."))
 SAVED_MASKS = re.compile(r"\.(attention|attn)\.(masked_)?bias$|\.rotary_emb\.inv_freq$")
-"""Of older checkpoints."""
+"""Buffers that older checkpoints hold."""
 
 
 def _of_each_head(config: ModelConfig) -> HeadOrder:

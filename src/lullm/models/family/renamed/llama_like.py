@@ -36,7 +36,7 @@ EXAONE_RENAMES = renames(
 )
 MIMO_DRAFTS = re.compile(r"^model\.mtp_layers\.")
 GATES = (Fusion(("gate_proj", "up_proj"), "gate_up_proj"),)
-"""Of checkpoints that hold queries, keys and values as one tensor."""
+"""The fusions of checkpoints that hold queries, keys and values as one tensor."""
 
 
 def internlm2_style(config: ModelConfig) -> DecoderStyle:
