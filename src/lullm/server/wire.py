@@ -45,7 +45,11 @@ MISSING: dict[str, tuple[Any, ...]] = {
     "guided_decoding_backend": (None,),
     "return_tokens_as_token_ids": (None, False),
     "logits_processors": (None, []),
-    "kv_transfer_params": (None,),
+    **dict.fromkeys(("kv_transfer_params", "ec_transfer_params", "mm_payload", "repetition_detection"), (None,)),
+    **dict.fromkeys(("watermarking", "return_mm_kwargs", "return_token_offsets", "return_prompt_text"), (None, False)),
+    **dict.fromkeys(("logprob_token_ids", "previous_input_messages"), (None, [])),
+    **dict.fromkeys(("vllm_xargs", "media_io_kwargs"), (None, {})),
+    "truncation_side": (None, "left"),
 }
 """Field of a body -> its values that ask for nothing. A body that declares the field has the feature."""
 
@@ -54,6 +58,12 @@ _INSTEAD = {
     "chat_template": "start it with --chat-template",
     "return_tokens_as_token_ids": "return_token_ids gives the tokens' ids",
     "logits_processors": "give logit_bias, allowed_token_ids or bad_words",
+    "logprob_token_ids": "-1 log-probabilities are those of all tokens (--max-logprobs)",
+    "truncation_side": "truncate_prompt_tokens keeps the last tokens",
+    "repetition_detection": "give repetition_penalty or frequency_penalty",
+    "media_io_kwargs": "mm_processor_kwargs say what is read of a video",
+    "return_prompt_text": "POST /apply-template gives it",
+    "previous_input_messages": "they are the beginning of input",
     "format": "give structures and triggers",
     "add_special_tokens": "the chat template writes the special tokens",
     "messages": "send texts as input; POST /apply-template makes one of a conversation",

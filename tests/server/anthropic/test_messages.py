@@ -130,6 +130,18 @@ def test_models(client, http):
     assert http.get("/v1/models").json()["data"][0]["object"] == "model"  # OpenAI's, without the header
 
 
+def test_vllms_fields(start, replying):
+    """Claude Code's settings can name them, to switch off thoughts of a model."""
+    engine = replying("{{ mood }}:{{ messages[0].content }}", "fine")
+    with start(engine).http() as http:
+        body = BODY | {"chat_template_kwargs": {"mood": "calm"}}
+        answer = http.post("/v1/messages", json=body | {"cache_salt": "mine"})
+        assert "X-Lullm-Ignored" not in answer.headers and answer.json()["content"][0]["text"] == "fine"
+        count = {"model": "scripted", "messages": USER, "chat_template_kwargs": {"mood": "calm"}}
+        assert http.post("/v1/messages/count_tokens", json=count).json()["input_tokens"] == len("calm:hello")
+    assert engine.prompts == ["calm:hello"] and engine.requests[0].cache_salt == "mine"
+
+
 def test_parameters_reach_the_engine(client, server):
     client.messages.create(**BODY, extra_body={"temperature": 0.25, "top_k": 7, "top_p": 0.5})
     params = server.engine.seen[-1][1]

@@ -154,7 +154,7 @@ def test_refused(http, fields, param):
 def test_vllms_fields_reach_the_engine(http, server):
     fields = {"top_k": 7, "min_p": 0.1, "seed": 3, "stop": ("x",), "presence_penalty": 0.5, "frequency_penalty": 0.25}
     fields |= {"repetition_penalty": 1.5, "ignore_eos": True, "skip_special_tokens": False}
-    fields |= {"include_stop_str_in_output": True}
+    fields |= {"include_stop_str_in_output": True, "stop_token_ids": (5,)}
     more = {"logit_bias": {"7": 1.5}, "request_id": "mine"}
     answer = http.post("/v1/responses", json=BODY | fields | more)
     assert answer.status_code == 200, answer.text

@@ -15,6 +15,7 @@ from lullm.server.wire import BOUNDED, FAIL_FAST, Strings, parse_body
 class CountBody(DialectBody):
     """POST /v1/messages/count_tokens: the fields that make the prompt."""
 
+    carried: ClassVar = {"chat_template_kwargs": "chat_template_kwargs"}
     blamed: ClassVar = {
         **dict.fromkeys(("response_format", "reasoning_effort"), "output_config"),
         **dict.fromkeys(("enable_thinking", "thinking_token_budget", "include_reasoning"), "thinking"),
@@ -29,6 +30,8 @@ class CountBody(DialectBody):
     output_config: OutputConfig | None = None
     cache_control: dict[str, Any] | None = None
     thread: Any = None
+    # vLLM's
+    chat_template_kwargs: dict[str, Any] | None = None
     missing: ClassVar = {
         "container": (None,),
         "mcp_servers": (None, []),
@@ -67,7 +70,8 @@ class MessagesBody(CountBody):
     """POST /v1/messages."""
 
     carried: ClassVar = {
-        **{name: name for name in ("max_tokens", "stream", "temperature", "top_k", "top_p")},
+        **CountBody.carried,
+        **{name: name for name in ("max_tokens", "stream", "temperature", "top_k", "top_p", "cache_salt")},
         "stop_sequences": "stop",
     }
     max_tokens: int
@@ -76,3 +80,5 @@ class MessagesBody(CountBody):
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
+    # vLLM's
+    cache_salt: str | None = None

@@ -9,12 +9,12 @@ from lullm.server.openai.responses.tool import AnyChoice, AnyTool, openai_tools
 from lullm.server.openai.responses.translation import openai_messages
 from lullm.server.openai.schema import ChatBody, DialectBody, EventOptions, RequestId
 from lullm.server.openai.structured import StructuredOutputsBody
-from lullm.server.wire import BOUNDED, FAIL_FAST, Strings, parse_body
+from lullm.server.wire import BOUNDED, FAIL_FAST, Strings, TokenIds, parse_body
 
 _VLLMS = (
     *("top_k", "min_p", "seed", "stop", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
     *("ignore_eos", "skip_special_tokens", "include_stop_str_in_output", "structured_outputs", "priority"),
-    *("cache_salt", "request_id"),
+    *("cache_salt", "request_id", "stop_token_ids"),
 )
 """vLLM's fields that mean the same in a chat."""
 
@@ -99,6 +99,7 @@ class ResponsesBody(InputTokensBody):
     min_p: float | None = None
     seed: int | None = None
     stop: str | Strings | None = None
+    stop_token_ids: TokenIds | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
