@@ -134,6 +134,18 @@ def test_the_seed_of_run_is_the_answers():
         (["run", "say x", "--chat-template", "/dev/null"], "--chat-template: /dev/null is not a regular file; give a"),
         (["run", "say x", "--chat-template", "/dev"], "--chat-template: /dev cannot be read: Is a directory; give a"),
         (["run", "say x", "--chat-template", "{% if"], "chat template is not valid"),
+        (
+            ["run", "say x", "--speculative-config", '{"method": "ngram"}'],
+            'config needs "num_speculative_tokens"',
+        ),
+        (
+            ["run", "say x", "--speculative-config", '{"model": "x", "num_speculative_tokens": 0}'],
+            "--speculative-config: num_speculative_tokens must be",
+        ),
+        (
+            ["run", "say x", "--override-generation-config", '{"top": 1}'],
+            '--override-generation-config has some of "temperature", "top_p"',
+        ),
         (["run", "say x", "--attention-backend", "triton"], "needs device='cuda'"),
         (["run", "say x", "--model", "/no/such/folder"], "/no/such/folder"),
         (["chat", "--top-p", "7"], "--top-p must be"),

@@ -122,7 +122,8 @@ def parse_override(text: str | None) -> dict[str, Any]:
     """The sampling parameters of `override_generation_config`. Raises ConfigError."""
     data = option_object("override_generation_config", text)
     if unknown := sorted(data.keys() - _PARAMS.keys()):
-        raise ConfigError(f"override_generation_config has some of {', '.join(_PARAMS)}, not {', '.join(unknown)}")
+        known = ", ".join(f'"{name}"' for name in _PARAMS)
+        raise ConfigError(f"override_generation_config has some of {known}, not {', '.join(unknown)}")
     values = {_PARAMS[name]: value for name, value in data.items()}
     try:
         SamplingParams(**values)

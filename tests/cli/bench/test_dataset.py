@@ -74,6 +74,7 @@ def test_files_that_are_none(text, tmp_path):
         (["throughput", "--dataset-name", "custom", "--dataset-path", "/nowhere/x"], "nowhere"),
         (["latency", "--batch-size", "0"], "--batch-size must be at least 1"),
         (["latency", "--png", "/nowhere/x"], "does not exist"),
+        (["latency", "--json", "/dev"], "/dev cannot be written to"),
         (["startup", "--num-iters-warm", "0"], "nothing to measure"),
         (["startup", "--max-model-len", "0"], "--max-model-len must be"),
     ],

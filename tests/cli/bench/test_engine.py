@@ -46,6 +46,13 @@ def test_latency(config_folder, tmp_path, capsys):
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_latency_of_fewer_tokens_than_it_says_is_refused(config_folder, capsys):
+    """It counted those that the model's length had cut off."""
+    flags = "--input-len", "9", "--output-len", "50", "--max-model-len", "32", "--num-iters-warmup", "0"
+    assert main(["bench", "latency", config_folder, *ENGINE, *flags]) == 2
+    assert "only 23 of --output-len 50 tokens fit behind --input-len 9" in capsys.readouterr().err
+
+
 def test_latency_of_a_search(config_folder, capsys):
     flags = "--use-beam-search", "--n", "2", "--num-iters", "1", "--num-iters-warmup", "0", "--batch-size", "1"
     assert main(["bench", "latency", config_folder, *ENGINE, *LENGTHS, *flags]) == 0

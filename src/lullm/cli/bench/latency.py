@@ -11,9 +11,11 @@ from lullm.cli.bench.dataset import random_jobs
 from lullm.cli.bench.engine import add_measured_engine, measured_config
 from lullm.cli.bench.record import check_at_least, summary, write_record
 from lullm.cli.flag.model import add_model_argument
+from lullm.errors import ConfigError
 
 if TYPE_CHECKING:
     from lullm.llm.llm import LLM
+    from lullm.types.outputs import RequestOutput
 
 PERCENTILES = (10, 25, 50, 75, 90, 99)  # vLLM's
 
@@ -76,6 +78,7 @@ def _measure(args: argparse.Namespace, llm: "LLM", seed: int) -> tuple[list[floa
         started = time.monotonic()
         outputs = llm.generate([job.prompt for job in jobs], params, use_tqdm=False)
         ended = time.monotonic()
+        _check_complete(args, outputs)
         if number < args.num_iters_warmup:
             continue
         seconds.append(ended - started)
@@ -84,6 +87,16 @@ def _measure(args: argparse.Namespace, llm: "LLM", seed: int) -> tuple[list[floa
         if sys.stderr.isatty():
             print(f"\r{len(seconds)} of {args.num_iters}", end="\n" * (len(seconds) == args.num_iters), file=sys.stderr)
     return seconds, first_s
+
+
+def _check_complete(args: argparse.Namespace, outputs: "Sequence[RequestOutput]") -> None:
+    """Check that every completion has --output-len tokens. Raises ConfigError."""
+    shortest = min(len(completion.token_ids) for output in outputs for completion in output.outputs)
+    if shortest < args.output_len:
+        raise ConfigError(
+            f"only {shortest} of --output-len {args.output_len} tokens fit behind --input-len {args.input_len}; lower "
+            "one, or raise --max-model-len or the size of the KV cache"
+        )
 
 
 def _numbers(args: argparse.Namespace, seconds: Sequence[float], first_s: Sequence[float]) -> dict[str, Any]:

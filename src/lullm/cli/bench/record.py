@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ def check_record(args: argparse.Namespace) -> None:
     for path in (args.json, getattr(args, "png", None)):
         if path is not None and not path.absolute().parent.is_dir():
             raise ConfigError(f"the folder {path.parent} does not exist")
+        if path is not None and (path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK)):
+            raise ConfigError(f"{path} cannot be written to: it is a folder, or it is protected; give another file")
 
 
 def check_at_least(args: argparse.Namespace, least: int, *names: str) -> None:

@@ -9,9 +9,10 @@ def spelled_as_flags(message: str, flags: Iterable[str]) -> str:
     names = {flag.removeprefix("--").replace("-", "_") for flag in flags if flag.startswith("--")}
     long = "|".join(sorted((name for name in names if "_" in name), key=len, reverse=True))
     words = "|".join(sorted(name for name in names if "_" not in name))
-    # A single word is a name only at the start of a message: 'model', 'seed' and 'stop' are plain words, too. A name
-    # behind that of a file is one of its keys.
-    pattern = rf"(?<![\w./-])(?<!\.json: )(?P<name>{long})(?P<value>=True|=False)?(?![\w/])|^(?P<word>{words})(?= must)"
+    # A single word is a name only at the start of a message: 'model', 'seed' and 'stop' are plain words, too. A name in
+    # double quotes, behind that of a file or of an option with an object is a key of it.
+    no_key = r'(?<![\w./"-])(?<!\.json: )(?<!_config: )'
+    pattern = rf"{no_key}(?P<name>{long})(?P<value>=True|=False)?(?![\w/])|^(?P<word>{words})(?= must)"
     return re.sub(pattern, _flag, message)
 
 

@@ -63,11 +63,12 @@ def parse_speculation(text: str | None) -> Speculation | None:
         )
     keys = (*_OF_BOTH, *(_LOOKUP if method == "ngram" else _OF_MODEL))
     if unknown := sorted(given.keys() - set(keys)):
-        raise ConfigError(f"speculative_config with {method} has method, {', '.join(keys)}, not {', '.join(unknown)}")
+        known = ", ".join(f'"{key}"' for key in ("method", *keys))
+        raise ConfigError(f"speculative_config with {method} has {known}, not {', '.join(unknown)}")
     given = {name: value for name, value in given.items() if value is not None}
     _check_values(given)
     if "num_speculative_tokens" not in given:
-        raise ConfigError("speculative_config needs num_speculative_tokens: how many tokens to guess at a time")
+        raise ConfigError('speculative_config needs "num_speculative_tokens": how many tokens to guess at a time')
     if method == "draft_model":
         if not given.get("model"):
             raise ConfigError("speculative_config: method draft_model needs a model: a folder, a GGUF file or a hub id")
