@@ -138,7 +138,7 @@ def test_claude_with_a_tool_and_its_result(claude):
     assert text and stream.get_final_message().content[0].text == text
 
 
-@pytest.mark.parametrize("call", ["files", "images"])
-def test_what_is_not_here_says_where_to_look(client, call):
-    with pytest.raises(openai.NotFoundError, match="GET /docs"):
+@pytest.mark.parametrize(("call", "elsewhere"), [("files", "lullm run-batch"), ("images", "GET /docs")])
+def test_what_is_not_here_says_where_to_look(client, call, elsewhere):
+    with pytest.raises(openai.NotFoundError, match=elsewhere):
         client.files.list() if call == "files" else client.images.generate(prompt="x")
