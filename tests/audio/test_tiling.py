@@ -6,9 +6,10 @@ import torch
 from kit.audio.checkpoint import sound
 from kit.audio.hearing import write_qwen2_audio, write_voxtral
 from kit.model.golden import load_model
+from kit.omni import write_omni
 from transformers import WhisperFeatureExtractor
 
-from lullm.audio.tiling import num_rows, sound_tiles, window_s
+from lullm.audio.tiling import longest_s, num_rows, sound_tiles, window_s
 from lullm.config.hearing.hearing import HearingConfig
 from lullm.config.layer.encoder import EncoderConfig
 from lullm.ops.selection import TORCH_CPU_OPS
@@ -21,8 +22,18 @@ LENGTHS = [1, 160, 161, 321, 7000, 15_680, 15_839, 15_840, 15_841, 16_000]
 def hearing_of(is_filled, num_mels=80, max_rows=50):
     encoder = EncoderConfig("audio", 1, 2, 160, "gelu", 1e-5, max_rows, num_mels)
     return HearingConfig(
-        encoder, 32, 3, num_averaged=1 + (not is_filled), num_joined=5 if is_filled else 1, fills_windows=is_filled
+        encoder,
+        32,
+        3,
+        num_averaged=1 + (not is_filled),
+        num_joined=5 if is_filled else 1,
+        windows="filled" if is_filled else "one",
     )
+
+
+def cut_hearing():
+    encoder = EncoderConfig("audio", 1, 2, 160, "gelu", 1e-5, 8, 80, learns_positions=False)
+    return HearingConfig(encoder, 32, 3, num_averaged=2, windows="cut", most_frames=200)
 
 
 def features_of(tile):
@@ -59,6 +70,26 @@ def test_windows_that_silence_fills(length):
     for tile, window in zip(tiles, expected, strict=True):
         features, edge = features_of(tile)
         assert np.abs(features - window).max() < 5e-5 and not edge.any()
+
+
+@pytest.mark.parametrize("length", [*LENGTHS, 16_001, 31_999, 32_000])
+def test_windows_that_see_nothing_of_each_other(length):
+    heard, hearing = np.concatenate([sound(2), sound(3)])[:length], cut_hearing()
+    tiles = sound_tiles(heard, hearing)
+    given = WhisperFeatureExtractor(80, chunk_length=2)(
+        heard, sampling_rate=16_000, return_tensors="np", padding="max_length", return_attention_mask=True
+    )
+    num_frames = int(given["attention_mask"].sum())
+    features = [features_of(tile) for tile in tiles]
+    num_heard = sum(own.shape[1] for own, _ in features)
+    assert num_frames - 2 <= num_heard <= num_frames  # a window without a row is left out
+    assert all(own.shape[1] == 16 for own, _ in features[:-1]) and not any(edge.any() for _, edge in features)
+    rows = ((num_frames - 1) // 2 - 1) // 2 + 1
+    assert sum(hearing.rows_of(own.shape[1]) for own, _ in features) == rows == num_rows(length, 16_000, hearing)
+    if tiles:
+        made = np.concatenate([own for own, _ in features], 1)
+        assert np.abs(made - given["input_features"][0, :, :num_heard]).max() < 5e-5
+    assert longest_s(hearing) == 2
 
 
 def test_windows_of_the_usual_size():
@@ -101,3 +132,16 @@ def test_rows_of_windows(tmp_path):
         ]
         expected = made.model.get_audio_features(**made.features([heard])).pooler_output
     assert np.abs((torch.cat(rows) - expected).numpy()).max() < 2e-5
+
+
+@pytest.mark.parametrize("length", [321, 2560, 2561, 5000, 25_000, 32_000])
+def test_rows_of_windows_that_see_nothing_of_each_other(tmp_path_factory, length):
+    made = write_omni(tmp_path_factory.mktemp("model"))
+    model, heard = load_model(made.folder, max_model_len=64), np.concatenate([sound(5), sound(6)])[:length]
+    with torch.inference_mode():
+        rows = [
+            model.tile_reader(tile, torch.device("cpu"), TORCH_CPU_OPS)[0]
+            for tile in sound_tiles(heard, model.config.hearing)
+        ]
+        expected = made.model.model.get_audio_features(**made.heard([heard])).last_hidden_state
+    assert torch.cat(rows).shape == expected.shape and np.abs((torch.cat(rows) - expected).numpy()).max() < 2e-5

@@ -66,7 +66,10 @@ class Model(nn.Module):
     @property
     def tile_reader(self) -> TileReader | None:
         """What reads tiles; None: nothing."""
-        return self.hearing if self.vision is None else self.vision
+        sees, hears = self.vision, self.hearing
+        if sees is None or hears is None:
+            return hears if sees is None else sees
+        return lambda tile, device, ops: (hears if tile.holds_features else sees)(tile, device, ops)
 
     def write_encoder(self, rows: Tensor, slots: Tensor, caches: Sequence[LayerCache], ops: Ops) -> None:
         """Write the keys and values of an encoder's `rows [P, H]` into `slots [P]` of every layer's cache.

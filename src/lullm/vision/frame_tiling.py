@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from lullm.config.vision.form import PictureForm
 from lullm.config.vision.video import VideoForm
+from lullm.config.vision.video_reading import DEFAULT_FPS
 from lullm.errors import InvalidRequestError
 from lullm.types.vision.tile import Tile
 from lullm.vision.film import Film
@@ -43,11 +44,14 @@ class Reel:
 
 @dataclass(frozen=True, slots=True)
 class Filmed:
-    """The tiles of a video. `seconds`: of the first and the last frame of each. `interval_s`: between two tiles."""
+    """The tiles of a video. `seconds`: of the first and the last frame of each. `interval_s`: between two tiles;
+    `nominal_s`: if a second has the frames that the form asks for.
+    """
 
     tiles: tuple[Tile, ...]
     seconds: tuple[tuple[float, float], ...]
     interval_s: float
+    nominal_s: float
 
 
 def wound(film: Film, form: VideoForm) -> Reel:
@@ -80,7 +84,7 @@ def developed(reel: Reel, form: VideoForm) -> Filmed:
         Tile.of(reel.height, reel.width, b"".join(frames[start : start + group]), num_frames=group) for start in starts
     )
     seconds = ((reel.places[start] / reel.fps, reel.places[start + group - 1] / reel.fps) for start in starts)
-    return Filmed(tuple(tiles), tuple(seconds), group / reel.sampled_fps)
+    return Filmed(tuple(tiles), tuple(seconds), group / reel.sampled_fps, group / (form.fps or DEFAULT_FPS))
 
 
 def frame_size(width: int, height: int, num_frames: int, form: VideoForm) -> tuple[int, int]:

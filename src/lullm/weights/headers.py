@@ -15,7 +15,7 @@ from lullm.config.model import ModelConfig
 from lullm.errors import ModelLoadError
 from lullm.types.layer_kind import RecurrentState
 from lullm.weights.reading.source import open_source
-from lullm.weights.rule import TOWER
+from lullm.weights.rule import is_beside_text
 
 _LAYER = re.compile(
     r"(?:(?:^|\.)(?:layers|h|albert_layer_groups|(?:encoder|transformer)\.layer)|^(?:transformer\.)?blocks)\.(\d{1,9})\."
@@ -132,7 +132,7 @@ def _wrong_sizes(config: ModelConfig, shapes: dict[str, list[int]]) -> list[str]
         kind = config.layer_kinds[min(number * config.family.kinds_per_layer, len(config.layer_kinds) - 1)]
         is_own = any(part in name for part in _OF_OWN_SIZES)
         is_own |= isinstance(kind, RecurrentState) and ".self_attn." in name  # a mixer of another kind
-        if is_own or TOWER.search(name) or sizes and _is_packed(config, name):
+        if is_own or is_beside_text(name) or sizes and _is_packed(config, name):
             sizes = ()
         if sizes and shape != [size for _, size in sizes]:
             is_matrix = len(shape) == len(sizes)

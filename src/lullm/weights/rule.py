@@ -226,21 +226,40 @@ KV_SCALE_RENAMES = (
 """Names of the scales of an fp8 KV cache in ModelOpt, vLLM and older compressed-tensors checkpoints."""
 
 
-TOWER = re.compile(
-    r"^(model\.)?(vision_tower|vision_model|vision_encoder|vision_projection|audio_tower|visual|multi_modal_projector|"
-    r"connector|mlp1|image_newline|embed_vision|embed_audio|vision_embedder)(\.|$)"
+PICTURES = re.compile(
+    r"^(model\.)?(vision_tower|vision_model|vision_encoder|vision_projection|visual|connector|mlp1|image_newline|"
+    r"embed_vision|vision_embedder)(\.|$)"
 )
-"""Modules for pictures and sounds, in checkpoints of more than text."""
+SOUNDS = re.compile(r"^(model\.)?(audio_tower|embed_audio)(\.|$)")
+_PROJECTOR = re.compile(r"^(model\.)?multi_modal_projector\.")
+_SPEECH = re.compile(r"^(talker|token2wav)\.")
+TOWER = PICTURES, SOUNDS, _PROJECTOR, _SPEECH
+"""Modules in checkpoints of more than text: for pictures, sounds, either of both, and for answers that are spoken."""
+THINKER = Rename(re.compile(r"^thinker\."), "")
+"""The part of Qwen2.5-Omni that reads and answers, as text."""
 LANGUAGE_MODEL_RENAMES = (
+    THINKER,
     Rename(re.compile(r"^(model\.)?language_model\.(lm_head|output)\."), r"\2."),
     Rename(re.compile(r"^(model\.)?(language_model|text_model)\.(model\.)?"), "model."),
 )
 """Newer and older names of the language model in them."""
 
 
+def is_beside_text(name: str) -> bool:
+    """Whether a checkpoint's tensor of this name is part of a `TOWER`."""
+    own = THINKER.pattern.sub(THINKER.replacement, name)
+    return any(pattern.search(own) for pattern in TOWER)
+
+
 def without_tower(rules: WeightRules) -> WeightRules:
-    """The rules for checkpoints that also hold modules for pictures, which are skipped."""
-    return replace(rules, renames=(*LANGUAGE_MODEL_RENAMES, *rules.renames), drops=(*rules.drops, TOWER))
+    """The rules for checkpoints that also hold modules for more than text, which are skipped."""
+    return rules.plus(LANGUAGE_MODEL_RENAMES, drops=TOWER)
+
+
+def with_part(rules: WeightRules, part: re.Pattern[str]) -> WeightRules:
+    """The same for a model that has a `part`, PICTURES or SOUNDS."""
+    used = part, _PROJECTOR
+    return replace(rules, drops=tuple(pattern for pattern in rules.drops if pattern not in used))
 
 
 IN_FRONT = re.compile(

@@ -93,7 +93,7 @@ def _profile(setup: WorkerSetup, model: Model, query_len: int) -> int:
     vision = setup.model_config.vision
     tiles: list[Tile | GivenRows] = [] if vision is None else [_largest_tile(vision, config.max_model_len)]
     if setup.model_config.hearing is not None:
-        tiles = [longest_window(setup.model_config.hearing)]
+        tiles.append(longest_window(setup.model_config.hearing))
     if (encoder := setup.model_config.encoder) is not None:
         tiles, spans = [largest_input(encoder)], behind_encoder(setup, spans)
     if config.takes_rows:

@@ -119,8 +119,8 @@ def write_qwen2_audio(folder: Path, tower: dict[str, Any] | None = None, **optio
     model = _random_model(
         folder, *classes, QWEN2_AUDIO | (tower or {}), "qwen2", {"audio_token_index": AUDIO_ID} | options
     )
-    tokenizer = _write_tokenizer(folder, SPECIAL["qwen2"], QWEN2_AUDIO_TEMPLATE)
-    return Hearer(folder, model, _write_extractor(folder), tokenizer, "<|AUDIO|>")
+    tokenizer = write_tokenizer(folder, SPECIAL["qwen2"], QWEN2_AUDIO_TEMPLATE)
+    return Hearer(folder, model, write_extractor(folder), tokenizer, "<|AUDIO|>")
 
 
 def write_voxtral(folder: Path, tower: dict[str, Any] | None = None, **options: Any) -> Hearer:
@@ -129,8 +129,8 @@ def write_voxtral(folder: Path, tower: dict[str, Any] | None = None, **options: 
 
     classes = transformers.VoxtralConfig, transformers.VoxtralForConditionalGeneration
     model = _random_model(folder, *classes, VOXTRAL | (tower or {}), "llama", {"audio_token_id": AUDIO_ID} | options)
-    tokenizer = _write_tokenizer(folder, SPECIAL["voxtral"], VOXTRAL_TEMPLATE)
-    return Hearer(folder, model, _write_extractor(folder), tokenizer, "[AUDIO]")
+    tokenizer = write_tokenizer(folder, SPECIAL["voxtral"], VOXTRAL_TEMPLATE)
+    return Hearer(folder, model, write_extractor(folder), tokenizer, "[AUDIO]")
 
 
 def _random_model(
@@ -153,15 +153,15 @@ def _random_model(
     return model
 
 
-def _write_extractor(folder: Path) -> Any:
+def write_extractor(folder: Path, seconds: int = 1) -> Any:
     from transformers import WhisperFeatureExtractor
 
-    extractor = WhisperFeatureExtractor(80, chunk_length=1)
+    extractor = WhisperFeatureExtractor(80, chunk_length=seconds)
     extractor.save_pretrained(folder)
     return extractor
 
 
-def _write_tokenizer(folder: Path, special: list[str], template: str) -> Any:
+def write_tokenizer(folder: Path, special: list[str], template: str) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

@@ -5,6 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lullm.config.field import Data, optional_object, positive_int
+from lullm.errors import ModelLoadError
+from lullm.log import get_logger
+
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,16 @@ _VOXTRAL = {
     "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 1e8,
 }  # fmt: skip
 
+_OMNI_TEXT = {
+    "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
+    "num_key_value_heads": 4, "vocab_size": 152064, "max_position_embeddings": 32768, "rope_theta": 1e6,
+}  # fmt: skip
+
+OMNI_THINKER = "Qwen2_5OmniThinkerForConditionalGeneration"
+_OMNI = ("Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration")
+"""The same with parts that speak."""
+_TALKER = "talker_config"
+
 TEXT_MODELS: dict[str, TextModel] = {
     "AyaVisionForConditionalGeneration": TextModel(None),
     "Cohere2VisionForConditionalGeneration": TextModel(None),
@@ -69,6 +83,7 @@ TEXT_MODELS: dict[str, TextModel] = {
     "LlavaOnevisionForConditionalGeneration": TextModel(None),
     "Mistral3ForConditionalGeneration": TextModel(None),
     "Qwen2AudioForConditionalGeneration": TextModel(None, _QWEN2_AUDIO),
+    OMNI_THINKER: TextModel("Qwen2ForCausalLM", _OMNI_TEXT, has_plane_rope=True),
     "Qwen2VLForConditionalGeneration": TextModel("Qwen2ForCausalLM", _QWEN2_VL, has_plane_rope=True),
     "Qwen2_5_VLForConditionalGeneration": TextModel("Qwen2ForCausalLM", _QWEN2_VL, has_plane_rope=True),
     "Qwen3VLForConditionalGeneration": TextModel("Qwen3ForCausalLM", _QWEN3_VL, has_plane_rope=True),
@@ -108,6 +123,26 @@ _OF_PICTURES = frozenset(
 _PLANES = ("mrope_section", "mrope_interleaved")
 
 
+def thinking_part(data: Data) -> Data:
+    """The `config.json` of the part of Qwen2.5-Omni that reads and answers, with its parts named as in other models;
+    of others, the same.
+
+    Raises ModelLoadError.
+    """
+    names = data.get("architectures")
+    name = names[0] if isinstance(names, list) and names else None
+    if name in _OMNI:
+        thinker = optional_object(data, "thinker_config")
+        if not thinker:
+            raise ModelLoadError(f"config.json: {name} without a thinker_config, the part that reads and answers")
+        outer = {key: data[key] for key in (*_OF_THE_WHOLE, _TALKER) if data.get(key) is not None}
+        data, name = {**outer, **thinker, "architectures": [OMNI_THINKER]}, OMNI_THINKER
+    if name != OMNI_THINKER:
+        return data
+    words = {key: key.replace("_token_index", "_token_id") for key in data}
+    return {words[key]: value for key, value in data.items()}
+
+
 def text_part(data: Data, architecture: str) -> Data:
     """The `config.json` of the language model alone; the same where there is nothing else. Its own keys come first.
 
@@ -116,6 +151,8 @@ def text_part(data: Data, architecture: str) -> Data:
     model = TEXT_MODELS.get(architecture)
     if model is None:
         return data
+    if _TALKER in data:
+        logger.info("%s: it answers with text; what speaks is passed over", architecture)
     stated_text = optional_object(data, "text_config") or data
     text = {key: value for key, value in stated_text.items() if key not in _OF_PICTURES}
     outer = {key: data[key] for key in _OF_THE_WHOLE if data.get(key) is not None}

@@ -5,9 +5,12 @@ instead: `DecoderConfig.encoder`.)
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from lullm.config.layer.encoder import EncoderConfig
 from lullm.types.arithmetic import Activation
+
+Windows = Literal["one", "filled", "cut"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +25,11 @@ class HearingConfig:
             https://arxiv.org/abs/2407.10759).
         num_joined: the connector reads so many neighbours side by side (Voxtral, https://arxiv.org/abs/2507.13264).
         connector_act: between two linear layers without biases; None: there is one layer, with a bias.
-        fills_windows: silence fills the last window, and is heard: a sound has any number of windows, of equally many
-            rows. If False, a sound has one window, and as many rows as it is long.
+        windows: 'one': a sound has one, and as many rows as it is long; 'filled': any number, and silence fills the
+            last one, and is heard; 'cut': any number, the last one as long as what is left. Convolutions see silence
+            behind 'one' and 'filled', and nothing behind each of 'cut' (Qwen2.5-Omni,
+            https://arxiv.org/abs/2503.20215).
+        most_frames: of a whole sound, with 'cut'.
     """
 
     encoder: EncoderConfig
@@ -32,7 +38,8 @@ class HearingConfig:
     num_averaged: int = 1
     num_joined: int = 1
     connector_act: Activation | None = None
-    fills_windows: bool = False
+    windows: Windows = "one"
+    most_frames: int = 0
 
     def heard_rows(self, num_frames: int) -> int:
         """Rows of the encoder's layers for so many frames: its second convolution takes every other one."""
@@ -46,3 +53,12 @@ class HearingConfig:
     def window_rows(self) -> int:
         """Rows of the decoder for a whole window."""
         return self.rows_of(self.encoder.num_frames)
+
+    def rows_of_sound(self, num_frames: int) -> int:
+        """Rows of the decoder for a sound with so many frames. 'one' has no more than `window_rows`."""
+        window = self.encoder.num_frames
+        if self.windows == "one":
+            return self.rows_of(min(num_frames, window))
+        num_whole, rest = divmod(num_frames, window)
+        of_rest = self.window_rows if rest and self.windows == "filled" else self.rows_of(rest)
+        return num_whole * self.window_rows + of_rest

@@ -1,11 +1,12 @@
 """Reads how a model hears, or why it does not: then its text model is loaded alone."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lullm.config.family.dense import ACTIVATIONS
+from lullm.config.family.text_model import OMNI_THINKER
 from lullm.config.field import (
     LARGEST_ID,
     MOST_HEADS,
@@ -30,9 +31,13 @@ logger = get_logger(__name__)
 
 _QWEN2_AUDIO = "Qwen2AudioForConditionalGeneration"
 _VOXTRAL = "VoxtralForConditionalGeneration"
+_EXTRACTED_S = 30
+"""Seconds of a feature extractor whose file does not say them."""
+_MOST_S = 3600
 _TEXTS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _EPS = 1e-5
 """The epsilon of all norms of the encoders; the files lack it."""
+_OMNI_SIZE = 3584
 _MOST_MELS = 1 << 10
 _EXTRACTOR = {"hop_length": 160, "n_fft": 400, "sampling_rate": 16_000, "dither": 0.0, "padding_value": 0.0}
 """What the features of `lullm.audio.features` are made with."""
@@ -71,8 +76,7 @@ def read_hearing(data: Data, folder: Path, text_architecture: str, vocab_size: i
             raise ModelLoadError(f"its audio token {hearing.audio_token_id} is not in its vocabulary of {vocab_size}")
         if not hearing.window_rows:
             raise ModelLoadError(f"max_source_positions {encoder.max_rows} give no row of the decoder")
-        _check_extractor(folder, encoder)
-        return hearing, ""
+        return _with_extractor(hearing, processor_part(folder, "feature_extractor") or {}), ""
     except ModelLoadError as error:
         logger.info("%s: only the text model is loaded; what hears is passed over: %s", architecture, error)
         return None, str(error)
@@ -122,8 +126,23 @@ def _voxtral(data: Data, size: int, encoder: EncoderConfig) -> HearingConfig:
         integer(data, "audio_token_id", 24),
         num_joined=num_joined,
         connector_act=_activation({"projector_hidden_act": "gelu"} | data, "projector_hidden_act"),
-        fills_windows=True,
+        windows="filled",
     )
+
+
+def _omni(data: Data, size: int, encoder: EncoderConfig) -> HearingConfig:
+    stated = {"n_window": 100} | optional_object(data, "audio_config")
+    num_rows = positive_int(stated, "n_window", most=MOST_POSITIONS)
+    if num_rows % 2:
+        raise ModelLoadError(f"audio_config: n_window {num_rows} is odd: the mean of two rows is of two windows")
+    if num_rows > encoder.max_rows:
+        raise ModelLoadError(f"audio_config: n_window {num_rows} is above max_source_positions {encoder.max_rows}")
+    hidden_size = optional_object(data, "text_config").get("hidden_size", _OMNI_SIZE)
+    if (out_size := stated.get("output_dim", _OMNI_SIZE)) != hidden_size:
+        raise ModelLoadError(f"audio_config: its rows have {shown(out_size)} elements, the text's {shown(hidden_size)}")
+    token_id = integer(data, "audio_token_id", 151646)
+    cut = replace(encoder, max_rows=num_rows, learns_positions=False)
+    return HearingConfig(cut, size, token_id, num_averaged=2, windows="cut")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +156,7 @@ class _Kind:
 HEARS: Mapping[str, _Kind] = {
     _QWEN2_AUDIO: _Kind("qwen2_audio_encoder", _qwen2_audio),
     _VOXTRAL: _Kind("voxtral_encoder", _voxtral),
+    OMNI_THINKER: _Kind("qwen2_5_omni_audio_encoder", _omni),
 }
 """The architectures that hear."""
 
@@ -148,14 +168,18 @@ def _activation(data: Mapping[str, Any], name: str) -> Activation:
     return ACTIVATIONS[stated]
 
 
-def _check_extractor(folder: Path, encoder: EncoderConfig) -> None:
-    """Raises ModelLoadError: the folder's feature extractor makes others than Whisper's, or for another encoder."""
-    stated = processor_part(folder, "feature_extractor") or {}
+def _with_extractor(hearing: HearingConfig, stated: Data) -> HearingConfig:
+    """Raises ModelLoadError: the feature extractor makes others than Whisper's, or for another encoder."""
+    encoder = hearing.encoder
     kind = stated.get("feature_extractor_type", "WhisperFeatureExtractor")
     if kind != "WhisperFeatureExtractor":
         raise ModelLoadError(f"its feature extractor is {shown(kind)}")
-    seconds = encoder.num_frames * _EXTRACTOR["hop_length"] / _EXTRACTOR["sampling_rate"]
+    frames_per_s = _EXTRACTOR["sampling_rate"] / _EXTRACTOR["hop_length"]
+    seconds = encoder.num_frames / frames_per_s
+    if hearing.windows == "cut":  # windows have nothing to do with it: it bounds the whole sound
+        seconds = positive_int({"chunk_length": _EXTRACTED_S} | stated, "chunk_length", most=_MOST_S)
     known = _EXTRACTOR | {"feature_size": encoder.num_mels, "chunk_length": seconds}
     for name, number in known.items():
         if stated.get(name, number) != number:
             raise ModelLoadError(f"{name} of its feature extractor is {shown(stated[name])}, not {number:g}")
+    return replace(hearing, most_frames=int(seconds * frames_per_s))

@@ -16,6 +16,7 @@ class EncoderConfig:
         max_rows: rows that it gives at most; of sounds, always.
         num_mels: bands of a sound's features.
         norms_first: norms stand before attention and MLP, and one behind the last layer; else behind the sums.
+        learns_positions: positions have a learned table; if False, they are sines and cosines of many wavelengths.
         num_unused_positions: rows of the tables of positions, in front, that no token has.
         start_ids: tokens with which the decoder begins, if a request names none.
         alignment_heads: (layer, head) of those of the decoder whose attention follows what is heard
@@ -32,6 +33,7 @@ class EncoderConfig:
     max_rows: int
     num_mels: int = 0
     norms_first: bool = True
+    learns_positions: bool = True
     num_unused_positions: int = 0
     start_ids: tuple[int, ...] = ()
     alignment_heads: tuple[tuple[int, int], ...] = ()

@@ -36,7 +36,7 @@ def read_vision(data: dict[str, Any], folder: Path, text: TextFacts) -> tuple[Vi
     architecture = names[0] if isinstance(names, list) and names else None
     if architecture not in TEXT_MODELS:
         return None, ""
-    if architecture in HEARS:
+    if architecture in HEARS and architecture not in SEEING:
         return None, f"lullm sees no pictures with {architecture}"
     try:
         vision = vision_of(architecture, data, processor_part(folder, "image_processor"), text)
@@ -60,8 +60,8 @@ def vision_of(
     if seeing is None:
         raise ModelLoadError(
             "lullm sees pictures with LLaVA 1.5, Idefics3, SmolVLM, InternVL, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, "
-            "Qwen3.5, GLM-4.1V, GLM-4.5V, GLM-4.6V, GLM-OCR, Gemma 3, Gemma 4, Pixtral, Mistral 3, LightOnOCR, "
-            f"LLaVA-NeXT and LLaVA-OneVision so far, not with {architecture}"
+            "Qwen3.5, Qwen2.5-Omni, GLM-4.1V, GLM-4.5V, GLM-4.6V, GLM-OCR, Gemma 3, Gemma 4, Pixtral, Mistral 3, "
+            f"LightOnOCR, LLaVA-NeXT and LLaVA-OneVision so far, not with {architecture}"
         )
     if text.architecture not in seeing.texts:
         raise ModelLoadError(f"its text model is {text.architecture}")
@@ -80,8 +80,8 @@ def _with_videos(
     architecture = data["architectures"][0]
     if seeing.read_video is None:
         reason = (
-            "lullm sees videos with Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5 and GLM-4.1V to GLM-4.6V so far, not with "
-            f"{architecture}"
+            "lullm sees videos with Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen3.5, Qwen2.5-Omni and GLM-4.1V to GLM-4.6V "
+            f"so far, not with {architecture}"
         )
         return replace(vision, no_video=reason)
     try:

@@ -94,6 +94,7 @@ _QWEN2_5_VL_KIND = TowerKind(
     fixed=_QWEN_FIXED | {"norm_type": "rms_norm"},
     names=_QWEN_NAMES,
 )
+_QWEN2_5_OMNI_KIND = replace(_QWEN2_5_VL_KIND, is_fused=False)
 _GLM4V_KIND = TowerKind(
     _GLM4V,
     "cubic",
@@ -138,6 +139,7 @@ KINDS: Mapping[str, TowerKind] = {
     "qwen2_vl": _QWEN2_VL_KIND,
     "qwen2_5_vl_vision": _QWEN2_5_VL_KIND,
     "qwen2_5_vl": _QWEN2_5_VL_KIND,
+    "qwen2_5_omni_vision_encoder": _QWEN2_5_OMNI_KIND,
     "qwen3_vl_vision": _QWEN3_VL_KIND,
     "qwen3_vl": _QWEN3_VL_KIND,
     "qwen3_vl_moe_vision": _QWEN3_VL_KIND,

@@ -82,6 +82,7 @@ class VideoConfig:
         words: that tell the time of each tile; None: tiles follow one another without words, and their positions tell
             their order.
         positions_per_second: how far these positions are apart (Qwen2.5-VL); None: 1, whatever the time between them.
+        is_nominal: that time is of the frames of a second that are asked for, whatever frames are given (Qwen2.5-Omni).
     """
 
     form: VideoForm
@@ -89,3 +90,4 @@ class VideoConfig:
     row_id: int
     words: TimeWords | None
     positions_per_second: float | None
+    is_nominal: bool = False

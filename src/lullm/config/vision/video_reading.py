@@ -39,7 +39,7 @@ FILE = "video_preprocessor_config.json"
 _OTHERS = _SAMPLING | {"min_frames": 1, "max_frames": 1 << 16, "max_video_tokens": 1, "max_duration": 1}
 """What kinds without these keys do: nothing of it, whatever a file says."""
 _OLDER = ("min_pixels", "max_pixels")
-_DEFAULT_FPS = 2.0
+DEFAULT_FPS = 2.0
 """The rate where a file says nothing, as in Qwen's own tools."""
 _MOST_FRAMES = 1 << 16
 _MOST_FPS = 1000
@@ -107,7 +107,7 @@ def read_form(stated: dict[str, Any], kind: VideoKind) -> VideoForm:
 def _fps(data: Mapping[str, Any]) -> float | None:
     value = data["fps"]
     if value is None:
-        return None if data["num_frames"] is not None else _DEFAULT_FPS
+        return None if data["num_frames"] is not None else DEFAULT_FPS
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= _MOST_FPS:
         raise ModelLoadError(f"fps {shown(value)} of its video processor is not above 0 and at most {_MOST_FPS}")
     return float(value)

@@ -4,15 +4,17 @@ Both halves are those of transformers' processors: the same tokens, and the same
 """
 
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
+import msgspec
 import numpy as np
 
 from lullm.audio.features import SAMPLING_RATE
 from lullm.audio.resampling import resampled
-from lullm.audio.source import MOST_S, decoded
-from lullm.audio.tiling import num_rows, sound_tiles, window_s
+from lullm.audio.source import decoded
+from lullm.audio.tiling import longest_s, num_rows, sound_tiles, window_s
 from lullm.config.hearing.hearing import HearingConfig
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
@@ -55,12 +57,10 @@ class HeardInput:
             WouldBlock: there are sounds, and `may_block` is False.
         """
         given: list[Any] = []
-        settings: Any = None
         if isinstance(prompt, Conversation):
-            settings = prompt.mm_processor_kwargs
             prompt = cast(P, without_sounds(prompt, given))
         elif isinstance(prompt, Mapping) and isinstance(data := prompt.get("multi_modal_data"), Mapping):
-            given, settings = sounds_in(data), prompt.get("mm_processor_kwargs")
+            given = sounds_in(data)
             rest = {key: value for key, value in data.items() if key != "audio"}
             prompt = cast(P, {**prompt, "multi_modal_data": rest or None})
         if not given:
@@ -71,8 +71,6 @@ class HeardInput:
             raise InvalidRequestError(
                 f"a prompt may have at most {self._most} sounds (limit_mm_per_prompt), not {len(given)}"
             )
-        if settings:
-            raise InvalidRequestError("mm_processor_kwargs are for pictures; a sound is read in one way only")
         if not may_block:
             raise WouldBlock
         if isinstance(prompt, Conversation) and not self._shows_sounds(prompt):
@@ -82,13 +80,16 @@ class HeardInput:
         with self._reading:
             return prompt, self._tiled(given, self._hearing)
 
-    def place(self, token_ids: list[int], sounds: Sequence[Heard]) -> tuple[list[int], tuple[TilePlace, ...]]:
-        """The ids of a prompt with a token for each row of a sound, and the places of all tiles.
+    def place(
+        self, token_ids: list[int], sounds: Sequence[Heard], seen: Sequence[TilePlace]
+    ) -> tuple[list[int], tuple[TilePlace, ...]]:
+        """The ids of a prompt with a token for each row of a sound, and the places of all tiles, those already `seen`
+        in it among them.
 
         Raises InvalidRequestError: the prompt has more or fewer places than there are sounds.
         """
         if self._hearing is None:
-            return token_ids, ()
+            return token_ids, tuple(seen)
         word, num_places = self._hearing.audio_token_id, token_ids.count(self._hearing.audio_token_id)
         if num_places != len(sounds):
             name = self._tokenizer.backend.id_to_token(word) or f"the id {word}"
@@ -96,14 +97,19 @@ class HeardInput:
                 f"the prompt has {num_places} places for sounds ({name}), and {len(sounds)} sounds come with it"
             )
         if not sounds:
-            return token_ids, ()
-        first, *parts = split_at(token_ids, word)
-        expanded, places = list(first), list[TilePlace]()
-        for tiles, part in zip(sounds, parts, strict=True):
+            return token_ids, tuple(seen)
+        waiting, places = deque(seen), list[TilePlace]()
+        expanded, num_read = list[int](), 0
+        for tiles, part in zip([[], *sounds], split_at(token_ids, word), strict=True):
             for tile in tiles:
                 places.append(TilePlace(tile, len(expanded), self._hearing.rows_of(tile.width - EDGE_FRAMES)))
                 expanded += [word] * places[-1].num_rows
+            num_read += bool(tiles)  # the word of the sound
+            while waiting and waiting[0].start < num_read + len(part):
+                place = waiting.popleft()
+                places.append(msgspec.structs.replace(place, start=len(expanded) + place.start - num_read))
             expanded += part
+            num_read += len(part)
         return expanded, tuple(places)
 
     def _shows_sounds(self, prompt: Conversation) -> bool:
@@ -125,12 +131,12 @@ class HeardInput:
             given = self._source.read(given, SOUND)
         if not isinstance(given, bytes):
             return as_sound(given)
-        num_windows = left // hearing.window_rows + 1 if hearing.fills_windows else 1
-        return decoded(given, min(num_windows * window_s(hearing), MOST_S))
+        num_windows = left // hearing.window_rows + 1
+        return decoded(given, min(num_windows * window_s(hearing), longest_s(hearing)))
 
     def _rows(self, samples: np.ndarray, rate: int, hearing: HearingConfig, left: int) -> int:
         """Raises InvalidRequestError: the sound is too long, or too short for a row."""
-        seconds, most_s = len(samples) / rate, MOST_S if hearing.fills_windows else window_s(hearing)
+        seconds, most_s = len(samples) / rate, longest_s(hearing)
         if seconds > most_s:
             raise InvalidRequestError(
                 f"the sound takes {seconds:.1f} s, and the model hears {most_s:g} s at once; cut it into pieces"

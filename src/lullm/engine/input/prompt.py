@@ -15,7 +15,7 @@ from lullm.engine.input.form import prompt_field
 from lullm.engine.input.text import TextReader
 from lullm.engine.rows.embeds import FIELD as EMBEDS
 from lullm.engine.rows.embeds import EmbedsReader
-from lullm.engine.vision.pictures import PictureInput
+from lullm.engine.vision.pictures import PictureInput, settings_of
 from lullm.errors import InvalidRequestError
 from lullm.text.reply.replies import Replies
 from lullm.text.tokenizer import Tokenizer
@@ -83,12 +83,14 @@ class PromptReader:
         with _named(prompt):
             if isinstance(prompt, dict) and prompt.get(EMBEDS) is not None:
                 return ReadPrompt(*self._embeds.read(prompt, may_block))
+            settings = settings_of(prompt)
             prompt, sounds = self._sounds.take(prompt, may_block)
             prompt, pictures = self._pictures.take(prompt, may_block)
+            if settings and sounds and not pictures.is_any:
+                raise InvalidRequestError("mm_processor_kwargs are for pictures; a sound is read in one way only")
             text, token_ids = self._text.read(prompt, add_special_tokens, may_block)
-            token_ids, heard = self._sounds.place(token_ids, sounds)
             token_ids, seen = self._pictures.place(token_ids, pictures)
-            return ReadPrompt(text, token_ids, heard or seen)  # no model has both
+            return ReadPrompt(text, *self._sounds.place(token_ids, sounds, seen))
 
 
 def _encoder_input(model: ModelConfig, rules: OutputRules, text: TextReader) -> SoundInput | TextInput | None:

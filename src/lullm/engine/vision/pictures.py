@@ -41,6 +41,10 @@ class Shown:
     pictures: list[Tiled]
     videos: list[Filmed]
 
+    @property
+    def is_any(self) -> bool:
+        return bool(self.pictures or self.videos)
+
 
 class PictureInput:
     """The pictures and videos of one model. Safe to call from several threads."""
@@ -73,13 +77,11 @@ class PictureInput:
             UnsupportedError: Pillow is not installed, or PyAV for a file with a video.
             WouldBlock: there are pictures, and `may_block` is False.
         """
-        given = Given([], [])
-        settings: Any = None
+        given, settings = Given([], []), settings_of(prompt)
         if isinstance(prompt, Conversation):
-            settings = prompt.mm_processor_kwargs
             prompt = cast(P, without_shown(prompt, given))
         elif isinstance(prompt, Mapping) and prompt.get("multi_modal_data") is not None:
-            given, settings = shown_in(prompt["multi_modal_data"]), prompt.get("mm_processor_kwargs")
+            given = shown_in(prompt["multi_modal_data"])
             prompt = cast(P, {key: value for key, value in prompt.items() if key != "multi_modal_data"})
         if not given.pictures and not given.videos:
             return prompt, Shown([], [])
@@ -221,6 +223,13 @@ def _check_positions(places: Sequence[TilePlace]) -> None:
                 "the frames of a video are too far apart in time for this model: their positions exceed those of the "
                 "prompt; send more frames of each second, or larger ones, or leave their fps out"
             )
+
+
+def settings_of(prompt: Input) -> Any:
+    """The `mm_processor_kwargs` of a prompt, as they were given; None: there are none."""
+    if isinstance(prompt, Conversation):
+        return prompt.mm_processor_kwargs
+    return prompt.get("mm_processor_kwargs") if isinstance(prompt, Mapping) else None
 
 
 def split_at(token_ids: Sequence[int], *marks: int) -> list[list[int]]:

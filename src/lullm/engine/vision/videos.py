@@ -109,10 +109,14 @@ class VideoFrame:
         assert config is not None, "of models that see videos"
         if config.words is not None:
             return [(0, False)] * number
-        step = np.float32(1)
-        if config.positions_per_second is not None:  # rounded as in transformers
-            step = np.float32(config.positions_per_second) * np.float32(video.interval_s)
-        return [(int(np.float32(place) * step), place < number - 1) for place in range(number)]
+        places = np.arange(number, dtype=np.float32)
+        if config.positions_per_second is not None:  # each product is rounded, as in transformers
+            factor = np.float32(config.positions_per_second)
+            if config.is_nominal:
+                places = places * np.float32(video.nominal_s) * factor
+            else:
+                places *= factor * np.float32(video.interval_s)
+        return [(int(time), place < number - 1) for place, time in enumerate(places)]
 
 
 def _time_of(first: float, last: float, words: TimeWords) -> str:

@@ -1,7 +1,6 @@
 """SoundReader: from a window of a sound to rows of the decoder, for models whose prompts hold sounds."""
 
 import re
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +11,20 @@ from lullm.models.protocol import Model
 from lullm.models.vision.parts import dense
 from lullm.ops.table import Ops
 from lullm.types.vision.tile import EDGE_FRAMES, Tile
-from lullm.weights.rule import TOWER, WeightRules, renames
+from lullm.weights.rule import SOUNDS, THINKER, WeightRules, renames, with_part
 
-_RENAMES = renames(
-    (r"^(model\.)?audio_tower\.", "hearing.tower."),
-    (r"^(model\.)?multi_modal_projector\.", "hearing.connector."),
+_RENAMES = (
+    THINKER,
+    *renames(
+        (r"^(model\.)?audio_tower\.", "hearing.tower."),
+        (r"^(model\.)?multi_modal_projector\.", "hearing.connector."),
+        # as Qwen2.5-Omni spells them
+        (r"^hearing\.tower\.ln_post\.", "hearing.tower.layer_norm."),
+        (r"^hearing\.tower\.proj\.", "hearing.connector.linear."),
+    ),
 )
 """Newer and older names."""
+_UNUSED = re.compile(r"^hearing\.tower\.audio_bos_eos_token\.")
 _NO_BIAS = re.compile(r"^hearing\.tower\.layers\.\d+\.self_attn\.k_proj\.bias$")
 """Keys have none, as Whisper's."""
 
@@ -54,8 +60,9 @@ class SoundReader(nn.Module):
 
     def forward(self, tile: Tile, device: torch.device, ops: Ops) -> Tensor:
         """The rows of a window, on the device: `[1, R, H]`, see `ShownRows`."""
-        config = self.config
-        x = self.tower.heard(tile, config.heard_rows(tile.width - EDGE_FRAMES), device, ops)
+        config, num_frames = self.config, tile.width - EDGE_FRAMES
+        num_seen = num_frames if config.windows == "cut" else tile.width
+        x = self.tower.heard(tile, num_seen, config.heard_rows(num_frames), device, ops)
         if config.num_averaged > 1:
             x = _groups(x, config.num_averaged).mean(1)
         x = self.tower.layer_norm(x, ops)
@@ -79,5 +86,5 @@ def add_hearing(model: Model, dtype: torch.dtype) -> None:
 
 
 def _with_hearing(rules: WeightRules) -> WeightRules:
-    drops = tuple(pattern for pattern in rules.drops if pattern is not TOWER)
-    return replace(rules, renames=(*_RENAMES, *rules.renames), drops=drops, zeros=(*rules.zeros, _NO_BIAS))
+    rules = with_part(rules, SOUNDS)
+    return rules.plus(_RENAMES, drops=(_UNUSED,), zeros=(_NO_BIAS,))

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 from lullm.config.vision.vision import TowerConfig
-from lullm.weights.rule import TOWER, HeadOrder, Rename, WeightRules, renames
+from lullm.weights.rule import PICTURES, THINKER, HeadOrder, Rename, WeightRules, renames, with_part
 
 VISION_RENAMES = renames(
     (r"^(model\.)?(vision_tower|vision_model|vision_encoder)\.(vision_model\.)?", "vision.tower."),
@@ -32,6 +32,7 @@ VISION_RENAMES = renames(
     (r"^vision\.tower\.blocks\.", "vision.tower.layers."),
     (r"^(vision\.tower\.layers\.\d+\.)attn\.qkv\.", r"\1self_attn.qkv_proj."),
     (r"^(vision\.tower\.layers\.\d+\.)attn\.proj\.", r"\1self_attn.out_proj."),
+    (r"^(vision\.tower\.layers\.\d+\.)attn\.([qkv])\.", r"\1self_attn.\2_proj."),  # Qwen2.5-Omni's
     (r"^(vision\.tower\.layers\.\d+\.)attn\.(?=[qk]_norm\.)", r"\1self_attn."),
     (r"^(vision\.tower\.layers\.\d+\.)norm([12])\.", r"\1layer_norm\2."),
     (r"^(vision\.tower\.layers\.\d+\.mlp\.)up_proj\.", r"\1fc1."),
@@ -83,7 +84,6 @@ VISION_RENAMES = renames(
     (r"^(model\.)?connector\.modality_projection\.", "vision.connector."),
 )
 """Older and newer names."""
-_SOUNDS = re.compile(r"^(model\.)?(audio_tower|embed_audio)(\.|$)")
 _UNCLIPPED = re.compile(r"^(vision\.tower\.layers\..*)\.linear(?=\.weight$)")
 _UNUSED = r"^vision\.tower\.(embeddings\.(position_ids|mask_token)$|head\.|rotary_pos_emb\.inv_freq$)"
 _BATCHED = re.compile(r"^vision\.tower\.embeddings\.(class_embedding|position_embedding\.weight)$")
@@ -95,14 +95,14 @@ def with_vision(rules: WeightRules, tower: TowerConfig) -> WeightRules:
     unused = [re.compile(_UNUSED), re.compile(rf"^vision\.tower\.layers\.(?!({used})\.)")]
     if tower.post_norm is None:
         unused.append(re.compile(r"^vision\.tower\.post_layernorm\."))
-    drops = tuple(pattern for pattern in rules.drops if pattern is not TOWER)
+    rules = with_part(rules, PICTURES)
     flattens = (*rules.flattens, _BATCHED) if tower.is_batched else rules.flattens
     vision = VISION_RENAMES if tower.is_clipped else (*VISION_RENAMES, Rename(_UNCLIPPED, r"\1"))
     orders = (_order_of_halves(tower), *rules.head_orders) if tower.in_halves else rules.head_orders
     return replace(
         rules,
-        renames=(*vision, *rules.renames),
-        drops=(*drops, _SOUNDS, *unused),
+        renames=(THINKER, *vision, *rules.renames),
+        drops=(*rules.drops, *unused),
         flattens=flattens,
         head_orders=orders,
     )

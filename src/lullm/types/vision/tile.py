@@ -59,6 +59,11 @@ class Tile(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
         return cls(digest.digest(), height, width, pixels, grid, num_frames)
 
     @property
+    def holds_features(self) -> bool:
+        """Whether it holds numbers of 4 bytes, not pixels, which have 3."""
+        return len(self.pixels) == 4 * self.height * self.width
+
+    @property
     def shape(self) -> "TileShape":
         return self.height, self.width, self.grid
 

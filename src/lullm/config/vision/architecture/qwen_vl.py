@@ -1,11 +1,12 @@
 """Qwen-VL: a tile of nearly a picture's shape, planes of positions. Qwen2-VL (https://arxiv.org/abs/2409.12191),
-Qwen2.5-VL, Qwen3-VL and Qwen3.5.
+Qwen2.5-VL, Qwen3-VL, Qwen3.5 and Qwen2.5-Omni (https://arxiv.org/abs/2503.20215).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lullm.config.family.text_model import OMNI_THINKER
 from lullm.config.field import integer, optional_object, positive_float, positive_int, shown
 from lullm.config.vision.architecture.planes import axes_of, check_patches
 from lullm.config.vision.architecture.shared import MOST_SCALE
@@ -17,12 +18,15 @@ from lullm.config.vision.video_reading import kind_of_video, read_form
 from lullm.config.vision.vision import MLPConnector, VisionConfig
 from lullm.errors import ModelLoadError
 
+_BOUNDS = ("size", "min_pixels", "max_pixels")
+
 
 @dataclass(frozen=True, slots=True)
 class _QwenVL:
     """Differences of the architectures. `towers`: values of `model_type`. `size_name`: the tower's key for the size of
     the decoder's rows. `sections`: of a file without `mrope_section`. `takes_turns`: see `axes_of`. `is_deep`: results
     of several layers of the tower are used. `video`: its video processor. `is_timed`: see `positions_per_second`.
+    `is_omni`: it is timed by keys of the whole, and the bounds of frames are of Qwen2-VL's code, not of its file.
     """
 
     towers: tuple[str, ...]
@@ -34,6 +38,7 @@ class _QwenVL:
     video_token_id: int = 151656
     video: VideoKind = "Qwen2VL"
     is_timed: bool = False
+    is_omni: bool = False
 
 
 def _of_qwen3(name: str) -> _QwenVL:
@@ -54,6 +59,7 @@ def _of_qwen3_5(name: str) -> _QwenVL:
 QWEN_VL: Mapping[str, _QwenVL] = {
     "Qwen2VLForConditionalGeneration": _QwenVL(("qwen2_vl_vision", "qwen2_vl"), "hidden_size"),
     "Qwen2_5_VLForConditionalGeneration": _QwenVL(("qwen2_5_vl_vision", "qwen2_5_vl"), is_timed=True),
+    OMNI_THINKER: _QwenVL(("qwen2_5_omni_vision_encoder",), is_omni=True),
     "Qwen3VLForConditionalGeneration": _of_qwen3("qwen3_vl"),
     "Qwen3VLMoeForConditionalGeneration": _of_qwen3("qwen3_vl_moe"),
     "Qwen3_5ForConditionalGeneration": _of_qwen3_5("qwen3_5"),
@@ -90,10 +96,13 @@ def read_qwen_video(data: dict[str, Any], processor: dict[str, Any], vision: Vis
         raise ModelLoadError(f"its video processor is {kind}'s, not {known.video}'s")
     check_patches(processor, VIDEO_KINDS[kind], tower, vision.connector.scale_factor, "video")
     per_second = None
-    if known.is_timed:
+    if known.is_omni:
+        per_second = positive_float(data, "position_id_per_seconds", 25)
+        processor = {key: value for key, value in processor.items() if key not in _BOUNDS}
+    elif known.is_timed:
         per_second = positive_float(optional_object(data, "vision_config"), "tokens_per_second", 4)
     token_id = integer(data, "video_token_id", known.video_token_id)
     words = None
     if kind == "Qwen3VL":
         words = TimeWords("<|vision_start|>", "<|vision_end|>", "<{:.1f} seconds>", takes_place=True)
-    return VideoConfig(read_form(processor, kind), token_id, token_id, words, per_second)
+    return VideoConfig(read_form(processor, kind), token_id, token_id, words, per_second, known.is_omni)
