@@ -4,17 +4,14 @@
     python bench/kernels.py --only linear --rows 1 8 32
     python bench/kernels.py --repeat 9 --json kernels.json
 
-The ceilings: a sum over a gigabyte of memory (GB/s) and the instruction set's products alone (products TFLOP/s): with
-AMX of numbers that come from the first-level cache, otherwise of zeros in registers. Linears are printed with their
-share of what both allow, attention of decodes with that of reading, of prompts with that of products, of which a causal
-prefill counts what a row sees. Beside them stands torch's bfloat16 product at 1024 rows (TFLOP/s). Versions alternate
-and medians are printed; with other work on the machine only the ratios say something.
+Linears are printed with their share of what the ceilings of `ceilings.py` allow, attention of decodes with that of
+reading, of prompts with that of products, of which a causal prefill counts what a row sees. Versions alternate, the
+ceilings with them, and medians are printed; with other work on the machine only the ratios and shares say something.
 """
 
 import argparse
 import json
 import os
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +19,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # two pools that spin against each other measure nothing
 
 import torch
+from ceilings import Ceilings, measure
 from msgspec.structs import replace
 
 from lullm.arena.host import HostArena
@@ -30,7 +28,7 @@ from lullm.ops.attention_layout import AttentionLayout, CausalScores
 from lullm.ops.cache import float8_cache, int8_cache
 from lullm.ops.cache.layer_cache import HeadNorm, LayerCache
 from lullm.ops.cpu.library import absence, load_library
-from lullm.ops.cpu.native import DTYPES, set_num_threads
+from lullm.ops.cpu.native import set_num_threads
 from lullm.ops.device_layout import DeviceLayout
 from lullm.ops.draw_table import DrawTable
 from lullm.ops.quantized.weight import QuantizedLayout
@@ -82,8 +80,9 @@ def main() -> None:
     set_num_threads(args.threads)
     print(f"{library.isa}, {args.threads} threads")
     with torch.inference_mode():
-        ceilings = measure_ceilings(args.repeat)
-        report: dict[str, object] = {"isa": library.isa, "threads": args.threads, "ceilings": ceilings}
+        ceilings = Ceilings()
+        figures = ceilings.figures(args.repeat)
+        report: dict[str, object] = {"isa": library.isa, "threads": args.threads, "ceilings": figures}
         report["layers"] = args.layers
         sections = {
             "linear": lambda args: linear(args, ceilings),
@@ -94,28 +93,17 @@ def main() -> None:
         }
         for name in args.only or sections:
             report[name] = sections[name](args)
+        ceilings.close()
     if args.json:
         args.json.write_text(json.dumps(report, indent=1))
 
 
-def measure(versions: dict[str, Callable[[], object]], repeat: int) -> dict[str, float]:
-    """Median seconds of each version; they take turns."""
-    seconds: dict[str, list[float]] = {name: [] for name in versions}
-    for name in versions:
-        versions[name]()
-    for _ in range(repeat):
-        for name, run in versions.items():
-            started = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - started)
-    return {name: statistics.median(values) for name, values in seconds.items()}
-
-
 def show(
-    name: str, seconds: dict[str, float], amount: float, unit: str, ceiling: float | None = None
+    name: str, seconds: dict[str, float], amount: float, unit: str, least_s: float | None = None
 ) -> dict[str, float]:
+    """`least_s`: the seconds that the ceilings allow."""
     ratio = seconds["torch"] / seconds["native"]
-    share = "" if ceiling is None else f"   {amount / seconds['native'] / ceiling:4.0%} of the ceiling"
+    share = "" if least_s is None else f"   {least_s / seconds['native']:4.0%} of the ceiling"
     print(
         f"  {name:24} native {amount / seconds['native']:8.2f} {unit} ({seconds['native'] * 1e6:9.1f} us)   "
         f"torch {amount / seconds['torch']:8.2f} {unit}   x{ratio:.2f}{share}",
@@ -124,23 +112,7 @@ def show(
     return {**seconds, unit: amount / seconds["native"], "ratio": ratio}
 
 
-def measure_ceilings(repeat: int) -> dict[str, float]:
-    arena = HostArena("ceiling", 1 << 30)
-    memory = arena.empty((1 << 27,), torch.float64).fill_(1)
-    x, weight = torch.randn(1024, 3072).bfloat16(), torch.randn(3072, 3072).bfloat16()
-    seconds = measure({"read": memory.sum, "product": lambda: torch.nn.functional.linear(x, weight)}, repeat)
-    arena.close()
-    found = {"read GB/s": (1 << 30) / seconds["read"] / 1e9, "TFLOP/s": 2 * 1024 * 3072**2 / seconds["product"] / 1e12}
-    library, rounds = load_library(), 20_000
-    assert library is not None
-    operations = library.handle.lullm_spin_products(rounds, DTYPES[torch.bfloat16])
-    spin = measure({"spin": lambda: library.handle.lullm_spin_products(rounds, DTYPES[torch.bfloat16])}, repeat)
-    found["products TFLOP/s"] = operations / spin["spin"] / 1e12
-    print("  ceilings: " + ", ".join(f"{name} {value:.2f}" for name, value in found.items()), flush=True)
-    return found
-
-
-def linear(args: argparse.Namespace, ceilings: dict[str, float]) -> dict[str, object]:
+def linear(args: argparse.Namespace, ceilings: Ceilings) -> dict[str, object]:
     """All matrices of all layers, one after the other: too much for any cache of one's own. Gates and ups are fused."""
     shapes = LAYER * args.layers
     size = sum(out * depth * 2 for out, depth in shapes)
@@ -170,12 +142,13 @@ def linear(args: argparse.Namespace, ceilings: dict[str, float]) -> dict[str, ob
             {
                 "native": lambda multiply=multiply: multiply(NATIVE_CPU_OPS, packed),
                 "torch": lambda multiply=multiply: multiply(TORCH_CPU_OPS, plain),
+                **ceilings.versions,
             },
             args.repeat if rows <= 64 else min(args.repeat, 3),
         )
         amount, unit = (size / 1e9, "GB/s") if rows <= 32 else (size * rows / 1e12, "TFLOP/s")
-        least = max(size / 1e9 / ceilings["read GB/s"], size * rows / 1e12 / ceilings["products TFLOP/s"])  # seconds
-        report[str(rows)] = show(f"{rows} rows", seconds, amount, unit, amount / least)
+        least_s = max(ceilings.read_s(size, seconds), ceilings.multiply_s(size * rows, seconds))
+        report[str(rows)] = show(f"{rows} rows", seconds, amount, unit, least_s)
     for arena in arenas:
         arena.close()
     return report
@@ -261,7 +234,7 @@ def new_vocabulary() -> torch.Tensor:
     return torch.randn(VOCAB // 128, HIDDEN).bfloat16().repeat(128, 1)
 
 
-def attention(args: argparse.Namespace, ceilings: dict[str, float]) -> dict[str, object]:
+def attention(args: argparse.Namespace, ceilings: Ceilings) -> dict[str, object]:
     print("attention, per layer")
     report: dict[str, object] = {}
     for name in args.step or STEPS:
@@ -290,16 +263,17 @@ def attention(args: argparse.Namespace, ceilings: dict[str, float]) -> dict[str,
 
         versions = {name: lambda layers=layers, run=run: run(NATIVE_CPU_OPS, layers) for name, layers in caches.items()}
         versions["torch"] = lambda caches=caches, run=run: run(TORCH_CPU_OPS, caches["native"])
-        seconds = measure(versions, args.repeat)
-        seconds = {version: value / num_layers for version, value in seconds.items()}
+        measured = measure(versions | ceilings.versions, args.repeat)
+        seconds = {version: measured[version] / num_layers for version in versions}
         arena.close()
         if is_decode:
             num_bytes = sum(context for _, context in shape) * NUM_KV_HEADS * HEAD_SIZE * 2 * 2
-            report[name] = show(name, seconds, num_bytes / 1e9, "GB/s", ceilings["read GB/s"])
+            report[name] = show(name, seconds, num_bytes / 1e9, "GB/s", ceilings.read_s(num_bytes, measured))
         else:
             pairs = sum(queries * (context - (queries - 1) / 2) for queries, context in shape)
-            amount = pairs * NUM_Q_HEADS * HEAD_SIZE * 4 / 1e12
-            report[name] = show(name, seconds, amount, "TFLOP/s", ceilings["products TFLOP/s"])
+            operations = pairs * NUM_Q_HEADS * HEAD_SIZE * 4
+            least_s = ceilings.multiply_s(operations, measured)
+            report[name] = show(name, seconds, operations / 1e12, "TFLOP/s", least_s)
         of_8_bits = (f"{kind} x{seconds['native'] / seconds[kind]:.2f}" for kind in ("int8", "fp8"))
         print(f"  {'':24} over a cache of 8 bits, times as fast: {', '.join(of_8_bits)}", flush=True)
     return report

@@ -11,7 +11,7 @@ A decode step of one stream must read the weights, but of the experts only those
 A prompt must multiply all its rows by the weights that each uses, or read all weights, whichever takes longer. "By
 parts" is what it takes if each matrix (of a layer's experts all at once) is read and multiplied before the next: the
 sum of what takes longer of each. No engine that goes layer by layer reads experts while it multiplies for attention.
-The ceilings are measured first: a sum over a gigabyte of memory, and products alone (see `bench/kernels.py`). Printed
+The ceilings are measured first: a sum over a gigabyte of memory, and products alone (see `ceilings.py`). Printed
 are medians over steps of the whole engine, and of the share what Qwen3's is in the same rounds, in turn.
 """
 
@@ -27,8 +27,8 @@ from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+from ceilings import Ceilings
 from engine_part import model_of, recorded_sizes_of
-from kernels import measure_ceilings
 
 from lullm import LLM, SamplingParams
 from lullm.config.family.table import STYLES
@@ -163,7 +163,9 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="sizes that are no model's, to try the script")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    ceilings = measure_ceilings(1 if args.tiny else 5)
+    limits = Ceilings()
+    ceilings = limits.figures(1 if args.tiny else 5)
+    limits.close()
     missing = sorted(STYLES.keys() - {architecture_of(family) for family in FAMILIES})
     if missing:
         print(f"no shape here for {', '.join(missing)}")

@@ -128,7 +128,7 @@ The others are other ways through scripts that are run."""
 ALONE = {"memory picture", "checkpoint", "cpu", "roofline", "peer/fields"}
 """Those with a test of their own below."""
 FOR_A_GPU = {"gpu", "gpu_tiles", "gpu_check"}
-PARTS = {"bar_chart", "contiguous", "engine_part", "gpu_kernels", "null_model", "peer/protocol"}
+PARTS = {"bar_chart", "ceilings", "contiguous", "engine_part", "gpu_kernels", "null_model", "peer/protocol"}
 """Modules of other scripts."""
 PEERS = {"peer/run_llamacpp", "peer/run_lullm", "peer/run_openvino", "peer/run_vllm"}
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(BENCH.glob("*.py"))]

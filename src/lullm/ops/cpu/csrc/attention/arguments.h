@@ -53,6 +53,7 @@ struct AttentionItem {
   float* shares;                  // [num_kv_heads, rows * group, share_floats]; null: these are all keys
   bool is_few;                    // at most kFewQueries rows times query heads of a group
 
+  int64_t num_heads() const { return last_head - first_head; }
   int64_t first_step() const { return first_key / kStepKeys; }
   int64_t last_step() const { return (last_key + kStepKeys - 1) / kStepKeys; }
   // Keys up to the last of the item. Few rows leave out what lies behind these in a step: it would add exact zeros.

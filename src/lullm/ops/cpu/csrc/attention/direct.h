@@ -19,14 +19,14 @@ struct Scores {
   float* sums;         // of Int16, integers
 };
 
-// Keys that are multiplied at once, in groups of 16: the sums of one group alone would wait for each other's products.
-constexpr int64_t kGroups = 2, kKeysAtOnce = 16 * kGroups;
 constexpr int64_t kPortionBytes = 128;  // of a block, beside which the next ones are fetched
 
 // Blocks of 16 keys each, one behind the other. U: what their units are made of, operands, or two bf16 or four bytes of
 // which these are made.
+//
+// A function of its own, as `add_columns` is: gcc takes five times as long for all of them in one, which is no faster.
 template <class E, class U, int kRows, int64_t kBlocks, class Between>
-inline void multiply_columns(const Scores<E>& p, const char* blocks, Between&& between) {
+__attribute__((noinline)) void multiply_columns(const Scores<E>& p, const char* blocks, Between&& between) {
   using L = Lanes<E>;
   typename L::Vector sums[kBlocks][kRows];
   LULLM_UNROLL for (int64_t g = 0; g < kBlocks; g++)
@@ -65,7 +65,7 @@ inline void multiply_columns(const Scores<E>& p, const char* blocks, Between&& b
 }
 
 // `between` gets its share of the `num_bytes` that were read of these keys.
-template <class E, class U, class Between>
+template <class E, class U, int64_t kGroups, class Between>
 void multiply_columns(const Scores<E>& p, int64_t num_rows, const char* blocks, int64_t num_bytes, Between&& between) {
   for (int64_t row = 0; row < num_rows; row += kRowsAtOnce) {
     const Scores<E> own = {p.rows + row * p.row_stride, p.row_stride, p.sums + row * kStepKeys};
@@ -79,11 +79,11 @@ void multiply_columns(const Scores<E>& p, int64_t num_rows, const char* blocks, 
   }
 }
 
-// The products with kKeysAtOnce keys of a step, from `first` on, are added to the sums. `between` gets the number of bytes
+// The products with 16 kGroups keys of a step, from `first` on, are added to the sums. `between` gets the number of bytes
 // just read.
 //
 // All elements of a few keys are read before those of the next: elements of 64 keys first, 4 x 1600 take a tenth longer.
-template <class E, class C, class Between>
+template <class E, class C, int64_t kGroups, class Between>
 void multiply_keys(int64_t head_size, const CacheRows& keys, int64_t first, const Scores<E>& p, int64_t num_rows,
                    Between&& between) {
   constexpr int64_t kElements = kTileUnits * 4 / sizeof(C);
@@ -95,8 +95,8 @@ void multiply_keys(int64_t head_size, const CacheRows& keys, int64_t first, cons
       LULLM_UNROLL for (int64_t i = 0; i < 16; i++) rows[i] = load_row(keys.row<C>(first + 16 * g + i) + d);
       transpose(rows, blocks + g * kBlockBytes);
     }
-    multiply_columns<E, decltype(unit)>({p.rows + d, p.row_stride, p.sums + first}, num_rows, blocks,
-                                        kKeysAtOnce * num_elements * sizeof(C), between);
+    multiply_columns<E, decltype(unit), kGroups>({p.rows + d, p.row_stride, p.sums + first}, num_rows, blocks,
+                                                 16 * kGroups * num_elements * sizeof(C), between);
     d += num_elements;
   };
   if constexpr (std::is_same_v<C, Bf16> && std::is_same_v<E, float>) {
@@ -143,10 +143,12 @@ struct Weighted {
   const E* rows;
   float* sums;
   int64_t head_size;
+  bool is_first;  // of the passes over these values: what comes next is fetched beside it
 };
 
 template <class E, class C, int kRows, int kVectors, class Between>
-inline void add_columns(const Weighted<E>& p, const CacheRows& values, int64_t num_units, int64_t d, Between&& between) {
+__attribute__((noinline)) void add_columns(const Weighted<E>& p, const CacheRows& values, int64_t num_units, int64_t d,
+                                           Between&& between) {
   V sums[kRows][kVectors];
   float* to = p.sums + d;
   LULLM_UNROLL for (int r = 0; r < kRows; r++)
@@ -164,7 +166,7 @@ inline void add_columns(const Weighted<E>& p, const CacheRows& values, int64_t n
   int64_t unit = 0;
   for (; unit + kUnits <= num_units; unit += kUnits) {
     LULLM_UNROLL for (int64_t i = 0; i < kUnits; i++) add_unit(unit + i);
-    between(kUnits * kBytes);
+    between(p.is_first ? kUnits * kBytes : 0);
   }
   for (; unit < num_units; unit++) add_unit(unit);
   LULLM_UNROLL for (int r = 0; r < kRows; r++)

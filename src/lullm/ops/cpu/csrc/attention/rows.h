@@ -165,6 +165,12 @@ class StepsAhead {
   int64_t last_found = 0;
 };
 
+// Tokens of which half of the first-level cache holds one side: so many are in use, so many on their way.
+constexpr int64_t kNearBytes = 16 << 10;
+inline int64_t num_near_tokens(int64_t token_bytes) {
+  return std::clamp(kNearBytes / token_bytes / 4 * 4, int64_t{4}, kStepKeys);
+}
+
 // Fetches the rows of a cache into the second-level cache before they are read: of a step `num_keys` keys at a time, one
 // head after the other.
 //
@@ -172,13 +178,15 @@ class StepsAhead {
 // the order in which it is read, `distance` rows before. The distance is short: 64 rows of one head lie 2 KiB apart, so they
 // share eight of the 64 sets of the first-level cache, and 4 x 1600 read 4 % less so far ahead (Xeon, 2 cores). AMD's fetch
 // such rows slowly (lines 2 KiB apart 8 GB/s, side by side 17; EPYC of Zen 3, 2 cores): there a part is fetched in memory's
-// order, all heads of a token at once, while the part before is read. Fetches go in small portions between other work:
-// bursts take the places for lines on their way from the loads behind them, and 32 x 160 read 10 % less.
+// order, all heads of a token at once, while the part before is read; short ones into the first-level cache. Fetches go in
+// small portions between other work: bursts take the places for lines on their way from the loads behind them, and 32 x 160
+// read 10 % less.
 class RowsAhead {
  public:
   RowsAhead(const AttentionArgs& a, const StepsAhead& steps, const char* cache, int64_t num_keys, int64_t step,
             int64_t distance)
-      : steps(steps), cache(cache), num_keys(num_keys), head_bytes(a.row_bytes), by_token(fetches_in_order()), step(step) {
+      : steps(steps), cache(cache), num_keys(num_keys), head_bytes(a.row_bytes), by_token(fetches_in_order()),
+        is_near(by_token && num_keys * steps.item_of(step).num_heads() * head_bytes <= kNearBytes), step(step) {
     enter_step();
     if (by_token) {
       next_part();
@@ -193,7 +201,7 @@ class RowsAhead {
     for (; num_rows > 0; num_rows--, at += head_bytes) {
       if (at >= row_end) next_row();
       const char* line = at - reinterpret_cast<uintptr_t>(at) % 64;  // of 8 bits, rows begin anywhere in a line
-      for (; line < at + head_bytes; line += 64) fetch_far(line);
+      for (; line < at + head_bytes; line += 64) is_near ? fetch_near(line) : fetch_far(line);
     }
   }
 
@@ -234,6 +242,7 @@ class RowsAhead {
   const char* const cache;
   const int64_t num_keys, head_bytes;
   const bool by_token;  // a row is all heads of one, not one head
+  const bool is_near;
   int64_t step;
   const AttentionItem* item;
   const StepKeys* found;
@@ -241,7 +250,13 @@ class RowsAhead {
   const char *at, *row_end;
 };
 
-// Is told how many bytes were read, and fetches a row for each `row_bytes` of them.
+// Between products: is told how many bytes were read of the cache, and fetches as much of what comes next.
+inline auto fetch_beside(Near& rows, Ahead& tokens) {
+  return [&](int64_t num_bytes) {
+    rows.fetch(2 * num_bytes / 64);  // rows begin anywhere in a line, so that 128 bytes are parts of three
+    tokens.fetch(num_bytes / 64);
+  };
+}
 inline auto fetch_beside(RowsAhead& ahead, int64_t row_bytes) {
   return [&ahead, row_bytes, due = int64_t{0}](int64_t num_bytes) mutable {
     for (due += num_bytes; due >= row_bytes; due -= row_bytes) ahead.fetch(1);

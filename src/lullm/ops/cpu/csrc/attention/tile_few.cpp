@@ -35,7 +35,7 @@ class FewRows {
  public:
   FewRows(const AttentionArgs& args, const AttentionItem& item, const AttentionItem* after, void* scratch)
       : a(args), item(item), after(after), rows(args, item), scoring(scoring_of(args)), size(args.head_size),
-        depth((size + kRowElements - 1) / kRowElements), num_heads(item.last_head - item.first_head),
+        depth((size + kRowElements - 1) / kRowElements), num_heads(item.num_heads()),
         heads_at_once(kByHeads ? 1 : num_heads), elements_at_once(kByHeads ? kElementsAtOnce : size),
         num_columns((rows.count + 3) / 4 * 4), all_columns(num_columns * (kIsInteger ? kDigits : 1)),
         num_parts(all_columns > 16 ? 2 : 1), tile_columns(all_columns / num_parts),

@@ -23,6 +23,7 @@ class VectorAttention {
   static constexpr bool kIsInteger = std::is_same_v<K, Int16>;
   static constexpr int64_t kHalfBytes = kStepKeys / 2 * sizeof(E);
   static constexpr int64_t kStepsAtOnce = 4;  // of many rows
+  static constexpr int64_t kGroupsAtOnce = 2;  // of 16 keys; of few rows
   // Dot products of pairs take denormals for zero. So does all that lies between two of them, whatever they are made of.
   static constexpr bool kFlushes = kHasDotBits<E>;
   // Heads whose rows share lines are read one after the other (`attend_few_by_head`).
@@ -32,7 +33,7 @@ class VectorAttention {
   VectorAttention(const AttentionArgs& args, const AttentionItem& item, const AttentionItem* after, void* scratch)
       : a(args), item(item), after(after), rows(args, item), scoring(scoring_of(args)), size(args.head_size),
         padded(kAreBytes<K, C> ? (size + 63) / 64 * 64 : depth_of<K>(size) * kBlockElements<K>), num_blocks(4 * depth_of<K>(size)),
-        num_states((item.last_head - item.first_head) * rows.count) {
+        num_states(item.num_heads() * rows.count) {
     char* p = static_cast<char*>(scratch);
     auto take = [&p](auto*& part, int64_t count) {
       part = reinterpret_cast<std::remove_reference_t<decltype(part)>>(p);
@@ -43,7 +44,7 @@ class VectorAttention {
     take(keys, num_packed * key_bytes<K>(size));
     take(values, num_packed * value_bytes<E>(size));
     take(products, (item.is_few ? std::max(num_states, num_rows) : num_rows) * kStepKeys);
-    take(weights, num_rows * kStepKeys);
+    take(weights, (item.is_few ? std::max(num_states, num_rows) : num_rows) * kStepKeys);
     take(q, num_states * padded + kSpareBytes / static_cast<int64_t>(sizeof(K)));
     take(loaded, item.is_few ? 0 : kTileUnits * padded);
     take(q_units, kIsInteger ? num_states : 0);
@@ -143,32 +144,51 @@ class VectorAttention {
   void attend_steps(int64_t first, int64_t last) {
     const FlushDenormals flush(kFlushes);
     if constexpr (!std::is_same_v<E, Swapped>) {
-      if (item.is_few) return kByHead ? attend_few_by_head() : attend_few();
+      if (item.is_few) return attend_few();
     }
     for (int64_t step = first; step < last; step += kStepsAtOnce)
       attend_many(step, std::min(last, step + kStepsAtOnce));
   }
 
-  // Of a step the keys of all heads, some at a time, then the values of all heads: memory is read in large pieces, always a
-  // little ahead of the products.
   void attend_few() {
+    if constexpr (kByHead) {
+      attend_few_by_head();
+    } else if (fetches_in_order()) {
+      // In short parts: 32 keys and 64 values at once, 4 x 1600 take 1.3 of the time (EPYC of Zen 3, 2 cores). With 32
+      // registers a group's sums alone would wait for each other's products.
+      attend_few<kRegisters >= 32 ? kGroupsAtOnce : 1>(num_near_tokens(item.num_heads() * a.row_bytes));
+    } else {
+      attend_few<kGroupsAtOnce>(kStepKeys);
+    }
+  }
+
+  // Of a step the keys of all heads, some at a time, then the values of all heads, some at a time: memory is read in large
+  // pieces, always a little ahead of the products. kGroups: of keys at once.
+  template <int64_t kGroups>
+  void attend_few(int64_t values_at_once) {
     // AVX2 takes a line by two loads, and gains from more time between a fetch and these: 5 %; AVX-512 loses 2 %.
-    constexpr int64_t kDistance = kRegisters >= 32 ? 32 : 64;
+    constexpr int64_t kDistance = kRegisters >= 32 ? 32 : 64, kKeysAtOnce = 16 * kGroups;
     StepsAhead steps(a, item, after);
     RowsAhead keys_ahead(a, steps, a.key_cache, kKeysAtOnce, item.first_step(), kDistance);
-    RowsAhead values_ahead(a, steps, a.value_cache, kStepKeys, item.first_step(), kDistance);
+    RowsAhead values_ahead(a, steps, a.value_cache, values_at_once, item.first_step(), kDistance);
+    auto for_parts = [&](int64_t count, int64_t at_once, auto&& body) {
+      for (int64_t first = 0; first < count; first += at_once)
+        for (int64_t head = item.first_head; head < item.last_head; head++)
+          body(first, std::min(at_once, count - first), head);
+    };
     for (int64_t step = item.first_step(); step < item.last_step(); step++) {
       steps.enter(step);
       const StepKeys& own = steps.keys(step);
       const int64_t count = item.keys_in(step);
       std::memset(products, 0, num_states * kStepKeys * sizeof(float));
-      for (int64_t first = 0; first < count; first += kKeysAtOnce)
-        for (int64_t head = item.first_head; head < item.last_head; head++)
-          multiply_few(own, head, first, std::min(kKeysAtOnce, count - first), products_of(head), fetch_beside(keys_ahead, size * sizeof(C)));
-      for (int64_t head = item.first_head; head < item.last_head; head++) {
-        weigh_few(step, own, head, products_of(head));
-        add_few(own, head, count, fetch_beside(values_ahead, size * sizeof(C)));
-      }
+      for_parts(count, kKeysAtOnce, [&](int64_t first, int64_t num_keys, int64_t head) {
+        multiply_few<kGroups>(own, head, first, num_keys, products_of(head), fetch_beside(keys_ahead, size * sizeof(C)));
+      });
+      for_parts(count, values_at_once, [&](int64_t first, int64_t num_keys, int64_t head) {
+        E* own_weights = weights + state_of(head, 0) * kStepKeys;
+        if (first == 0) weigh_few(step, own, head, products_of(head), own_weights);
+        add_few(own, head, first, num_keys, own_weights, fetch_beside(values_ahead, size * sizeof(C)));
+      });
     }
   }
 
@@ -176,27 +196,23 @@ class VectorAttention {
   // first-level cache; a token's heads, whose rows share lines, in one go into the second-level cache, a step early: 4 x 1600
   // take 0.87 of the time.
   void attend_few_by_head() {
+    constexpr int64_t kKeysAtOnce = 16 * kGroupsAtOnce;
     for (int64_t step = item.first_step(); step < item.last_step(); step++) {
       const AttentionItem& coming = find_next(step);
       const int64_t count = item.keys_in(step);
       const StepKeys &own = found[step % 2], &next = found[(step + 1) % 2];
       Ahead tokens(a, next, coming.first_head, coming.last_head);
-      auto beside = [&](Near& near) {
-        return [&](int64_t num_bytes) {
-          near.fetch(2 * num_bytes / 64);  // rows begin anywhere in a line, so that 128 bytes are parts of three
-          tokens.fetch(num_bytes / 64);
-        };
-      };
       for (int64_t head = item.first_head; head < item.last_head; head++) {
         Near values_ahead(a.value_cache + head * a.row_bytes, own, a.row_bytes);
         std::memset(products, 0, rows.count * kStepKeys * sizeof(float));
         for (int64_t first = 0; first < count; first += kKeysAtOnce)
-          multiply_few(own, head, first, std::min(kKeysAtOnce, count - first), products, beside(values_ahead));
-        weigh_few(step, own, head, products);
+          multiply_few<kGroupsAtOnce>(own, head, first, std::min(kKeysAtOnce, count - first), products,
+                                      fetch_beside(values_ahead, tokens));
+        weigh_few(step, own, head, products, weights);
         const bool is_last = head + 1 == item.last_head;
         const int64_t next_head = is_last ? coming.first_head : head + 1;
         Near keys_ahead(a.key_cache + next_head * a.row_bytes, is_last ? next : own, a.row_bytes);
-        add_few(own, head, count, beside(keys_ahead));
+        add_few(own, head, 0, count, weights, fetch_beside(keys_ahead, tokens));
       }
       tokens.fetch(tokens.num_lines());
     }
@@ -204,28 +220,28 @@ class VectorAttention {
 
   float* products_of(int64_t head) const { return products + state_of(head, 0) * kStepKeys; }
 
-  template <class Between>
+  template <int64_t kGroups, class Between>
   void multiply_few(const StepKeys& own, int64_t head, int64_t first, int64_t count, float* to, Between&& between) const {
     const CacheRows own_keys = {a.key_cache + head * a.row_bytes, own.offset};
     const Scores<K> scores = {q + state_of(head, 0) * padded, padded, to};
     with_elements<K, C>(size, {own_keys.first, own_keys.offset + first}, count, [&](auto key) {
-      multiply_keys<K, decltype(key)>(size, own_keys, first, scores, rows.count, between);
+      multiply_keys<K, decltype(key), kGroups>(size, own_keys, first, scores, rows.count, between);
     });
   }
 
-  void weigh_few(int64_t step, const StepKeys& own, int64_t head, float* from) {
+  void weigh_few(int64_t step, const StepKeys& own, int64_t head, float* from, E* to) {
     const Scoring head_scoring = scoring.with(find_scales<E, C>(a, head, own, scales));
     for (int64_t row = 0; row < rows.count; row++)
-      weigh(head_scoring, state_of(head, row), rows.mask(row, step), from + row * kStepKeys, row);
+      weigh(head_scoring, state_of(head, row), rows.mask(row, step), from + row * kStepKeys, to + row * kStepKeys);
   }
 
   template <class Between>
-  void add_few(const StepKeys& own, int64_t head, int64_t count, Between&& between) const {
-    const CacheRows own_values = {a.value_cache + head * a.row_bytes, own.offset};
+  void add_few(const StepKeys& own, int64_t head, int64_t first, int64_t count, const E* from, Between&& between) const {
+    const CacheRows own_values = {a.value_cache + head * a.row_bytes, own.offset + first};
     with_elements<E, C>(size, own_values, count, [&](auto value) {
       for (int64_t row = 0; row < rows.count; row += kRowsAtOnce)
-        add_values<E, decltype(value)>({weights + row * kStepKeys, sums + state_of(head, row) * size, size}, rows.count - row,
-                                       own_values, count, between);
+        add_values<E, decltype(value)>({from + row * kStepKeys + first, sums + state_of(head, row) * size, size, row == 0},
+                                       rows.count - row, own_values, count, between);
     });
   }
 
@@ -253,7 +269,7 @@ class VectorAttention {
     const Scoring step_scoring = scoring.with(has_scales<E, C>(a) ? scales + place : nullptr);
     const uint64_t seen_by_all = rows.mask(row, step) & rows.mask(row + count - 1, step);
     for (int64_t i = 0; i < count; i++)
-      weigh(step_scoring, row + i, ~seen_by_all == 0 ? seen_by_all : rows.mask(row + i, step), products + i * kStepKeys, i);
+      weigh(step_scoring, row + i, ~seen_by_all == 0 ? seen_by_all : rows.mask(row + i, step), products + i * kStepKeys, weights + i * kStepKeys);
     multiply<OfValues>(Product<E>{weights, values + place * value_bytes<E>(size),
                                   (num_keys + kBlockElements<E> - 1) / kBlockElements<E>, kBlockBytes,
                                   kStepBlocks<E> * kBlockBytes, sums + row * size, size},
@@ -261,8 +277,8 @@ class VectorAttention {
   }
 
   // `mask`: the keys that the row sees. `place`: of its weights.
-  void weigh(const Scoring& own_scoring, int64_t state, uint64_t mask, float* row_products, int64_t place) const {
-    char* to = reinterpret_cast<char*>(weights + place * kStepKeys);
+  void weigh(const Scoring& own_scoring, int64_t state, uint64_t mask, float* row_products, E* own_weights) const {
+    char* to = reinterpret_cast<char*>(own_weights);
     float &own = base[state], *own_total = total + state * kLanes;
     if (mask == 0) {
       std::memset(to, 0, 2 * kHalfBytes);
