@@ -270,9 +270,10 @@ def test_calls_to_workers(llm):
         llm.collective_rpc("shutdown")
     assert error.value.param == "method"
     for arguments, param in (({"args": (1,)}, "args"), ({"kwargs": {"a": 1}}, "kwargs")):
-        with pytest.raises(InvalidRequestError, match="takes no arguments") as error:
-            llm.collective_rpc("reload_weights", **arguments)
-        assert error.value.param == param
+        for method in ("weights_version", "reload_weights"):
+            with pytest.raises(InvalidRequestError, match="takes no arguments") as error:
+                llm.collective_rpc(method, **arguments)
+            assert error.value.param == param
     for method in ("weights_version", "reload_weights"):
         with pytest.raises(UnsupportedError, match="timeout"):
             llm.collective_rpc(method, timeout=1.0)

@@ -151,6 +151,16 @@ def test_the_version_changes_with_any_worker_and_costs_no_call(executor):
     assert executor.take_calls() == all_of(executor, "reload_weights", "reset_kv_scales", "has_pushed_weights")
 
 
+def test_another_checkpoint_is_kept_once_all_have_read_it(executor):
+    executor.check_checkpoint(Path("c"))
+    executor.reload_weights(Path("c"))
+    assert executor.take_calls() == all_of(executor, "check_checkpoint", "reload_weights", "keep_checkpoint")
+    executor.workers[-1].failures["reload_weights"] = ModelLoadError("the disk is gone")
+    with pytest.raises(ModelLoadError, match="gone"):
+        executor.reload_weights(Path("d"))
+    assert executor.take_calls() == all_of(executor, "reload_weights")
+
+
 def test_collective_rpc(executor):
     ranks = list(range(executor.num_workers))
     assert len(ranks) == len(executor.workers)

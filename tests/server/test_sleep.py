@@ -200,7 +200,7 @@ def test_explain_then_deepen(running, expected):
         assert stream.text() == expected["hello world"]
 
 
-def test_pause_and_remote_calls(running, expected):
+def test_pause_and_remote_calls(running, expected, qwen3_folder):
     def call(method, **fields):
         return http.post("/collective_rpc", json={"method": method} | fields)
 
@@ -214,6 +214,9 @@ def test_pause_and_remote_calls(running, expected):
         assert call("reload_weights").json() == {"results": [None]}
         assert call("weights_version").json() == {"results": [version + 1]}
         assert call("reload_weights", args=["another.safetensors"]).status_code == 400
+        missing = call("reload_weights", kwargs={"weights_path": "/no/such/folder"})
+        assert missing.status_code == 400 and missing.json()["error"]["param"] == "weights_path"
+        assert call("reload_weights", kwargs={"weights_path": str(qwen3_folder)}).json() == {"results": [None]}
         assert call("weights_version", timeout=5).status_code == 400, "nobody could cut it off"
         assert http.post("/resume").json()["state"] == "awake"
         assert stream.text() == expected["hello world"], "computed again with weights that are the same"

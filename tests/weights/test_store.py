@@ -51,14 +51,14 @@ def model(make_model):
 
 @pytest.fixture
 def store(model, recorder, source):
-    def fill():
+    def fill(checkpoint):
         targets = WeightTargets(model, recorder.ops)
         with torch.no_grad():
             for name, tensor in source.items():
                 targets.find(name, tensor).rows.write(tensor)
             pack_weights(model, recorder.ops)
 
-    store = WeightStore(model, recorder.ops, fill, verify=True)
+    store = WeightStore(model, recorder.ops, fill, None, verify=True)
     store.load()
     recorder.calls.clear()
     return store

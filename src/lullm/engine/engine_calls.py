@@ -3,6 +3,7 @@
 `LLM` has the same calls, with these docstrings (`lullm.llm.exclusive`).
 """
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,14 @@ from lullm.config.resolved import ResolvedConfig
 from lullm.engine.lifecycle import Lifecycle
 from lullm.engine.lora.adapters import Adapters, as_lora
 from lullm.engine.step_loop import StepLoop
-from lullm.errors import ConfigError, EngineAsleepError, UnsupportedError, WorkerLostError
+from lullm.errors import (
+    ConfigError,
+    EngineAsleepError,
+    InvalidRequestError,
+    ModelLoadError,
+    UnsupportedError,
+    WorkerLostError,
+)
 from lullm.executor.executor import Executor
 from lullm.sched.scheduler import Scheduler
 from lullm.types.lora.request import LoRARequest
@@ -28,6 +36,7 @@ from lullm.types.sleep import (
     WakeReport,
 )
 from lullm.types.vllm_argument import VllmNames
+from lullm.weights.folder import resolve_model
 from lullm.worker.remote_methods import check_remote_call, remote_methods
 
 if TYPE_CHECKING:
@@ -139,7 +148,7 @@ class EngineCalls(VllmNames, ABC):
                 takes the worker first.
 
         Raises:
-            InvalidRequestError: an unknown name, or arguments for one of `REMOTE_METHODS`, which take none.
+            InvalidRequestError: an unknown name, or arguments that one of `REMOTE_METHODS` does not take.
             UnsupportedError: a timeout, with workers whose calls cannot be cut off. Any error of the method.
         """
         self.check_health()
@@ -147,7 +156,7 @@ class EngineCalls(VllmNames, ABC):
             check_remote_call(self.remote_methods, method, args, kwargs)
         self._loop.drain()
         if method == "reload_weights" and timeout is None:
-            self.reload_weights()
+            self.reload_weights(**(kwargs or {}))
             return [None] * self.model_executor.num_workers
         try:
             return self.model_executor.collective_rpc(method, timeout, args, kwargs)
@@ -172,11 +181,36 @@ class EngineCalls(VllmNames, ABC):
         finally:
             self.lifecycle.drop_stale_kv()
 
-    def reload_weights(self) -> None:
-        """Read the weights from the checkpoint again. Raises EngineAsleepError, ModelLoadError, OSError."""
+    def reload_weights(self, weights_path: str | Path | None = None) -> None:
+        """Read the weights from the checkpoint again, or from another one. Blocking.
+
+        Unfinished requests keep their tokens, and cached prefixes are forgotten, as after `update_weights`.
+
+        Args:
+            weights_path: named as `model` is: a folder, a GGUF file, a hub id. It takes the checkpoint's place: later
+                reloads and wake-ups read it. Its config is not read; its tensors must fit the model.
+
+        Raises:
+            EngineAsleepError: the weights are asleep.
+            InvalidRequestError: there is no such checkpoint, or by its headers it is another model's. Nothing has
+                changed.
+            ModelLoadError, OSError: it cannot be read. The weights are asleep (level 2); `wake_up` reads the
+                checkpoint that they had.
+        """
         self.check_health()
         self._loop.drain()
-        self.lifecycle.reload_weights()
+        self.lifecycle.reload_weights(None if weights_path is None else self._checkpoint(weights_path))
+
+    def _checkpoint(self, weights_path: str | Path) -> Path:
+        """Where it is. Raises InvalidRequestError: it is none for this model."""
+        try:
+            checkpoint = resolve_model(os.fspath(weights_path))
+            self.model_executor.check_checkpoint(checkpoint)
+        except TypeError:
+            raise InvalidRequestError(f"weights_path must be a path, not {weights_path!r}", "weights_path") from None
+        except ModelLoadError as error:
+            raise InvalidRequestError(f"weights_path: {error}", "weights_path") from None
+        return checkpoint
 
     def expert_load(self, clear: bool = False) -> ExpertLoad:
         """The tokens that have used each expert, and each expert's worker. `clear`: start counting from 0 again."""

@@ -13,6 +13,7 @@ included, `drop_stale_kv` drops it: requests keep their tokens and are computed 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from lullm.engine.lora.adapters import Adapters
@@ -215,25 +216,25 @@ class Lifecycle:
         self._block_space.reset_prefix_cache(str(self._kv_version).encode())
         self._executor.reset_kv_scales()
 
-    def reload_weights(self) -> None:
-        """Read the weights from their checkpoint again.
+    def reload_weights(self, checkpoint: Path | None = None) -> None:
+        """Read the weights from their checkpoint again, or from another one, which wake-ups read from then on.
 
-        Weights that were pushed after the weights woke, while the KV cache still sleeps, are newer than the checkpoint
-        and stay. Trainers ask for a reload between the two wake-ups to restore weights that level 2 has dropped, and
-        may have pushed their own by then.
+        Without another one, weights that were pushed after the weights woke, while the KV cache still sleeps, are newer
+        than the checkpoint and stay. Trainers ask for a reload between the two wake-ups to restore weights that level 2
+        has dropped, and may have pushed their own by then.
 
         Raises:
             EngineAsleepError: the weights are asleep.
             ModelLoadError, OSError: the checkpoint cannot be read. After these, and after any other error, the weights
-                are asleep (level 2), and `wake_up` tries again.
+                are asleep (level 2), and `wake_up` reads the checkpoint that they had.
         """
         if self._residence[WEIGHTS] is not _RESIDENT:
             raise EngineAsleepError("the weights are asleep; wake_up() reads them from their checkpoint again")
-        if self._residence[KV_CACHE] is not _RESIDENT and self._executor.has_pushed_weights():
+        if not checkpoint and self._residence[KV_CACHE] is not _RESIDENT and self._executor.has_pushed_weights():
             logger.info("reload_weights: weights that were pushed since they woke stay, the rest was just read")
             return
         try:
-            self._executor.reload_weights()
+            self._executor.reload_weights(checkpoint)
         except EngineDeadError:
             raise
         except BaseException:  # of any kind, Ctrl-C included: old and new weights are mixed

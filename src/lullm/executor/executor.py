@@ -145,9 +145,18 @@ class Executor:
             raise
         return len(agreed(self._call("end_update"), "the weights that were replaced"))
 
-    def reload_weights(self) -> None:
-        """Every worker reads the checkpoint again. Raises EngineAsleepError, ModelLoadError, OSError."""
-        self._call("reload_weights")
+    def check_checkpoint(self, checkpoint: Path) -> None:
+        """Every worker compares another checkpoint's headers with its model. Raises ModelLoadError."""
+        self._call("check_checkpoint", checkpoint)
+
+    def reload_weights(self, checkpoint: Path | None = None) -> None:
+        """Every worker reads its checkpoint again, or another one, which is its own from then on.
+
+        Raises EngineAsleepError, ModelLoadError, OSError: the workers keep the checkpoint that they had.
+        """
+        self._call("reload_weights", checkpoint)
+        if checkpoint is not None:
+            self._call("keep_checkpoint", checkpoint)
 
     def has_pushed_weights(self) -> bool:
         """Whether weights of any worker were changed since they were loaded or woke up."""

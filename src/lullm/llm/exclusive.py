@@ -63,6 +63,7 @@ class ExclusiveCalls(VllmNames):
     reset_prefix_cache = takes_vllms(VLLM_CALLS)(_in_turn(EngineCalls.reset_prefix_cache))
     collective_rpc = _in_turn(EngineCalls.collective_rpc)
     update_weights = _in_turn(EngineCalls.update_weights)
+    reload_weights = _in_turn(EngineCalls.reload_weights)
     expert_load = _in_turn(EngineCalls.expert_load)
     rebalance_experts = _in_turn(EngineCalls.rebalance_experts)
     add_lora = _in_turn(EngineCalls.add_lora)

@@ -36,7 +36,10 @@ _ROUTING = {
 """Status of a request that no route takes -> code and message."""
 _BY_COMPLETIONS = "POST /v1/completions takes token ids as prompt, and gives them with return_token_ids"
 _BY_FILES = "`lullm run-batch` answers batch files; a server takes many requests at once"
-_BY_METHODS = "POST /collective_rpc calls reload_weights, and methods of a worker_extension_cls"
+_BY_METHODS = (
+    "POST /collective_rpc calls reload_weights, with weights_path of another checkpoint, and methods of a "
+    "worker_extension_cls"
+)
 ELSEWHERE = {
     "/generate": _BY_COMPLETIONS,
     "/inference/v1/generate": _BY_COMPLETIONS,
@@ -54,7 +57,9 @@ ELSEWHERE = {
     "/release_kv_cache_memory": "it is POST /sleep with tags ['kv_cache']",
     "/server_info": "GET /version and GET /props say what runs",
     "/lora-adapters": "a request names its adapter as its model",
-    **dict.fromkeys(("/init_weight_transfer_engine", "/update_weights", "/get_world_size"), _BY_METHODS),
+    **dict.fromkeys(("/init_weight_transfer_engine", "/start_weight_update", "/finish_weight_update"), _BY_METHODS),
+    **dict.fromkeys(("/update_weights", "/update_weights_from_disk", "/get_world_size"), _BY_METHODS),
+    "/weight_info": "POST /collective_rpc with weights_version counts the changes of weights",
     **dict.fromkeys(("/start_profile", "/stop_profile"), "LLM.start_profile(folder) writes profiles"),
 }
 """Endpoints of other servers that are not here -> what to call in their place."""

@@ -135,7 +135,10 @@ VLLM_SAMPLING: dict[str, VllmArgument] = {
 }
 """Arguments of `SamplingParams`, as above."""
 
-_UPDATES = "`update_weights` takes names and tensors; a trainer elsewhere uses `worker_extension_cls` (docs/sleep.md)"
+_UPDATES = (
+    "`update_weights` takes names and tensors, `reload_weights` a folder; a trainer elsewhere uses "
+    "`worker_extension_cls` (docs/sleep.md)"
+)
 _HEALTH = "`check_health()` raises what has happened"
 _PARTS = "`config` and `model_config` say what runs, `model_executor` has the workers; weights are not saved"
 _CONFIGS = tuple(f"{part}_config" for part in ("cache", "scheduler", "parallel", "lora", "load", "device", "decoding"))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -27,11 +28,13 @@ class WeightStore:
     """The weights of a materialised model. It tracks only changes made through it.
 
     Args:
-        fill: reads all weights from their source into the parameters, and packs them.
+        fill: reads all weights of a checkpoint into the parameters, and packs them; None: makes weights of its own.
+        checkpoint: see below.
         verify: keep checksums of the read weights, and compare them in `restore`.
         mapped: matrices that the first `fill` may leave in their files; all others settle it first.
 
     Attributes:
+        checkpoint: the folder or file that `load` and `restore` read; None: weights that `fill` makes.
         version: 0 after the first `load`; increases with every change. A level-1 sleep is no change.
         modified: names of parameters that differ from those that `load` read.
         is_resident: whether the parameters have memory; set by the code that releases and maps it.
@@ -40,11 +43,18 @@ class WeightStore:
     """
 
     def __init__(
-        self, model: Loadable, ops: Ops, fill: Callable[[], None], verify: bool, mapped: MappedWeights | None = None
+        self,
+        model: Loadable,
+        ops: Ops,
+        fill: Callable[[Path | None], None],
+        checkpoint: Path | None,
+        verify: bool,
+        mapped: MappedWeights | None = None,
     ):
         self._model = model
         self._ops = ops
         self._fill = fill
+        self.checkpoint = checkpoint
         self._verify = verify
         self._mapped = mapped
         self._checksums: dict[str, int] = {}
@@ -54,8 +64,11 @@ class WeightStore:
         self.has_news = False
         self.fill_s = 0.0
 
-    def load(self) -> None:
+    def load(self, checkpoint: Path | None = None) -> None:
         """Read all weights: a new version without modified parameters. Blocking.
+
+        Args:
+            checkpoint: read this one. It does not become `self.checkpoint`: other workers may fail to read theirs.
 
         Raises:
             ModelLoadError, OSError: old and new weights are mixed, and unusable until a `load` succeeds.
@@ -63,7 +76,7 @@ class WeightStore:
         started = time.perf_counter()
         if self.version >= 0:
             self.close()
-        self._fill()
+        self._fill(checkpoint or self.checkpoint)
         self.version += 1
         self.modified.clear()
         self.has_news = False
@@ -139,7 +152,7 @@ class WeightStore:
             started = time.perf_counter()
             pushed = [(buffer, buffer.clone()) for name, buffer in self._model.named_buffers() if name in self.modified]
             try:
-                self._fill()
+                self._fill(self.checkpoint)
             finally:  # buffers kept their values during the sleep, but `fill` has overwritten them
                 for buffer, content in pushed:
                     buffer.copy_(content)

@@ -55,11 +55,11 @@ def load_model(setup: WorkerSetup, folder: Path, tag: Literal["weights", "draft"
     `tag`: of their arena. A draft model's are never read in their files: they are few.
     """
     config = setup.config
-    has_files, is_foreign = config.load_format != "dummy", setup.model_config.foreign is not None
-    if has_files and not is_foreign:
+    has_files = config.load_format != "dummy"
+    if has_files and setup.model_config.foreign is None:
         check_headers(setup.whole_config, folder)
     model = build_model(setup.model_config, setup.dtype, config.max_model_len)
-    if has_files and is_foreign:
+    if has_files and setup.model_config.foreign is not None:
         check_num_weights(model, folder)
     if config.takes_rows and not model.reads_shown and tag == "weights":
         raise ModelLoadError(
@@ -81,8 +81,9 @@ def load_model(setup: WorkerSetup, folder: Path, tag: Literal["weights", "draft"
                 setattr(module, name, buffer.to(setup.device.torch_device))
         may_map = tag == "weights" and _may_map(setup, model, folder, arena)
         mapped = MappedWeights(model) if may_map else None
-        fill = partial(fill_weights, setup, model, folder, mapped)
-        store = WeightStore(model, setup.ops, fill, config.enable_sleep_mode and config.verify_wake, mapped)
+        fill = partial(fill_weights, setup, model, mapped=mapped)
+        verify = config.enable_sleep_mode and config.verify_wake
+        store = WeightStore(model, setup.ops, fill, folder if has_files else None, verify, mapped)
         model.update_weights = _updating(weakref.ref(store))  # no circle: the last engine to go frees the arena
         store.load()
     except BaseException:
@@ -93,6 +94,14 @@ def load_model(setup: WorkerSetup, folder: Path, tag: Literal["weights", "draft"
         kind += f", {num_as_stored} matrices quantized as they are stored"
     logger.info("%s: %s in %s", tag if tag == "weights" else "draft model", format_bytes(arena.used_bytes), kind)
     return LoadedModel(model, store, arena)
+
+
+def check_checkpoint(setup: WorkerSetup, model: Model, folder: Path) -> None:
+    """Whether another checkpoint's headers fit a model that is there. Raises ModelLoadError."""
+    if setup.model_config.foreign is None:
+        check_headers(setup.whole_config, folder)
+    else:
+        check_num_weights(model, folder)
 
 
 def _check_room(setup: WorkerSetup, num_bytes: int) -> None:
@@ -129,15 +138,15 @@ def _may_map(setup: WorkerSetup, model: Model, folder: Path, arena: Arena) -> bo
     return may_map and setup.device.resident_bytes(arena) < _ENOUGH * num_bytes
 
 
-def fill_weights(setup: WorkerSetup, model: Model, folder: Path, mapped: MappedWeights | None = None) -> None:
-    """Read the weights from the checkpoint, or make dummy ones. Blocking. Raises ModelLoadError.
+def fill_weights(setup: WorkerSetup, model: Model, folder: Path | None, mapped: MappedWeights | None = None) -> None:
+    """Read the weights from a checkpoint; without one make dummy ones. Blocking. Raises ModelLoadError.
 
     `mapped`: takes matrices that may stay in their files for now.
     """
     for scales in kv_scales_of(model):
         scales.forget_given()
     with setup.threads.scope():
-        if setup.config.load_format == "dummy":
+        if folder is None:
             fill_dummy_weights(model, setup.ops, setup.config.seed or 0)
         else:
             vision = None if model.vision is None else setup.model_config.vision  # another stage may have it

@@ -17,6 +17,9 @@ REMOTE_METHODS = frozenset(
 )
 """Names that `collective_rpc` takes: safe to offer to strangers with the admin key, and JSON in the answers."""
 
+_ARGUMENTS = {"reload_weights": ("weights_path",)}
+"""The arguments of those that take any, by keyword."""
+
 
 def remote_methods(extension: str | type | None) -> frozenset[str]:
     """All names that `collective_rpc` takes: `REMOTE_METHODS`, and the extension's methods without underscore."""
@@ -34,8 +37,10 @@ def check_remote_call(
     if not isinstance(method, str) or method not in known:
         names = ", ".join(sorted(known))
         raise InvalidRequestError(f"{method!r} cannot be called by name; {names} can, or pass a function", "method")
-    if method in REMOTE_METHODS and (args or kwargs):
-        raise InvalidRequestError(f"{method!r} takes no arguments", "args" if args else "kwargs")
+    takes = _ARGUMENTS.get(method, ())
+    if method in REMOTE_METHODS and (args or not set(takes).issuperset(kwargs or ())):
+        named = f"no arguments but {', '.join(takes)}, by keyword" if takes else "no arguments"
+        raise InvalidRequestError(f"{method!r} takes {named}", "args" if args else "kwargs")
 
 
 def call_with_model(worker: "Worker", function: "Callable[[Model], T]") -> T:

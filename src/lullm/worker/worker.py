@@ -26,7 +26,7 @@ from lullm.worker.adapter.shelf import AdapterShelf
 from lullm.worker.draft.draft import Draft, open_draft
 from lullm.worker.draft.paired_steps import PairedSteps
 from lullm.worker.kv_pools import KVPools, map_pools
-from lullm.worker.loaded_model import LoadedModel, load_model
+from lullm.worker.loaded_model import LoadedModel, check_checkpoint, load_model
 from lullm.worker.pages_ahead import touch_blocks
 from lullm.worker.setup import WorkerSetup, open_setup
 from lullm.worker.sizing import kv_memory_bytes, measure_copy_speed
@@ -282,10 +282,18 @@ class Worker:
         """The shape of the whole model's tensor of this name, a checkpoint's or a trainer's; None: no such tensor."""
         return self.loaded.store.targets.shape_of(trainer_name(name))
 
-    def reload_weights(self) -> None:
-        """Read the checkpoint again. Raises EngineAsleepError: the weights are asleep. See `WeightStore.load`."""
+    def check_checkpoint(self, folder: Path) -> None:
+        """See `loaded_model`. Changes nothing."""
+        check_checkpoint(self.setup, self.loaded.model, folder)
+
+    def reload_weights(self, checkpoint: Path | None = None) -> None:
+        """See `WeightStore.load`. Raises EngineAsleepError: the weights are asleep."""
         self.loaded.store.check_resident()
-        self.loaded.store.load()
+        self.loaded.store.load(checkpoint)
+
+    def keep_checkpoint(self, checkpoint: Path) -> None:
+        """From now on the weights are read from there, at wake-ups, too."""
+        self.loaded.store.checkpoint = checkpoint
 
     def layer_experts(self) -> list[LayerExperts]:
         """See `expert_places`, for this method and the next two."""

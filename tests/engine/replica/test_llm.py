@@ -122,6 +122,9 @@ def test_weights_reach_all(llm, expected, qwen3_folder):
     finally:
         assert llm.collective_rpc("reload_weights") == [None, None]
     assert greedy(llm) == expected[1]
+    llm.update_weights(iter(changed(qwen3_folder)))
+    llm.reload_weights(qwen3_folder)
+    assert greedy(llm) == expected[1]
 
 
 def test_an_update_that_fails_says_once_why(llm, expected, qwen3_folder):

@@ -50,6 +50,11 @@ def test_weights_are_pushed_whole(llm, tmp_path):
     params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
     with LLM(str(other), **OPTIONS) as alone:
         expected = [output.outputs[0].token_ids for output in alone.generate(PROMPTS, params, use_tqdm=False)]
+    assert [output.outputs[0].token_ids for output in llm.generate(PROMPTS, params, use_tqdm=False)] != expected
     assert llm.update_weights(iter(load_file(other / "model.safetensors").items())) > 0
     assert [output.outputs[0].token_ids for output in llm.generate(PROMPTS, params, use_tqdm=False)] == expected
     assert llm.collective_rpc("reload_weights") == [None, None]
+    llm.reload_weights(other)
+    llm.sleep(2)
+    llm.wake_up()
+    assert [output.outputs[0].token_ids for output in llm.generate(PROMPTS, params, use_tqdm=False)] == expected

@@ -8,7 +8,6 @@ import contextlib
 import pytest
 
 from lullm import LLM
-from lullm.worker.loaded_model import fill_weights
 
 _BUILDER = "lullm.worker.setup"
 """The module that opens the device and selects the ops."""
@@ -110,7 +109,7 @@ def weights_filled_by(llm, fill):
     store = store_of(llm)
     original = store._fill
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "_fill", lambda: fill(original))
+        patch.setattr(store, "_fill", lambda checkpoint: fill(lambda: original(checkpoint)))
         yield
 
 
@@ -118,8 +117,7 @@ def weights_filled_by(llm, fill):
 def checkpoint_moved(llm, folder):
     """For a while, the engine reads its weights from this folder."""
     with pytest.MonkeyPatch.context() as patch:
-        worker = worker_of(llm)
-        patch.setattr(worker.loaded.store, "_fill", lambda: fill_weights(worker.setup, worker.loaded.model, folder))
+        patch.setattr(store_of(llm), "checkpoint", folder)
         yield
 
 

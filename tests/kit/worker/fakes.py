@@ -96,9 +96,15 @@ class FakeWorker:
         self.version += 1
         return self.applied
 
-    def reload_weights(self):
-        self._note("reload_weights")
+    def check_checkpoint(self, folder):
+        self._note("check_checkpoint", folder)
+
+    def reload_weights(self, checkpoint=None):
+        self._note("reload_weights", checkpoint)
         self.version += 1
+
+    def keep_checkpoint(self, checkpoint):
+        self._note("keep_checkpoint", checkpoint)
 
     def has_pushed_weights(self):
         self._note("has_pushed_weights")

@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from lullm.config.engine import EngineConfig
@@ -181,8 +182,9 @@ class ReplicaEngine(InputCalls):
         update = self._client.update_weights(weights, iterating=here)
         return here.wait_for(asyncio.run_coroutine_threadsafe(update, self._loop))
 
-    def reload_weights(self) -> None:
-        self.collective_rpc("reload_weights")
+    def reload_weights(self, weights_path: str | Path | None = None) -> None:
+        given = {} if weights_path is None else {"weights_path": str(weights_path)}
+        self.collective_rpc("reload_weights", kwargs=given)
 
     def stats(self) -> EngineStats:
         self._check_alive()
