@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import faulthandler
 import json
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -43,6 +45,8 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 MAX_MODEL_LEN = 512
+JOIN_S = 40
+"""For a server to end: its own bounds (an engine in a long step, last answers, connections) sum up to 14 s."""
 
 
 def byte_tokenizer() -> Tokenizer:
@@ -381,9 +385,11 @@ class RunningServer:
         """What SIGTERM does in a process."""
         self._loop.call_soon_threadsafe(self._server.stop)
 
-    def join(self, timeout_s: float = 10) -> None:
+    def join(self, timeout_s: float = JOIN_S) -> None:
         self._thread.join(timeout_s)
-        assert not self._thread.is_alive(), "the server did not end"
+        if self._thread.is_alive():
+            faulthandler.dump_traceback(file=sys.__stderr__)  # what it waits for
+            pytest.fail("the server did not end")
 
     def stop(self) -> None:
         if self._thread.is_alive():

@@ -151,6 +151,20 @@ def test_client_that_never_reads_does_not_hold_the_end_up(start, scripted):
     assert engine.ended == []
 
 
+@pytest.mark.parametrize("host", ["localhost", "a name that is refused"])
+def test_half_a_body_does_not_end_in_a_traceback(start, scripted, caplog, host):
+    """uvicorn cancels what still runs at the end, and logs each such request as an exception of the application."""
+    server = start(scripted(), drain_timeout_s=0.1)
+    with socket.create_connection(server.address, timeout=10) as sock:
+        sock.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\n{{".encode())
+        with server.http() as http:  # which is answered behind the first request's head
+            assert http.get("/health").status_code == 200
+        server.signal()
+        server.join()
+        assert sock.recv(1000) == b"" or host != "localhost"
+    assert not [record for record in caplog.records if record.exc_info or record.levelname == "ERROR"]
+
+
 def test_the_event_loop_goes_on_between_the_prompts_of_a_batch(scripted, monkeypatch):
     engine, turns, seen = scripted(), [0], []
     prepare = engine.prepare

@@ -43,7 +43,11 @@ request while the server closes the connection, and the request is lost.
 DEATH_CHECK_S = 0.25  # how often the engine is looked at
 DEATH_S = 5.0
 """Seconds from the engine's death to the end: clients get their errors, and a supervisor sees it on /health."""
-CLOSING_S = 1  # for connections to close; then writes to clients that do not read are cancelled
+CLOSING_S = 1  # for connections to close; then those are cut off whose clients do not read, or send half a request
+CANCEL_S = 1
+"""Seconds until uvicorn cancels what goes on without a connection. For each such request it logs a traceback, which is
+why connections are cut off first: a request ends by itself then.
+"""
 
 
 class _Uvicorn(uvicorn.Server):
@@ -74,10 +78,15 @@ class _Uvicorn(uvicorn.Server):
         self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        cut = asyncio.get_running_loop().call_later(CLOSING_S, self._cut_off)
         await super().shutdown(sockets)
-        for connection in list(self.server_state.connections):  # a client that never read keeps its transport open
-            connection.transport.abort()
+        cut.cancel()
+        self._cut_off()  # a client that never read keeps its transport open
         await asyncio.sleep(0)
+
+    def _cut_off(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
 class HttpServer:
@@ -114,10 +123,7 @@ class HttpServer:
         """
         listener = self._listener
         app = build_app(self._engine, self._options, listener.admin_port)
-        await self._load_adapters(app.state.context.house)
-        folder = self._options.prefix_cache_folder
-        if folder is not None and not isinstance(self._engine, Fleet):
-            await load_prefixes(self._engine, folder)
+        await self._load(app.state.context.house)
         asyncio.get_running_loop().set_exception_handler(ExhaustionLog())
         server = self._uvicorn(app, on_ready)
         if isinstance(self._engine, Fleet):
@@ -151,15 +157,19 @@ class HttpServer:
             access_log=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=CLOSING_S,
+            timeout_graceful_shutdown=CLOSING_S + CANCEL_S,
         )
         server = _Uvicorn(config, self._on_ready(on_ready))
         server.guard(connection_bound(self._options.max_connections), self._listener.tls)
         return server
 
-    async def _load_adapters(self, house: House) -> None:
+    async def _load(self, house: House) -> None:
+        """Load adapters, and the prefixes that the last server left; shut the engine down if that fails."""
+        options = self._options
         try:
-            await load_modules(house, self._options.lora_modules, self._options.prompt_adapters)
+            await load_modules(house, options.lora_modules, options.prompt_adapters)
+            if options.prefix_cache_folder is not None and not isinstance(self._engine, Fleet):
+                await load_prefixes(self._engine, options.prefix_cache_folder)
         except BaseException:
             await self._engine.shutdown(drain=False)
             raise

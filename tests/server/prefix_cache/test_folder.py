@@ -1,5 +1,6 @@
 """`--prefix-cache-folder`: what a server had cached, the next one finds; and it starts and ends if it cannot."""
 
+import asyncio
 import logging
 import threading
 
@@ -9,6 +10,9 @@ from lullm import AsyncLLMEngine
 from lullm.cli.main import main
 from lullm.config.engine import EngineConfig
 from lullm.engine.process.client import ProcessClient
+from lullm.server.http_server import HttpServer
+from lullm.server.listen.listener import Listener
+from lullm.server.options import ServerOptions
 
 OPTIONS = {
     "dtype": "float32",
@@ -100,6 +104,45 @@ def test_a_damaged_folder_is_worth_a_warning(serve, tmp_path, caplog):
     path.write_bytes(path.read_bytes()[:-4096])
     assert ask(serve()) == (text, 0)
     assert "empty prefix cache" in caplog.text and "damaged" in caplog.text
+
+
+@pytest.fixture
+def loading(scripted, monkeypatch, tmp_path):
+    """An engine that fails to load the prefixes in `prefixes` with the given error."""
+
+    def fail_with(error):
+        engine = scripted()
+
+        async def load(path):
+            raise error
+
+        monkeypatch.setattr(engine, "load_prefix_cache", load, raising=False)
+        (tmp_path / "prefixes").mkdir()
+        (tmp_path / "prefixes" / "hibernation.json").touch()
+        return engine
+
+    return fail_with
+
+
+def test_a_folder_that_the_system_refuses_is_worth_a_warning(start, loading, tmp_path, caplog):
+    engine = loading(PermissionError(13, "Permission denied"))
+    with start(engine, prefix_cache_folder=str(tmp_path / "prefixes")).http() as http:
+        assert http.get("/health").status_code == 200
+    assert "empty prefix cache" in caplog.text and "Permission denied" in caplog.text
+
+
+def test_an_engine_does_not_outlive_a_failed_start(loading, tmp_path):
+    """Its thread would keep the process from ending."""
+    engine = loading(RuntimeError("a bug"))
+    options = ServerOptions(port=0, prefix_cache_folder=str(tmp_path / "prefixes"))
+
+    async def serve_it():
+        with Listener(options) as listener:
+            await HttpServer(engine, options, listener).serve(print)
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        asyncio.run(serve_it())
+    assert engine.shutdowns == [False]
 
 
 def test_what_cannot_be_saved_does_not_hold_the_end_up(serve, tmp_path, caplog):

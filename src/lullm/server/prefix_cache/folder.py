@@ -11,11 +11,10 @@ logger = get_logger(__name__)
 
 async def load_prefixes(engine: EngineClient, folder: str) -> None:
     """Begin with what the last server left, if it did; a folder that cannot be used is worth a warning only."""
-    if not os.path.isdir(folder) or not os.listdir(folder):
-        return
     try:
-        await engine.load_prefix_cache(folder)
-    except LullmError as error:
+        if os.path.isdir(folder) and os.listdir(folder):
+            await engine.load_prefix_cache(folder)
+    except (LullmError, OSError) as error:
         logger.warning("the server starts with an empty prefix cache: %s", error)
 
 
