@@ -13,7 +13,7 @@ from lullm.config.vision.vision import (
     PoolConnector,
     ShuffleConnector,
 )
-from lullm.errors import ModelLoadError
+from lullm.errors import FamilyLimitError, ModelLoadError
 from lullm.types.vision.grid import SquareGrid
 
 TEXT = {
@@ -214,6 +214,28 @@ GEMMA4_IMAGES = {
     "rescale_factor": 0.00392156862745098,
 }  # fmt: skip
 GEMMA4_PICTURES = {"image_processor": GEMMA4_IMAGES, "processor_class": "Gemma4Processor"}
+PADDLE = {
+    "architectures": ["PaddleOCRVLForConditionalGeneration"], "compression_ratio": 1.0, "head_dim": 128,
+    "hidden_act": "silu", "hidden_dropout_prob": 0.0, "hidden_size": 1024, "image_token_id": 100295,
+    "intermediate_size": 3072, "max_position_embeddings": 131072, "max_sequence_length": None,
+    "model_type": "paddleocr_vl", "num_attention_heads": 16, "num_hidden_layers": 18, "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-05, "rope_scaling": {"mrope_section": [16, 24, 24], "rope_type": "default", "type": "default"},
+    "rope_theta": 500000, "sliding_window": None, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    "use_bias": False, "vision_start_token_id": 101305, "vocab_size": 103424, "video_token_id": 101307,
+    "vision_config": {
+        "architectures": ["SiglipVisionModel"], "attention_dropout": 0.0, "hidden_act": "gelu_pytorch_tanh",
+        "hidden_size": 1152, "image_size": 384, "intermediate_size": 4304, "layer_norm_eps": 1e-06,
+        "model_type": "paddleocr_vl", "num_attention_heads": 16, "num_channels": 3, "num_hidden_layers": 27,
+        "pad_token_id": 0, "patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2,
+        "tokens_per_second": 2, "torch_dtype": "bfloat16",
+    },
+}  # fmt: skip
+PADDLE_PICTURES = {
+    "do_convert_rgb": True, "do_normalize": True, "do_rescale": True, "do_resize": True, "image_mean": [0.5, 0.5, 0.5],
+    "image_processor_type": "PaddleOCRVLImageProcessor", "image_std": [0.5, 0.5, 0.5], "max_pixels": 2822400,
+    "merge_size": 2, "min_pixels": 147384, "patch_size": 14, "resample": 3, "rescale_factor": 0.00392156862745098,
+    "temporal_patch_size": 1,
+}  # fmt: skip
 GEMMA3 = {
     "architectures": ["Gemma3ForConditionalGeneration"], "boi_token_index": 31991, "eoi_token_index": 31992,
     "eos_token_id": [1, 106], "image_token_index": 31990, "mm_tokens_per_image": 256, "model_type": "gemma3",
@@ -384,6 +406,19 @@ def test_glm(tmp_path, caplog):
     assert read(tmp_path, tower(GLM_EXPERTS, **axial), GLM_PICTURES).vision.tower == eyes
     assert read(tmp_path, GLM, newer | {"size": None}).vision.picture.max_pixels == 28 * 28 * 15000
     assert "ignored" not in caplog.text
+
+
+def test_paddle_ocr(tmp_path):
+    config = read(tmp_path, PADDLE, PADDLE_PICTURES)
+    vision, eyes = config.vision, config.vision.tower
+    assert (config.architecture, config.num_hidden_layers, config.head_dim) == ("LlamaForCausalLM", 18, 128)
+    assert (eyes.positions, eyes.num_sides, eyes.post_norm, eyes.num_frames) == ("middle", 27, "layer_norm", 0)
+    assert vision.connector.norms_patches and vision.connector.scale_factor == 2 and len(vision.axes) == 64
+    picture = vision.picture
+    assert (picture.fit, picture.widens, picture.edge, picture.max_pixels) == ("area", True, 28, 2822400)
+    assert vision.video is None and "not with PaddleOCRVL" in vision.no_video
+    with pytest.raises(FamilyLimitError, match="use_bias True"):
+        read(tmp_path, PADDLE | {"use_bias": True}, PADDLE_PICTURES)
 
 
 GLM_VIDEOS = {
@@ -651,6 +686,9 @@ def test_older_and_newer_files(tmp_path):
         (rope(mrope_section=[4, 4]), QWEN3_PICTURES, "mrope_section [4, 4]"),
         (tower(QWEN3_5, deepstack_visual_indexes=[8]), QWEN3_PICTURES, "deepstack_visual_indexes [8]"),
         (QWEN3_5 | {"architectures": ["Qwen3_5MoeForConditionalGeneration"]}, QWEN3_PICTURES, "tower is 'qwen3_5'"),
+        (PADDLE, QWEN_PICTURES, "not PaddleOCR-VL's"),
+        (PADDLE, PADDLE_PICTURES | {"temporal_patch_size": 2}, "temporal_patch_size 2"),
+        (PADDLE, PADDLE_PICTURES | {"merge_size": 3}, "merge_size 3"),
         (GLM, None, "no preprocessor_config.json"),
         (GLM, QWEN_PICTURES, "not GLM-4.1V's"),
         (QWEN, GLM_PICTURES, "not Qwen2-VL's"),

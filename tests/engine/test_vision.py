@@ -27,11 +27,12 @@ from kit.vision.checkpoint import (
     write_lighton_ocr,
     write_llava,
     write_llava_next,
+    write_paddle,
     write_pixtral,
     write_qwen_vl,
 )
 from kit.worker.threads import use_threads
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from lullm import LLM, SamplingParams
 from lullm.errors import ConfigError, InvalidRequestError
@@ -60,6 +61,7 @@ WRITERS = {
     "gemma4": write_gemma4,
     "mistral3": lambda folder: write_pixtral(folder, 2),
     "next": write_llava_next,
+    "paddle": write_paddle,
 }
 
 
@@ -106,6 +108,33 @@ def test_as_transformers(checkpoint, prompts, expected, options):
         if options.get("enable_prefix_caching", True) and "max_num_batched_tokens" not in options:
             assert len(sent) == len(set(sent))  # each is read once
         check_golden([llm.generate(prompts[1], GREEDY, use_tqdm=False)[0]], [expected[1]])
+
+
+def test_paddle_ocr_as_published(tmp_path):
+    """The text's keys stand beside `vision_config`, tensors have older names, and some are of no use."""
+    checkpoint = write_paddle(tmp_path, tie_word_embeddings=False)
+    text, seen = TEXTS[2]
+    expected = checkpoint.continued(spelled(text, checkpoint), [PICTURES[n] for n in seen], NUM_TOKENS)
+    data = json.loads((tmp_path / "config.json").read_text())
+    language = data.pop("text_config")
+    rope = language.pop("rope_parameters")
+    data |= {key: value for key, value in language.items() if key not in ("model_type", "tie_word_embeddings")}
+    data |= {"rope_theta": rope["rope_theta"], "use_bias": False, "use_3d_rope": True, "rope_is_neox_style": True}
+    data["rope_scaling"] = {"mrope_section": rope["mrope_section"], "rope_type": "default", "type": "default"}
+    data["vision_config"] |= {"model_type": "paddleocr_vl", "temporal_patch_size": 2, "tokens_per_second": 2}
+    (tmp_path / "config.json").write_text(json.dumps(data))
+    tensors = {}
+    for name, tensor in load_file(tmp_path / "model.safetensors").items():
+        own = re.sub(r"^model\.(?=visual\.|projector\.)", "", name).replace("projector.", "mlp_AR.")
+        tensors[own.replace("model.language_model.", "model.")] = tensor
+    assert {"lm_head.weight", "mlp_AR.pre_norm.bias", "model.norm.weight"} <= tensors.keys()
+    assert "visual.vision_model.post_layernorm.bias" in tensors
+    for name in ("head.probe", "embeddings.packing_position_embedding.weight"):
+        tensors[f"visual.vision_model.{name}"] = tensors["lm_head.weight"].new_zeros(3, 4)
+    save_file(tensors, tmp_path / "model.safetensors")
+    asked = {"prompt": spelled(text, checkpoint), "multi_modal_data": {"image": [PICTURES[n] for n in seen]}}
+    with LLM(str(tmp_path), **OPTIONS) as llm:
+        check_golden(llm.generate(asked, GREEDY, use_tqdm=False), [expected])
 
 
 MISTRAL4 = {

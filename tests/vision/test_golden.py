@@ -22,6 +22,7 @@ from kit.vision.checkpoint import (
     write_lighton_ocr,
     write_llava,
     write_llava_next,
+    write_paddle,
     write_pixtral,
     write_qwen_vl,
 )
@@ -163,6 +164,13 @@ CASES = {
     "mistral3": lambda folder: write_pixtral(folder, 2),
     "mistral3, groups of 9": lambda folder: write_pixtral(
         folder, 3, {"model_type": "ministral3"}, multimodal_projector_bias=True, projector_hidden_act="relu"
+    ),
+    "paddle": lambda folder: write_paddle(folder),
+    "paddle, groups of 9": lambda folder: write_paddle(
+        folder,
+        {"patch_size": 3, "spatial_merge_size": 3, "image_size": 12, "hidden_act": "gelu"},
+        {"merge_size": 3, "size": {"shortest_edge": 81, "longest_edge": 81 * 60}},
+        tie_word_embeddings=False,
     ),
     "lighton": lambda folder: write_lighton_ocr(folder),
     "lighton, groups of 9": lambda folder: write_lighton_ocr(folder, 3, tie_word_embeddings=False),

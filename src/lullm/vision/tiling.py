@@ -264,8 +264,12 @@ def whole_size(width: int, height: int, form: PictureForm) -> tuple[int, int]:
     A picture outside of them is scaled first, and the multiples are those below or above. Very thin ones may stay
     outside, since no edge is 0.
     """
-    check_ratio(width, height)
     edge = form.edge
+    if form.widens and height < edge:
+        width, height = round(width * edge / height), edge
+    if form.widens and width < edge:
+        width, height = edge, round(height * edge / width)
+    check_ratio(width, height)
     near = round(width / edge) * edge, round(height / edge) * edge
     if near[0] * near[1] > form.max_pixels:
         scale = math.sqrt(width * height / form.max_pixels)

@@ -227,8 +227,8 @@ KV_SCALE_RENAMES = (
 
 
 PICTURES = re.compile(
-    r"^(model\.)?(vision_tower|vision_model|vision_encoder|vision_projection|visual|connector|mlp1|image_newline|"
-    r"embed_vision|vision_embedder)(\.|$)"
+    r"^(model\.)?(vision_tower|vision_model|vision_encoder|vision_projection|visual|connector|projector|mlp1|"
+    r"mlp_AR|image_newline|embed_vision|vision_embedder)(\.|$)"
 )
 SOUNDS = re.compile(r"^(model\.)?(audio_tower|embed_audio)(\.|$)")
 _PROJECTOR = re.compile(r"^(model\.)?multi_modal_projector\.")

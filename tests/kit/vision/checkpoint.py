@@ -55,6 +55,10 @@ GLM4V = {
     "depth": 3, "hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48, "num_heads": 2, "patch_size": 4,
     "image_size": 28,
 }  # fmt: skip
+PADDLE = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 30,
+    "patch_size": 4,
+}  # fmt: skip
 GLM_EXPERTS = {
     "num_hidden_layers": 3, "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
     "routed_scaling_factor": 1.5,
@@ -409,6 +413,40 @@ def write_qwen_vl(
             pass
 
     return Checkpoint(folder, model, PicturesOnly(processor, tokenizer), "<|vision_start|><image><|vision_end|>")
+
+
+def write_paddle(folder: Path, tower: dict[str, Any] | None = None, settings: Any = None, **text: Any) -> Checkpoint:
+    """PaddleOCR-VL's kind: a token for 8 x 8 pixels (2 x 2 patches), 4 to 40 for a picture.
+
+    Args:
+        tower: keys beside those of `PADDLE`. settings: of the image processor. text: of the text model.
+    """
+    import transformers
+
+    images = importlib.import_module("transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl")
+    classes = (getattr(transformers, f"PaddleOCRVL{last}") for last in ("Config", "ForConditionalGeneration"))
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+    tower = PADDLE | (tower or {})
+    folder.mkdir(exist_ok=True)
+    tokenizer = _write_tokenizer(folder, QWEN_TEMPLATE, ["<|vision_start|>", "<|vision_end|>"])
+    tokenizer.image_token, tokenizer.image_token_id = "<image>", 3
+    tie = {"tie_word_embeddings": text.pop("tie_word_embeddings", True)}
+    language = {"model_type": "paddleocr_vl_text", "rope_parameters": rope, **tie, **text}
+    model = _random_model(folder, *classes, tower, {"image_token_id": 3, **tie}, language)
+    area = {"shortest_edge": 4 * 64, "longest_edge": 40 * 64}
+    processor = images.PaddleOCRVLImageProcessorPil(
+        **{"patch_size": tower["patch_size"], "size": area, **(settings or {})}
+    )
+    processor.save_pretrained(folder)
+    module = importlib.import_module("transformers.models.paddleocr_vl.processing_paddleocr_vl")
+
+    class AnyImageProcessor(module.PaddleOCRVLProcessor):
+        """With the image processor that needs no torchvision."""
+
+        def check_argument_for_proper_class(self, *args: Any) -> None:
+            pass
+
+    return Checkpoint(folder, model, AnyImageProcessor(processor, tokenizer), "<|vision_start|><image><|vision_end|>")
 
 
 def write_glm4v(

@@ -16,6 +16,10 @@ def as_read(pixels, processor):
         return cut.transpose(1, 3, 2, 4, 0).reshape(-1, 3 * size**2)
     if not hasattr(processor, "merge_size"):
         return pixels[None]
+    if type(processor).__name__.startswith("PaddleOCR"):  # patches line by line
+        size = processor.patch_size
+        cut = pixels.reshape(3, pixels.shape[1] // size, size, pixels.shape[2] // size, size)
+        return cut.transpose(1, 3, 0, 2, 4).reshape(-1, 3, size, size)
     size, group, frames = processor.patch_size, processor.merge_size, processor.temporal_patch_size
     lines, columns = pixels.shape[1] // size // group, pixels.shape[2] // size // group
     cut = pixels.reshape(3, lines, group, size, columns, group, size).transpose(1, 4, 2, 5, 0, 3, 6)

@@ -40,6 +40,12 @@ _GLM4V = {"rms_norm_eps": 1e-5, "num_key_value_heads": 2, "attention_bias": True
 _GLM_OCR = _GLM4V | {"num_key_value_heads": 8, "attention_bias": False}
 _GLM4V_MOE = {"num_key_value_heads": 8, "attention_bias": True}
 
+_PADDLE = {
+    "vocab_size": 103424, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 18,
+    "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5, "rope_theta": 5e5, "tie_word_embeddings": True,
+}  # fmt: skip
+"""The text model is ERNIE 4.5's, but pairs of a head are halves apart."""
 _QWEN2_AUDIO = {
     "model_type": "qwen2", "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
     "num_attention_heads": 32, "num_key_value_heads": 32, "max_position_embeddings": 32768, "vocab_size": 151936,
@@ -83,6 +89,7 @@ TEXT_MODELS: dict[str, TextModel] = {
     "LlavaOnevisionForConditionalGeneration": TextModel(None),
     "Mistral3ForConditionalGeneration": TextModel(None),
     "Qwen2AudioForConditionalGeneration": TextModel(None, _QWEN2_AUDIO),
+    "PaddleOCRVLForConditionalGeneration": TextModel("LlamaForCausalLM", _PADDLE, has_plane_rope=True),
     OMNI_THINKER: TextModel("Qwen2ForCausalLM", _OMNI_TEXT, has_plane_rope=True),
     "Qwen2VLForConditionalGeneration": TextModel("Qwen2ForCausalLM", _QWEN2_VL, has_plane_rope=True),
     "Qwen2_5_VLForConditionalGeneration": TextModel("Qwen2ForCausalLM", _QWEN2_VL, has_plane_rope=True),

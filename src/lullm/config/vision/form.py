@@ -33,6 +33,7 @@ class PictureForm:
         pads: pictures first become squares, with borders of the mean color.
         resample: Pillow's number of the filter.
         rescale_factor, image_mean, image_std: a value v of a channel becomes (v * factor - mean) / std.
+        widens: with 'area': of a picture that is less than `edge` high or wide, this edge first becomes `edge`.
         grids: (lines, columns) of squares.
         stated: the keys of the image processor that it was read from.
     """
@@ -53,6 +54,7 @@ class PictureForm:
     min_crop: int = 0
     min_ratio: float = 0.0
     num_frames: int = 1
+    widens: bool = False
     grids: tuple[tuple[int, int], ...] = ()
     stated: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 

@@ -33,6 +33,9 @@ _AREA = _ALL_ON | {
     "resample": _BICUBIC, "image_mean": _CLIP_MEAN, "image_std": _CLIP_STD, **PATCHES,
     "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
 }  # fmt: skip
+PADDLE_PATCHES = PATCHES | {"temporal_patch_size": 1}
+"""The same of PaddleOCR-VL's."""
+_PADDLE = _AREA | PADDLE_PATCHES | {"size": {"shortest_edge": 384 * 384, "longest_edge": 1536 * 1536}}
 _VOLUME = _AREA | {"size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 15000}}
 _SCANNING = _ALL_ON | {
     "resample": _BILINEAR, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"height": 224, "width": 224},
@@ -131,6 +134,10 @@ def _read_grouped(data: Mapping[str, Any], is_area: bool) -> PictureForm:
     return replace(form, fit="volume", num_frames=count_of(data, "temporal_patch_size", MOST_AT_ONCE))
 
 
+def _read_widened(data: Mapping[str, Any]) -> PictureForm:
+    return replace(_read_grouped(data, is_area=True), widens=True)
+
+
 def _read_scan(data: Mapping[str, Any]) -> PictureForm:
     edge, ratio = _square(data, "size"), data["pan_and_scan_min_ratio_to_activate"]
     if not isinstance(ratio, float | int) or isinstance(ratio, bool) or not 1 <= ratio <= _MOST_VALUE:
@@ -177,6 +184,7 @@ KINDS: Mapping[str, PictureKind] = {
     "SmolVLM": PictureKind(_SPLITTING, _read_split),
     "GotOcr2": PictureKind(_SPREADING, _read_grid),
     "Qwen2VL": PictureKind(_AREA, partial(_read_grouped, is_area=True)),
+    "PaddleOCRVL": PictureKind(_PADDLE, _read_widened),
     "Glm4v": PictureKind(_VOLUME, partial(_read_grouped, is_area=False)),
     "Glm46V": PictureKind(_VOLUME, partial(_read_grouped, is_area=False)),
     "Gemma3": PictureKind(_SCANNING, _read_scan),

@@ -18,7 +18,8 @@ from lullm.config.vision.vision import VisionConfig
 from lullm.errors import ConfigError, InvalidRequestError, ModelLoadError
 
 _NAME = "mm_processor_kwargs"
-_MORE = {"Qwen2VL": ("min_pixels", "max_pixels"), "Llava": ("do_pad",)}
+_OLDER = ("min_pixels", "max_pixels")
+_MORE = {"Qwen2VL": _OLDER, "PaddleOCRVL": _OLDER, "Llava": ("do_pad",)}
 """Keys beside those that have a default."""
 _OTHER_NAMES = {"GotOcr2": {"min_dynamic_patch": "min_patches", "max_dynamic_patch": "max_patches"}}
 """Other names of keys, in InternVL's own files."""
@@ -123,7 +124,7 @@ def _names(kind: str) -> list[str]:
 
 
 def _video_names(form: VideoForm) -> list[str]:
-    older = _MORE["Qwen2VL"] if form.kind == "Qwen2VL" else ()
+    older = _OLDER if form.kind == "Qwen2VL" else ()
     return [*(name for name in VIDEO_KINDS[form.kind] if name not in FIXED), *older]
 
 
@@ -198,7 +199,7 @@ def _merged(stated: Mapping[str, Any], given: dict[str, Any], kind: str, default
         if isinstance(value, dict) and isinstance(base, dict):
             merged[name] = base | value
     size = given.get("size")
-    if kind == "Qwen2VL" and isinstance(size, dict):
+    if _MORE.get(kind) is _OLDER and isinstance(size, dict):
         for edge in size:
             merged[_OLDER_NAMES[edge]] = given.get(_OLDER_NAMES[edge])
     return merged

@@ -38,7 +38,8 @@ _IGNORED = COMMON_IGNORES | {
     "use_export_friendly", "bos_token_id", "eos_token_id", "cross_attention_hidden_size", "add_cross_attention",
     "is_encoder_decoder", "tie_encoder_decoder", "encoder_no_repeat_ngram_size", "is_composition",
     "projection_dropout", "use_mask_token", "layer_scale_init_value", "out_hidden_size", "tokens_per_second",
-    "spatial_patch_size", "drop_path_rate", "use_flash_attn", "image_size", "max_position_embeddings",
+    "spatial_patch_size", "temporal_patch_size", "drop_path_rate", "use_flash_attn",
+    "image_size", "max_position_embeddings",
 }  # fmt: skip
 
 

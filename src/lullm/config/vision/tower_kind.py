@@ -44,6 +44,10 @@ _PIXTRAL = {
     "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
     "patch_size": 16, "hidden_act": "gelu", "rope_parameters": {}, "rope_theta": 10000.0, "head_dim": None,
 }  # fmt: skip
+_PADDLE = _SIGLIP | {
+    "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16,
+    "image_size": 384, "patch_size": 14, "spatial_merge_size": 2, "rope_parameters": {},
+}  # fmt: skip
 _GEMMA4 = {
     "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 16, "num_attention_heads": 12,
     "num_key_value_heads": 12, "head_dim": 64, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6,
@@ -119,6 +123,7 @@ _GLM_OCR_KIND = replace(
     has_head_norms=True,
     names=_QWEN_NAMES | {"rms_norm_eps": "layer_norm_eps"},
 )
+_PADDLE_KIND = TowerKind(_PADDLE, "middle", is_rotary=True)
 KINDS: Mapping[str, TowerKind] = {
     "clip_vision_model": TowerKind(_CLIP, has_class_row=True, has_patch_bias=False, has_pre_norm=True),
     "siglip_vision_model": TowerKind(_SIGLIP),
@@ -153,6 +158,8 @@ KINDS: Mapping[str, TowerKind] = {
     "glm4v_moe_vision": _GLM4V_KIND,
     "glm4v_moe": _GLM4V_KIND,
     "glm_ocr_vision": _GLM_OCR_KIND,
+    "paddleocr_vl_vision": _PADDLE_KIND,
+    "paddleocr_vl": _PADDLE_KIND,
     "gemma4_vision": TowerKind(
         _GEMMA4,
         "axes",

@@ -12,7 +12,7 @@ from lullm.config.vision.video import VideoConfig
 from lullm.types.vision.grid import SquareGrid
 
 VisionActivation = Literal["quick_gelu", "gelu", "gelu_pytorch_tanh", "relu", "silu"]
-Positions = Literal["each", "nearest", "linear", "cubic", "axes", "none"]
+Positions = Literal["each", "nearest", "linear", "middle", "cubic", "axes", "none"]
 TowerNorm = Literal["layer_norm", "rms_norm"]
 Frame = Literal["none", "ends", "places", "words", "lines", "marks"]
 
@@ -70,9 +70,10 @@ class TowerConfig(TowerTraits):
         image_size: edge in pixels of the pictures that the learned positions are for; 0: there are none.
         positions: 'each': a tile has the patches of the table; 'nearest': it may have fewer, and each takes the
             position that is nearest by its share of the edge; 'linear': any number, and each takes the mean of
-            the four positions around it, weighted by their nearness; 'cubic': any number, and each takes a mix of the
-            sixteen around it; 'axes': `num_positions` of columns and as many of lines, and each takes the sum of both;
-            'none': there is no table.
+            the four positions around it, weighted by their nearness, where the ends of an edge are those of the table;
+            'middle': the same, but a patch stands in the middle of its part of the edge; 'cubic': as 'middle', and each
+            takes a mix of the sixteen around it; 'axes': `num_positions` of columns and as many of lines, and each
+            takes the sum of both; 'none': there is no table.
         num_positions: with 'axes'.
         post_norm: a norm after the last layer; None: there is none.
         norm: of the layers, before attention and MLP.
@@ -122,7 +123,8 @@ class MLPConnector:
     """Two linear layers with an activation between them (LLaVA 1.5, https://arxiv.org/abs/2310.03744).
 
     Args:
-        has_norm: a norm comes before them (InternVL). scale_factor: they read as many squared neighbours side by side.
+        has_norm: a norm comes before them (InternVL). norms_patches: it is of each patch, not of all that they read
+            side by side (PaddleOCR-VL). scale_factor: they read as many squared neighbours side by side.
         keeps_width: the first layer's rows are as wide as those that it reads (Qwen2-VL), not as the decoder's.
         norm_eps: of the norm.
     """
@@ -133,6 +135,7 @@ class MLPConnector:
     scale_factor: int = 1
     keeps_width: bool = False
     norm_eps: float = 1e-5
+    norms_patches: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from lullm.config.vision.vision import (
 from lullm.models.vision.parts import activate, dense
 from lullm.models.vision.tower import TowerMLP
 from lullm.nn.linear import meta_parameter
-from lullm.nn.norm import LayerNorm, RMSNorm
+from lullm.nn.norm import LayerNorm, RMSNorm, normed
 from lullm.ops.table import Ops
 
 _GATED_NORM_EPS = 1e-5
@@ -34,16 +34,20 @@ class MLP(nn.Module):
         self.activation = config.hidden_act
         self.factor = config.scale_factor
         size = tower.hidden_size * self.factor**2
-        self.layer_norm = LayerNorm(size, config.norm_eps, dtype) if config.has_norm else None
+        self.norms_patches = config.norms_patches
+        normed_size = tower.hidden_size if config.norms_patches else size
+        self.layer_norm = LayerNorm(normed_size, config.norm_eps, dtype) if config.has_norm else None
         middle = size if config.keeps_width else hidden_size
         self.linear_1 = dense(size, middle, config.has_bias, dtype)
         self.linear_2 = dense(middle, hidden_size, config.has_bias, dtype)
 
     def forward(self, x: Tensor, num_columns: int, ops: Ops) -> Tensor:  # [P, D] -> [P / factor^2, H]
+        if self.norms_patches:
+            x = normed(self.layer_norm, x, ops)
         if self.factor > 1:
             x = neighbours(x, num_columns, self.factor)
-        if self.layer_norm is not None:
-            x = self.layer_norm(x, ops)
+        if not self.norms_patches:
+            x = normed(self.layer_norm, x, ops)
         out: Tensor = self.linear_2(activate(self.linear_1(x, ops), self.activation, ops), ops)
         return out
 

@@ -64,8 +64,8 @@ class Embeddings(nn.Module):
             shape = (2, config.num_positions, config.hidden_size)
         has_table = config.positions != "none"
         self.position_embedding = Positions(shape, dtype) if has_table else None
-        self.shares_of = cubic_shares if config.positions == "cubic" else linear_shares
-        is_free = config.positions in ("linear", "cubic", "axes", "none")
+        self.shares_of = _SHARES.get(config.positions, linear_shares)
+        is_free = config.positions in ("axes", "none", *_SHARES)
         ids = None if is_free else position_ids(config, edge // config.patch_size)
         self.register_buffer("position_ids", ids, persistent=False)
 
@@ -112,12 +112,27 @@ def linear_shares(number: int, num_sides: int) -> Tensor:  # [number, num_sides]
 
 def cubic_shares(number: int, num_sides: int) -> Tensor:  # [number, num_sides]
     """The same, of the four around it, by a cubic curve; a place is the middle of its part of the edge."""
-    places = (torch.arange(number, dtype=torch.float64, device="cpu") + 0.5) * num_sides / number - 0.5
+    places = _middles(number, num_sides)
     ids = places.floor()[:, None] + torch.arange(-1, 3, device="cpu")
     away = (places[:, None] - ids).abs()
     near = ((_SHARPNESS + 2) * away - (_SHARPNESS + 3)) * away**2 + 1
     far = _SHARPNESS * (((away - 5) * away + 8) * away - 4)
     return _spread(ids, torch.where(away < 1, near, far).float(), num_sides)
+
+
+def middle_shares(number: int, num_sides: int) -> Tensor:  # [number, num_sides]
+    """As `linear_shares`, but a place is the middle of its part of the edge."""
+    places = _middles(number, num_sides)
+    below = places.floor()
+    above = (places - below).float()
+    return _spread(torch.stack([below, below + 1], dim=1), torch.stack([1 - above, above], dim=1), num_sides)
+
+
+def _middles(number: int, num_sides: int) -> Tensor:  # [number] float64
+    return (torch.arange(number, dtype=torch.float64, device="cpu") + 0.5) * num_sides / number - 0.5
+
+
+_SHARES = {"linear": linear_shares, "middle": middle_shares, "cubic": cubic_shares}
 
 
 def _spread(ids: Tensor, shares: Tensor, num_sides: int) -> Tensor:

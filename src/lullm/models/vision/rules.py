@@ -7,6 +7,9 @@ from lullm.config.vision.vision import TowerConfig
 from lullm.weights.rule import PICTURES, THINKER, HeadOrder, Rename, WeightRules, renames, with_part
 
 VISION_RENAMES = renames(
+    (r"^(model\.)?visual\.vision_model\.", "vision.tower."),  # PaddleOCR-VL's
+    (r"^(model\.)?(projector|mlp_AR)\.pre_norm\.", "vision.connector.layer_norm."),
+    (r"^(model\.)?(projector|mlp_AR)\.", "vision.connector."),
     (r"^(model\.)?(vision_tower|vision_model|vision_encoder)\.(vision_model\.)?", "vision.tower."),
     (r"^vision\.tower\.encoder\.", "vision.tower."),
     (r"^vision\.tower\.pre_layrnorm\.", "vision.tower.pre_layernorm."),  # as CLIP spells it
@@ -85,7 +88,10 @@ VISION_RENAMES = renames(
 )
 """Older and newer names."""
 _UNCLIPPED = re.compile(r"^(vision\.tower\.layers\..*)\.linear(?=\.weight$)")
-_UNUSED = r"^vision\.tower\.(embeddings\.(position_ids|mask_token)$|head\.|rotary_pos_emb\.inv_freq$)"
+_UNUSED = (
+    r"^vision\.tower\.(embeddings\.(position_ids$|mask_token$|packing_position_embedding\.)|head\.|"
+    r"rotary_pos_emb\.inv_freq$)"
+)
 _BATCHED = re.compile(r"^vision\.tower\.embeddings\.(class_embedding|position_embedding\.weight)$")
 
 

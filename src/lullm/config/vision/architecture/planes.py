@@ -13,7 +13,7 @@ def check_patches(
     processor: Mapping[str, Any], defaults: Mapping[str, Any], tower: TowerConfig, factor: int, what: str
 ) -> None:
     """Raises ModelLoadError: the patches of a processor, and their groups, are not those of the tower."""
-    numbers = {"patch_size": tower.patch_size, "merge_size": factor, "temporal_patch_size": tower.num_frames}
+    numbers = {"patch_size": tower.patch_size, "merge_size": factor, "temporal_patch_size": max(tower.num_frames, 1)}
     for name, number in numbers.items():
         stated = defaults[name] if processor.get(name) is None else processor[name]
         if stated != number:

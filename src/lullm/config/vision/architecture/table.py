@@ -7,6 +7,7 @@ from typing import Any
 from lullm.config.vision.architecture.gemma import read_gemma3, read_gemma4
 from lullm.config.vision.architecture.glm import GLM_V, read_glm_ocr, read_glm_v, read_glm_video
 from lullm.config.vision.architecture.llava import ONEVISION, read_llava, read_llava_next
+from lullm.config.vision.architecture.paddle import read_paddle_ocr
 from lullm.config.vision.architecture.pixtral import UNSTATED, read_lighton_ocr, read_mistral3
 from lullm.config.vision.architecture.qwen_vl import QWEN_VL, read_qwen_video, read_qwen_vl
 from lullm.config.vision.architecture.shared import Read, ReadVideo
@@ -52,6 +53,7 @@ SEEING: Mapping[str, Seeing] = {
     },
     "GlmOcrForConditionalGeneration": Seeing(read_glm_ocr, ("Glm4ForCausalLM",)),
     "LightOnOcrForConditionalGeneration": Seeing(read_lighton_ocr),
+    "PaddleOCRVLForConditionalGeneration": Seeing(read_paddle_ocr),
     "Gemma3ForConditionalGeneration": Seeing(read_gemma3, ("Gemma3ForCausalLM",)),
     "Gemma4ForConditionalGeneration": Seeing(read_gemma4, ("Gemma4ForCausalLM",)),
     "Mistral3ForConditionalGeneration": Seeing(
