@@ -1,6 +1,6 @@
 """vLLM's engine options that lullm lacks, and the treatment of each.
 
-An option of `EngineConfig` has vLLM's meaning. The names are those of vLLM 0.32. Tables of docs/from-vllm.md are made
+An option of `EngineConfig` has vLLM's meaning. The names are those of vLLM 0.33. Tables of docs/from-vllm.md are made
 from these.
 """
 
@@ -56,11 +56,14 @@ VLLM_OPTIONS: dict[str, VllmArgument] = {
         cpu_offload_gb=0,
         offload_backend="auto",
         offload_group_size=0,
+        cpu_offload_params=(),
+        offload_params=(),
     ),
     **refused(
         "use `swap_space`, which holds cached blocks as well", kv_offloading_size=None, kv_offloading_backend="native"
     ),
     **refused("prefixes are not passed between engines", kv_transfer_config=None, kv_events_config=None),
+    **refused("rows of pictures are not passed between engines", ec_transfer_config=None, ec_manager_config=None),
     **refused(
         "hand a request's params `structured_outputs`; the only backend is llguidance", guided_decoding_backend=None
     ),
@@ -68,7 +71,23 @@ VLLM_OPTIONS: dict[str, VllmArgument] = {
     **refused("bring methods along by `worker_extension_cls`, or a `distributed_executor_backend`", worker_cls="auto"),
     **refused("the scheduler cannot be replaced", scheduler_cls=None),
     **refused("bias logits by `logit_bias`, `allowed_token_ids` or `bad_words`", logits_processors=None),
-    **refused("use LLM.start_profile(folder)", profiler_config=None),
+    **refused("use LLM.start_profile(folder)", profiler_config=None, enable_layerwise_nvtx_tracing=False),
+    **refused(
+        "append these tokens to the prompt and ask for `prompt_logprobs`: they come as if drawn",
+        enable_trace_replay=False,
+    ),
+    **refused("outputs do not say which tokens could be drawn; `logprobs` do", return_sampling_mask=False),
+    **refused("there are no watermarks", watermark_config=None),
+    **refused("tokens are drawn one after the other", diffusion_config=None),
+    **refused(
+        "no plugin stands before or behind the model; change prompts and outputs yourself", io_processor_plugin=None
+    ),
+    **refused("`model` names the folder that has config.json and the weights", model_weights=""),
+    **refused("`step_timeout` and `worker_timeout` end what hangs", watchdog_config=None),
+    **refused("`restart_workers` replaces lost workers", fault_tolerance_config=None, enable_fault_tolerance=False),
+    **refused("the buckets of /metrics are fixed", custom_histogram_buckets=None),
+    **refused("all weights sleep, or none (`sleep(tags=...)`)", sleep_preserve_parameter_names=()),
+    **without_effect("no environment variable of vLLM is read", fail_on_environ_validation=False),
     **refused(
         "`distributed_executor_backend` 'ray' or 'external_launcher' has workers on several machines",
         nnodes=1,
@@ -137,7 +156,14 @@ VLLM_OPTIONS: dict[str, VllmArgument] = {
         *("max_parallel_loading_workers", "data_parallel_backend", "distributed_timeout_seconds", "all2all_backend"),
         *("moe_backend", "linear_backend", "attention_config", "mamba_backend", "mamba_ssu_algorithm"),
         *("gdn_prefill_backend", "kda_prefill_backend", "kda_decode_backend", "cpu_distributed_timeout_seconds"),
-        *("expert_placement_strategy", "dcp_comm_backend", "sparse_indexer_topk_backend"),
+        *("expert_placement_strategy", "dcp_comm_backend", "sparse_indexer_topk_backend", "dp_sync_interval"),
+        *("dcp_kv_cache_interleave_size", "cp_kv_cache_interleave_size", "dcp_q_replicate", "ubatch_size"),
+        *("dbo_decode_token_threshold", "dbo_prefill_token_threshold", "elastic_ep_max_dp_size"),
+        *("offload_num_in_group", "offload_prefetch_step", "long_prefill_token_threshold_adaptive"),
+        *("scheduler_reserve_full_isl", "prefill_schedule_interval", "prefix_cache_retention_interval"),
+        *("prefix_match_unit", "kv_sharing_fast_prefill", "swa_bounded_replay", "enable_batch_sharded_sampling"),
+        *("enable_mamba_shared_prefix_checkpoint", "use_replayssm", "replayssm_buffer_len", "monokernel"),
+        *("enable_hc_sp", "enable_ep_weight_filter", "enable_nccl_comm_suspend"),
         disable_custom_all_reduce=False,
         ray_workers_use_nsight=False,
         disable_cascade_attn=False,
@@ -163,7 +189,9 @@ VLLM_OPTIONS: dict[str, VllmArgument] = {
         "states are kept in the type that their model computes in",
         mamba_cache_dtype="auto",
         mamba_ssm_cache_dtype="auto",
+        enable_mamba_cache_stochastic_rounding=False,
     ),
+    **refused("towers compute in the model's type", mm_encoder_attn_dtype=None, mm_encoder_fp8_scale_path=None),
     **refused("`kv_cache_dtype` holds for all layers", kv_cache_dtype_skip_layers=None),
     **refused(
         "blocks hold as many tokens of a state as `block_size` says", mamba_block_size=None, mamba_cache_mode="none"
@@ -178,6 +206,7 @@ VLLM_OPTIONS: dict[str, VllmArgument] = {
         data_parallel_rpc_port=None,
         data_parallel_external_lb=False,
         data_parallel_hybrid_lb=False,
+        data_parallel_multi_port_external_lb=False,
         enable_elastic_ep=False,
     ),
     **without_effect("`nnodes` is refused, so there is no other node to find", "master_addr", "master_port"),
@@ -189,7 +218,9 @@ VLLM_OPTIONS: dict[str, VllmArgument] = {
     ),
     **refused("there are no other platforms with options of their own", additional_config=None),
     **refused("an arena gives recordings' memory back with the KV cache", sleep_mode_offload_cudagraph=False),
-    **without_effect("arenas give memory back with `enable_sleep_mode` alone", enable_cumem_allocator=False),
+    **without_effect(
+        "arenas give memory back with `enable_sleep_mode` alone", "sleep_mode_backend", enable_cumem_allocator=False
+    ),
     **refused(
         "outputs do not say which experts were used; LLM.expert_load() counts them", enable_return_routed_experts=False
     ),
