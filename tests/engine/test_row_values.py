@@ -11,7 +11,7 @@ from safetensors.torch import save
 
 from lullm.engine.rows.values import RowsError, array_of, checked, pieces, placed, read_file
 from lullm.types.vision.given import GivenRows
-from lullm.types.vision.tile import Tile, TilePlace, without_given
+from lullm.types.vision.tile import RowGeometry, Tile, TilePlace, without_given
 
 ROWS = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
 WIDE = torch.cat([ROWS * 10.0**power for power in range(-40, 5, 3)])  # denormal ones, too
@@ -112,9 +112,9 @@ def test_names_of_equal_bytes():
 
 def test_rows_before_a_prompt():
     first, second = GivenRows.of(2, "float32", b"a"), GivenRows.of(1, "float32", b"b")
-    tile = TilePlace(Tile.of(1, 1, b""), 1, 2, 2)
+    tile = TilePlace(Tile.of(1, 1, b""), 1, 2, RowGeometry(2))
     ids, places = placed((first, second), [7, 8, 8, 9], (tile,))
     assert ids == [0, 0, 0, 7, 8, 8, 9]
-    assert places == (TilePlace(first, 0, 2), TilePlace(second, 2, 1), TilePlace(tile.tile, 4, 2, 2))
+    assert places == (TilePlace(first, 0, 2), TilePlace(second, 2, 1), TilePlace(tile.tile, 4, 2, RowGeometry(2)))
     assert without_given([*ids, 0, 1], places) == [7, 8, 8, 9, 0, 1]
     assert placed((), [1], (tile,)) == ([1], (tile,))

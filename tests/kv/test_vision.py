@@ -5,7 +5,7 @@ import random
 from lullm.kv.hashing import BlockHashes
 from lullm.kv.vision.ledger import TileLedger
 from lullm.types.sequence import Sequence
-from lullm.types.vision.tile import Tile, TilePlace, num_at_once, num_with_whole_tiles, shown_tiles
+from lullm.types.vision.tile import RowGeometry, Tile, TilePlace, num_at_once, num_with_whole_tiles, shown_tiles
 
 TILES = [Tile.of(1, 1, bytes([n, 0, 0])) for n in range(12)]
 
@@ -59,7 +59,7 @@ def test_random_workloads():
             places, end = [], rng.randint(0, 5)
             for _ in range(rng.randint(1, 4)):
                 number = rng.randrange(len(TILES))
-                places.append(TilePlace(TILES[number], end, 6, number % 4))
+                places.append(TilePlace(TILES[number], end, 6, RowGeometry(number % 4)))
                 end += 6 + rng.randint(0, 3)
             seqs.append([Sequence(step, 0, [3] * (end + 4), end, tiles=tuple(places)), 0])
         if rng.random() < 0.01:
@@ -75,7 +75,7 @@ def test_random_workloads():
             in_plan |= {one.digest for one in spans}
             places = {p.tile.digest: p for p in seq.tiles}
             covered = sum(one.num_rows for one in spans)
-            assert all(one.num_columns == places[one.digest].num_columns for one in spans)
+            assert all(one.geometry == places[one.digest].geometry for one in spans)
             assert covered == sum(p.start <= pos < p.end for p in seq.tiles for pos in range(start, end))
             assert all(places[one.digest].num_rows >= one.first + one.num_rows for one in spans)
             entry[1] = 0 if rng.random() < 0.05 else end  # preempted
@@ -92,7 +92,10 @@ def test_random_workloads():
 
 
 def test_steps_hold_whole_pictures_whose_rows_see_each_other():
-    places = [TilePlace(TILES[0], 2, 3, is_mutual=True), TilePlace(TILES[1], 5, 4, is_mutual=True)]
+    places = [
+        TilePlace(TILES[0], 2, 3, RowGeometry(is_mutual=True)),
+        TilePlace(TILES[1], 5, 4, RowGeometry(is_mutual=True)),
+    ]
     places.append(TilePlace(TILES[2], 12, 5))
     owner = [None, None, 0, 0, 0, 1, 1, 1, 1, *[None] * 11]
     for start in range(18):

@@ -12,7 +12,7 @@ from lullm.types.packed import num_packed, pack, pack_one, unpack
 from lullm.types.step import NO_TOKEN, PENDING_TOKEN, DrawnToken, PooledPart, Span, StepPlan, StepResult
 from lullm.types.step_codec import decode_plan, decode_result, encode_plan, encode_result
 from lullm.types.vision.given import GivenRows
-from lullm.types.vision.tile import Tile, TileRows
+from lullm.types.vision.tile import RowGeometry, Tile, TileRows
 
 EDITS = LogitEdits(
     presence_penalty=-0.5,
@@ -37,7 +37,7 @@ def test_a_plan():
             Span(2, 0, pack([151_935]), (pack([3]),), (), pack([6]), 5),
             Span(4, 8, pack([1, 2]), (pack([5]),), pooled_rows=(0, 2), sums_pooled=False),
             Span(5, 8, pack([1, 2]), (pack([5]),), tiles=(TileRows(b"a" * 16, 0, 7, 1), TileRows(b"b" * 16, 1, 0, 1))),
-            Span(6, 8, pack([1]), (pack([5]),), tiles=(TileRows(b"a" * 16, 0, 7, 1, 4),), shift=-12),
+            Span(6, 8, pack([1]), (pack([5]),), tiles=(TileRows(b"a" * 16, 0, 7, 1, RowGeometry(4)),), shift=-12),
         ],
         [(1, 2)],
         [(3, 4), (5, 6)],

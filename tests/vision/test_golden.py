@@ -223,7 +223,7 @@ def checkpoint(request, tmp_path_factory):
 
 def positions_of(place):
     """Those in a prompt of a tile's rows."""
-    parts = TileRows(place.tile.digest, place.start, 0, place.num_rows, line_len=place.line_len).of_tower()
+    parts = TileRows(place.tile.digest, place.start, 0, place.num_rows, place.geometry).of_tower()
     return [position for row, _, num_rows in parts for position in range(row, row + num_rows)]
 
 

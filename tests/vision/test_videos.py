@@ -68,16 +68,12 @@ def taken(own, text, videos, pictures=(), settings=None):
 
 def planes_of(num_tokens, places):
     """The positions of one span of a whole prompt, and of one for each token."""
-    form = [(place.num_columns, False, 0, place.time, place.goes_on) for place in places]
-    whole = [
-        (0, num_tokens, TileRows(b"", place.start, 0, place.num_rows, *more))
-        for place, more in zip(places, form, strict=True)
-    ]
+    whole = [(0, num_tokens, TileRows(b"", place.start, 0, place.num_rows, place.geometry)) for place in places]
     parts = []
     for at in range(num_tokens):
         shown = [
-            (0, 1, TileRows(b"", 0, at - place.start, 1, *more))
-            for place, more in zip(places, form, strict=True)
+            (0, 1, TileRows(b"", 0, at - place.start, 1, place.geometry))
+            for place in places
             if place.start <= at < place.end
         ]
         parts.append(plane_positions(np.array([at + shift_at(places, at)]), shown))

@@ -65,7 +65,7 @@ class BlockAdmission:
         leader, *others = group.unfinished
         shared = self._num_shared(leader)
         counts = [cdiv(len(leader), self._block_size)] + [cdiv(len(seq), self._block_size) - shared for seq in others]
-        most = max((place.num_rows for place in leader.tiles if place.is_mutual), default=1)
+        most = max((place.num_rows for place in leader.tiles if place.geometry.is_mutual), default=1)
         held = sum(cache.num_held_blocks(count, self._block_size, most) for cache in self._groups for count in counts)
         return held + group.num_unborn * self._most_touched(1)
 

@@ -33,8 +33,9 @@ def shown_content(tiles: Sequence[TilePlace], start: int, end: int) -> bytes:
 
 
 def _place(place: TilePlace, start: int) -> list[int]:
-    if place.time or place.goes_on:
-        return [place.start - start, place.time, place.goes_on]
+    geometry = place.geometry
+    if geometry.time or geometry.goes_on:
+        return [place.start - start, geometry.time, geometry.goes_on]
     return [place.start - start]
 
 

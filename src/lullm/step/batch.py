@@ -208,7 +208,7 @@ def _planes(positions: np.ndarray, placed: _PlacedSpans) -> np.ndarray | None:
         (first_row, first_row + span.num_tokens, rows)
         for first_row, span in placed
         for rows in span.tiles
-        if rows.num_columns
+        if rows.geometry.num_columns
     ]
     return plane_positions(positions, shown) if shown else None
 
@@ -229,7 +229,7 @@ def _mutual(placed: _PlacedSpans) -> list[MutualPlace]:
         MutualPlace(number, first_row + rows.row, rows.num_rows, span.start + rows.row + rows.num_rows)
         for number, (first_row, span) in enumerate(placed)
         for rows in span.tiles
-        if rows.is_mutual and rows.num_rows > 1
+        if rows.geometry.is_mutual and rows.num_rows > 1
     ]
 
 

@@ -454,7 +454,7 @@ class Simulation:
             assert span.seq_id != behind.seq_id or (behind.start, behind.num_tokens) == (span.end, 1), "a draft"
         for span in plan.spans:
             _, seq = self.scheduler.roster.member(span.seq_id)
-            assert not any(place.is_mutual and place.start < span.end < place.end for place in seq.tiles), (
+            assert not any(place.geometry.is_mutual and place.start < span.end < place.end for place in seq.tiles), (
                 "in a picture"
             )
         self._check_order()

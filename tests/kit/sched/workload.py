@@ -12,7 +12,7 @@ from lullm.types.pooling.rows import PooledRows
 from lullm.types.pooling.token_rows import Pooled
 from lullm.types.request import GenerateRequest
 from lullm.types.sequence import SequenceGroup
-from lullm.types.vision.tile import Tile, TilePlace
+from lullm.types.vision.tile import RowGeometry, Tile, TilePlace
 
 TILE = Tile.of(1, 1, b"rgb")
 
@@ -91,7 +91,7 @@ class Workload:
         places: list[TilePlace] = []
         start = self.rng.randrange(4) if self.picture_rows else prompt_len
         while start + self.picture_rows < prompt_len:
-            places.append(TilePlace(TILE, start, self.picture_rows, is_mutual=True))
+            places.append(TilePlace(TILE, start, self.picture_rows, RowGeometry(is_mutual=True)))
             start += self.picture_rows + self.rng.randrange(5)
         return tuple(places)
 

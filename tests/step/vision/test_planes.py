@@ -11,7 +11,7 @@ from lullm.step.batch import BatchBuilder
 from lullm.step.limits import StepLimits
 from lullm.types.sequence import Sequence
 from lullm.types.step import StepPlan
-from lullm.types.vision.tile import Tile, TilePlace, shift_at
+from lullm.types.vision.tile import RowGeometry, Tile, TilePlace, shift_at
 
 TILE = Tile.of(1, 1, b"rgb")
 
@@ -22,9 +22,10 @@ def positions_of(places, num_tokens):
     for place in places:
         found += [[begin + n] * 3 for n in range(place.start - at)]
         begin += place.start - at
-        lines = place.num_rows // place.num_columns
-        found += [[begin, begin + line, begin + column] for line in range(lines) for column in range(place.num_columns)]
-        begin += max(lines, place.num_columns)
+        columns = place.geometry.num_columns
+        lines = place.num_rows // columns
+        found += [[begin, begin + line, begin + column] for line in range(lines) for column in range(columns)]
+        begin += max(lines, columns)
         at = place.end
     return np.array(found + [[begin + n] * 3 for n in range(num_tokens - at)]).T
 
@@ -34,7 +35,7 @@ def random_places(rng):
     places, at = [], rng.choice([0, rng.randrange(5)])
     for _ in range(rng.randrange(4)):
         columns, lines = rng.randint(1, 5), rng.randint(1, 5)
-        places.append(TilePlace(TILE, at, columns * lines, columns))
+        places.append(TilePlace(TILE, at, columns * lines, RowGeometry(columns)))
         at = places[-1].end + rng.choice([0, rng.randrange(5)])
     return places, at + rng.randrange(1, 4)
 

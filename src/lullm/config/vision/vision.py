@@ -253,7 +253,7 @@ class VisionConfig:
         return self.video.form.frame if num_frames and self.video is not None else self.picture
 
     def line_of(self, width: int) -> int:
-        """See `TilePlace.line_len`."""
+        """See `RowGeometry.line_len`."""
         return width // self.tower.patch_size // self.connector.scale_factor + 1 if self.frame == "lines" else 0
 
     def tokens_of(self, height: int, width: int, grid: SquareGrid | None = None) -> int:
@@ -262,5 +262,5 @@ class VisionConfig:
         return num_rows + num_rows // (line_len - 1) if line_len else num_rows
 
     def columns_of(self, width: int) -> int:
-        """See `TilePlace.num_columns`."""
+        """See `RowGeometry.num_columns`."""
         return width // self.tower.patch_size // self.connector.scale_factor if self.axes else 0

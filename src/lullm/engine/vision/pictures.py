@@ -19,7 +19,7 @@ from lullm.errors import InvalidRequestError
 from lullm.text.template.failure import WouldBlock
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.request import Conversation, Input
-from lullm.types.vision.tile import Tile, TilePlace, shift_behind
+from lullm.types.vision.tile import RowGeometry, Tile, TilePlace
 from lullm.vision.bounds import check_pictures
 from lullm.vision.film import fetched
 from lullm.vision.frame_tiling import Filmed
@@ -206,7 +206,7 @@ class PictureInput:
                 f"max_num_batched_tokens of at least {num_rows + self._num_others}"
             )
         columns, line_len = self._vision.columns_of(tile.width), self._vision.line_of(tile.width)
-        return TilePlace(tile, start, num_rows, columns, is_mutual, line_len, *time)
+        return TilePlace(tile, start, num_rows, RowGeometry(columns, is_mutual, line_len, *time))
 
     def _tiled(self, given: Any, form: PictureForm) -> Tiled:
         with self._decoding:
@@ -217,7 +217,7 @@ def _check_positions(places: Sequence[TilePlace]) -> None:
     """Raises InvalidRequestError: positions of a video are so far apart that they go beyond places in the prompt."""
     shift = 0
     for place in places:
-        shift += shift_behind(place, place.num_rows)
+        shift += place.geometry.shift_behind(place.num_rows)
         if shift > 0:
             raise InvalidRequestError(
                 "the frames of a video are too far apart in time for this model: their positions exceed those of the "

@@ -104,7 +104,7 @@ class VideoFrame:
                 del before[-1], after[0]
 
     def times(self, video: Filmed) -> list[tuple[int, bool]]:
-        """(`TilePlace.time`, `TilePlace.goes_on`) of each tile."""
+        """(`RowGeometry.time`, `RowGeometry.goes_on`) of each tile."""
         config, number = self._vision.video, len(video.tiles)
         assert config is not None, "of models that see videos"
         if config.words is not None:

@@ -30,8 +30,7 @@ class TileLedger:
             self._shown.add(digest)
             first, last = max(start, place.start), min(end, place.end)
             rows = first - start, first - place.start, last - first
-            form = place.num_columns, place.is_mutual, place.line_len
-            found.append(TileRows(digest, *rows, *form, place.time, place.goes_on))
+            found.append(TileRows(digest, *rows, place.geometry))
         return tuple(found)
 
     def take(self, capacity: int) -> tuple[list[Tile | GivenRows], list[bytes]]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lullm.types.vision.tile import TileRows, shift_behind
+from lullm.types.vision.tile import TileRows
 
 
 def plane_positions(positions: np.ndarray, tiles: Sequence[tuple[int, int, TileRows]]) -> np.ndarray:
@@ -16,13 +16,13 @@ def plane_positions(positions: np.ndarray, tiles: Sequence[tuple[int, int, TileR
     """
     planes = np.repeat(positions[None], 3, axis=0)
     for first_row, end_row, tile in tiles:
-        row = first_row + tile.row
+        row, geometry = first_row + tile.row, tile.geometry
         end = row + tile.num_rows
         begin = planes[0, row] - tile.first
         places = np.arange(tile.first, tile.first + tile.num_rows)
-        planes[0, row:end] = begin + tile.time
-        planes[1, row:end] = begin + places // tile.num_columns
-        planes[2, row:end] = begin + places % tile.num_columns
+        planes[0, row:end] = begin + geometry.time
+        planes[1, row:end] = begin + places // geometry.num_columns
+        planes[2, row:end] = begin + places % geometry.num_columns
         # A tile that ends later has no tokens behind it in this span.
-        planes[:, end:end_row] += shift_behind(tile, tile.first + tile.num_rows)
+        planes[:, end:end_row] += geometry.shift_behind(tile.first + tile.num_rows)
     return planes

@@ -8,7 +8,7 @@ a picture have three each: the one where it begins, to which the second adds the
 The text behind goes on after the largest of them, so its positions are less than its places in the prompt, by a shift.
 
 A video is several tiles, each of the frames that a tower reads at once. Where no words stand between them, they begin
-at the same position, and to the first of the three the time of their frames is added (`TilePlace.time`).
+at the same position, and to the first of the three the time of their frames is added (`RowGeometry.time`).
 
 In some models the rows of a tile see each other, whatever their order (`VisionConfig.is_mutual`). Their keys must all
 be there before one of them looks, so a step has all rows of a tile that are not computed yet, or none.
@@ -75,23 +75,43 @@ TileShape = tuple[int, int, SquareGrid | None]
 """(height, width, grid) of a tile."""
 
 
-class TilePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A tile, or given rows, in place of the prompt's tokens `start` .. `start` + `num_rows` - 1.
+class RowGeometry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How the rows of a tile lie in the prompt.
 
-    `num_columns`: rows in a line of the picture, if they have planes of positions; 0: positions run on as in a text.
-    `is_mutual`: the rows see each other. `line_len`: of so many, the last one is a token of text; 0: none is.
-    `time`: what is added to the first of the three positions. `goes_on`: the tile behind it, of the same video, begins
-    at the same position.
+    Attributes:
+        num_columns: rows in a line of the picture, if they have planes of positions; 0: positions run on as in a text.
+        is_mutual: the rows see each other.
+        line_len: the last of every `line_len` rows is a token of text; 0: none is.
+        time: added to the first of the three positions.
+        goes_on: the next tile belongs to the same video and begins at the same position.
     """
 
-    tile: Tile | GivenRows
-    start: int
-    num_rows: int
     num_columns: int = 0
     is_mutual: bool = False
     line_len: int = 0
     time: int = 0
     goes_on: bool = False
+
+    def shift_behind(self, num_rows: int) -> int:
+        """The shift of the positions behind the tile's first `num_rows` rows."""
+        if not self.num_columns:
+            return 0
+        if self.goes_on:
+            return -num_rows
+        return max(self.num_columns, -(-num_rows // self.num_columns), self.time + 1) - num_rows
+
+
+AS_TEXT = RowGeometry()
+"""Rows with the positions of a text, each of which sees those before it."""
+
+
+class TilePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A tile, or given rows, in place of the prompt's tokens `start` .. `start` + `num_rows` - 1."""
+
+    tile: Tile | GivenRows
+    start: int
+    num_rows: int
+    geometry: RowGeometry = AS_TEXT
 
     @property
     def end(self) -> int:
@@ -99,25 +119,18 @@ class TilePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TileRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Rows of a tile, or given ones, in a span: `num_rows` of them from `first` on, in place of its rows from `row` on.
-
-    `num_columns`, `is_mutual`, `line_len`, `time`, `goes_on`: see `TilePlace`.
-    """
+    """Rows of a tile, or given ones, in a span: `num_rows` of them from `first` on, from the span's row `row` on."""
 
     digest: bytes
     row: int
     first: int
     num_rows: int
-    num_columns: int = 0
-    is_mutual: bool = False
-    line_len: int = 0
-    time: int = 0
-    goes_on: bool = False
+    geometry: RowGeometry = AS_TEXT
 
     def of_tower(self) -> Iterator[tuple[int, int, int]]:
         """(row of the span, first row that the tower has computed, their number): without the tokens of text."""
         first, end = self.first, self.first + self.num_rows
-        line_len = self.line_len or end + 1
+        line_len = self.geometry.line_len or end + 1
         while first < end:
             line, place = divmod(first, line_len)
             line_end = (line + 1) * line_len
@@ -150,25 +163,18 @@ def num_with_whole_tiles(places: Sequence[TilePlace], start: int, num_tokens: in
     """The most of the next `num_tokens` tokens, from `start` on, that do not end within rows that see each other."""
     end = start + num_tokens
     for place in shown_tiles(places, end - 1, end):
-        if place.is_mutual and end < place.end:
+        if place.geometry.is_mutual and end < place.end:
             return max(place.start - start, 0)
     return num_tokens
 
 
 def num_at_once(places: Sequence[TilePlace], start: int) -> int:
     """The fewest tokens from `start` on that a step may compute."""
-    return max((place.end - start for place in shown_tiles(places, start, start + 1) if place.is_mutual), default=1)
-
-
-def shift_behind(tile: TilePlace | TileRows, num_rows: int) -> int:
-    """The shift of the positions behind `num_rows` rows of a tile, from its first one on."""
-    if not tile.num_columns:
-        return 0
-    if tile.goes_on:
-        return -num_rows
-    return max(tile.num_columns, -(-num_rows // tile.num_columns), tile.time + 1) - num_rows
+    return max(
+        (place.end - start for place in shown_tiles(places, start, start + 1) if place.geometry.is_mutual), default=1
+    )
 
 
 def shift_at(places: Sequence[TilePlace], start: int) -> int:
     """The shift of the position of the token `start`; within a tile, that at its beginning."""
-    return sum(shift_behind(place, place.num_rows) for place in places if place.end <= start)
+    return sum(place.geometry.shift_behind(place.num_rows) for place in places if place.end <= start)
