@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,40 @@ from startup import environment
 from throughput import SHAPES
 
 
+@dataclass
+class Measured:
+    """The figures of all rounds, by way: 'offline', 'spread', and the kinds of servers.
+
+    `rates`: tokens per second. `firsts`: seconds to the first token. `cpu_s`: processor seconds of each server and of
+    the client.
+    """
+
+    rates: dict[str, list[float]]
+    firsts: dict[str, list[float]]
+    cpu_s: dict[str, float]
+
+
+@dataclass
+class Server:
+    port: int
+    pid: int
+
+
 def main() -> None:
+    args = parsed()
+    if args.offline:
+        serve_offline(json.loads(args.offline))
+        return
+    with ExitStack() as stack:
+        options = engine_options(args, stack)
+        offline = stack.enter_context(
+            process([__file__, "--offline", json.dumps(options)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        )
+        measured = measure(args, offline, start_servers(args, options, stack))
+    report(args, measured)
+
+
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="demo", help="model folder, hub id or 'demo'")
     parser.add_argument("--shape", choices=SHAPES, help="dummy weights of this shape instead of a model")
@@ -48,62 +82,78 @@ def main() -> None:
     )
     parser.add_argument("--spread", type=float, default=0.0, help="ms between arrivals of a further offline run")
     parser.add_argument("--offline", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.offline:
-        serve_offline(json.loads(args.offline))
-        return
+    return parser.parse_args()
+
+
+def engine_options(args: argparse.Namespace, stack: ExitStack) -> dict[str, Any]:
+    """The options of both sides' engines. The stack removes the folder of a shape."""
+    # As few blocks as do: fresh ones would have to get their memory from the system in every round.
+    num_blocks = args.streams * (-(-(args.input_len + args.output_len) // 16) + 2)
+    options = {"model": args.model, "enable_prefix_caching": False, "num_gpu_blocks_override": num_blocks}
+    if args.threads:
+        options["threads"] = args.threads
+    if args.shape:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        Path(folder, "config.json").write_text(json.dumps(SHAPES[args.shape]))
+        options |= {"model": folder, "tokenizer": "demo", "load_format": "dummy"}
+        options |= {"max_model_len": args.input_len + args.output_len}
+    return options
+
+
+def start_servers(args: argparse.Namespace, options: dict[str, Any], stack: ExitStack) -> dict[str, Server]:
+    """The servers by where their engine runs: 'thread' and, if asked for, 'process'. The stack ends them."""
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not False]
+    flags += ["--no-enable-prefix-caching", "--port=0", f"--stream-pause={args.stream_pause}"]
+    kinds = (
+        {"thread": ["--no-engine-process"], "process": ["--engine-process"]} if args.engine_process else {"thread": []}
+    )
+    servers = {}
+    for kind, own_flags in kinds.items():
+        command = ["-m", "lullm.cli.main", "serve", *flags, *own_flags]
+        server = stack.enter_context(process(command, stdout=subprocess.PIPE))
+        assert server.stdout is not None
+        servers[kind] = Server(int(server.stdout.readline().rpartition(":")[2]), server.pid)
+    return servers
+
+
+def measure(args: argparse.Namespace, offline: "subprocess.Popen[str]", servers: dict[str, Server]) -> Measured:
+    """Run each way once a round, in turn."""
     prompts = [[10 + (7 * stream + 3 * n) % 1900 for n in range(args.input_len)] for stream in range(args.streams)]
-    with ExitStack() as stack:
-        # As few blocks as do: fresh ones would have to get their memory from the system in every round.
-        num_blocks = args.streams * (-(-(args.input_len + args.output_len) // 16) + 2)
-        options = {"model": args.model, "enable_prefix_caching": False, "num_gpu_blocks_override": num_blocks}
-        if args.threads:
-            options["threads"] = args.threads
-        if args.shape:
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
-            Path(folder, "config.json").write_text(json.dumps(SHAPES[args.shape]))
-            options |= {"model": folder, "tokenizer": "demo", "load_format": "dummy"}
-            options |= {"max_model_len": args.input_len + args.output_len}
-        offline = stack.enter_context(
-            process([__file__, "--offline", json.dumps(options)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        )
-        flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not False]
-        flags += ["--no-enable-prefix-caching", "--port=0"]
-        flags += [f"--stream-pause={args.stream_pause}"]
-        kinds = {"thread": ["--no-engine-process"], "process": ["--engine-process"]}
-        ports, pids = {}, {}
-        for kind in kinds if args.engine_process else ("thread",):
-            command = ["-m", "lullm.cli.main", "serve", *flags, *kinds[kind] * args.engine_process]
-            server = stack.enter_context(process(command, stdout=subprocess.PIPE))
-            assert server.stdout is not None
-            ports[kind], pids[kind] = int(server.stdout.readline().rpartition(":")[2]), server.pid
-        order = {"prompts": prompts, "max_tokens": args.output_len, "gap_s": 0.0}
-        found: dict[str, list[float]] = {name: [] for name in ("offline", *["spread"] * bool(args.spread), *ports)}
-        firsts: dict[str, list[float]] = {name: [] for name in found}
-        cpu_s: dict[str, float] = {}
-        for number in range(args.rounds + 1):  # the first warms up
-            if number == 1:
-                cpu_s = {kind: -processor_s(pid) for kind, pid in pids.items()} | {"client": -time.process_time()}
-            took = {"offline": ask_offline(offline, order)}
-            if args.spread:
-                took["spread"] = ask_offline(offline, order | {"gap_s": args.spread / 1e3})
-            took |= {kind: ask_server(port, prompts, args.output_len) for kind, port in ports.items()}
-            for name in found if number else ():
-                seconds, first = took[name]
-                found[name].append(args.streams * args.output_len / seconds)
-                firsts[name].append(first)
-        for kind, pid in pids.items():
-            cpu_s[kind] += processor_s(pid)
-        cpu_s["client"] = (cpu_s["client"] + time.process_time()) / len(ports)
-    for name, rates in found.items():
-        first_ms = statistics.median(firsts[name]) * 1e3
-        print(f"{name:8} {statistics.median(rates):8.1f} tok/s  (runs {min(rates):.1f}-{max(rates):.1f})", end="  ")
+    order = {"prompts": prompts, "max_tokens": args.output_len, "gap_s": 0.0}
+    ways = ("offline", *["spread"] * bool(args.spread), *servers)
+    measured = Measured({way: [] for way in ways}, {way: [] for way in ways}, {})
+    cpu_s = measured.cpu_s
+    for number in range(args.rounds + 1):  # the first warms up
+        if number == 1:
+            cpu_s |= {kind: -processor_s(server.pid) for kind, server in servers.items()}
+            cpu_s["client"] = -time.process_time()
+        took = {"offline": ask_offline(offline, order)}
+        if args.spread:
+            took["spread"] = ask_offline(offline, order | {"gap_s": args.spread / 1e3})
+        took |= {kind: ask_server(server.port, prompts, args.output_len) for kind, server in servers.items()}
+        for way in ways if number else ():
+            seconds, first = took[way]
+            measured.rates[way].append(args.streams * args.output_len / seconds)
+            measured.firsts[way].append(first)
+    for kind, server in servers.items():
+        cpu_s[kind] += processor_s(server.pid)
+    cpu_s["client"] = (cpu_s["client"] + time.process_time()) / len(servers)
+    return measured
+
+
+def report(args: argparse.Namespace, measured: Measured) -> None:
+    """Print the figures, and the ratio of each way to the offline one within the same round."""
+    for way, rates in measured.rates.items():
+        first_ms = statistics.median(measured.firsts[way]) * 1e3
+        print(f"{way:8} {statistics.median(rates):8.1f} tok/s  (runs {min(rates):.1f}-{max(rates):.1f})", end="  ")
         print(f"first token after {first_ms:.1f} ms")
     thousands = args.streams * args.output_len * args.rounds / 1e3
-    print("processor seconds per 1000 tokens:", *(f"{name} {each / thousands:.3f}" for name, each in cpu_s.items()))
-    for kind in found.keys() - {"offline"}:
-        ratios = [over / alone for alone, over in zip(found["offline"], found[kind], strict=True)]
-        print(f"{kind:8} / offline {statistics.median(ratios):.3f}  (runs {min(ratios):.3f}-{max(ratios):.3f})")
+    per_thousand = (f"{name} {each / thousands:.3f}" for name, each in measured.cpu_s.items())
+    print("processor seconds per 1000 tokens:", *per_thousand)
+    alone = measured.rates["offline"]
+    for way in list(measured.rates)[1:]:
+        ratios = [over / offline for offline, over in zip(alone, measured.rates[way], strict=True)]
+        print(f"{way:8} / offline {statistics.median(ratios):.3f}  (runs {min(ratios):.3f}-{max(ratios):.3f})")
 
 
 @contextlib.contextmanager

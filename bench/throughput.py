@@ -77,7 +77,7 @@ CASES = {
 }
 
 
-def main() -> None:
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="demo", help="model folder, hub id or 'demo'")
     parser.add_argument("--shape", choices=SHAPES, help="dummy weights of this shape instead of a model")
@@ -91,8 +91,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="threads of a step (default: the engine's own choice)")
     parser.add_argument("--profile", action="store_true", help="print torch's operator table of one more run per case")
     parser.add_argument("--json", type=Path, help="write all figures here")
-    args = parser.parse_args()
+    return parser.parse_args()
 
+
+def main() -> None:
+    args = parsed()
     started = time.perf_counter()
     from lullm import LLM
     from lullm.machine.processor import default_num_threads
