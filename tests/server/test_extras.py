@@ -42,6 +42,23 @@ def test_token_ids_of_chats(server, http, read_events):
     assert sum((chunk["choices"][0]["token_ids"] for chunk in chunks), []) == ids(server.engine, "0:th")
 
 
+def test_tokens_named_by_their_ids(server, http, read_events):
+    """As TRL's client asks: two tokens may have one text, and a dict by texts lacks one of them then."""
+    names = [f"token_id:{number}" for number in ids(server.engine, "0:th")]
+    fields = {"return_tokens_as_token_ids": True, "logprobs": 0}
+    found = http.post(COMPLETIONS, json=TEXT | fields).json()["choices"][0]["logprobs"]
+    assert found["tokens"] == names and found["text_offset"] == [0, 1, 2, 3]
+    with http.stream("POST", COMPLETIONS, json=TEXT | fields | {"stream": True}) as response:
+        chunks = [event["choices"][0]["logprobs"] for event in read_events(response)[:-1]]
+    assert [(chunk["tokens"], chunk["text_offset"]) for chunk in chunks] == [([n], [i]) for i, n in enumerate(names)]
+    body = TALK | fields | {"logprobs": True, "top_logprobs": 1}
+    content = http.post(CHAT, json=body).json()["choices"][0]["logprobs"]["content"]
+    assert [entry["token"] for entry in content] == names
+    assert bytes(content[1]["bytes"]) == b":" and content[1]["top_logprobs"][0]["token"].startswith("token_id:")
+    body["return_tokens_as_token_ids"] = False
+    assert http.post(CHAT, json=body).json()["choices"][0]["logprobs"]["content"][1]["token"] == ":"
+
+
 def test_usage_in_every_chunk(http, read_events):
     options = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
     for path, body in ((COMPLETIONS, TEXT), (CHAT, TALK)):

@@ -14,18 +14,25 @@ def tokenizer(scripted):
 def test_completion_form(tokenizer):
     a, b, c = tokenizer.encode("abc")
     positions = [None, {b: Logprob(-2.0, 2), c: Logprob(-1.0, 1), a: Logprob(float("-inf"), 3)}]
-    form = completion_logprobs(tokenizer, [a, b], positions, num_top=2, offset=10)
+    form, end = completion_logprobs(tokenizer, [a, b], positions, num_top=2, offset=10)
     assert form == {
         "tokens": ["a", "b"],
         "token_logprobs": [None, -2.0],
         "top_logprobs": [None, {"c": -1.0, "b": -2.0}],
         "text_offset": [10, 11],
     }
+    assert end == 12
+    named, end = completion_logprobs(tokenizer, [a, b], positions, num_top=2, offset=10, as_ids=True)
+    assert named == form | {
+        "tokens": [f"token_id:{a}", f"token_id:{b}"],
+        "top_logprobs": [None, {f"token_id:{c}": -1.0, f"token_id:{b}": -2.0}],
+    }
+    assert end == 12, "offsets are those of the text"
 
 
 def test_impossible_tokens_stay_json(tokenizer):
     a, b = tokenizer.encode("ab")
-    form = completion_logprobs(tokenizer, [a], [{a: Logprob(-1, 1), b: Logprob(float("-inf"), 2)}], 2, 0)
+    form, _ = completion_logprobs(tokenizer, [a], [{a: Logprob(-1, 1), b: Logprob(float("-inf"), 2)}], 2, 0)
     assert form["top_logprobs"] == [{"a": -1, "b": IMPOSSIBLE}]
 
 
@@ -46,7 +53,7 @@ def test_chat_form_leaves_the_chosen_out_of_the_best_when_it_is_not(tokenizer):
 
 def test_decoded_token_goes_before_the_tokenizer(tokenizer):
     (a,) = tokenizer.encode("a")
-    form = completion_logprobs(tokenizer, [a], [{a: Logprob(-1.0, 1, " a")}], 1, 0)
+    form, _ = completion_logprobs(tokenizer, [a], [{a: Logprob(-1.0, 1, " a")}], 1, 0)
     assert form["tokens"] == [" a"]
 
 

@@ -43,7 +43,6 @@ MISSING: dict[str, tuple[Any, ...]] = {
     "service_tier": (None, "auto", "default"),
     "use_beam_search": (None, False),
     "guided_decoding_backend": (None,),
-    "return_tokens_as_token_ids": (None, False),
     "logits_processors": (None, []),
     **dict.fromkeys(("kv_transfer_params", "ec_transfer_params", "mm_payload", "repetition_detection"), (None,)),
     **dict.fromkeys(("watermarking", "return_mm_kwargs", "return_token_offsets", "return_prompt_text"), (None, False)),
@@ -56,7 +55,6 @@ MISSING: dict[str, tuple[Any, ...]] = {
 _INSTEAD = {
     "use_beam_search": "give beam_width, the number of beams",
     "chat_template": "start it with --chat-template",
-    "return_tokens_as_token_ids": "return_token_ids gives the tokens' ids",
     "logits_processors": "give logit_bias, allowed_token_ids or bad_words",
     "logprob_token_ids": "-1 log-probabilities are those of all tokens (--max-logprobs)",
     "truncation_side": "truncate_prompt_tokens keeps the last tokens",

@@ -235,7 +235,7 @@ VLLM_SERVER_OPTIONS: dict[str, VllmArgument] = {
     ),
     **without_effect("contents are joined to text, which every template takes", "chat_template_content_format"),
     **refused("the role of answers is assistant", response_role="assistant"),
-    **refused("`logprobs` name tokens by their text and its bytes", return_tokens_as_token_ids=False),
+    **refused("a request's return_tokens_as_token_ids names tokens by their ids", return_tokens_as_token_ids=False),
     **refused("--tool-call-parser names one of docs/tools.md; more cannot be loaded", tool_parser_plugin=None),
     **without_effect("models may always call tools", enable_auto_tool_choice=False),
     **refused("tools are the client's; the server calls none", tool_server=None),

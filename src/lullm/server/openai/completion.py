@@ -101,9 +101,9 @@ class CompletionForm:
                 rows = itertools.chain(prompt_rows or (), rows)
         logprobs = None
         if self.body.logprobs is not None and token_ids:
-            logprobs = completion_logprobs(self.tokenizer, token_ids, rows, request.params.logprobs or 0, offset)
-            # By tokens, not by text: the end of the text may be held back for a stop string.
-            offset = logprobs["text_offset"][-1] + len(logprobs["tokens"][-1])
+            num_top, as_ids = request.params.logprobs or 0, bool(self.body.return_tokens_as_token_ids)
+            # The offset goes by tokens, not by text: the end of the text may be held back for a stop string.
+            logprobs, offset = completion_logprobs(self.tokenizer, token_ids, rows, num_top, offset, as_ids)
         choice: dict[str, Any] = {
             "index": index,
             "text": text,

@@ -122,6 +122,7 @@ class GenerationBody(StructuredBody, QueuedBody, DialectBody):
     prompt_logprobs: NumLogprobs = None
     truncate_prompt_tokens: int | None = None
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
     cache_salt: str | None = None
     request_id: RequestId | None = None
     beam_width: int | None = None

@@ -84,7 +84,8 @@ class ChatForm:
         logprobs = None
         if self.body.logprobs and completion.token_ids:
             num_top = self.request.params.logprobs or 0
-            logprobs = chat_logprobs(self.tokenizer, completion.token_ids, completion.logprobs or [], num_top)
+            as_ids = bool(self.body.return_tokens_as_token_ids)
+            logprobs = chat_logprobs(self.tokenizer, completion.token_ids, completion.logprobs or [], num_top, as_ids)
         finish_reason = completion.finish_reason
         if finish_reason == "stop" and completion.index in self._calling:
             finish_reason = "tool_calls"
