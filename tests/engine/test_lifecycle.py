@@ -1,6 +1,7 @@
 """Every state of an engine x every call -> where it is then; deeper sleep; what fails leaves a state that works."""
 
 import resource
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -212,6 +213,16 @@ def flip_a_bit(llm, tag):
     byte = store._file.read(1)
     store._file.seek(100)
     store._file.write(bytes([byte[0] ^ 4]))
+
+
+def test_a_forecast_refuses_what_the_sleep_refuses(llm, monkeypatch):
+    llm.llm_engine.add_request("x", PROMPT, PARAMS)
+    llm.llm_engine.step()
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10))
+    for call in (llm.explain_sleep, llm.sleep):
+        with pytest.raises(SleepError, match="nothing was released: .* must be saved and .* has 10 B left; give"):
+            call(1, backup="disk")
+    assert state_of(llm) == "RR"
 
 
 def test_no_room_to_save_or_to_move(llm, tmp_path):

@@ -152,6 +152,11 @@ def failed_saving(error: BaseException, savings: list[Saving], directory: Path |
     if isinstance(error, OSError):
         reason = error.strerror or reason
         if any(saving.target == "disk" and saving.num_bytes for saving in savings):
-            where = directory or tempfile.gettempdir()
-            reason = f"{where} cannot be written to: {reason}; give another sleep_dir, or backup='ram'"
+            reason = unwritable(error, directory)
     return SleepError(f"cannot sleep, and nothing was released: {reason}")
+
+
+def unwritable(error: OSError, directory: Path | None) -> str:
+    """What to say of an error of the folder for backups."""
+    where = directory or tempfile.gettempdir()
+    return f"{where} cannot be written to: {error.strerror or error}; give another sleep_dir, or backup='ram'"

@@ -1,6 +1,8 @@
 """SleepSpeeds: measured speeds of saving, restoring and releasing."""
 
 import contextlib
+import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ from lullm.arena.chunk_store import FileStore, MemoryStore
 from lullm.device.device import Device
 from lullm.errors import SleepError
 from lullm.units import MIB
+from lullm.worker.sleep.saving import unwritable
 
 PROBE_BYTES = 16 * MIB
 _LEAST_BYTES = 4 * MIB
@@ -22,7 +25,8 @@ _LEAST_BYTES = 4 * MIB
 class SleepSpeeds:
     """Bytes per second of 'save TARGET', 'restore TARGET' (TARGET: ram, disk), 'release' and 'pin' (new host memory).
 
-    The last measurement counts. A speed without one is measured with 16 MiB when it is first asked for.
+    The last measurement counts. A speed without one is measured with 16 MiB, less on a small disk, when it is first
+    asked for.
 
     Args:
         device: the owner of the memory. new_digest: makes the backups' checksums; None: they have none.
@@ -48,7 +52,8 @@ class SleepSpeeds:
             try:
                 self._try(what.split()[-1])
             except OSError as error:
-                raise SleepError(f"a backup cannot be tried out: {error}") from error
+                reason = unwritable(error, self._directory) if what.endswith("disk") else error
+                raise SleepError(f"a backup cannot be tried out: {reason}") from error
         return num_bytes / self._speeds[what]
 
     def _try(self, target: str) -> None:
@@ -58,14 +63,15 @@ class SleepSpeeds:
             self._speeds["pin"] = PROBE_BYTES / max(time.perf_counter() - started, 1e-9)
             arena.close()
             return
+        num_bytes = self._disk_probe_bytes() if target == "disk" else PROBE_BYTES
         with contextlib.ExitStack() as stack:
-            arena = self._device.new_arena("probe", PROBE_BYTES)
+            arena = self._device.new_arena("probe", num_bytes)
             stack.callback(arena.close)
-            content = arena.empty((PROBE_BYTES,), torch.uint8).fill_(1)
+            content = arena.empty((num_bytes,), torch.uint8).fill_(1)
             actions: list[tuple[str, Callable[[], object]]] = [("release", arena.release)]
             if target != "release":
                 if target == "ram":
-                    store: MemoryStore | FileStore = MemoryStore(self._device.new_host_arena("probe", PROBE_BYTES))
+                    store: MemoryStore | FileStore = MemoryStore(self._device.new_host_arena("probe", num_bytes))
                 else:
                     store = FileStore(self._directory)
                 backup = Backup(store, "a probe", self._new_digest, arena.backend)
@@ -81,4 +87,9 @@ class SleepSpeeds:
                 started = time.perf_counter()
                 action()
                 self._device.synchronize()
-                self._speeds.setdefault(what, PROBE_BYTES / max(time.perf_counter() - started, 1e-9))
+                self._speeds.setdefault(what, num_bytes / max(time.perf_counter() - started, 1e-9))
+
+    def _disk_probe_bytes(self) -> int:
+        """At most half of what is free: a sleep may need less than the usual probe."""
+        half = shutil.disk_usage(self._directory or tempfile.gettempdir()).free // 2
+        return min(PROBE_BYTES, max(half // MIB, 1) * MIB)
