@@ -28,7 +28,7 @@ _MAX_THREADS = 8
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a backup holds, for another process: the bytes and the checksum of each chunk."""
+    """The lengths and checksums of a backup's chunks, for another process that reads it."""
 
     lens: tuple[int, ...]
     checksums: tuple[int, ...]

@@ -202,7 +202,7 @@ class EngineCalls(VllmNames, ABC):
         self.lifecycle.reload_weights(None if weights_path is None else self._checkpoint(weights_path))
 
     def _checkpoint(self, weights_path: str | Path) -> Path:
-        """Where it is. Raises InvalidRequestError: it is none for this model."""
+        """The folder of a checkpoint. Raises InvalidRequestError: there is none, or it is of another model."""
         try:
             checkpoint = resolve_model(os.fspath(weights_path))
             self.model_executor.check_checkpoint(checkpoint)

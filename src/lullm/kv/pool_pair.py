@@ -148,7 +148,7 @@ class PoolPair:
 
 
 class _Demotion:
-    """What the device pool calls. Not a method of `PoolPair`: in a circle, both would outlive their engine."""
+    """The device pool's callback. It is no method of `PoolPair`: such a circle would outlive its engine."""
 
     def __init__(self, host: BlockAllocator, demoted: list[BlockPair]):
         self._host = host

@@ -50,7 +50,7 @@ def new_norm(config: ModelConfig, dtype: torch.dtype) -> RMSNorm:
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """What a layer is built from. `group`: its KV cache group."""
+    """The arguments of a layer's constructor. `group`: its KV cache group."""
 
     config: ModelConfig
     style: "DecoderStyle"

@@ -2,8 +2,8 @@
 
 Swapping moves the group's blocks out and back: time = 2 x bytes / copy bandwidth. Recomputing runs its tokens through
 the model once more: time = tokens / prefill speed. Mode 'auto' takes the cheaper one. The speed of copies is measured
-at the start and corrected by later steps. That of prefill is known from the first steps on, since to measure it at the
-start took 1 s for a 0.6B model on a slow processor.
+at the start and corrected by later steps. The speed of prefill is a mean over the engine's own steps; to measure it at
+the start as well took 1 s for a 0.6B model on a slow processor.
 """
 
 import enum

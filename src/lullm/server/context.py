@@ -67,7 +67,7 @@ def port_of(scope: Scope) -> int | None:
 
 
 class House:
-    """What the models of one server share: the count of requests in flight, and whether the server drains.
+    """State that the models of one server share: the count of requests in flight, and whether the server drains.
 
     Attributes:
         contexts: of its models, by all their names; the first is that of requests without a name.

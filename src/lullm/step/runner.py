@@ -68,7 +68,7 @@ class AdapterPlaces(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StepMemory:
-    """What steps write to.
+    """The memory that steps write to.
 
     Args:
         kv_caches: by layer, over the tensors of `pools.device`; several layers may share a slot.
@@ -83,8 +83,10 @@ class StepMemory:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Who draws tokens. `share`: this worker's draws of a batch of decodes; all workers that share the head make all
-    other draws.
+    """The parts that draw tokens.
+
+    `share`: which rows of a batch of decodes this worker draws. In other batches each worker that shares the head draws
+    all rows.
     """
 
     sampler: Sampler

@@ -98,8 +98,8 @@ class HibernationCalls:
     def save_prefix_cache(self, path: str | os.PathLike[str]) -> HibernationReport:
         """Write the KV blocks that later requests can find to the folder `path`; the engine goes on. Blocking.
 
-        Those of running requests are among them, the requests are not. An older hibernation in the folder is replaced.
-        Raises as `hibernate` does.
+        This includes the blocks of running requests, but not the requests. An older hibernation in the folder is
+        replaced. Raises as `hibernate` does.
         """
         return self._hibernation().write_prefixes(_name_of(path))
 

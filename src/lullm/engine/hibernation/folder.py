@@ -4,9 +4,9 @@
     queue.msgpack      requests with their tokens and texts, block tables
     kv-RANK.bin        KV blocks in chunks
 
-It is written beside its place under another name, and renamed once the disk has all of it. What a process that was
-killed has left of such a folder, the next one removes. Only its owner may read it, since it holds prompts. Bytes are in
-this machine's order.
+It is written beside its place under another name, and renamed once the disk has all of it. If a process is killed
+before that, the next one removes the remains. Only its owner may read it, since it holds prompts. Bytes are in this
+machine's order.
 """
 
 import contextlib

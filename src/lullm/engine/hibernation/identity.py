@@ -40,7 +40,7 @@ def identity_of(
 
 
 def _of_pictures(model: ModelConfig) -> dict[str, int | str]:
-    """What the bytes of a tile mean; their number and shape are a request's own."""
+    """The settings by which the bytes of a tile were made; each request says their number and shape."""
     if model.vision is None:
         return {}
     form = model.vision.picture

@@ -6,7 +6,7 @@ from lullm.types.vision.tile import Tile, TileRows, shown_tiles
 
 
 class TileLedger:
-    """What the workers keep of pictures, and of rows that callers give.
+    """The rows that the workers keep: those of pictures, and those that callers give.
 
     A sequence whose tile was dropped meanwhile (a preempted one, or one in the middle of a tile) has it sent again.
     """

@@ -3,14 +3,14 @@
 Before each plan it compares ways to go on: guesses for all sequences, or for half of them, a quarter ... (those whose
 guesses are right most often), and 1, 2, ... guesses each. A way gives a token for each sequence and for each right
 guess, and takes the seconds of a step with these rows, and of the draft model's turns. All of this is measured
-(`StepCosts`). What was never tried is taken for cheap, and so is tried.
+(`StepCosts`). A way that was never tried counts as cheap, so that it gets its trial.
 
 A guess behind others counts only if those were right: so of k guesses that are each right with probability p,
 p + p^2 + ... + p^k are accepted (Leviathan et al., "Fast inference from transformers via speculative decoding", 2023).
 
-Where no way pays, nothing is guessed. A trial comes after 16 steps, then after 32, and at most after 64 (n-grams) or
-1,024; what a draft model has to see before takes at most 3 % of the time since the last guess. So a useless guesser
-costs next to nothing. Where guesses pay, one step in 48 has none, to see what it takes.
+If no way pays, nothing is guessed until a trial after 16 steps, then after 32, and so on, up to 64 (n-grams) or 1,024.
+The tokens that a draft model must read before a trial take at most 3 % of the time since the last guess. So a useless
+guesser costs next to nothing. While guesses pay, one step in 48 has none, to measure such a step.
 """
 
 from collections import Counter
@@ -26,10 +26,11 @@ from lullm.types.sequence import Sequence
 from lullm.types.step import Span, StepPlan, StepResult
 
 _GAIN = 1.03
-"""A way to guess must promise so much more than none, or than the present way: measurements differ by as much."""
+"""A way must promise this many times the tokens per second of no guesses, or of the present way: two measurements of
+one way differ by as much."""
 _FIRST_RATE, _PRIOR = 0.7, 2.0
-"""How often guesses are right before any was verified; and how many verified ones this, or the rate of all sequences,
-weighs for one of them."""
+"""The assumed rate of right guesses before any was verified; and the number of verified guesses that this rate, or the
+rate of all sequences, counts as in the rate of one sequence."""
 _MEMORY_OF_ONE, _MEMORY_OF_ALL = 0.85, 0.98
 """The weight of the past, per verified draft of a sequence, and of all."""
 _FORGETTING = 0.97
@@ -54,7 +55,7 @@ class _Rate:
         self.right, self.tried = right, tried
 
     def add(self, num: int, num_right: int, memory: float) -> None:
-        """Note that the first `num_right` of `num` guesses were right. Those behind the first wrong one say nothing."""
+        """Note that the first `num_right` of `num` guesses were right. The others are not evidence."""
         self.right = self.right * memory + num_right
         self.tried = self.tried * memory + num_right + (num_right < num)
 

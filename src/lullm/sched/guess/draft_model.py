@@ -26,9 +26,9 @@ _MOST_SINGLE = 2
 
 
 class _Seen:
-    """What the draft model has of one sequence: tokens, blocks that are marked, and how it draws.
+    """The draft model's part of one sequence: its computed tokens, its marked blocks, and how it draws.
 
-    `tail`: the block with the last of the tokens, which is another one after a swap or a copy.
+    `tail`: the block that holds the last of the tokens; a swap or a copy makes it another one.
     """
 
     __slots__ = ("end", "num_marked", "num_tokens", "params", "tail")

@@ -12,7 +12,7 @@ from lullm.types.step import Span, StepPlan, StepResult
 
 
 class Guesser(Protocol):
-    """Guesses for all sequences. What it keeps of a sequence goes with it.
+    """Guesses for all sequences. Its notes on a sequence are freed with the sequence.
 
     Attributes:
         num_quiet_steps: steps in which nothing was guessed, since it would have cost more than it gives.
@@ -41,7 +41,7 @@ class Guesser(Protocol):
         ...
 
     def take_spans(self) -> list[Span]:
-        """The plan is complete. What a draft model computes in it; see `StepPlan`."""
+        """The spans that a draft model computes in the plan, which is complete otherwise; see `StepPlan`."""
         ...
 
     def learn(self, seq: Sequence, num: int, num_right: int) -> None:
@@ -49,7 +49,7 @@ class Guesser(Protocol):
         ...
 
     def forget(self, seq: Sequence) -> None:
-        """The sequence has lost its blocks; it is computed again."""
+        """Note that the sequence has lost its blocks and will be computed again."""
         ...
 
     def observe(self, plan: StepPlan, result: StepResult) -> None:

@@ -17,7 +17,7 @@ _MOST_MISSES = 5
 
 
 class _History:
-    """What is known of one sequence: its tokens, and how often in turn its guesses were all wrong."""
+    """Notes on one sequence: its tokens, and how many times in a row its guesses were all wrong."""
 
     __slots__ = ("_buffer", "_len", "num_misses", "silent_until")
 
@@ -36,7 +36,7 @@ class _History:
 
 
 class NgramGuesses:
-    """Guesses for all sequences. What it keeps of a sequence goes with it. Implements `Guesser`.
+    """Guesses for all sequences; implements `Guesser`. Its notes on a sequence are freed with the sequence.
 
     A sequence whose guesses are all wrong has none for 1, 3, 7 and at most 31 tokens, unless the number is fixed.
     """
@@ -91,8 +91,8 @@ class NgramGuesses:
 def continuation(tokens: np.ndarray, shortest: int, longest: int, num_tokens: int) -> list[int]:
     """The `num_tokens` tokens behind the latest earlier place of the longest ending of `tokens` that has one.
 
-    Endings of `shortest` to `longest` tokens count; empty: there is no such place. Where the tokens behind it are too
-    few, they are taken again from the place on, as if the text went round.
+    Endings of `shortest` to `longest` tokens count; empty: there is no such place. If fewer tokens than that stand
+    behind the place, they repeat, as if the text went round.
     """
     last = len(tokens) - 1
     ends = np.flatnonzero(tokens[:last] == tokens[last])  # the last tokens of the places that are left

@@ -1,6 +1,6 @@
 """GroupImage: a sequence group as plain data, without its request.
 
-What follows from the request or from the tokens is not in it: parameters of draws, guesses, states of grammars.
+It leaves out whatever the request or the tokens determine: parameters of draws, guesses, states of grammars.
 """
 
 import math

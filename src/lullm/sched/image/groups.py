@@ -60,10 +60,10 @@ def take_groups(scheduler: Scheduler) -> list[tuple[SequenceGroup, GroupImage]]:
 
 
 def find_room(scheduler: Scheduler, returning: Seq[Returning], blocks: BlockSpaceImage) -> FoundRoom:
-    """Who keeps blocks: groups in order, while blocks, sequences and places of adapters last; the others are computed
-    again. Once a running group finds no room, none behind it runs.
+    """Decide which groups keep their blocks: in order, while blocks, sequences and places of adapters last. The others
+    are computed again. Once a running group finds no room, no later one runs.
 
-    Then come findable blocks, those used last first. `scheduler`: has no group.
+    Cached blocks get the room that is left, the most recently used first. `scheduler`: has no group.
 
     Raises HibernationError: a group can never run here, or the images contradict each other.
     """

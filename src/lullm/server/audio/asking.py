@@ -47,7 +47,7 @@ class Asker:
             record.id, record.usage = answer_id, self.usage
 
     async def result(self, course: Course[T]) -> T:
-        """What the course finds. Cancelling the call aborts what runs.
+        """Run the course and return its result. Cancelling the call aborts its running requests.
 
         Raises as `Generation.run` and `prepare_all` do.
         """

@@ -35,7 +35,7 @@ class JsonSchemaFormat(WireModel):
 
 
 class TagStructure(WireModel):
-    """What stands between two marks. `schema`: left out, any JSON object."""
+    """JSON between two marks. `schema`: if left out, any JSON object."""
 
     begin: str
     schema_: dict[str, Any] | None = Field(None, alias="schema")

@@ -1,1 +1,1 @@
-"""What a server keeps of its prefix cache from one life to the next."""
+"""The prefix cache that a server leaves in a folder when it ends, and reads when it starts."""

@@ -21,7 +21,7 @@ from lullm.types.step import GUESSED_TOKEN, DrawnToken, Running, Span, StepPlan,
 
 
 class Launcher(Protocol):
-    """Who runs the steps of one model: a `ModelRunner`."""
+    """Runs the steps of one model: a `ModelRunner`."""
 
     def launch(self, plan: StepPlan) -> Running[StepResult]: ...
 
@@ -85,7 +85,7 @@ class PairedSteps:
                 chain.token_ids.append(max(token_id, 0))  # NO_TOKEN is no input
 
     def _next_span(self, chain: _Chain, turn: int) -> Span | None:
-        """What the draft model sees in this turn to guess the chain's next token; None: it has all."""
+        """The span from which the draft model guesses the chain's next token in this turn; None: the chain has all."""
         if turn >= len(chain.spans):
             return None
         seen = chain.spans[turn - 1]
