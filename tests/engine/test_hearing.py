@@ -2,6 +2,7 @@
 
 import base64
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from kit.audio.checkpoint import sound
 from kit.audio.file import wav
 from kit.audio.hearing import AUDIO_ID, write_qwen2_audio, write_voxtral
 from kit.engine.parts import engine_of
-from kit.engine.scenes import GUESSING, WAYS, asleep_meanwhile, check_golden, check_preempted, see_no_rows, tiles_sent
+from kit.engine.scenes import GUESSING, WAYS, asleep_meanwhile, check_golden, golden_preempted, see_no_rows, tiles_sent
 from kit.file_server import file_server
 from kit.model.lora import merged, write_adapter
 from kit.worker.threads import use_threads
@@ -76,16 +77,7 @@ def test_as_transformers(checkpoint, prompts, expected, options):
 
 
 def test_preemption(checkpoint, prompts, expected):
-    """Blocks for the prompts and few tokens behind: some are swapped out, or computed again, sounds and all."""
-    for mode in ("recompute", "swap"):
-        lengths = [len(ids) for ids, *_ in expected]
-        options = {
-            "num_gpu_blocks_override": sum(lengths) // 2 + 12, "block_size": 2, "max_model_len": max(lengths) + 16,
-            "max_num_batched_tokens": 24, "max_num_seqs": 8,
-        }  # fmt: skip
-        with LLM(str(checkpoint.folder), **OPTIONS | options, preemption_mode=mode) as llm:
-            check_golden(llm.generate(prompts * 2, GREEDY, use_tqdm=False), expected * 2)
-            check_preempted(llm)
+    golden_preempted(partial(LLM, str(checkpoint.folder), **OPTIONS), prompts, GREEDY, expected)
 
 
 @pytest.mark.parametrize("backend", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}], ids=["tp", "pp"])

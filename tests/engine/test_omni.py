@@ -1,11 +1,12 @@
 """Prompts with pictures, videos and sounds in one engine: transformers' tokens, whatever else the engine does."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 from kit.audio.checkpoint import sound
-from kit.engine.scenes import GUESSING, WAYS, asleep_meanwhile, check_golden, check_preempted, see_no_rows, tiles_sent
+from kit.engine.scenes import GUESSING, WAYS, asleep_meanwhile, check_golden, golden_preempted, see_no_rows, tiles_sent
 from kit.omni import SIZE, spelled, write_omni, write_published
 from kit.vision.checkpoint import picture
 from kit.vision.video import Video, film
@@ -83,15 +84,7 @@ def test_beside_what_speaks(checkpoint, expected, tmp_path, name, caplog):
 
 
 def test_preemption(checkpoint, expected):
-    for mode in ("recompute", "swap"):
-        lengths = [len(ids) for ids, *_ in expected]
-        options = {
-            "num_gpu_blocks_override": sum(lengths) // 2 + 12, "block_size": 2, "max_model_len": max(lengths) + 16,
-            "max_num_batched_tokens": 24, "max_num_seqs": 8,
-        }  # fmt: skip
-        with LLM(str(checkpoint.folder), **OPTIONS | options, preemption_mode=mode) as llm:
-            check_golden(llm.generate(PROMPTS * 2, GREEDY, use_tqdm=False), expected * 2)
-            check_preempted(llm)
+    golden_preempted(partial(LLM, str(checkpoint.folder), **OPTIONS), PROMPTS, GREEDY, expected)
 
 
 @pytest.mark.parametrize("backend", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}], ids=["tp", "pp"])

@@ -1,9 +1,10 @@
 """Prompts with videos in a whole engine: transformers' tokens, whatever else the engine does meanwhile."""
 
+from functools import partial
+
 import pytest
 from engine.test_vision import GREEDY, NUM_TOKENS, OPTIONS
-from kit.engine.parts import block_space_of
-from kit.engine.scenes import WAYS, check_golden
+from kit.engine.scenes import WAYS, check_golden, golden_preempted
 from kit.vision.checkpoint import picture, write_glm4v, write_idefics3, write_qwen_vl
 from kit.vision.video import WORD, Video, continued, film, inputs, spelled
 
@@ -84,16 +85,7 @@ def test_others_of_these_kinds(tmp_path, write):
 
 
 def test_preemption(checkpoint, prompts, expected):
-    for mode in ("recompute", "swap"):
-        lengths = [len(ids) for ids, *_ in expected]
-        options = {
-            "num_gpu_blocks_override": sum(lengths) // 2, "block_size": 2, "max_model_len": max(lengths) + 16,
-            "max_num_batched_tokens": 24, "max_num_seqs": 8,
-        }  # fmt: skip
-        with LLM(str(checkpoint.folder), **OPTIONS | options, preemption_mode=mode) as llm:
-            check_golden(llm.generate(prompts * 2, GREEDY, use_tqdm=False), expected * 2)
-            assert sum(llm.llm_engine.stats().preemptions_total.values()) > 0
-            block_space_of(llm).check_conservation()
+    golden_preempted(partial(LLM, str(checkpoint.folder), **OPTIONS), prompts, GREEDY, expected, spare=0)
 
 
 @pytest.mark.parametrize("level", [1, 2])

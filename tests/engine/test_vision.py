@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from functools import partial
 
 import pytest
 from kit.engine.parts import block_space_of, engine_of, runner_of
@@ -12,7 +13,7 @@ from kit.engine.scenes import (
     WAYS,
     asleep_meanwhile,
     check_golden,
-    check_preempted,
+    golden_preempted,
     see_no_rows,
     tiles_sent,
 )
@@ -181,18 +182,9 @@ def test_others_of_these_kinds(tmp_path, write):
 
 
 def test_preemption(checkpoint, prompts, expected):
-    """Blocks for the prompts and few tokens behind: some are swapped out, or computed again, pictures and all."""
-    for mode in ("recompute", "swap"):
-        lengths = [len(ids) for ids, *_ in expected]
-        # Layers with windows, or states, have blocks of their own.
-        spare = {"Gemma3": 18, "Gemma4": 22, "Qwen3_5": -5}.get(kind_of(checkpoint), 12)
-        options = {
-            "num_gpu_blocks_override": sum(lengths) // 2 + spare, "block_size": 2, "max_model_len": max(lengths) + 16,
-            "max_num_batched_tokens": 24, "max_num_seqs": 8,
-        }  # fmt: skip
-        with LLM(str(checkpoint.folder), **OPTIONS | options, preemption_mode=mode) as llm:
-            check_golden(llm.generate(prompts * 2, GREEDY, use_tqdm=False), expected * 2)
-            check_preempted(llm)
+    # Layers with windows, or states, have blocks of their own.
+    spare = {"Gemma3": 18, "Gemma4": 22, "Qwen3_5": -5}.get(kind_of(checkpoint), 12)
+    golden_preempted(partial(LLM, str(checkpoint.folder), **OPTIONS), prompts, GREEDY, expected, spare)
 
 
 @pytest.mark.parametrize("backend", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}], ids=["tp", "pp"])

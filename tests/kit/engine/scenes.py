@@ -30,6 +30,22 @@ def check_preempted(llm):
     block_space_of(llm).check_conservation()
 
 
+def golden_preempted(open_llm, prompts, params, expected, spare=12):
+    """All prompts twice, in blocks for the prompts and few tokens behind: some are computed again, or swapped out.
+
+    `open_llm(**options)` opens the engine. `spare`: blocks more than half of the tokens fill, as layers with windows or
+    states need.
+    """
+    lengths = [len(ids) for ids, *_ in expected]
+    for mode in ("recompute", "swap"):
+        with open_llm(
+            num_gpu_blocks_override=sum(lengths) // 2 + spare, block_size=2, max_model_len=max(lengths) + 16,
+            max_num_batched_tokens=24, max_num_seqs=8, preemption_mode=mode,
+        ) as llm:  # fmt: skip
+            check_golden(llm.generate(prompts * 2, params, use_tqdm=False), expected * 2)
+            check_preempted(llm)
+
+
 def tiles_sent(llm):
     """The digests of all tiles that plans send from now on, and those that they drop."""
     sent, dropped = [], []
