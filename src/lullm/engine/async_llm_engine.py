@@ -100,7 +100,9 @@ class AsyncLLMEngine(EntryClient):
     def check_running(self) -> None:
         self._threaded.mailbox.check_running()
 
-    async def shutdown(self, drain: bool = True) -> None:
+    def _begin_end(self, drain: bool) -> None:
         self._entry.send_arrived()
         self._thread.stop(drain)
+
+    async def _finish_end(self) -> None:
         await asyncio.to_thread(self._thread.join)

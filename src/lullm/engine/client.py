@@ -3,6 +3,7 @@
 It implements what all engines have in common: calls as messages, and vLLM's names for several of them.
 """
 
+import asyncio
 import contextlib
 import dataclasses
 from abc import abstractmethod
@@ -13,6 +14,7 @@ from typing import Any, TypeVar, Unpack, cast
 
 from lullm.config.option.sleep_after import SleepRung
 from lullm.engine.caller.backlog import Reader
+from lullm.engine.caller.ending import Ending, ending
 from lullm.engine.caller.entry import Entry
 from lullm.engine.caller.preparation import Preparation
 from lullm.types.hibernation.report import HibernationReport, ResumeReport
@@ -39,7 +41,7 @@ from lullm.types.sleep import (
     WakeReport,
     check_tags,
 )
-from lullm.types.vllm_argument import VLLM_STREAMS, VllmNames, takes_vllms
+from lullm.types.vllm_argument import VLLM_SHUTDOWN, VLLM_STREAMS, VllmNames, takes_vllms
 from lullm.types.wire.remote_call import RemoteCall
 
 T = TypeVar("T")
@@ -273,13 +275,36 @@ class EngineClient(Preparation, VllmNames):
         """As `check_running`, under vLLM's name."""
         self.check_running()
 
-    @abstractmethod
-    async def shutdown(self, drain: bool = True) -> None:
+    @takes_vllms(VLLM_SHUTDOWN)
+    def shutdown(self, drain: bool = True) -> Ending:
         """Stop taking requests; let running ones end (`drain`) or abort them; release everything. Idempotent.
+
+        The call begins it, and awaiting what it returns waits for the end. Without a running event loop the call itself
+        waits.
 
         Requests that a sleeping engine keeps cannot end, and are aborted either way. A second call with `drain=False`
         cuts a drain short.
         """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            asyncio.run(self._end(drain))
+            return Ending()
+        self._begin_end(drain)
+        return ending(self._finish_end())
+
+    async def _end(self, drain: bool) -> None:
+        """`shutdown` as a coroutine, whichever event loop runs it."""
+        self._begin_end(drain)
+        await self._finish_end()
+
+    @abstractmethod
+    def _begin_end(self, drain: bool) -> None:
+        """Tell the engine to end. From its event loop."""
+
+    @abstractmethod
+    async def _finish_end(self) -> None:
+        """Return once the engine has ended and everything is released."""
 
 
 class EntryClient(EngineClient):

@@ -268,8 +268,11 @@ class FleetMember(EngineClient):
     def check_running(self) -> None:
         self._keeper.check_open()
 
-    async def shutdown(self, drain: bool = True) -> None:
+    def _begin_end(self, drain: bool) -> None:
         """Nothing: the fleet ends its engines."""
+
+    async def _finish_end(self) -> None:
+        """Nothing, either."""
 
 
 def _check_whole(tags: Sequence[str] | None) -> None:

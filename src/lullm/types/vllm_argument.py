@@ -109,7 +109,8 @@ VLLM_SCORE = refused(
 VLLM_PROFILE = refused("name the folder to write to", profile_prefix=None) | refused(
     "call start_profile and stop_profile where the profile is to begin and end", delay_iterations=0, max_iterations=0
 )
-"""Arguments of `LLM.wait_for_completion`, of `enqueue`, of `score` and of `start_profile` besides."""
+VLLM_SHUTDOWN = without_effect("it ends once the running requests have, or at once with drain=False", "timeout")
+"""Arguments of `LLM.wait_for_completion`, of `enqueue`, of `score`, of `start_profile` and of `shutdown` besides."""
 
 VLLM_SAMPLING: dict[str, VllmArgument] = {
     **refused("say it by structured_outputs=StructuredOutputsParams(...), with the same fields", guided_decoding=None),

@@ -226,7 +226,8 @@ def test_the_end_of_the_engine_fails_all_that_wait(how, text):
                 use()
         with pytest.raises(EngineDeadError, match=text):
             await anext(house.stream())
-        await house.link.stop(drain=True)
+        house.link.stop(drain=True)
+        await house.link.join()
         assert house.joined == 1
 
     run(main)
@@ -234,14 +235,16 @@ def test_the_end_of_the_engine_fails_all_that_wait(how, text):
 
 def test_the_end_that_was_asked_for():
     async def main(house):
-        stopping = asyncio.create_task(house.link.stop(drain=True))
+        house.link.stop(drain=True)
+        stopping = asyncio.create_task(house.link.join())
         assert await house.command() == Stop(True)
         with pytest.raises(EngineDeadError, match="takes no new requests"):
             house.link.check_running()
         assert not stopping.done()
         house.tell(Ended())
         await stopping
-        await house.link.stop(drain=False)
+        house.link.stop(drain=False)
+        await house.link.join()
         with pytest.raises(EngineDeadError, match="has been shut down"):
             house.link.check_running()
 
@@ -306,9 +309,11 @@ def test_it_moves_to_another_event_loop_but_serves_one_at_a_time():
 def test_a_fork_reads_nothing_that_is_for_the_engines_process():
     async def main(house):
         house.process.owner += 1
-        for call in (house.link.call("abort", None), house.link.stop(drain=False)):
+        for call in (house.link.call("abort", None), house.link.join()):
             with pytest.raises(UnsupportedError, match="of which this is a fork"):
                 await call
+        with pytest.raises(UnsupportedError, match="of which this is a fork"):
+            house.link.stop(drain=False)
         house.theirs.setblocking(False)
         with pytest.raises(BlockingIOError):
             house.theirs.recv(1)

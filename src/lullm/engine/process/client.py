@@ -7,8 +7,8 @@ makes the text: the end of a sequence must be known before its next step.
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from lullm.config.engine import EngineConfig
 from lullm.config.option.sleep_after import SleepRung
@@ -16,7 +16,7 @@ from lullm.engine.caller.entry import Entry
 from lullm.engine.client import EntryClient
 from lullm.engine.process.link import EngineLink
 from lullm.engine.process.spawn import EngineProcess
-from lullm.engine.process.weight_feed import WeightFeed
+from lullm.engine.process.weight_feed import WeightFeed, feed_all
 from lullm.engine.start.model import OpenedModel, open_model
 from lullm.errors import InvalidRequestError
 from lullm.executor.remote.codec import decode, encode
@@ -24,6 +24,9 @@ from lullm.executor.remote.message import with_names
 from lullm.types.monitor.stats import EngineStats
 from lullm.types.sleep import SleepEvent, SleepState
 from lullm.types.wire.remote_call import RemoteCall
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 T = TypeVar("T")
 
@@ -82,6 +85,16 @@ class ProcessClient(EntryClient):
         """A feed for an update that sends weights one by one."""
         return WeightFeed(self._link, self._updates)
 
+    async def update_weights(self, weights: "Iterable[tuple[str, Tensor]]") -> int:
+        """Replace weights; returns how many. A thread iterates. Raises what iterating `weights` raises.
+
+        Raises InvalidRequestError: the iterable calls the engine, directly or through an event loop.
+        """
+        self._link.check_running()
+        async with self.weight_feed() as feed:
+            await feed_all([feed], self._link.feeding.items(weights), None)
+            return await feed.end()
+
     @property
     def sleeping_tags(self) -> tuple[str, ...]:
         return self._link.status.sleeping_tags
@@ -113,9 +126,12 @@ class ProcessClient(EntryClient):
         """As `check_running`, from any thread."""
         self._link.check_alive()
 
-    async def shutdown(self, drain: bool = True) -> None:
+    def _begin_end(self, drain: bool) -> None:
         self._entry.send_arrived()
-        await self._link.stop(drain)
+        self._link.stop(drain)
+
+    async def _finish_end(self) -> None:
+        await self._link.join()
         if self.tokenizer.chat_template is not None:
             self.tokenizer.chat_template.close()
 

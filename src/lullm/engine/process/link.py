@@ -32,6 +32,7 @@ from lullm.engine.process.output_codec import TextOf, decode_output
 from lullm.engine.process.request_codec import encode_request
 from lullm.engine.process.spawn import EngineProcess, dead
 from lullm.errors import EngineDeadError, InvalidRequestError, LullmError
+from lullm.executor.feeding import Feeding
 from lullm.machine.owner import check_owner
 from lullm.types.request import GenerateRequest
 from lullm.types.sleep import SleepEvent
@@ -52,11 +53,13 @@ class EngineLink:
         hear: receives sleeps and wake-ups, for their observers.
 
     Attributes:
+        feeding: an update whose next weight the engine waits for. Its iterable must not use the link.
         status: the latest that the process has sent; once it has ended, without requests and without a next sleep.
     """
 
     def __init__(self, process: EngineProcess, status: Status, text_of: TextOf, hear: Callable[[SleepEvent], None]):
         self.status = status
+        self.feeding = Feeding()
         self._process = process
         self._sock = process.sock
         self._text_of = text_of
@@ -77,7 +80,10 @@ class EngineLink:
     # -- a `Door` ------------------------------------------------------------------------------------------------
 
     def check_running(self) -> None:
-        """Return if the engine takes requests. Raises EngineDeadError otherwise, with the cause."""
+        """Check that the engine takes requests. Raises EngineDeadError, with the cause; InvalidRequestError: the
+        engine waits for a weight (`feeding`).
+        """
+        self.feeding.check()
         self.attach()
         self.check_alive()
 
@@ -155,12 +161,18 @@ class EngineLink:
         finally:
             self._calls.pop(serial, None)
 
-    async def stop(self, drain: bool) -> None:
-        """Have the engine end; returns once its process has ended. Idempotent."""
+    def stop(self, drain: bool) -> None:
+        """Have the engine end. Does not wait. Idempotent."""
+        self.feeding.check()
         self.attach()
         self._is_draining = True
         if self._error is None:
             self._command(Stop(drain))
+
+    async def join(self) -> None:
+        """Return once the process has ended. Idempotent."""
+        self.attach()
+        if self._error is None:
             end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._ends.append(end)
             await end

@@ -5,7 +5,8 @@ The engine's thread waits for each weight, as for a caller's iterable in its own
 
 import asyncio
 import queue
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -80,6 +81,23 @@ class WeightFeed:
         finally:
             given.cancel()
             await asyncio.gather(given, return_exceptions=True)
+
+
+async def feed_all(
+    feeds: Sequence[WeightFeed], items: "Iterator[tuple[str, Tensor]]", iterating: Executor | None
+) -> None:
+    """Send weights to engines, each once all have taken the one before; until an engine wants no more.
+
+    Args:
+        iterating: the executor that iterates `items`; None: a thread.
+
+    Raises what iterating `items` raises.
+    """
+    loop = asyncio.get_running_loop()
+    while (item := await loop.run_in_executor(iterating, next, items, None)) is not None:
+        data = await asyncio.to_thread(encode_weight, item)
+        if not all(await asyncio.gather(*(feed.put(data) for feed in feeds))):
+            return
 
 
 class WeightInbox:

@@ -17,7 +17,7 @@ from lullm.config.option.sleep_after import SleepRung
 from lullm.engine.caller.backlog import Reader
 from lullm.engine.client import EngineClient
 from lullm.engine.process.client import ProcessClient
-from lullm.engine.process.weight_feed import encode_weight
+from lullm.engine.process.weight_feed import feed_all
 from lullm.engine.replica.crew import Crew, gathered
 from lullm.engine.replica.merge import merged_load, merged_move, merged_occupancy, merged_state, merged_stats
 from lullm.engine.replica.router import Replica, Router, Ticket
@@ -202,13 +202,9 @@ class ReplicaClient(EngineClient):
             iterating: the executor that iterates `weights`; None: a thread.
         """
         self._crew.feeding.check()
-        loop, items = asyncio.get_running_loop(), self._crew.feeding.items(weights)
         async with contextlib.AsyncExitStack() as stack:
             feeds = {each: await stack.enter_async_context(each.weight_feed()) for each in self._replicas}
-            while (item := await loop.run_in_executor(iterating, next, items, None)) is not None:
-                data = await asyncio.to_thread(encode_weight, item)
-                if not all(await asyncio.gather(*(feed.put(data) for feed in feeds.values()))):
-                    break
+            await feed_all([*feeds.values()], self._crew.feeding.items(weights), iterating)
             return (await self._crew.all(lambda replica: feeds[replica].end()))[0]
 
     async def start_profile(self, folder: str | Path = "profile") -> None:
@@ -255,9 +251,13 @@ class ReplicaClient(EngineClient):
             except EngineDeadError as error:
                 raise self._crew.named(number, error) from None
 
-    async def shutdown(self, drain: bool = True) -> None:
+    def _begin_end(self, drain: bool) -> None:
         self._crew.feeding.check()
-        await asyncio.gather(*(replica.shutdown(drain) for replica in self._replicas))
+        for replica in self._replicas:
+            replica._begin_end(drain)
+
+    async def _finish_end(self) -> None:
+        await asyncio.gather(*(replica._finish_end() for replica in self._replicas))
 
     def close(self) -> None:
         """End all processes now, without an event loop. Idempotent."""

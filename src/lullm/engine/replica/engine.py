@@ -155,7 +155,7 @@ class ReplicaEngine(InputCalls):
     reset_prefix_cache = _blocking(ReplicaClient.reset_prefix_cache)
     check_health = _blocking(ReplicaClient.check_health)
     _abort = _blocking(ReplicaClient.abort)
-    _shutdown = _blocking(ReplicaClient.shutdown)
+    _shut_down = _blocking(ReplicaClient._end)
 
     def is_sleeping(self) -> bool:
         return self.sleep_state != "awake"
@@ -194,7 +194,7 @@ class ReplicaEngine(InputCalls):
         """Abort all requests and end the engines. Idempotent. In a fork do nothing."""
         if self._end.alive and os.getpid() == self._owner:
             self.abort_request(self.unfinished_request_ids(), wants_output=False)
-            self._shutdown(drain=False)
+            self._shut_down(drain=False)
             self._end()
 
     def _check_alive(self) -> None:
