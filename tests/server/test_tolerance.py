@@ -23,6 +23,17 @@ def test_the_answer_names_what_was_ignored(http):
     assert ignored(http.post("/v1/completions", json=GOOD)) is None
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize", "/api/generate"])
+def test_a_byte_order_mark_before_a_body_is_passed_over(http, path):
+    """`curl -d @body.json` sends it with a file that an editor on Windows wrote."""
+    assert http.post(path, content=b"\xef\xbb\xbf" + json.dumps(GOOD).encode()).status_code == 200
+
+
+def test_any_integer_is_a_length(http):
+    for limit in (2**62, 10**30, 10**400):
+        assert http.post("/v1/completions", json=GOOD | {"max_tokens": limit, "stop": ":"}).status_code == 200
+
+
 def test_a_refusal_names_it_too(http):
     response = http.post("/v1/completions", json=GOOD | {"num_ctx": 8, "n": 0})
     assert response.status_code == 400 and response.headers["x-lullm-ignored"] == "num_ctx"

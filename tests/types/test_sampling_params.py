@@ -35,6 +35,18 @@ def test_refused(field, value):
     assert field in str(error.value)
 
 
+def test_a_number_that_python_does_not_write_is_refused_all_the_same():
+    for fields in ({"temperature": 10**5000}, {"n": 10**5000}, {"top_k": -(10**5000)}):
+        with pytest.raises(InvalidRequestError, match="got a number too large for it"):
+            SamplingParams(**fields)
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "top_k", "truncate_prompt_tokens", "logprobs"])
+def test_an_integer_without_a_bound_of_its_own_has_64_bits(field):
+    """A histogram of `max_tokens` failed at 10**400, and its request with it: 500."""
+    assert getattr(SamplingParams(**{field: 10**400}), field) == 2**63 - 1
+
+
 def test_fields_that_do_not_fit_each_other():
     with pytest.raises(InvalidRequestError, match="best_of"):
         SamplingParams(n=3, best_of=2)

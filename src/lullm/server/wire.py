@@ -11,6 +11,7 @@ A body that declares a field of these names takes it.
 import functools
 import re
 import typing
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -171,7 +172,7 @@ def parse_body(kind: type[Body], body: bytes | dict[str, Any], ignored: list[str
 def parse_json(raw: bytes) -> dict[str, Any]:
     """A JSON object. Raises ApiError: 400: it is not one, or nested more than 200 deep."""
     try:
-        data = from_json(raw, allow_inf_nan=False)
+        data = from_json(raw.removeprefix(BOM_UTF8), allow_inf_nan=False)  # as read_text of a folder's files
     except ValueError as error:
         raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(data, dict):

@@ -59,9 +59,6 @@ def decode_request(wire: WireRequest) -> GenerateRequest:
 def _encode_params(params: SamplingParams) -> dict[str, Any]:
     values = {name: getattr(params, name) for name in _SENT}
     changed = {name: value for name, value in values.items() if value != getattr(_DEFAULTS, name)}
-    for name, value in changed.items():
-        if type(value) is int and name != "seed":  # `max_tokens` has no bound of its own
-            changed[name] = min(value, _LARGEST)
     if "stop" in changed:
         changed["stop"] = [_bytes(stop) for stop in changed["stop"]]
     if "output_kind" in changed:
