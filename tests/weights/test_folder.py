@@ -1,5 +1,10 @@
 """Finding a model's folder; the hub is always a stand-in here."""
 
+import contextlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import huggingface_hub
@@ -7,10 +12,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lullm.config.gguf.file import is_gguf
+from lullm import LLM
+from lullm.config.gguf.file import SUFFIX, is_gguf
 from lullm.errors import ModelLoadError
 from lullm.weights import folder
-from lullm.weights.folder import resolve_model
+from lullm.weights.folder import DEMO_FOLDER, resolve_model
 from lullm.weights.gguf.hub import hub_gguf
 
 
@@ -60,6 +66,48 @@ def test_a_folder_that_is_called_like_a_file(model_folder):
     """Its header was read: 'is not a regular file; fetch it again'."""
     named = model_folder.rename(model_folder.with_name("model.gguf"))
     assert resolve_model(str(named)) == named and not is_gguf(named) and is_gguf(named / "no.gguf")
+
+
+POINTERS = ["model.safetensors", "model.gguf", "config.json", "tokenizer.json", "tokenizer.model"]
+
+
+@pytest.mark.parametrize("name", POINTERS)
+def test_a_pointer_of_git_lfs_is_told_as_one(tmp_path, name):
+    """The weights were "damaged: header too large; fetch it again", which gave the same file again."""
+    folder = shutil.copytree(DEMO_FOLDER, tmp_path / "model")
+    if name == "tokenizer.model":
+        (folder / "tokenizer.json").unlink()
+    (folder / name).write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 1234\n")
+    with pytest.raises(ModelLoadError, match=f"{name} is not the file itself but Git LFS's .* `git lfs pull`") as error:
+        LLM(str(folder / name if name.endswith(SUFFIX) else folder))
+    assert str(error.value).count(str(folder)) == 1
+
+
+@contextlib.contextmanager
+def without_privileges():
+    """A user who may read what all may read, where the tests run as root."""
+    is_root = os.geteuid() == 0
+    try:
+        if is_root:
+            os.seteuid(65534)
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+
+
+@pytest.mark.parametrize("name", ["", "config.json", "model.safetensors", "tokenizer.json"])
+def test_what_may_not_be_read_is_told_as_such(name):
+    """A folder ended in PermissionError, and a file of weights was "damaged: No such file or directory"."""
+    with tempfile.TemporaryDirectory() as parent:  # all may enter it, other than pytest's
+        folder = shutil.copytree(DEMO_FOLDER, Path(parent) / "model")
+        os.chmod(parent, 0o755)
+        os.chmod(folder, 0o755)
+        os.chmod(folder / name, 0)
+        with without_privileges(), pytest.raises(ModelLoadError) as error:
+            LLM(str(folder))
+        os.chmod(folder / name, 0o755)
+    assert str(error.value) == f"{folder / name} cannot be read: Permission denied"
 
 
 def test_a_local_folder(hub, model_folder, monkeypatch):

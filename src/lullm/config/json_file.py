@@ -18,6 +18,8 @@ from lullm.units import MIB, format_bytes
 LARGEST_JSON = 16 * MIB
 """The largest known is 1.2 MB: a tokenizer_config.json with 6,000 added tokens."""
 
+_POINTER = b"version https://git-lfs."
+
 
 def given_path(name: str) -> Path:
     """The path that a user gave, with `~` expanded; it stays the same when the process changes its folder.
@@ -36,12 +38,20 @@ def given_path(name: str) -> Path:
     return path
 
 
-def read_text(path: Path, most_bytes: int = LARGEST_JSON) -> str:
-    """The UTF-8 text of a file. Blocks on the disk, never on a pipe.
+def refuse_pointer(path: Path, start: bytes) -> None:
+    """Raises ModelLoadError: a file begins as the lines that `git clone` leaves where Git LFS is not installed."""
+    if start.startswith(_POINTER):
+        raise ModelLoadError(
+            f"{path} is not the file itself but Git LFS's pointer to it; install Git LFS, and run `git lfs pull` there"
+        )
+
+
+def read_content(path: Path, most_bytes: int) -> bytes:
+    """The bytes of a file. Blocks on the disk, never on a pipe.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ModelLoadError: not a regular file, above `most_bytes`, not readable, or not UTF-8.
+        ModelLoadError: not a regular file, above `most_bytes`, not readable, or a pointer of Git LFS.
     """
     try:
         # Without O_NONBLOCK the open of a FIFO waits for a writer.
@@ -51,11 +61,19 @@ def read_text(path: Path, most_bytes: int = LARGEST_JSON) -> str:
             content = file.read(most_bytes + 1)
         if len(content) > most_bytes:
             raise ModelLoadError(f"{path} is above {format_bytes(most_bytes)}, which no such file needs")
-        return content.decode("utf-8-sig")  # editors on Windows write a byte-order mark, which is none of the text
+        refuse_pointer(path, content)
+        return content
     except FileNotFoundError:
         raise
     except OSError as error:
         raise ModelLoadError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def read_text(path: Path, most_bytes: int = LARGEST_JSON) -> str:
+    """The UTF-8 text of a file. Raises as `read_content`; ModelLoadError also: not UTF-8."""
+    try:
+        # Editors on Windows write a byte-order mark, which is none of the text.
+        return read_content(path, most_bytes).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ModelLoadError(f"{path} cannot be read as text: {error}") from None
 

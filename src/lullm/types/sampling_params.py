@@ -235,18 +235,10 @@ _BOOLS = (
 )  # fmt: skip
 _bools_of = operator.attrgetter(*_BOOLS)
 _NO_CHOICE = ("skip_reading_prefix_cache", None)
-_OPTIONAL = frozenset(
-    {
-        "best_of",
-        "beam_width",
-        "seed",
-        "max_tokens",
-        "logprobs",
-        "prompt_logprobs",
-        "truncate_prompt_tokens",
-        "thinking_token_budget",
-    }
-)
+_OPTIONAL = (
+    "best_of", "beam_width", "seed", "max_tokens", "logprobs", "prompt_logprobs", "truncate_prompt_tokens",
+    "thinking_token_budget",
+)  # fmt: skip
 _FLOAT_RANGES = (
     ("presence_penalty", -2.0, 2.0),
     ("frequency_penalty", -2.0, 2.0),

@@ -41,7 +41,10 @@ def resolve_model(
             raise ModelLoadError(f"this installation has no bundled demo model ({DEMO_FOLDER}); pass a model folder")
         return DEMO_FOLDER
     if name and folder.is_dir():  # an empty name would be the current folder
-        return _gguf_in(folder) or folder
+        try:
+            return _gguf_in(folder) or folder
+        except PermissionError as error:
+            raise ModelLoadError(f"{folder} cannot be read: {error.strerror}") from None
     if is_gguf(folder):
         return _gguf_file(folder)
     if folder.is_file():

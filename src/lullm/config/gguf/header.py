@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lullm.config.gguf.format import BlockFormat, format_of
+from lullm.config.json_file import refuse_pointer
 from lullm.errors import ModelLoadError
 from lullm.units import MIB
 
@@ -119,6 +120,7 @@ class _Reader:
         self._what = "its start"  # what is being read, for errors
 
     def header(self) -> Header:
+        refuse_pointer(self._path, self._content[:64])
         if self._take(4) != MAGIC:
             raise self._fault("it is no GGUF file: the first four bytes are not 'GGUF'")
         version = self._number("<I")

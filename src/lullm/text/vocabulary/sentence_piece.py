@@ -15,10 +15,11 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE, Unigram
 
 from lullm.config.field import boolean
+from lullm.config.json_file import read_content
 from lullm.errors import ModelLoadError
 from lullm.text.token_bytes import check_lengths
 from lullm.text.vocabulary.added import surround
-from lullm.units import MIB, format_bytes
+from lullm.units import MIB
 
 FILE = "tokenizer.model"
 _LARGEST = 64 * MIB
@@ -48,10 +49,9 @@ def read_sentence_piece(path: Path, config: dict[str, Any]) -> tuple[Backend, di
     Raises:
         ModelLoadError: the file is damaged, no SentencePiece model, or of a kind that is not supported.
     """
-    if (size := path.stat().st_size) > _LARGEST:
-        raise ModelLoadError(f"{path} has {format_bytes(size)}, more than any known tokenizer")
+    content = read_content(path, _LARGEST)
     try:
-        message = _fields(path.read_bytes())
+        message = _fields(content)
         pieces = _renamed(_pieces(message.get(1, [])), config.get("added_tokens_decoder"))
         trainer, normalizer = (_fields(message.get(number, [b""])[-1]) for number in (2, 3))
         kind = int(trainer.get(3, [_UNIGRAM])[-1])

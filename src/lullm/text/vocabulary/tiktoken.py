@@ -15,7 +15,7 @@ from typing import Any
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
-from lullm.config.json_file import optional_object, read_text
+from lullm.config.json_file import optional_object, read_content, read_text
 from lullm.errors import ModelLoadError
 from lullm.text.token_bytes import check_lengths
 from lullm.text.vocabulary.added import added_token, surround
@@ -107,9 +107,8 @@ _BY_FILE = {"qwen.tiktoken": "QWenTokenizer", "tiktoken.model": "TikTokenTokeniz
 
 
 def is_tiktoken(path: Path) -> bool:
-    """Whether a file begins as these do: a `tokenizer.model` may be SentencePiece's."""
-    with path.open("rb") as file:
-        return _LINE.match(file.read(1024)) is not None
+    """Whether a file begins as these do: a `tokenizer.model` may be SentencePiece's. Raises as `read_content`."""
+    return _LINE.match(read_content(path, _LARGEST)[:1024]) is not None
 
 
 def read_tiktoken(path: Path, config: dict[str, Any]) -> tuple[Backend, dict[str, str], dict[str, str]]:

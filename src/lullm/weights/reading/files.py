@@ -5,7 +5,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from lullm.config.json_file import read_object
+from lullm.config.json_file import read_object, refuse_pointer
 from lullm.config.mistral.layout import has_own_layout
 from lullm.errors import ModelLoadError
 from lullm.units import MIB
@@ -130,5 +130,12 @@ def stored_names(folder: Path) -> frozenset[str]:
 
 
 def damaged(path: Path, error: Exception | str) -> ModelLoadError:
-    """The error of a file that cannot be read."""
+    """The error of a file of safetensors that could not be read."""
+    try:
+        with path.open("rb") as file:
+            refuse_pointer(path, file.read(64))
+    except ModelLoadError as pointer:
+        return pointer
+    except OSError as closed:  # the library takes a file that it may not read for a missing one
+        return ModelLoadError(f"{path} cannot be read: {closed.strerror}")
     return ModelLoadError(f"{path} is damaged or incomplete: {error}; fetch it again")
