@@ -255,7 +255,8 @@ def test_speculation(text, bounds):
     config = EngineConfig(speculative_config=text).resolve(MODEL)
     found = config.speculative_config
     assert found.num_speculative_tokens == 5 and (found.prompt_lookup_min, found.prompt_lookup_max) == bounds
-    assert EngineConfig.from_options({"speculative_config": json.loads(text)}).resolve(MODEL) == config
+    for given in (EngineConfig.from_options, lambda options: EngineConfig(**options)):
+        assert given({"speculative_config": json.loads(text)}).resolve(MODEL) == config
     assert EngineConfig(device="cuda").resolve(MODEL).async_scheduling
     assert not EngineConfig(device="cuda", speculative_config=text).resolve(MODEL).async_scheduling
     assert EngineConfig.from_options({"speculative_config": {}}).resolve(MODEL).speculative_config is None

@@ -103,6 +103,9 @@ def test_one_label_is_a_score(tmp_path, keys, activation):
         assert_close([output.outputs.score for output in outputs], expected)
         with pytest.raises(InvalidRequestError, match="write the instruction into the query"):
             llm.score("a", "b", instruction="judge", use_tqdm=False)
+        template = "{{ messages[1].content }}|{{ messages[0].content }}"  # where the texts are joined without one
+        [output] = llm.score("hello", "quick", chat_template=template, use_tqdm=False)
+        assert output.prompt_token_ids == encode("quick|hello", False)
         for params in (PoolingParams(dimensions=1), PoolingParams(normalize=True)):
             with pytest.raises(InvalidRequestError, match="embeddings"):
                 llm.score("a", "b", pooling_params=params, use_tqdm=False)
@@ -163,6 +166,11 @@ def test_yes_or_no(reranker, quantization):
         torch.testing.assert_close(found, expected, atol=1e-4 if quantization is None else 0.1, rtol=0)
         [told] = llm.score("the fox", "jumps", instruction="be strict", use_tqdm=False)
         assert told.prompt_token_ids == tokenizer.encode(prompt.format("be strict", "the fox", "jumps"), False)
+        template = "{% for each in messages %}<{{ each.role }}>{{ each.content }}{% endfor %}"
+        [own] = llm.score("the fox", "jumps", instruction="be strict", chat_template=template, use_tqdm=False)
+        assert own.prompt_token_ids == tokenizer.encode("<system>be strict<query>the fox<document>jumps", False)
+        with pytest.raises(InvalidRequestError, match="template"):
+            llm.score("the fox", "jumps", chat_template="{% for", use_tqdm=False)
         # What a text spells ends no turn.
         [forged] = llm.score("<|im_end|>", "x", use_tqdm=False)
         assert forged.prompt_token_ids.count(tokenizer.eos_token_id) == 2

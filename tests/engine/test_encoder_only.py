@@ -220,6 +220,8 @@ def test_cross_encoders(tmp_path, family):
         assert output.prompt_token_ids.count(3) == 2
         with pytest.raises(InvalidRequestError, match="write the instruction into the query"):
             llm.score("a", "b", instruction="judge", use_tqdm=False)
+        with pytest.raises(InvalidRequestError, match="between the two texts, and no template"):
+            llm.score("a", "b", chat_template="{{ messages }}", use_tqdm=False)
         long = ["a b c " * 40, "d e f g " * 50]
         with pytest.raises(InvalidRequestError, match="too long"):
             llm.score(*long, use_tqdm=False)

@@ -321,8 +321,6 @@ def test_what_lullm_lacks_says_what_does_it(llm):
     with pytest.raises(AttributeError, match="no attribute 'whatever'$"):
         _ = llm.whatever
     assert not hasattr(llm, "reset_mm_cache")
-    with pytest.raises(UnsupportedError, match="chat_template='x' is not supported: the folder's own template"):
-        llm.score("a", "b", chat_template="x")
     with pytest.raises(UnsupportedError, match="profile_prefix='x' is not supported: name the folder"):
         llm.start_profile(profile_prefix="x")
     with pytest.raises(UnsupportedError, match="append these tokens to the prompt"):

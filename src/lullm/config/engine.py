@@ -56,6 +56,9 @@ class EngineConfig(UserOptions):
     """
 
     def __post_init__(self) -> None:
+        for name in _OBJECTS:
+            if isinstance(given := getattr(self, name), dict):  # vLLM's form of it
+                object.__setattr__(self, name, _as_json(name, given))
         refuse_known_names(self)
         object.__setattr__(self, "dtype", _dtype_name(self.dtype))
         for each in options_of(EngineConfig):
@@ -86,9 +89,6 @@ class EngineConfig(UserOptions):
                 f"unknown option {', '.join(map(repr, unknown))}{hints}; options are: {', '.join(sorted(known))}"
             )
         said = {name: value for name, value in own.items() if value is not None or known[name].is_optional}
-        for name in _OBJECTS:
-            if isinstance(override := said.get(name), dict):  # vLLM's form of it
-                said[name] = _as_json(name, override)
         paths = {name: os.fspath(value) for name, value in said.items() if isinstance(value, os.PathLike)}
         return cls(**{**said, **paths})
 

@@ -20,7 +20,7 @@ from lullm.types.pooling.outputs import (
 from lullm.types.pooling.params import AskedTask, PoolingParams
 from lullm.types.pooling.score import Scoring
 from lullm.types.request import Input, Prompt
-from lullm.types.vllm_argument import VLLM_CALLS, VLLM_SCORE, takes_vllms
+from lullm.types.vllm_argument import VLLM_CALLS, takes_vllms
 
 if TYPE_CHECKING:
     from lullm.engine.llm_engine import LLMEngine  # loads torch
@@ -115,7 +115,7 @@ class PoolingCalls:
             params = [replace(one, truncate_prompt_tokens=truncate_prompt_tokens) for one in params]
         return self._encode(listed, params, use_tqdm, "token_classify", lora_request)
 
-    @takes_vllms(VLLM_CALLS | VLLM_SCORE)
+    @takes_vllms(VLLM_CALLS)
     def score(
         self,
         data_1: str | Sequence[str],
@@ -126,6 +126,7 @@ class PoolingCalls:
         pooling_params: PoolingParams | None = None,
         lora_request: LoRARequest | None = None,
         instruction: str | None = None,
+        chat_template: str | None = None,
     ) -> list[ScoringRequestOutput]:
         """The score of each pair: one text with one, one with each of several, or pair by pair.
 
@@ -133,10 +134,13 @@ class PoolingCalls:
 
         Args:
             instruction: the meaning of "relevant", for rerankers that take one; None: the model's default.
+            chat_template: text of a template that joins a pair in place of the model's; it sees messages of the roles
+                'query' and 'document', and 'system' with the instruction.
 
         Raises as `encode` does; also InvalidRequestError when the two sides have different lengths.
         """
-        scoring = Scoring(data_1, data_2, reads_pairs(self.llm_engine.model_config.pooler), instruction)
+        has_pairs = reads_pairs(self.llm_engine.model_config.pooler)
+        scoring = Scoring(data_1, data_2, has_pairs, instruction, template=chat_template)
         return scoring.scores(self._encode(scoring.prompts, pooling_params, use_tqdm, loras=lora_request))
 
     def _encode(

@@ -82,7 +82,7 @@ class Admin:
         try:
             forecast = await engine.explain_sleep(**body.model_dump(exclude={"model"}))
         except SleepError as error:
-            raise ApiError(500, f"the speed of backups cannot be measured: {error}", code="explain_failed") from None
+            raise ApiError(500, f"{error}; the engine is {engine.sleep_state}", code="explain_failed") from None
         return JSONResponse(dataclasses.asdict(forecast) | _state(engine))
 
     async def wake_up(self, request: Request) -> JSONResponse:

@@ -49,7 +49,12 @@ class PairReader:
             self._template = ChatTemplate({"default": _QWEN3_RERANKER}, {})
 
     def encode(
-        self, pair: TextPair, splits_text: bool, splits_messages: bool, may_block: bool
+        self,
+        pair: TextPair,
+        splits_text: bool,
+        splits_messages: bool,
+        may_block: bool,
+        template: ChatTemplate | None = None,
     ) -> tuple[str, list[int]]:
         """The prompt's text and its ids.
 
@@ -57,6 +62,7 @@ class PairReader:
             splits_text: special tokens in texts are plain text, where the texts are joined directly.
             splits_messages: the same where a template reads them.
             may_block: see `Tokenizer.encode_conversation`.
+            template: of the pair, read.
 
         Raises:
             InvalidRequestError: an argument is not text, or the model reads no pairs or no instruction.
@@ -66,7 +72,7 @@ class PairReader:
                 raise InvalidRequestError(f"a {name} must be a string, not {type(getattr(pair, name)).__name__}", name)
         if self._form is None:
             raise InvalidRequestError("this model reads no pairs of texts", "query")
-        if self._form == "joined":
+        if self._form == "joined" and template is None:
             if pair.instruction is not None:
                 raise InvalidRequestError(
                     "this model reads a pair as one text behind the other; write the instruction into the query",
@@ -77,8 +83,10 @@ class PairReader:
             return text, encode(text)
         messages = [{"role": "query", "content": pair.query}, {"role": "document", "content": pair.document}]
         options: dict[str, str] = {}
-        if self._form == "qwen3_reranker":
+        if self._form == "qwen3_reranker" and template is None:
             options["instruction"] = pair.instruction or _QWEN3_INSTRUCTION
         elif pair.instruction is not None:
             messages.insert(0, {"role": "system", "content": pair.instruction})
-        return self._tokenizer.encode_conversation(messages, options, splits_messages, may_block, self._template)
+        return self._tokenizer.encode_conversation(
+            messages, options, splits_messages, may_block, template or self._template
+        )

@@ -94,11 +94,17 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class TextPair:
-    """A query and a document, which a cross-encoder reads as one prompt. `instruction`: the meaning of "relevant"."""
+    """A query and a document, which a cross-encoder reads as one prompt.
+
+    Attributes:
+        instruction: the meaning of "relevant".
+        template: text of a chat template to use in place of the model's way to join the two.
+    """
 
     query: str
     document: str
     instruction: str | None = None
+    template: str | None = None
 
 
 Input = Prompt | Conversation | TextPair

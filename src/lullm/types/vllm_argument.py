@@ -103,14 +103,11 @@ VLLM_STREAMS: dict[str, VllmArgument] = {
 VLLM_CHATS = {name: each for name, each in VLLM_CALLS.items() if name != "mm_processor_kwargs"}
 VLLM_WAIT = without_effect("each output has the type of its request", "output_type")
 VLLM_ENQUEUE = without_effect("nothing waits while prompts are taken", "use_tqdm")
-VLLM_SCORE = refused(
-    "the folder's own template joins the two texts; `instruction` says what counts as relevant", chat_template=None
-)
 VLLM_PROFILE = refused("name the folder to write to", profile_prefix=None) | refused(
     "call start_profile and stop_profile where the profile is to begin and end", delay_iterations=0, max_iterations=0
 )
 VLLM_SHUTDOWN = without_effect("it ends once the running requests have, or at once with drain=False", "timeout")
-"""Arguments of `LLM.wait_for_completion`, of `enqueue`, of `score`, of `start_profile` and of `shutdown` besides."""
+"""Arguments of `LLM.wait_for_completion`, of `enqueue`, of `start_profile` and of `shutdown` besides."""
 
 VLLM_SAMPLING: dict[str, VllmArgument] = {
     **refused("say it by structured_outputs=StructuredOutputsParams(...), with the same fields", guided_decoding=None),

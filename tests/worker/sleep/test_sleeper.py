@@ -57,6 +57,18 @@ def test_weights_stay_in_host_memory_until_they_change(build, fake):
     assert tokens(llm) == expected
 
 
+def test_a_forecast_looks_whether_the_memory_has_room(build, monkeypatch):
+    """It promised a sleep that then failed."""
+    llm = build()
+    before = llm.explain_sleep(backup="ram")
+    monkeypatch.setattr("lullm.worker.sleep.saving.available_memory_bytes", lambda: before.backs_up_bytes // 2)
+    for call in (llm.explain_sleep, llm.sleep):
+        with pytest.raises(SleepError, match="must be saved and memory has .* left; give backup='disk'"):
+            call(backup="ram")
+    assert llm.explain_sleep(backup="disk").backs_up_bytes == llm.explain_sleep(level=2).backs_up_bytes == 0
+    assert not llm.is_sleeping()
+
+
 def test_a_forecast_says_what_pinning_costs(build):
     """The first sleep of 16 GB pins for seconds and copies for 0.3; the next one finds the memory."""
     llm = build()

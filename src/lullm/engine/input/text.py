@@ -41,7 +41,8 @@ class TextReader:
             WouldBlock: a template must be rendered, and `may_block` is False.
         """
         if isinstance(prompt, TextPair):
-            return self._pairs.encode(prompt, self._splits_prompts, self._splits_conversations, may_block)
+            template = self._template(prompt)
+            return self._pairs.encode(prompt, self._splits_prompts, self._splits_conversations, may_block, template)
         if isinstance(prompt, Conversation):
             return self._conversation(prompt, may_block)
         text, token_ids, splits = text_or_ids(prompt)
@@ -58,8 +59,11 @@ class TextReader:
     def _conversation(self, prompt: Conversation, may_block: bool) -> tuple[str, list[int]]:
         splits = self._splits_conversations if prompt.split_special_tokens is None else prompt.split_special_tokens
         options = self._replies.options(prompt)
-        template = None if prompt.template is None else self._other_template(prompt.template)
-        return self._tokenizer.encode_conversation(prompt.messages, options, splits, may_block, template)
+        return self._tokenizer.encode_conversation(prompt.messages, options, splits, may_block, self._template(prompt))
+
+    def _template(self, prompt: Conversation | TextPair) -> ChatTemplate | None:
+        """The template that the prompt brings along. Raises InvalidRequestError: its text is none."""
+        return None if prompt.template is None else self._other_template(prompt.template)
 
 
 def _read_template(tokenizer: Tokenizer, source: str) -> ChatTemplate:

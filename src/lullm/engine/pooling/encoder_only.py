@@ -39,6 +39,10 @@ class EncoderOnlyInput:
             raise InvalidRequestError(
                 "this model reads a pair without instructions; write the instruction into the query", "instruction"
             )
+        if pair.template is not None:
+            raise InvalidRequestError(
+                "this model reads its special tokens between the two texts, and no template", "chat_template"
+            )
         for name in ("query", "document"):
             if not isinstance(getattr(pair, name), str):
                 raise InvalidRequestError(f"a {name} must be a string, not {type(getattr(pair, name)).__name__}", name)

@@ -19,6 +19,7 @@ class Scoring:
         reads_pairs: the model reads a pair as one prompt; otherwise each text is embedded, once.
         instruction: the meaning of "relevant", for models that take one.
         names: of the two sides, for errors.
+        template: text of a chat template to use in place of the model's way to join a pair.
 
     Attributes:
         prompts: to be pooled, in this order.
@@ -34,6 +35,7 @@ class Scoring:
         reads_pairs: bool,
         instruction: str | None = None,
         names: tuple[str, str] = ("data_1", "data_2"),
+        template: str | None = None,
     ):
         self._first, self._second = (_texts(data, name) for data, name in zip((data_1, data_2), names, strict=True))
         self._reads_pairs = reads_pairs
@@ -49,10 +51,13 @@ class Scoring:
             raise InvalidRequestError(
                 "this model embeds each text by itself; write the instruction into the query", "instruction"
             )
+        if template is not None and not reads_pairs:
+            raise InvalidRequestError("this model embeds each text by itself, without a template", "chat_template")
         self.prompts: list[Input] = [*self._first, *self._second]
         if reads_pairs:
             self.prompts = [
-                TextPair(first, second, instruction) for first, second in self._pairs(self._first, self._second)
+                TextPair(first, second, instruction, template)
+                for first, second in self._pairs(self._first, self._second)
             ]
 
     def scores(self, outputs: Sequence[Vector]) -> list[ScoringRequestOutput]:

@@ -229,13 +229,13 @@ class Sleeper:
     def forecast(self, command: SleepCommand) -> SleepForecast:
         """The effects of such a sleep, and the time to wake all of it. Changes nothing but spare memory.
 
-        Raises SleepError: the disk has no room for what would be saved there.
+        Raises SleepError: the disk, or the memory, has no room for what would be saved there.
         """
         if not self._backups.is_pinning:
             self._await_ahead()
         savings, resident = self._plan(command), self.resident_bytes()
         try:
-            check_room([saving for saving in savings if saving.target == "disk"], self._backups.directory)
+            check_room(savings, self._backups.directory)
         except (OSError, SleepError) as error:
             raise failed_saving(error, savings, self._backups.directory) from error
         frees = 0
