@@ -2,12 +2,13 @@
 
     python bench/speculation.py --model DIR                         # n-grams
     python bench/speculation.py --model DIR --text FILE --streams 1
+    python bench/speculation.py --method suffix --temperature 1      # rollouts: rounds have other seeds
     python bench/speculation.py --model DIR --draft SMALLER --guesses 3
     python bench/speculation.py --model DIR --draft-layers 4        # the draft model: the model's first layers
 
 The number of guesses is adaptive, and fixed. A prompt of n-grams is a passage of the text, twice: what follows may
-repeat it. For a draft model it is a passage. Without a text the prompt is random ids, whose answers a model with random
-weights soon repeats. The answers with and without guesses are compared.
+repeat it. For suffixes and a draft model it is a passage. Without a text the prompt is random ids, whose answers a
+model with random weights soon repeats. The answers with and without guesses are compared.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from typing import Any
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="demo", help="model folder, GGUF file, hub id or 'demo'")
+    parser.add_argument("--method", choices=("ngram", "suffix"), default="ngram", help="without a draft model")
     parser.add_argument("--draft", help="a draft model, in place of n-grams")
     parser.add_argument("--draft-layers", type=int, help="the draft model is the model's first layers, so many")
     parser.add_argument("--text", type=Path, help="file with passages (default: random ids)")
@@ -43,9 +45,11 @@ def main() -> None:
 def compare(args: argparse.Namespace) -> None:
     from lullm import LLM, SamplingParams
 
-    config: dict[str, Any] = {"method": "ngram", "prompt_lookup_max": 4, "prompt_lookup_min": 2}
+    config: dict[str, Any] = {"method": "suffix"}
     if args.draft:
         config = {"model": args.draft}
+    elif args.method == "ngram":
+        config = {"method": "ngram", "prompt_lookup_max": 4, "prompt_lookup_min": 2}
     options = {"enable_prefix_caching": False, "kv_cache_memory_bytes": 1 << 30, "threads": args.threads}
     engines = {"plain": LLM(args.model, **options)}
     for name in ("adaptive", "fixed"):
@@ -55,14 +59,16 @@ def compare(args: argparse.Namespace) -> None:
     tokens = [rng.randrange(3, 1000) for _ in range(100_000)]
     if args.text:
         tokens = engines["plain"].get_tokenizer().encode(args.text.read_text())
-    params = SamplingParams(temperature=args.temperature, seed=0, max_tokens=args.output_len, ignore_eos=True)
     for num_streams in args.streams or (1, 8):
         starts = [rng.randrange(max(len(tokens) - args.input_len, 1)) for _ in range(num_streams)]
         passages = [tokens[start : start + args.input_len] for start in starts]
-        is_twice = args.text and not args.draft
+        is_twice = args.text and not args.draft and args.method == "ngram"
         prompts = [{"prompt_token_ids": 2 * passage if is_twice else passage} for passage in passages]
         for number in range(-1, args.rounds):
             plain_s, expected = 0.0, []
+            params = SamplingParams(
+                temperature=args.temperature, seed=number + 1, max_tokens=args.output_len, ignore_eos=True
+            )
             for name, llm in engines.items():
                 before, started = llm.llm_engine.stats(), time.perf_counter()
                 outputs = llm.generate(prompts, params, use_tqdm=False)

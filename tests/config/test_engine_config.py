@@ -262,12 +262,33 @@ def test_speculation(text, bounds):
     assert EngineConfig.from_options({"speculative_config": {}}).resolve(MODEL).speculative_config is None
 
 
+def suffix(**values):
+    return json.dumps({"method": "suffix", **values})
+
+
+def test_suffixes_have_as_many_guesses_as_an_ending_may_be_long():
+    def found(**values):
+        return EngineConfig(speculative_config=suffix(**values)).resolve(MODEL).speculative_config
+
+    assert (found().num_speculative_tokens, found().suffix_decoding_max_tree_depth) == (24, 24)
+    assert found(suffix_decoding_max_tree_depth=8).num_speculative_tokens == 8
+    assert found(suffix_decoding_max_tree_depth=8, num_speculative_tokens=3).num_speculative_tokens == 3
+    assert found(suffix_decoding_min_token_prob=0, suffix_decoding_max_cached_requests=0).adaptive
+
+
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
         ("[]", ConfigError, "must be a JSON object"),
+        (suffix(prompt_lookup_max=3), ConfigError, "not prompt_lookup_max"),
+        (suffix(suffix_decoding_max_tree_depth=1), ConfigError, "must be an integer from 2 to 1024"),
+        (suffix(suffix_decoding_max_cached_requests=-1), ConfigError, "an integer of at least 0"),
+        (suffix(suffix_decoding_min_token_prob=1.5), ConfigError, "must be from 0 to 1,"),
+        (suffix(suffix_decoding_max_spec_factor="2"), ConfigError, "must be from 0 to 1024"),
+        (suffix(suffix_decoding_max_spec_factor=float("nan")), ConfigError, "must be from 0 to 1024"),
         ('{"method": "eagle"}', UnsupportedError, "heads that draft"),
         ('{"num_speculative_tokens": 5}', UnsupportedError, "method is"),
+        ('{"method": ["ngram"]}', UnsupportedError, "method is"),
         ('{"method": "ngram"}', ConfigError, 'needs "num_speculative_tokens"'),
         (ngram(model="x"), ConfigError, "not model"),
         (ngram(prompt_lookup_max=0), ConfigError, "prompt_lookup_max must be an integer from 1"),

@@ -8,6 +8,7 @@ from .test_overlap import run, workload
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 NGRAM["adaptive"] = False  # a model of this size has its tokens faster than guesses
+SUFFIX = {"method": "suffix", "suffix_decoding_max_spec_factor": 2.0, "adaptive": False}
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,31 @@ def test_the_same_outputs_with_as_many_guesses_as_pay(qwen3_folder, requests):
     expected = run(qwen3_folder, requests)[0]
     outputs, _, stats = run(qwen3_folder, requests, speculative_config={**NGRAM, "adaptive": True})
     assert outputs == expected and stats.drafts_total > 0
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"num_gpu_blocks_override": 44, "block_size": 8, "preemption_mode": "swap"}], ids=["plain", "swap"]
+)
+def test_the_same_outputs_with_suffixes(qwen3_folder, requests, options):
+    expected = run(qwen3_folder, requests, **options)[0]
+    outputs, _, stats = run(qwen3_folder, requests, speculative_config=SUFFIX, **options)
+    assert outputs == expected and stats.drafts_total > 0
+    assert (stats.num_preemptions > 0) == ("preemption_mode" in options)
+
+
+def test_an_answer_that_was_given_before_takes_fewer_steps(qwen3_folder):
+    """A rollout of a prompt that had one: nothing in the text itself repeats."""
+    params = SamplingParams(max_tokens=60, temperature=1.0, seed=3, ignore_eos=True)
+    with LLM(str(qwen3_folder), speculative_config=SUFFIX, max_model_len=128) as llm:
+        stats = [llm.llm_engine.stats()]
+        outputs = []
+        for _ in range(2):
+            [output] = llm.generate([{"prompt_token_ids": [5, 6, 7]}], params, use_tqdm=False)
+            outputs.append(output.outputs[0].token_ids)
+            stats.append(llm.llm_engine.stats())
+    assert outputs[0] == outputs[1]
+    first, second = (b.steps_total - a.steps_total for a, b in zip(stats, stats[1:], strict=False))
+    assert first >= 50 and second < 0.3 * first
 
 
 def test_a_text_that_repeats_itself_takes_fewer_steps(qwen3_folder):

@@ -115,9 +115,10 @@ class UserOptions(EngineOptions):
     speculative_config: str | None = option(
         None,
         "guess the next tokens, and verify them in one step, as JSON: where the text repeats itself by "
-        '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 2}, by a '
-        'smaller model of the same tokens by {"model": FOLDER, "num_speculative_tokens": 3}; fewer where they do not '
-        'pay, unless "adaptive" is false; the tokens are those without it; default: none',
+        '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 2}, where it '
+        'or past answers do by {"method": "suffix"}, by a smaller model of the same tokens by {"model": FOLDER, '
+        '"num_speculative_tokens": 3}; fewer where they do not pay, unless "adaptive" is false; the tokens are those '
+        "without it; default: none",
         "scheduling",
         value_name="JSON",
     )

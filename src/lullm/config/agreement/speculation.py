@@ -29,7 +29,7 @@ def check_speculation(options: UserOptions) -> None:
     if options.pipeline_parallel_size > 1:
         raise UnsupportedError(
             "speculative_config: a draft model does not go with pipeline_parallel_size: it would run on the last stage "
-            "alone; use tensor_parallel_size, or method ngram"
+            "alone; use tensor_parallel_size, or method ngram or suffix"
         )
     if speculation.quantization is not None and options.device == "cuda":
         raise UnsupportedError(
@@ -56,7 +56,7 @@ def check_draft(options: UserOptions, model: ModelConfig, draft: ModelConfig, na
     if not any(isinstance(kind, FullAttention) for kind in model.layer_kinds):
         raise UnsupportedError(
             f"speculative_config: {model.architecture} frees all blocks that leave its windows, and a draft model "
-            "needs them; use method ngram"
+            "needs them; use method ngram or suffix"
         )
     kinds = {kind for kind in draft.layer_kinds if not isinstance(kind, Nothing | SharedAttention)}
     if draft.foreign is not None or len(kinds) != 1 or not isinstance(next(iter(kinds)), FullAttention):

@@ -44,7 +44,7 @@ VLLM_OPTIONS: dict[str, VllmArgument] = {
     ),
     **refused("adapters of heads are not there", max_lora_cls_labels=None),
     **refused(
-        "say it in `speculative_config`: a model, or method ngram, and num_speculative_tokens",
+        "say it in `speculative_config`: a model, or method ngram or suffix, and num_speculative_tokens",
         speculative_model=None,
         num_speculative_tokens=None,
         spec_method=None,

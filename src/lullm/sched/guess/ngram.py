@@ -10,21 +10,20 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from lullm.config.option.speculation import Speculation
+from lullm.sched.guess.misses import Misses
 from lullm.types.sequence import Sequence
 from lullm.types.step import Span, StepPlan, StepResult
 
-_MOST_MISSES = 5
-
 
 class _History:
-    """Notes on one sequence: its tokens, and how many times in a row its guesses were all wrong."""
+    """Notes on one sequence: its tokens, and how its guesses came out."""
 
-    __slots__ = ("_buffer", "_len", "num_misses", "silent_until")
+    __slots__ = ("_buffer", "_len", "misses")
 
     def __init__(self) -> None:
         self._buffer = np.zeros(256, np.int32)
         self._len = 0
-        self.num_misses = self.silent_until = 0
+        self.misses = Misses()
 
     def tokens(self, token_ids: list[int]) -> np.ndarray:
         """The sequence's tokens [len(token_ids)] int32, which only grow."""
@@ -36,10 +35,7 @@ class _History:
 
 
 class NgramGuesses:
-    """Guesses for all sequences; implements `Guesser`. Its notes on a sequence are freed with the sequence.
-
-    A sequence whose guesses are all wrong has none for 1, 3, 7 and at most 31 tokens, unless the number is fixed.
-    """
+    """Guesses for all sequences; implements `Guesser`. Its notes on a sequence are freed with the sequence."""
 
     is_active = True
     num_quiet_steps = 0
@@ -53,7 +49,7 @@ class NgramGuesses:
         history = self._histories.get(seq)
         if history is None:
             history = self._histories[seq] = _History()
-        if len(seq) < history.silent_until:
+        if history.misses.is_silent(len(seq)):
             return []
         how = self._speculation
         num_tokens = min(most, how.num_speculative_tokens)
@@ -78,14 +74,8 @@ class NgramGuesses:
 
     def learn(self, seq: Sequence, num: int, num_right: int) -> None:
         """So many of the guesses that `propose` gave last were right. Before the sequence gets its tokens."""
-        if self._speculation.adaptive is False:
-            return
-        history = self._histories[seq]
-        if num_right:
-            history.num_misses = 0
-            return
-        history.num_misses = min(history.num_misses + 1, _MOST_MISSES)
-        history.silent_until = len(seq) + 2**history.num_misses  # the token behind the guesses comes in any case
+        if self._speculation.adaptive is not False:
+            self._histories[seq].misses.note(len(seq), num_right)
 
 
 def continuation(tokens: np.ndarray, shortest: int, longest: int, num_tokens: int) -> list[int]:

@@ -6,6 +6,7 @@ from lullm.sched.guess.adaptive import AdaptiveGuesses
 from lullm.sched.guess.draft_model import ModelGuesses
 from lullm.sched.guess.guesser import Guesser
 from lullm.sched.guess.ngram import NgramGuesses
+from lullm.sched.guess.suffix import SuffixGuesses
 
 
 def open_guesser(config: ResolvedConfig, block_space: BlockSpaceManager, whole_group: int | None) -> Guesser | None:
@@ -15,7 +16,7 @@ def open_guesser(config: ResolvedConfig, block_space: BlockSpaceManager, whole_g
         return None
     guesser: Guesser
     if draft is None:
-        guesser = NgramGuesses(how)
+        guesser = NgramGuesses(how) if how.method == "ngram" else SuffixGuesses(how)
     else:
         assert whole_group is not None, "checked with the draft model"
         longest = min(draft.max_model_len, config.max_model_len)
