@@ -3,6 +3,7 @@
 import numpy as np
 
 from lullm.audio.features import HOP, SAMPLING_RATE, log_mel
+from lullm.audio.filter_banks import log_filter_banks, num_whole_frames
 from lullm.audio.source import MOST_S
 from lullm.config.hearing.hearing import HearingConfig
 from lullm.types.vision.tile import EDGE_FRAMES, Tile
@@ -23,6 +24,8 @@ def longest_s(hearing: HearingConfig) -> float:
 
 def num_rows(num_samples: int, rate: int, hearing: HearingConfig) -> int:
     """Rows of the decoder for a sound, from its length alone."""
+    if hearing.features == "filter_banks":
+        return hearing.rows_of_sound(num_whole_frames(cdiv(num_samples * SAMPLING_RATE, rate)))
     return hearing.rows_of_sound(_num_frames(num_samples, rate))
 
 
@@ -36,6 +39,9 @@ def sound_tiles(samples: np.ndarray, hearing: HearingConfig) -> list[Tile]:
     Args:
         samples: `[N]` float32 of SAMPLING_RATE, of at most `longest_s`.
     """
+    if hearing.features == "filter_banks":
+        banks = log_filter_banks(samples, hearing.encoder.num_mels)
+        return [_tile(banks, banks.shape[1], 0)]
     window, num_frames = hearing.encoder.num_frames, _num_frames(len(samples), SAMPLING_RATE)
     if hearing.windows == "filled":
         num_frames = cdiv(num_frames, window) * window

@@ -49,7 +49,8 @@ class ChatTemplate:
         self._takes_argument_text = False
         self._takes_short_ids = False
         self._takes_parts = False
-        self._picture_word: str | None = None
+        self._words: dict[str, str] = {}
+        self._between = ""
         self.shows_pictures = self.shows_videos = self.shows_sounds = False
         self._orders: dict[str, TurnOrder] = {}
         if "default" not in self.sources:
@@ -142,12 +143,15 @@ class ChatTemplate:
         self._takes_short_ids = not shows(trial_turns("ucr", LONG)) and shows(trial_turns("ucr", SHORT))
         self._orders = {name: TurnOrder.learned(functools.partial(self._shows, name)) for name in self.sources}
 
-    def spell_pictures(self, word: str) -> None:
-        """Put the word as a line of a message's text where a picture is, if the template itself has no place for it: it
-        may take strings only. A call may come again with the same word.
+    def spell(self, place: Mapping[str, str], word: str, between: str) -> None:
+        """Put the word into a message's text where a `place`, PICTURE or SOUND, is, and `between` beside it, if the
+        template itself has no place for it: it may take strings only. A call may come again with the same word.
         """
-        if not self.shows_pictures:
-            self._picture_word, self.shows_pictures = word, True
+        shows = "shows_pictures" if place == PICTURE else "shows_sounds"
+        if not getattr(self, shows):
+            self._words[place["type"]] = word
+            self._between = between
+            setattr(self, shows, True)
 
     def _render_trial(self, name: str, messages: Sequence[Message]) -> str:
         sent = self._sent(messages)
@@ -156,8 +160,8 @@ class ChatTemplate:
 
     def _sent(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Messages in the form that the template takes."""
-        if self._picture_word is not None:
-            messages = [_spelled(message, self._picture_word) for message in messages]
+        if self._words:
+            messages = [_spelled(message, self._words, self._between) for message in messages]
         if not self._takes_parts:
             return messages
         return [{**message, "content": as_parts(message["content"])} for message in messages]
@@ -206,12 +210,13 @@ class ChatTemplate:
         self._renderer.close()
 
 
-def _spelled(message: Message, word: str) -> Message:
-    """The message as a string, with the word for each `PICTURE`, if it has some and nothing but texts beside them."""
+def _spelled(message: Message, words: Mapping[str, str], between: str) -> Message:
+    """The message as a string, with the word for each place of `words`, if nothing but texts is beside them."""
     content = message["content"]
-    if not _is_list(content) or not all(part == PICTURE or "text" in part for part in content):
+    if not _is_list(content) or not all("text" in part or part.get("type") in words for part in content):
         return message
-    return {**message, "content": "\n".join(word if part == PICTURE else part["text"] for part in content)}
+    parts = (part["text"] if "text" in part else words[part["type"]] for part in content)
+    return {**message, "content": between.join(parts)}
 
 
 def _is_list(value: Any) -> bool:

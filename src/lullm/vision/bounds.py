@@ -10,6 +10,7 @@ from lullm.types.vision.grid import SquareGrid
 from lullm.types.vision.tile import TileShape
 from lullm.vision.picture import MAX_PIXELS
 from lullm.vision.tiling import (
+    corner_grid,
     cropped_size,
     fitting_grid,
     kept_size,
@@ -90,6 +91,9 @@ def tile_shapes(width: int, height: int, form: PictureForm) -> list[tuple[TileSh
         case "anyres":
             grid = SquareGrid(*fitting_grid(width, height, form), width, height)
             return [(((1 + grid.num_lines * grid.num_columns) * edge, edge, grid), 1)]
+        case "corner":
+            grid = corner_grid(width, height, form)
+            return [((grid.num_lines * edge, grid.num_columns * edge, grid), 1)]
         case _:
             assert_never(form.fit)
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _LARGEST_EDGE = 4096
 """The largest edge of a picture before it is split."""
+_LEAST_EDGE = 10
+"""The least edge of what a grid of squares shows of a picture in its corner."""
 _LARGEST_RATIO = 200
 """The largest ratio of the edges of a picture that keeps its shape."""
 
@@ -51,6 +53,8 @@ def tiled(image: "Image", form: PictureForm) -> Tiled:
             return _spread(image, form)
         case "anyres":
             return Tiled((_mosaic(image, form),))
+        case "corner":
+            return Tiled((_cornered(image, form),))
 
 
 def _tile(image: "Image") -> Tile:
@@ -170,6 +174,32 @@ def fitting_grid(width: int, height: int, form: PictureForm) -> tuple[int, int]:
         return num_kept, num_kept - most_width * most_height
 
     return max(form.grids, key=of)  # the first of several
+
+
+def _cornered(image: "Image", form: PictureForm) -> Tile:
+    grid = corner_grid(image.width, image.height, form)
+    width, height = grid.num_columns * form.edge, grid.num_lines * form.edge
+    fitted: Image = pillow().new("RGB", (width, height), (255, 255, 255))
+    fitted.paste(resized(image, grid.width, grid.height, form), (0, 0))
+    return Tile.of(height, width, fitted.tobytes(), grid)
+
+
+def corner_grid(width: int, height: int, form: PictureForm) -> SquareGrid:
+    """The squares that a picture needs as it is; if these are too many, those in the shape that is nearest to its own.
+
+    Raises InvalidRequestError: it is too thin for them.
+    """
+    columns, lines = math.ceil(width / form.edge), math.ceil(height / form.edge)
+    if columns * lines > form.max_tiles:
+        columns, lines = nearest_grid(width, height, form)
+    across, down = columns * form.edge / width, lines * form.edge / height
+    size = (columns * form.edge, int(height * across)) if across < down else (int(width * down), lines * form.edge)
+    if min(size) < _LEAST_EDGE:
+        raise InvalidRequestError(
+            f"a picture of {width} x {height} pixels is so thin that {min(size)} pixels would be left of its shorter "
+            f"edge, and this model sees {_LEAST_EDGE} at least; cut it"
+        )
+    return SquareGrid(lines, columns, *size, is_cornered=True)
 
 
 def _scanned(image: "Image", form: PictureForm) -> Tiled:

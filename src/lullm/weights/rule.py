@@ -228,19 +228,23 @@ KV_SCALE_RENAMES = (
 
 PICTURES = re.compile(
     r"^(model\.)?(vision_tower|vision_model|vision_encoder|vision_projection|visual|connector|projector|mlp1|"
-    r"mlp_AR|image_newline|embed_vision|vision_embedder)(\.|$)"
+    r"mlp_AR|image_newline|embed_vision|vision_embedder|embed_tokens_extend\.image_embed)(\.|$)"
 )
-SOUNDS = re.compile(r"^(model\.)?(audio_tower|embed_audio)(\.|$)")
+SOUNDS = re.compile(r"^(model\.)?(audio_tower|embed_audio|embed_tokens_extend\.audio_embed)(\.|$)")
 _PROJECTOR = re.compile(r"^(model\.)?multi_modal_projector\.")
 _SPEECH = re.compile(r"^(talker|token2wav)\.")
-TOWER = PICTURES, SOUNDS, _PROJECTOR, _SPEECH
-"""Modules in checkpoints of more than text: for pictures, sounds, either of both, and for answers that are spoken."""
+_ADAPTERS = re.compile(r"\.lora_[AB]\.(vision|speech)\.weight$")
+TOWER = PICTURES, SOUNDS, _PROJECTOR, _SPEECH, _ADAPTERS
+"""Modules in checkpoints of more than text: for pictures, sounds, either of both, for answers that are spoken, and
+adapters of Phi-4-multimodal, which it has in folders of their own, too.
+"""
 THINKER = Rename(re.compile(r"^thinker\."), "")
 """The part of Qwen2.5-Omni that reads and answers, as text."""
 LANGUAGE_MODEL_RENAMES = (
     THINKER,
     Rename(re.compile(r"^(model\.)?language_model\.(lm_head|output)\."), r"\2."),
     Rename(re.compile(r"^(model\.)?(language_model|text_model)\.(model\.)?"), "model."),
+    Rename(re.compile(r"\.base_layer(?=\.)"), ""),  # around which Phi-4-multimodal has adapters
 )
 """Newer and older names of the language model in them."""
 

@@ -61,6 +61,13 @@ _OMNI_TEXT = {
     "num_key_value_heads": 4, "vocab_size": 152064, "max_position_embeddings": 32768, "rope_theta": 1e6,
 }  # fmt: skip
 
+_PHI4 = {
+    "vocab_size": 200064, "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "bos_token_id": 199999,
+    "eos_token_id": [199999, 200020],
+}  # fmt: skip
+PHI4 = "Phi4MultimodalForCausalLM"
+
 OMNI_THINKER = "Qwen2_5OmniThinkerForConditionalGeneration"
 _OMNI = ("Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration")
 """The same with parts that speak."""
@@ -90,6 +97,7 @@ TEXT_MODELS: dict[str, TextModel] = {
     "Mistral3ForConditionalGeneration": TextModel(None),
     "Qwen2AudioForConditionalGeneration": TextModel(None, _QWEN2_AUDIO),
     "PaddleOCRVLForConditionalGeneration": TextModel("LlamaForCausalLM", _PADDLE, has_plane_rope=True),
+    PHI4: TextModel("Phi3ForCausalLM", _PHI4),
     OMNI_THINKER: TextModel("Qwen2ForCausalLM", _OMNI_TEXT, has_plane_rope=True),
     "Qwen2VLForConditionalGeneration": TextModel("Qwen2ForCausalLM", _QWEN2_VL, has_plane_rope=True),
     "Qwen2_5_VLForConditionalGeneration": TextModel("Qwen2ForCausalLM", _QWEN2_VL, has_plane_rope=True),
@@ -121,7 +129,7 @@ _OF_THE_WHOLE = ("dtype", "torch_dtype", "eos_token_id", "bos_token_id", "quanti
 """Keys that a file may have outside of `text_config`, for the whole model."""
 _OF_PICTURES = frozenset(
     {
-        "vision_config", "image_token_id", "video_token_id", "vision_token_id", "vision_start_token_id",
+        "vision_config", "audio_config", "image_token_id", "video_token_id", "vision_token_id", "vision_start_token_id",
         "vision_end_token_id", "image_start_token_id", "image_end_token_id", "video_start_token_id",
         "video_end_token_id",
     }

@@ -7,10 +7,12 @@ instead: `DecoderConfig.encoder`.)
 from dataclasses import dataclass
 from typing import Literal
 
+from lullm.config.layer.conformer import ConformerConfig
 from lullm.config.layer.encoder import EncoderConfig
 from lullm.types.arithmetic import Activation
 
-Windows = Literal["one", "filled", "cut"]
+Windows = Literal["one", "filled", "cut", "whole"]
+Features = Literal["log_mel", "filter_banks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +30,14 @@ class HearingConfig:
         windows: 'one': a sound has one, and as many rows as it is long; 'filled': any number, and silence fills the
             last one, and is heard; 'cut': any number, the last one as long as what is left. Convolutions see silence
             behind 'one' and 'filled', and nothing behind each of 'cut' (Qwen2.5-Omni,
-            https://arxiv.org/abs/2503.20215).
+            https://arxiv.org/abs/2503.20215); 'whole': one, of any length.
         most_frames: of a whole sound, with 'cut'.
+        features: that the encoder reads (`lullm.audio`).
+        tells_pictures: a sound has other rows in a prompt with pictures.
+        spells, numbered: see VisionConfig.
     """
 
-    encoder: EncoderConfig
+    encoder: EncoderConfig | ConformerConfig
     encoder_size: int
     audio_token_id: int
     num_averaged: int = 1
@@ -40,14 +45,14 @@ class HearingConfig:
     connector_act: Activation | None = None
     windows: Windows = "one"
     most_frames: int = 0
-
-    def heard_rows(self, num_frames: int) -> int:
-        """Rows of the encoder's layers for so many frames: its second convolution takes every other one."""
-        return (num_frames + 1) // 2
+    features: Features = "log_mel"
+    tells_pictures: bool = False
+    spells: str | None = None
+    numbered: str = ""
 
     def rows_of(self, num_frames: int) -> int:
         """Rows of the decoder for one window with so many frames."""
-        return self.heard_rows(num_frames) // (self.num_averaged * self.num_joined)
+        return self.encoder.rows_of(num_frames) // (self.num_averaged * self.num_joined)
 
     @property
     def window_rows(self) -> int:
@@ -57,6 +62,8 @@ class HearingConfig:
     def rows_of_sound(self, num_frames: int) -> int:
         """Rows of the decoder for a sound with so many frames. 'one' has no more than `window_rows`."""
         window = self.encoder.num_frames
+        if self.windows == "whole":
+            return self.rows_of(num_frames)
         if self.windows == "one":
             return self.rows_of(min(num_frames, window))
         num_whole, rest = divmod(num_frames, window)

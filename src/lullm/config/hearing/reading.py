@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lullm.config.family.dense import ACTIVATIONS
-from lullm.config.family.text_model import OMNI_THINKER
+from lullm.config.family.text_model import OMNI_THINKER, PHI4
 from lullm.config.field import (
     LARGEST_ID,
     MOST_HEADS,
@@ -19,8 +19,11 @@ from lullm.config.field import (
     positive_int,
     shown,
 )
+from lullm.config.hearing.conformer import EXTRACTOR as FILTER_BANKS
+from lullm.config.hearing.conformer import read_conformer
 from lullm.config.hearing.hearing import HearingConfig
 from lullm.config.json_file import processor_part
+from lullm.config.layer.conformer import ConformerConfig
 from lullm.config.layer.encoder import EncoderConfig
 from lullm.config.rope import MOST_POSITIONS
 from lullm.errors import ModelLoadError
@@ -41,6 +44,7 @@ _OMNI_SIZE = 3584
 _MOST_MELS = 1 << 10
 _EXTRACTOR = {"hop_length": 160, "n_fft": 400, "sampling_rate": 16_000, "dither": 0.0, "padding_value": 0.0}
 """What the features of `lullm.audio.features` are made with."""
+_FRAMES_PER_S = 100.0
 _QWEN_NAMES = {
     "hidden_size": "d_model", "num_hidden_layers": "encoder_layers", "num_attention_heads": "encoder_attention_heads",
     "intermediate_size": "encoder_ffn_dim",
@@ -65,18 +69,18 @@ def read_hearing(data: Data, folder: Path, text_architecture: str, vocab_size: i
     if kind is None:
         return None, ""
     try:
-        if text_architecture not in _TEXTS:
+        if text_architecture not in kind.texts:
             raise ModelLoadError(f"its text model is {text_architecture}")
         stated = optional_object(data, "audio_config")
         if stated.get("model_type", kind.encoder) != kind.encoder:
             raise ModelLoadError(f"audio_config: model_type is {shown(stated['model_type'])}, not {kind.encoder}")
-        size, encoder = _encoder(stated)
-        hearing = kind.read(data, size, encoder)
+        hearing = kind.read(data, stated)
         if not 0 <= hearing.audio_token_id < min(vocab_size, LARGEST_ID):
             raise ModelLoadError(f"its audio token {hearing.audio_token_id} is not in its vocabulary of {vocab_size}")
         if not hearing.window_rows:
-            raise ModelLoadError(f"max_source_positions {encoder.max_rows} give no row of the decoder")
-        return _with_extractor(hearing, processor_part(folder, "feature_extractor") or {}), ""
+            raise ModelLoadError(f"max_source_positions {hearing.encoder.max_rows} give no row of the decoder")
+        parts = (processor_part(folder, name) for name in ("feature_extractor", "audio_processor"))
+        return kind.with_extractor(hearing, next(filter(None, parts), {})), ""
     except ModelLoadError as error:
         logger.info("%s: only the text model is loaded; what hears is passed over: %s", architecture, error)
         return None, str(error)
@@ -109,12 +113,14 @@ def _encoder(stated: Data) -> tuple[int, EncoderConfig]:
     )
 
 
-def _qwen2_audio(data: Data, size: int, encoder: EncoderConfig) -> HearingConfig:
+def _qwen2_audio(data: Data, stated: Data) -> HearingConfig:
+    size, encoder = _encoder(stated)
     token_id = integer(data, "audio_token_index", integer(data, "audio_token_id", 151646))
     return HearingConfig(encoder, size, token_id, num_averaged=2)
 
 
-def _voxtral(data: Data, size: int, encoder: EncoderConfig) -> HearingConfig:
+def _voxtral(data: Data, stated: Data) -> HearingConfig:
+    size, encoder = _encoder(stated)
     num_joined = encoder.intermediate_size // size  # the connector reads rows of `intermediate_size` elements
     if encoder.intermediate_size % size or encoder.max_rows % num_joined:
         raise ModelLoadError(
@@ -130,8 +136,9 @@ def _voxtral(data: Data, size: int, encoder: EncoderConfig) -> HearingConfig:
     )
 
 
-def _omni(data: Data, size: int, encoder: EncoderConfig) -> HearingConfig:
-    stated = {"n_window": 100} | optional_object(data, "audio_config")
+def _omni(data: Data, stated: Data) -> HearingConfig:
+    size, encoder = _encoder(stated)
+    stated = {"n_window": 100} | stated
     num_rows = positive_int(stated, "n_window", most=MOST_POSITIONS)
     if num_rows % 2:
         raise ModelLoadError(f"audio_config: n_window {num_rows} is odd: the mean of two rows is of two windows")
@@ -145,18 +152,52 @@ def _omni(data: Data, size: int, encoder: EncoderConfig) -> HearingConfig:
     return HearingConfig(cut, size, token_id, num_averaged=2, windows="cut")
 
 
+def _with_whispers(hearing: HearingConfig, stated: Data) -> HearingConfig:
+    seconds = hearing.encoder.num_frames / _FRAMES_PER_S
+    if hearing.windows == "cut":  # windows have nothing to do with it: it bounds the whole sound
+        seconds = positive_int({"chunk_length": _EXTRACTED_S} | stated, "chunk_length", most=_MOST_S)
+    _check_extractor(stated, ("Whisper",), _EXTRACTOR | {"chunk_length": seconds}, hearing.encoder.num_mels)
+    return replace(hearing, most_frames=int(seconds * _FRAMES_PER_S))
+
+
+def _with_filter_banks(hearing: HearingConfig, stated: Data) -> HearingConfig:
+    assert isinstance(hearing.encoder, ConformerConfig)
+    known = FILTER_BANKS | {"audio_compression_rate": hearing.encoder.stride}
+    _check_extractor(stated, ("Phi4Multimodal", "Phi4MMAudio"), known, hearing.encoder.num_mels)
+    return hearing
+
+
+def _check_extractor(stated: Data, kinds: tuple[str, ...], known: Mapping[str, float], num_mels: int) -> None:
+    """Raises ModelLoadError: the feature extractor makes others than those of `kinds`, or for another encoder."""
+    names = [f"{kind}FeatureExtractor" for kind in kinds]
+    if (name := stated.get("feature_extractor_type", names[0])) not in names:
+        raise ModelLoadError(f"its feature extractor is {shown(name)}")
+    for key, number in {**known, "feature_size": num_mels}.items():
+        if stated.get(key, number) != number:
+            raise ModelLoadError(f"{key} of its feature extractor is {shown(stated[key])}, not {number:g}")
+
+
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How an architecture hears. `encoder`: its `model_type`. `read`: (config.json, encoder's size and rest) -> it."""
+    """How an architecture hears.
+
+    Args:
+        encoder: its `model_type`. read: (config.json, its `audio_config`) -> the hearing.
+        with_extractor: (the hearing, the feature extractor's keys) -> the hearing. Both raise ModelLoadError.
+        texts: the text models that are known below it.
+    """
 
     encoder: str
-    read: Callable[[Data, int, EncoderConfig], HearingConfig]
+    read: Callable[[Data, Data], HearingConfig]
+    with_extractor: Callable[[HearingConfig, Data], HearingConfig] = _with_whispers
+    texts: tuple[str, ...] = _TEXTS
 
 
 HEARS: Mapping[str, _Kind] = {
     _QWEN2_AUDIO: _Kind("qwen2_audio_encoder", _qwen2_audio),
     _VOXTRAL: _Kind("voxtral_encoder", _voxtral),
     OMNI_THINKER: _Kind("qwen2_5_omni_audio_encoder", _omni),
+    PHI4: _Kind("phi4_multimodal_audio", read_conformer, _with_filter_banks, ("Phi3ForCausalLM",)),
 }
 """The architectures that hear."""
 
@@ -166,20 +207,3 @@ def _activation(data: Mapping[str, Any], name: str) -> Activation:
     if not isinstance(stated, str) or stated not in ACTIVATIONS:
         raise ModelLoadError(f"{name} is {shown(stated)}")
     return ACTIVATIONS[stated]
-
-
-def _with_extractor(hearing: HearingConfig, stated: Data) -> HearingConfig:
-    """Raises ModelLoadError: the feature extractor makes others than Whisper's, or for another encoder."""
-    encoder = hearing.encoder
-    kind = stated.get("feature_extractor_type", "WhisperFeatureExtractor")
-    if kind != "WhisperFeatureExtractor":
-        raise ModelLoadError(f"its feature extractor is {shown(kind)}")
-    frames_per_s = _EXTRACTOR["sampling_rate"] / _EXTRACTOR["hop_length"]
-    seconds = encoder.num_frames / frames_per_s
-    if hearing.windows == "cut":  # windows have nothing to do with it: it bounds the whole sound
-        seconds = positive_int({"chunk_length": _EXTRACTED_S} | stated, "chunk_length", most=_MOST_S)
-    known = _EXTRACTOR | {"feature_size": encoder.num_mels, "chunk_length": seconds}
-    for name, number in known.items():
-        if stated.get(name, number) != number:
-            raise ModelLoadError(f"{name} of its feature extractor is {shown(stated[name])}, not {number:g}")
-    return replace(hearing, most_frames=int(seconds * frames_per_s))

@@ -44,3 +44,7 @@ class EncoderConfig:
     def num_frames(self) -> int:
         """Frames of a sound's features: the second convolution takes every other one."""
         return 2 * self.max_rows
+
+    def rows_of(self, num_frames: int) -> int:
+        """Rows of the layers for so many frames."""
+        return (num_frames + 1) // 2

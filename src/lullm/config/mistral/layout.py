@@ -9,6 +9,7 @@ from typing import Any
 from lullm.config.family.text_model import thinking_part
 from lullm.config.json_file import read_object
 from lullm.config.mistral.params import config_data
+from lullm.config.vision import phi4mm
 from lullm.config.vision.internvl_chat import in_own_words
 from lullm.errors import ModelLoadError
 
@@ -39,7 +40,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         ModelLoadError: the file is damaged, or needs a feature that is not implemented.
     """
     if not has_own_layout(folder):
-        return thinking_part(in_own_words(read_object(folder / CONFIG_FILE), folder))
+        return thinking_part(phi4mm.in_own_words(in_own_words(read_object(folder / CONFIG_FILE), folder)))
     try:
         return config_data(read_object(folder / PARAMS_FILE))
     except ModelLoadError as error:

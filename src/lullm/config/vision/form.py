@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from lullm.types.vision.grid import SquareGrid
 
-Fit = Literal["crop", "stretch", "split", "grid", "area", "volume", "scan", "within", "anyres", "budget"]
+Fit = Literal["crop", "stretch", "split", "grid", "area", "volume", "scan", "within", "anyres", "budget", "corner"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,9 @@ class PictureForm:
             smaller if an edge is above `resize_edge`; then both edges become the next multiples of `edge`; 'anyres': it
             is fitted, with black borders, into one of `grids`, where it keeps the most pixels. A square of the whole
             comes before the grid's; all are one tile; 'budget': it becomes one tile of nearly its own shape, the
-            largest one of at most `max_pixels`.
+            largest one of at most `max_pixels`; 'corner': it is fitted into the upper left corner of a grid of at most
+            `max_tiles` squares, as many as its pixels need, if they are no more. White fills the rest; all are one
+            tile.
         splits: with 'split': False: a picture is resized in the same two steps, but to one tile; with 'scan': False: it
             has no parts.
         pads: pictures first become squares, with borders of the mean color.
@@ -67,6 +69,8 @@ class PictureForm:
         """(height, width) of the largest tile; where it has a picture's shape, about that of at most so many pixels."""
         if not self.keeps_shape:
             grid = self.largest_grid
+            if grid is not None and grid.is_cornered:
+                return grid.num_lines * self.edge, grid.num_columns * self.edge
             return (1 if grid is None else 1 + grid.num_lines * grid.num_columns) * self.edge, self.edge
         most = self.max_pixels // self.num_frames
         if self.fit == "within":
@@ -76,7 +80,9 @@ class PictureForm:
 
     @property
     def largest_grid(self) -> SquareGrid | None:
-        """With 'anyres': the grid of a tile that a picture fills."""
+        """With 'anyres' and 'corner': the grid of a tile that a picture fills."""
+        if self.fit == "corner":
+            return SquareGrid(1, self.max_tiles, self.max_tiles * self.edge, self.edge, is_cornered=True)
         if not self.grids:
             return None
         lines, columns = max(self.grids, key=math.prod)

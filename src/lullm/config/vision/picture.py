@@ -53,6 +53,10 @@ _ONEVISION = _NEXT | {
     "size": {"height": 384, "width": 384}, "crop_size": None, "do_center_crop": False,
     "image_grid_pinpoints": [[384 * lines, 384 * columns] for lines in range(1, 7) for columns in range(1, 7)],
 }  # fmt: skip
+_CORNERED = _ALL_ON | {
+    "resample": _BICUBIC, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"height": 448, "width": 448},
+    "patch_size": 14, "dynamic_hd": 36,
+}  # fmt: skip
 SOFT_TOKENS = (70, 140, 280, 560, 1120)
 """The values of Gemma 4's `max_soft_tokens`."""
 _BUDGET = {
@@ -165,6 +169,14 @@ def _read_anyres(data: Mapping[str, Any]) -> PictureForm:
     return replace(form_of(data, edge, "anyres", edge), grids=grids_of(data["image_grid_pinpoints"], edge))
 
 
+def _read_corner(data: Mapping[str, Any]) -> PictureForm:
+    edge = _square(data, "size")
+    if (filtered := data["resample"]) != _BICUBIC:  # of the small copy of the whole; the grid's is another one
+        raise ModelLoadError(f"resample {shown(filtered)} of its image processor is not {_BICUBIC}")
+    form = form_of({**data, "resample": _BILINEAR}, edge, "corner", edge)
+    return replace(form, max_tiles=count_of(data, "dynamic_hd", _MOST_PIXELS // edge**2))
+
+
 def _read_budget(data: Mapping[str, Any]) -> PictureForm:
     patch, num_soft = count_of(data, "patch_size", MOST_ROW_EDGE), data["max_soft_tokens"]
     edge = patch * count_of(data, "pooling_kernel_size", MOST_ROW_EDGE // patch)
@@ -192,6 +204,8 @@ KINDS: Mapping[str, PictureKind] = {
     "LlavaNext": PictureKind(_NEXT, _read_anyres),
     "LlavaOnevision": PictureKind(_ONEVISION, _read_anyres),
     "Gemma4": PictureKind(_BUDGET, _read_budget),
+    "Phi4Multimodal": PictureKind(_CORNERED, _read_corner),
+    "Phi4MM": PictureKind(_CORNERED, _read_corner),
 }
 """By the class of the image processor."""
 

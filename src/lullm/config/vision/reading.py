@@ -61,7 +61,8 @@ def vision_of(
         raise ModelLoadError(
             "lullm sees pictures with LLaVA 1.5, Idefics3, SmolVLM, InternVL, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, "
             "Qwen3.5, Qwen2.5-Omni, GLM-4.1V, GLM-4.5V, GLM-4.6V, GLM-OCR, Gemma 3, Gemma 4, Pixtral, Mistral 3, "
-            f"LightOnOCR, PaddleOCR-VL, LLaVA-NeXT and LLaVA-OneVision so far, not with {architecture}"
+            "LightOnOCR, PaddleOCR-VL, Phi-4-multimodal, LLaVA-NeXT and LLaVA-OneVision so far, not with "
+            f"{architecture}"
         )
     if text.architecture not in seeing.texts:
         raise ModelLoadError(f"its text model is {text.architecture}")

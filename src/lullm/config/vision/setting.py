@@ -39,10 +39,16 @@ _KEYS_OF_EDGE = ("max_image_size", "crop_size", "size")
 _BOUNDS_OF_SCAN = {"splits": "do_pan_and_scan", "max_tiles": "pan_and_scan_max_num_crops"}
 _BOUNDS_OF_VOLUME = {"min_pixels": "size.shortest_edge", "max_pixels": "size.longest_edge"}
 _BOUNDS_OF_BUDGET = {"max_pixels": "max_soft_tokens"}
+_BOUNDS_OF_CORNER = {"max_tiles": "dynamic_hd"}
 _OF_PARTS = {"images_kwargs": "pictures", "videos_kwargs": "videos"}
 _LEAST = {"min_crop": "pan_and_scan_min_crop_size", "min_ratio": "pan_and_scan_min_ratio_to_activate"}
 """Fields that make fewer tiles."""
-_BOUNDS_OF_FIT = {"volume": _BOUNDS_OF_VOLUME, "scan": _BOUNDS_OF_SCAN, "budget": _BOUNDS_OF_BUDGET}
+_BOUNDS_OF_FIT = {
+    "volume": _BOUNDS_OF_VOLUME,
+    "scan": _BOUNDS_OF_SCAN,
+    "budget": _BOUNDS_OF_BUDGET,
+    "corner": _BOUNDS_OF_CORNER,
+}
 _ADVICE = f"start the engine with {_NAME} for it"
 _OF_TILES = (*_BOUNDS, *_LEAST, "resample", "pads")
 

@@ -48,6 +48,10 @@ _PADDLE = _SIGLIP | {
     "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16,
     "image_size": 384, "patch_size": 14, "spatial_merge_size": 2, "rope_parameters": {},
 }  # fmt: skip
+_PHI4 = _SIGLIP | {
+    "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16,
+    "image_size": 448, "patch_size": 14, "crop_size": 448, "image_token_id": 200010, "feature_layer": -2,
+}  # fmt: skip
 _GEMMA4 = {
     "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 16, "num_attention_heads": 12,
     "num_key_value_heads": 12, "head_dim": 64, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6,
@@ -160,6 +164,7 @@ KINDS: Mapping[str, TowerKind] = {
     "glm_ocr_vision": _GLM_OCR_KIND,
     "paddleocr_vl_vision": _PADDLE_KIND,
     "paddleocr_vl": _PADDLE_KIND,
+    "phi4_multimodal_vision": TowerKind(_PHI4, "nearest"),
     "gemma4_vision": TowerKind(
         _GEMMA4,
         "axes",

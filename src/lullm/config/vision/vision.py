@@ -10,6 +10,7 @@ from typing import Literal
 from lullm.config.vision.form import PictureForm
 from lullm.config.vision.video import VideoConfig
 from lullm.types.vision.grid import SquareGrid
+from lullm.units import cdiv
 
 VisionActivation = Literal["quick_gelu", "gelu", "gelu_pytorch_tanh", "relu", "silu"]
 Positions = Literal["each", "nearest", "linear", "middle", "cubic", "axes", "none"]
@@ -189,7 +190,19 @@ class GatedConnector:
     intermediate_size: int
 
 
-Connector = MLPConnector | ShuffleConnector | PoolConnector | MergeConnector | MeanConnector | GatedConnector
+@dataclass(frozen=True, slots=True)
+class MosaicConnector:
+    """The mean of `scale_factor` x `scale_factor` neighbours. Behind each line of a grid, and of the whole picture,
+    stands a learned row, and another one between the grid, which is first, and the whole; then two linear layers with
+    GELU between them (Phi-4-multimodal, https://arxiv.org/abs/2503.01743).
+    """
+
+    scale_factor: int
+
+
+Connector = (
+    MLPConnector | ShuffleConnector | PoolConnector | MergeConnector | MeanConnector | GatedConnector | MosaicConnector
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +227,9 @@ class VisionConfig:
         max_squares: such grids have at most about the rows of so many squares, and are made smaller until they do
             (LLaVA-OneVision); 0: no bound.
         weights_file: the GGUF file of tower and connector; None: the checkpoint holds them.
+        spells: a chat template that takes strings only gets the word of a picture in its place, as the authors' code
+            writes it, and this beside it; None: it must have a place.
+        numbered: a regular expression of words that plain prompts may have in place of the picture's; empty: none.
         video: how it sees videos; None: not at all, for the reason `no_video`.
     """
 
@@ -231,6 +247,8 @@ class VisionConfig:
     has_newline: bool = False
     max_squares: int = 0
     weights_file: Path | None = None
+    spells: str | None = None
+    numbered: str = ""
     video: VideoConfig | None = None
     no_video: str = ""
 
@@ -241,6 +259,11 @@ class VisionConfig:
 
     def rows_of(self, height: int, width: int, grid: SquareGrid | None = None) -> int:
         """Rows of the decoder for a tile of this shape."""
+        if grid is not None and grid.is_cornered:
+            factor, num_sides = self.connector.scale_factor, self.tower.num_sides
+            lines, columns = (cdiv(length, factor) for length in grid.seen(self.picture.edge, num_sides))
+            side = num_sides // factor
+            return lines * (columns + 1) + 1 + side * (side + 1)
         if grid is not None:
             lines, columns = grid.packed(self.tower.num_sides, self.max_squares)
             return self.rows_of(width, width) + lines * (columns + self.has_newline)

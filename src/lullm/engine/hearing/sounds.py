@@ -18,10 +18,12 @@ from lullm.audio.tiling import longest_s, num_rows, sound_tiles, window_s
 from lullm.config.hearing.hearing import HearingConfig
 from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
+from lullm.engine.caller.media_part import with_word
 from lullm.engine.encoder.sounds import as_sound
 from lullm.engine.hearing.parts import sounds_in, without_sounds
 from lullm.engine.vision.pictures import split_at
 from lullm.errors import InvalidRequestError
+from lullm.text.chat_template import SOUND as PLACE
 from lullm.text.template.failure import WouldBlock
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.request import Conversation, Input
@@ -47,6 +49,12 @@ class HeardInput:
         self._max_model_len = config.max_model_len
         self._reading = threading.BoundedSemaphore(_MOST_AT_ONCE)
         self._source = MediaSource.of(config)
+        self._word = ""
+        if self._hearing is not None:
+            word = self._hearing.audio_token_id
+            self._word = tokenizer.backend.id_to_token(word) or f"the id {word}"
+            if self._hearing.spells is not None and tokenizer.chat_template is not None:
+                tokenizer.chat_template.spell(PLACE, self._word, self._hearing.spells)
 
     def take(self, prompt: P, may_block: bool) -> tuple[P, list[Heard]]:
         """The prompt with places instead of sounds, and their tiles, in order. Takes 0.1 s for 30 s of them.
@@ -77,8 +85,15 @@ class HeardInput:
             raise InvalidRequestError(
                 "the chat template of this model has no place for sounds; give one that has (chat_template)"
             )
+        prompt = with_word(prompt, self._hearing.numbered, self._word)
         with self._reading:
             return prompt, self._tiled(given, self._hearing)
+
+    def beside_pictures(self, sounds: list[Heard]) -> list[Heard]:
+        """The sounds of a prompt with pictures."""
+        if self._hearing is None or not self._hearing.tells_pictures:
+            return sounds
+        return [[tile.beside_pictures() for tile in tiles] for tiles in sounds]
 
     def place(
         self, token_ids: list[int], sounds: Sequence[Heard], seen: Sequence[TilePlace]
@@ -92,9 +107,8 @@ class HeardInput:
             return token_ids, tuple(seen)
         word, num_places = self._hearing.audio_token_id, token_ids.count(self._hearing.audio_token_id)
         if num_places != len(sounds):
-            name = self._tokenizer.backend.id_to_token(word) or f"the id {word}"
             raise InvalidRequestError(
-                f"the prompt has {num_places} places for sounds ({name}), and {len(sounds)} sounds come with it"
+                f"the prompt has {num_places} places for sounds ({self._word}), and {len(sounds)} sounds come with it"
             )
         if not sounds:
             return token_ids, tuple(seen)

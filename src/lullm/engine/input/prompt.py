@@ -86,6 +86,8 @@ class PromptReader:
             settings = settings_of(prompt)
             prompt, sounds = self._sounds.take(prompt, may_block)
             prompt, pictures = self._pictures.take(prompt, may_block)
+            if pictures.is_any:
+                sounds = self._sounds.beside_pictures(sounds)
             if settings and sounds and not pictures.is_any:
                 raise InvalidRequestError("mm_processor_kwargs are for pictures; a sound is read in one way only")
             text, token_ids = self._text.read(prompt, add_special_tokens, may_block)

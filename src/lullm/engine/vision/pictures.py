@@ -12,10 +12,12 @@ from lullm.config.model import ModelConfig
 from lullm.config.resolved import ResolvedConfig
 from lullm.config.vision.form import PictureForm
 from lullm.config.vision.setting import forms_of_request
+from lullm.engine.caller.media_part import with_word
 from lullm.engine.vision.frame import Framed, PictureFrame
 from lullm.engine.vision.parts import Given, shown_in, without_shown
 from lullm.engine.vision.videos import VideoFrame, VideoInput
 from lullm.errors import InvalidRequestError
+from lullm.text.chat_template import PICTURE as PLACE
 from lullm.text.template.failure import WouldBlock
 from lullm.text.tokenizer import Tokenizer
 from lullm.types.request import Conversation, Input
@@ -59,9 +61,8 @@ class PictureInput:
         self._source = MediaSource.of(config)
         self._frame = None if model.vision is None else PictureFrame(model.vision, tokenizer)
         template = tokenizer.chat_template
-        if self._frame is not None and model.vision is not None and model.vision.frame == "ends" and template:
-            # As InternVL's authors publish it, the template takes strings; their code writes the word before a text.
-            template.spell_pictures(self._frame.word(model.vision.placeholder_id))
+        if self._frame is not None and model.vision is not None and model.vision.spells is not None and template:
+            template.spell(PLACE, self._frame.word(model.vision.placeholder_id), model.vision.spells)
         self._videos = VideoInput(config, model)
         self._video_frame = None if model.vision is None else VideoFrame(model.vision, tokenizer)
         self._num_others = config.max_num_seqs - 1
@@ -97,6 +98,8 @@ class PictureInput:
                 raise InvalidRequestError(
                     f"a prompt may have at most {most} {noun} (limit_mm_per_prompt), not {len(found)}"
                 )
+        if self._frame is not None:
+            prompt = with_word(prompt, self._vision.numbered, self._frame.word(self._vision.placeholder_id))
         form, video_form = forms_of_request(self._vision, settings)
         if not may_block:
             raise WouldBlock

@@ -1,10 +1,11 @@
 """Attention of a tower: over all rows of a tile, or within windows. Heads may rotate by line and column."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from lullm.config.vision.vision import TowerConfig
 from lullm.models.vision.parts import tower_matrix
@@ -22,15 +23,17 @@ class Sight:
 
     Args:
         windows: rows of each, of consecutive rows that see their own window only; empty: all see all.
+        num_seen: the first rows, which all rows see; the others are seen by none; None: all are seen.
         rotation: of the angles by which the pairs of a head of D elements rotate, D/2 cosines and D/2 sines `[P, D]`
             float32; None: not at all.
     """
 
     windows: Sequence[int] = ()
     rotation: Tensor | None = None
+    num_seen: int | None = None
 
     def without_windows(self) -> "Sight":
-        return Sight((), self.rotation)
+        return replace(self, windows=())
 
 
 class SelfAttention(nn.Module):
@@ -66,7 +69,12 @@ class SelfAttention(nn.Module):
             rows = torch.arange(len(x), device=x.device)
             for heads in (query, key):
                 ops.rotate_(heads, None, rows, sight.rotation)
-        mixed = ops.mutual_attention(query, key, value, sight.windows or [len(x)], MutualScores(self.scale))
+        num_seen = len(x) if sight.num_seen is None else sight.num_seen
+        key, value = key[:num_seen], value[:num_seen]
+        lens = sight.windows or [num_seen]
+        mixed = ops.mutual_attention(query[:num_seen], key, value, lens, MutualScores(self.scale))
+        if num_seen < len(x):
+            mixed = torch.cat([mixed, _looking(query[num_seen:], key, value, self.scale)])
         out: Tensor = self.out_proj(mixed.flatten(1), ops)
         return out
 
@@ -83,6 +91,12 @@ class SelfAttention(nn.Module):
         if self.norms_heads:
             heads = [normed(norm, each, ops) for norm, each in zip(norms, heads, strict=True)]
         return heads
+
+
+def _looking(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:  # [Q, heads, D] each
+    """Of rows that are not seen themselves. They are few."""
+    query, key, value = (rows.transpose(0, 1) for rows in (query, key, value))
+    return functional.scaled_dot_product_attention(query, key, value, scale=scale).transpose(0, 1)
 
 
 def rotation_of(num_lines: int, num_columns: int, frequencies: Tensor) -> Tensor:
@@ -115,6 +129,13 @@ def windows_of(num_lines: int, num_columns: int, edge: int) -> tuple[Tensor, lis
             order.append(by_window.flatten())
             windows += [height * width] * (part.numel() // (height * width))
     return torch.cat(order), windows
+
+
+def seen_first(num_lines: int, num_columns: int, seen: tuple[int, int]) -> Tensor:  # [P]
+    """The numbers of the rows of a picture, line by line: first those of its first `seen` lines and columns."""
+    is_seen = torch.zeros(num_lines, num_columns, dtype=torch.bool, device="cpu")
+    is_seen[: seen[0], : seen[1]] = True
+    return torch.cat([is_seen.flatten().nonzero()[:, 0], (~is_seen).flatten().nonzero()[:, 0]])
 
 
 def _cut(length: int, edge: int) -> list[slice]:

@@ -75,9 +75,7 @@ class Pool(nn.Module):
         self.projection = meta_parameter((tower.hidden_size, hidden_size), dtype)  # as checkpoints hold it
 
     def forward(self, x: Tensor, num_columns: int, ops: Ops) -> Tensor:  # [P, D] -> [P / factor^2, H]
-        grid = x.view(-1, self.factor, num_columns // self.factor, self.factor, x.shape[1])
-        means = grid.float().mean((1, 3)).to(x.dtype).flatten(0, 1)
-        out: Tensor = self.norm(means, ops) @ self.projection
+        out: Tensor = self.norm(mean_of(x, num_columns, self.factor), ops) @ self.projection
         return out
 
 
@@ -94,8 +92,7 @@ class Mean(nn.Module):
         self.projection = dense(size, hidden_size, False, dtype)
 
     def forward(self, x: Tensor, num_columns: int, ops: Ops) -> Tensor:  # [P, D] -> [P / factor^2, H]
-        grid = x.view(-1, self.factor, num_columns // self.factor, self.factor, x.shape[1])
-        means = grid.float().mean((1, 3)).to(x.dtype).flatten(0, 1).float() * self.scale
+        means = mean_of(x, num_columns, self.factor).float() * self.scale
         if self.std_bias is not None and self.std_scale is not None:
             means = (means - self.std_bias.float()) * self.std_scale.float()
         out: Tensor = self.projection(self.norm(means.to(x.dtype), ops), ops)
@@ -149,6 +146,12 @@ class Downsample(nn.Module):
         return functional.linear(x, self.weight.flatten(1), self.bias)
 
 
+def mean_of(x: Tensor, num_columns: int, factor: int) -> Tensor:  # [P, D] -> [P / factor^2, D]
+    """The mean of `factor` x `factor` neighbours."""
+    grid = x.view(-1, factor, num_columns // factor, factor, x.shape[1])
+    return grid.float().mean((1, 3)).to(x.dtype).flatten(0, 1)
+
+
 def by_element(x: Tensor, num_columns: int, factor: int) -> Tensor:  # [P, D] -> [P / factor^2, factor^2 D]
     """As `neighbours`, but one element of all of them, then the next one."""
     groups = neighbours(x, num_columns, factor).unflatten(1, (-1, x.shape[1]))
@@ -173,4 +176,5 @@ def connector_of(config: Connector, tower: TowerConfig, hidden_size: int, dtype:
         return Merge(config, tower, hidden_size, dtype)
     if isinstance(config, GatedConnector):
         return Gated(config, tower, hidden_size, dtype)
+    assert isinstance(config, ShuffleConnector), "others have readers of their own"
     return Shuffle(config, tower, hidden_size, dtype)

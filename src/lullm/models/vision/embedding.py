@@ -69,16 +69,25 @@ class Embeddings(nn.Module):
         ids = None if is_free else position_ids(config, edge // config.patch_size)
         self.register_buffer("position_ids", ids, persistent=False)
 
-    def forward(self, pixels: Tensor, ops: Ops) -> Tensor:  # [F, 3, height, width] -> [P, D]
+    def forward(
+        self, pixels: Tensor, ops: Ops, seen: tuple[int, int] | None = None
+    ) -> Tensor:  # [F, 3, height, width] -> [P, D]
+        """`seen`: of a table whose nearest positions are taken: the first lines and columns alone show a picture, and
+        all others have the first position.
+        """
         rows = normed(self.patch_norm, self.patch_embedding(pixels), ops)
         if self.class_embedding is not None:
             rows = torch.cat([self.class_embedding[None], rows])
         if self.position_embedding is None:
             return rows
         table = self.position_embedding.weight
+        lines, columns = (length // self.patch_embedding.size for length in pixels.shape[2:])
+        if seen is not None:
+            ids = torch.zeros(lines, columns, dtype=torch.long, device="cpu")
+            ids[: seen[0], : seen[1]] = nearest_positions(*seen, math.isqrt(len(table)))
+            return rows + table[ids.flatten().to(table.device)]
         if self.position_ids is not None:
             return rows + table[self.position_ids]
-        lines, columns = (length // self.patch_embedding.size for length in pixels.shape[2:])
         if table.ndim == 3:  # of columns, of lines
             return rows + (table[0, None, :columns] + table[1, :lines, None]).flatten(0, 1)
         num_sides = math.isqrt(len(table))
@@ -88,15 +97,25 @@ class Embeddings(nn.Module):
 
 
 def position_ids(config: TowerConfig, num_sides: int) -> Tensor:  # [P]
-    """The position of each row: of a tile with fewer patches than the table has, the nearest by its share of the edge
-    (https://arxiv.org/abs/2307.06304). Shares are rounded to float32, as where the table was learned."""
-    num_table = config.num_sides
+    """The position of each row of a tile of so many patches on a side."""
     if config.positions != "nearest":
-        return torch.arange(num_table**2 + config.has_class_row, device="cpu")
+        return torch.arange(config.num_sides**2 + config.has_class_row, device="cpu")
+    return nearest_positions(num_sides, num_sides, config.num_sides).flatten()
+
+
+def nearest_positions(num_lines: int, num_columns: int, num_table: int) -> Tensor:  # [lines, columns]
+    """Of fewer patches than the table has, the position that is nearest by the share of an edge
+    (https://arxiv.org/abs/2307.06304). Shares are rounded to float32, as where the table was learned.
+    """
     bounds = torch.arange(1 / num_table, 1.0, 1 / num_table, device="cpu")
-    shares = torch.arange(num_sides, dtype=torch.float32, device="cpu") * (1.0 / torch.tensor(num_sides, device="cpu"))
-    places = torch.bucketize(shares.clamp(max=1.0 - 1e-6), bounds, right=True)
-    return (places[:, None] * num_table + places[None, :]).flatten()
+    of_lines, of_columns = (
+        torch.arange(number, dtype=torch.float32, device="cpu") * (1.0 / torch.tensor(number, device="cpu"))
+        for number in (num_lines, num_columns)
+    )
+    lines, columns = (
+        torch.bucketize(shares.clamp(max=1.0 - 1e-6), bounds, right=True) for shares in (of_lines, of_columns)
+    )
+    return lines[:, None] * num_table + columns[None, :]
 
 
 def linear_shares(number: int, num_sides: int) -> Tensor:  # [number, num_sides]

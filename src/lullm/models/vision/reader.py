@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lullm.config.vision.vision import MLPConnector, VisionConfig
+from lullm.config.vision.vision import MLPConnector, MosaicConnector, VisionConfig
 from lullm.errors import ModelLoadError
 from lullm.models.protocol import Model
 from lullm.models.vision.connector import MLP, connector_of
+from lullm.models.vision.mosaic import MosaicReader
 from lullm.models.vision.rules import with_vision
 from lullm.models.vision.tower import Tower
 from lullm.nn.linear import meta_parameter
@@ -79,5 +80,6 @@ def add_vision(model: Model, dtype: torch.dtype) -> None:
             f"the first {num_deep} layers of {config.architecture} see pictures, so the first stage of a pipeline must "
             f"have them, not {len(config.layers)}; set pipeline_layers, or language_model_only"
         )
-    model.vision = VisionReader(config.vision, config.hidden_size, dtype)
+    reader = MosaicReader if isinstance(config.vision.connector, MosaicConnector) else VisionReader
+    model.vision = reader(config.vision, config.hidden_size, dtype)
     model.rules = with_vision(model.rules, config.vision.tower)

@@ -7,6 +7,12 @@ from lullm.config.vision.vision import TowerConfig
 from lullm.weights.rule import PICTURES, THINKER, HeadOrder, Rename, WeightRules, renames, with_part
 
 VISION_RENAMES = renames(
+    # as Phi-4-multimodal spells them, in transformers' words and in its authors'
+    (r"^(model\.)?embed_tokens_extend\.image_embed\.img_processor\.", "vision.tower."),
+    (r"^(model\.)?embed_tokens_extend\.image_embed\.img_projection(_up|\.0)\.", "vision.connector.linear_1."),
+    (r"^(model\.)?embed_tokens_extend\.image_embed\.img_projection(_down|\.2)\.", "vision.connector.linear_2."),
+    (r"^(model\.)?embed_tokens_extend\.image_embed\.(sub_img_feature_extensor|sub_GN)$", "vision.connector.line_end"),
+    (r"^(model\.)?embed_tokens_extend\.image_embed\.(global_img_feature_extensor|glb_GN)$", "vision.connector.between"),
     (r"^(model\.)?visual\.vision_model\.", "vision.tower."),  # PaddleOCR-VL's
     (r"^(model\.)?(projector|mlp_AR)\.pre_norm\.", "vision.connector.layer_norm."),
     (r"^(model\.)?(projector|mlp_AR)\.", "vision.connector."),
@@ -92,6 +98,7 @@ _UNUSED = (
     r"^vision\.tower\.(embeddings\.(position_ids$|mask_token$|packing_position_embedding\.)|head\.|"
     r"rotary_pos_emb\.inv_freq$)"
 )
+_ROWS = re.compile(r"^vision\.connector\.(line_end|between)$")
 _BATCHED = re.compile(r"^vision\.tower\.embeddings\.(class_embedding|position_embedding\.weight)$")
 
 
@@ -102,7 +109,7 @@ def with_vision(rules: WeightRules, tower: TowerConfig) -> WeightRules:
     if tower.post_norm is None:
         unused.append(re.compile(r"^vision\.tower\.post_layernorm\."))
     rules = with_part(rules, PICTURES)
-    flattens = (*rules.flattens, _BATCHED) if tower.is_batched else rules.flattens
+    flattens = (*rules.flattens, _ROWS, _BATCHED) if tower.is_batched else (*rules.flattens, _ROWS)
     vision = VISION_RENAMES if tower.is_clipped else (*VISION_RENAMES, Rename(_UNCLIPPED, r"\1"))
     orders = (_order_of_halves(tower), *rules.head_orders) if tower.in_halves else rules.head_orders
     return replace(

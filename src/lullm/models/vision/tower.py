@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from lullm.config.vision.vision import TowerConfig
-from lullm.models.vision.attention import SelfAttention, Sight, rotation_of, windows_of
+from lullm.models.vision.attention import SelfAttention, Sight, rotation_of, seen_first, windows_of
 from lullm.models.vision.embedding import Embeddings
 from lullm.models.vision.parts import NORMS, activate, tower_matrix
 from lullm.nn.linear import meta_parameter
@@ -83,16 +83,25 @@ class Tower(nn.Module):
             frequencies = 1.0 / config.rope_theta ** (numbers / half)
         self.register_buffer("frequencies", frequencies, persistent=False)
 
-    def forward(self, pixels: Tensor, ops: Ops) -> list[Tensor]:  # [F, 3, height, width] -> [P, D] each
-        """The results of the last layer, then those of `deep_layers`. F: as many frames as are read at once, or 1."""
-        x = normed(self.pre_layernorm, self.embeddings(pixels, ops), ops)
+    def forward(
+        self, pixels: Tensor, ops: Ops, seen: tuple[int, int] | None = None
+    ) -> list[Tensor]:  # [F, 3, height, width] -> [P, D] each
+        """The results of the last layer, then those of `deep_layers`. F: as many frames as are read at once, or 1.
+
+        `seen`: no row sees patches behind so many lines and columns.
+        """
+        x = normed(self.pre_layernorm, self.embeddings(pixels, ops, seen), ops)
         lines, columns = (length // self.config.patch_size for length in pixels.shape[2:])
         rotation = None if self.frequencies is None else rotation_of(lines, columns, self.frequencies)
-        sight = Sight((), rotation)
+        sight, order = Sight((), rotation), None
         if self.config.window:
             order, windows = windows_of(lines, columns, self.config.window)
+            sight = Sight(windows, None if rotation is None else rotation[order.to(rotation.device)])
+        elif seen is not None and seen != (lines, columns):
+            order, sight = seen_first(lines, columns, seen), Sight(num_seen=seen[0] * seen[1])
+        if order is not None:
             order = order.to(x.device)
-            x, sight = x[order], Sight(windows, None if rotation is None else rotation[order])
+            x = x[order]
         deep = []
         for number, layer in enumerate(self.layers):
             assert isinstance(layer, TowerLayer)
@@ -100,6 +109,6 @@ class Tower(nn.Module):
             if number in self.config.deep_layers:
                 deep.append(x.clone())
         results = [normed(self.post_layernorm, x, ops), *deep]
-        if self.config.window:
+        if order is not None:
             results = [torch.empty_like(rows).index_copy_(0, order, rows) for rows in results]
         return [rows[1:] for rows in results] if self.config.drops_first else results

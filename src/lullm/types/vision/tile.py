@@ -36,7 +36,9 @@ class Tile(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     EDGE_FRAMES behind, a row per mel band (`lullm.audio.features`); or for an encoder, one row of int32 token ids.
 
     `grid`: the pixels are those of squares below each other, which the tower reads one by one: the whole picture, then
-    a grid of its parts, line by line.
+    a grid of its parts, line by line. Or the grid's own, with borders, if the picture stands in its corner.
+
+    `is_beside_pictures`: of a sound in a prompt with pictures, if the model makes other rows of it there.
     """
 
     digest: bytes
@@ -45,6 +47,7 @@ class Tile(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
     pixels: bytes
     grid: SquareGrid | None = None
     num_frames: int = 0
+    is_beside_pictures: bool = False
 
     @classmethod
     def of(cls, height: int, width: int, pixels: bytes, grid: SquareGrid | None = None, num_frames: int = 0) -> "Tile":
@@ -57,6 +60,11 @@ class Tile(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
         if num_frames:
             digest.update(num_frames.to_bytes(4, "little"))
         return cls(digest.digest(), height, width, pixels, grid, num_frames)
+
+    def beside_pictures(self) -> "Tile":
+        """The same sound, in a prompt with pictures."""
+        digest = hashlib.blake2b(self.digest, digest_size=16, person=b"lullm-beside").digest()
+        return msgspec.structs.replace(self, digest=digest, is_beside_pictures=True)
 
     @property
     def holds_features(self) -> bool:

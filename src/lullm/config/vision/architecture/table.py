@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lullm.config.family.text_model import PHI4
 from lullm.config.vision.architecture.gemma import read_gemma3, read_gemma4
 from lullm.config.vision.architecture.glm import GLM_V, read_glm_ocr, read_glm_v, read_glm_video
 from lullm.config.vision.architecture.llava import ONEVISION, read_llava, read_llava_next
 from lullm.config.vision.architecture.paddle import read_paddle_ocr
+from lullm.config.vision.architecture.phi4 import read_phi4
 from lullm.config.vision.architecture.pixtral import UNSTATED, read_lighton_ocr, read_mistral3
 from lullm.config.vision.architecture.qwen_vl import QWEN_VL, read_qwen_video, read_qwen_vl
 from lullm.config.vision.architecture.shared import Read, ReadVideo
@@ -56,6 +58,7 @@ SEEING: Mapping[str, Seeing] = {
     "PaddleOCRVLForConditionalGeneration": Seeing(read_paddle_ocr),
     "Gemma3ForConditionalGeneration": Seeing(read_gemma3, ("Gemma3ForCausalLM",)),
     "Gemma4ForConditionalGeneration": Seeing(read_gemma4, ("Gemma4ForCausalLM",)),
+    PHI4: Seeing(read_phi4, ("Phi3ForCausalLM",)),
     "Mistral3ForConditionalGeneration": Seeing(
         read_mistral3, (*_TEXTS, "Ministral3ForCausalLM", "Mistral4ForCausalLM"), UNSTATED
     ),

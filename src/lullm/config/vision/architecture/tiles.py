@@ -42,4 +42,4 @@ def read_internvl(data: dict[str, Any], processor: dict[str, Any]) -> VisionConf
     picture = read_picture(keys)
     if picture.fit != "grid":
         raise ModelLoadError("its image processor is not GOT-OCR 2's")
-    return VisionConfig(tower, connector, picture, integer(data, "image_token_id", 151667), "ends")
+    return VisionConfig(tower, connector, picture, integer(data, "image_token_id", 151667), "ends", spells="\n")
