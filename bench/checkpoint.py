@@ -10,7 +10,7 @@ import argparse
 import shutil
 from pathlib import Path
 
-from throughput import SHAPES
+from shape import SHAPES
 
 
 def main() -> None:

@@ -10,22 +10,19 @@ Python's plan, batch, apply and text.
 """
 
 import argparse
-import json
 import random
 import tempfile
 import time
-from pathlib import Path
 
 import numpy as np
-from throughput import SHAPES
+from shape import add_model_flags, model_options
 
 BURST = 20  # steps of one engine in a row: the first one after a change of engines meets cold caches
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="demo", help="model folder, hub id or 'demo'")
-    parser.add_argument("--shape", choices=SHAPES, help="dummy weights of this shape instead of a model")
+    add_model_flags(parser)
     parser.add_argument("--streams", type=int, action="append", help="may be given several times (default: 1, 8, 32)")
     parser.add_argument("--steps", type=int, default=200, help="of each kind (default: 200)")
     parser.add_argument("--input-len", type=int, default=128)
@@ -37,11 +34,7 @@ def main() -> None:
 
     options = {"quantization": args.quantization, "enable_prefix_caching": False, "num_gpu_blocks_override": 4096}
     with tempfile.TemporaryDirectory() as folder:
-        if args.shape:
-            Path(folder, "config.json").write_text(json.dumps(SHAPES[args.shape]))
-            options |= {"model": folder, "tokenizer": "demo", "load_format": "dummy", "max_model_len": 4096}
-        else:
-            options |= {"model": args.model}
+        options |= model_options(folder, args.shape, args.model, max_model_len=4096)
         engines = {
             name: LLMEngine(EngineConfig(**options, enforce_eager=name == "eager")) for name in ("recorded", "eager")
         }

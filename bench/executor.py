@@ -25,7 +25,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from throughput import SHAPES
+from shape import SHAPES, model_options
 
 from lullm.machine.cores import cpus_of_workers, read_cores
 from lullm.ops.threads import StepThreads
@@ -182,11 +182,7 @@ def measured(names: list[str], args: argparse.Namespace) -> dict[str, dict[str, 
 
     options = {"enable_prefix_caching": False, "max_model_len": 1024, "num_gpu_blocks_override": 1024}
     with tempfile.TemporaryDirectory() as folder:
-        if args.shape:
-            Path(folder, "config.json").write_text(json.dumps(SHAPES[args.shape]))
-            options |= {"model": folder, "tokenizer": "demo", "load_format": "dummy"}
-        else:
-            options |= {"model": "demo"}
+        options |= model_options(folder, args.shape)
         engines = {name: LLMEngine(EngineConfig(**options, **EXECUTORS[name])) for name in names}
     rows = {f"prefill, {args.input_len} tokens, ms": prefill_times(engines, args.input_len)}
     for streams in map(int, args.streams.split(",")):

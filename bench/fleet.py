@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from throughput import SHAPES
+from shape import SHAPES
 
 NAMES = ("a", "b", "c")
 LAYERS = 4

@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from throughput import SHAPES
+from shape import SHAPES
 
 GIB = 1 << 30
 GPU_SHAPES = {

@@ -62,7 +62,7 @@ def in_process(kind: str, cache: str) -> dict[str, float]:
 def warm_up(kind: str) -> dict[str, float]:
     """Seconds of what a start compiles and launches, and how many kernels were compiled ahead and behind it."""
     gpu_host.stand_in()
-    from throughput import SHAPES
+    from shape import SHAPES
 
     from lullm.config.engine import EngineConfig
     from lullm.config.model import ModelConfig

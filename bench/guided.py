@@ -22,7 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from throughput import SHAPES
+from shape import SHAPES
 
 
 def schema(max_length: int | None) -> dict[str, object]:

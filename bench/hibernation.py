@@ -8,32 +8,26 @@ resumes, the other computes the prompts (and the tokens drawn so far) again. Bot
 """
 
 import argparse
-import json
 import random
 import statistics
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
-from throughput import SHAPES
+from shape import add_model_flags, model_options
 
 MIB = 1 << 20
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--shape", choices=SHAPES, help="dummy weights of this shape instead of a model")
+    add_model_flags(parser)
     parser.add_argument("--num-prompts", type=int, default=8)
     parser.add_argument("--input-len", type=int, default=128)
     parser.add_argument("--repeat", type=int, default=3)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        options: dict[str, Any] = {"model": args.model}
-        if args.shape:
-            Path(folder, "config.json").write_text(json.dumps(SHAPES[args.shape]))
-            options = {"model": folder, "tokenizer": "demo", "load_format": "dummy", "max_model_len": 4096}
+        options = model_options(folder, args.shape, args.model, max_model_len=4096)
         rounds = [run(args, options, f"{folder}/hibernation") for _ in range(args.repeat)]
     written, hibernate_s, resume_s, next_s, again_s = (
         statistics.median(column) for column in zip(*rounds, strict=True)

@@ -12,13 +12,12 @@ two engines have in common before they part; beside them, bfloat16 with one requ
 
 import argparse
 import itertools
-import json
 import random
 import tempfile
 from pathlib import Path
 
 import torch
-from throughput import SHAPES
+from shape import SHAPES, model_options
 
 from lullm import LLM, SamplingParams
 from lullm.arena.host import HostArena
@@ -61,12 +60,8 @@ def main() -> None:
     args = parser.parse_args()
 
     with tempfile.TemporaryDirectory() as directory:
-        folder = resolve_model("demo")
-        options = {"model": "demo"}
-        if args.shape:
-            folder = Path(directory)
-            folder.joinpath("config.json").write_text(json.dumps(SHAPES[args.shape]))
-            options = {"model": directory, "tokenizer": "demo", "load_format": "dummy", "max_model_len": 2048}
+        options = model_options(directory, args.shape, max_model_len=2048)
+        folder = resolve_model(options["model"])
         options |= {"dtype": "bfloat16", "kv_cache_memory_bytes": 2**28}
         prompts = make_prompts(args)
         params = SamplingParams(temperature=0.0, max_tokens=args.output_len)

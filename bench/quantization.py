@@ -10,14 +10,12 @@ and head in 4 bits, which no option offers: it is why they take 8.
 
 import argparse
 import contextlib
-import json
 import random
 import tempfile
-from pathlib import Path
 
 import torch
 from engine_part import model_of, quantized_by
-from throughput import SHAPES
+from shape import SHAPES, model_options
 
 from lullm import LLM, SamplingParams
 from lullm.nn.linear import Matrix
@@ -32,10 +30,7 @@ def main() -> None:
     parser.add_argument("--num-prompts", type=int, default=200, help="of the demo model; a shape takes 2 of 64 tokens")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        options = {"model": "demo"}
-        if args.shape:
-            Path(folder, "config.json").write_text(json.dumps(SHAPES[args.shape]))
-            options = {"model": folder, "tokenizer": "demo", "load_format": "dummy", "max_model_len": 256}
+        options = model_options(folder, args.shape, max_model_len=256)
         prompts = random_prompts(SHAPES[args.shape]["vocab_size"]) if args.shape else demo_prompts(args.num_prompts)
         expected = logits_of(prompts, **options, dtype="float32")
         print(f"{len(expected)} positions; beside float32:")

@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shape import add_model_flags, model_options
 from startup import environment
-from throughput import SHAPES
 
 
 @dataclass
@@ -69,8 +69,7 @@ def main() -> None:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="demo", help="model folder, hub id or 'demo'")
-    parser.add_argument("--shape", choices=SHAPES, help="dummy weights of this shape instead of a model")
+    add_model_flags(parser)
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--input-len", type=int, default=128)
     parser.add_argument("--output-len", type=int, default=64)
@@ -89,15 +88,12 @@ def engine_options(args: argparse.Namespace, stack: ExitStack) -> dict[str, Any]
     """The options of both sides' engines. The stack removes the folder of a shape."""
     # As few blocks as do: fresh ones would have to get their memory from the system in every round.
     num_blocks = args.streams * (-(-(args.input_len + args.output_len) // 16) + 2)
-    options = {"model": args.model, "enable_prefix_caching": False, "num_gpu_blocks_override": num_blocks}
+    options = {"enable_prefix_caching": False, "num_gpu_blocks_override": num_blocks}
     if args.threads:
         options["threads"] = args.threads
-    if args.shape:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        Path(folder, "config.json").write_text(json.dumps(SHAPES[args.shape]))
-        options |= {"model": folder, "tokenizer": "demo", "load_format": "dummy"}
-        options |= {"max_model_len": args.input_len + args.output_len}
-    return options
+    folder = stack.enter_context(tempfile.TemporaryDirectory())
+    length = args.input_len + args.output_len
+    return options | model_options(folder, args.shape, args.model, max_model_len=length)
 
 
 def start_servers(args: argparse.Namespace, options: dict[str, Any], stack: ExitStack) -> dict[str, Server]:

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from throughput import SHAPES
+from shape import add_model_flags, model_options
 
 SOURCE = Path(__file__).parent.parent / "src"
 CHUNK = 8 << 20
@@ -35,8 +35,7 @@ Cycle = dict[str, Any]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--shape", choices=SHAPES, help="dummy weights of this shape instead of a model")
+    add_model_flags(parser)
     parser.add_argument("--num-prompts", type=int, default=8)
     parser.add_argument("--input-len", type=int, default=256)
     parser.add_argument("--repeat", type=int, default=3)
@@ -46,10 +45,7 @@ def main() -> None:
     parser.add_argument("--born", type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        options: dict[str, Any] = {"model": args.model}
-        if args.shape:
-            Path(folder, "config.json").write_text(json.dumps(SHAPES[args.shape]))
-            options = {"model": folder, "tokenizer": "demo", "load_format": "dummy", "max_model_len": 4096}
+        options = model_options(folder, args.shape, args.model, max_model_len=4096)
         if args.born is not None:
             cold_start(args.born, options)
             return

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from throughput import SHAPES
+from shape import SHAPES
 
 if TYPE_CHECKING:
     import torch

@@ -16,56 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-SHAPES = {
-    "tiny": {  # no model's: every script tries itself out on it in seconds
-        "architectures": ["Qwen3ForCausalLM"],
-        "vocab_size": 8192,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 32,
-        "max_position_embeddings": 4096,
-        "rope_theta": 1e6,
-        "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": True,
-        "torch_dtype": "bfloat16",
-        "eos_token_id": 0,
-    },
-    "qwen3-0.6b": {
-        "architectures": ["Qwen3ForCausalLM"],
-        "vocab_size": 151936,
-        "hidden_size": 1024,
-        "intermediate_size": 3072,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "max_position_embeddings": 40960,
-        "rope_theta": 1e6,
-        "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": True,
-        "torch_dtype": "bfloat16",
-        "eos_token_id": 0,
-    },
-    "llama-3.2-1b": {
-        "architectures": ["LlamaForCausalLM"],
-        "vocab_size": 128256,
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 64,
-        "max_position_embeddings": 131072,
-        "rope_theta": 500000.0,
-        "rms_norm_eps": 1e-5,
-        "tie_word_embeddings": True,
-        "torch_dtype": "bfloat16",
-        "eos_token_id": 0,
-    },
-}
+from shape import add_model_flags, model_options
+
 # name: (prompts, tokens in, tokens out)
 CASES = {
     "decode1": (1, 32, 64),
@@ -79,8 +31,7 @@ CASES = {
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="demo", help="model folder, hub id or 'demo'")
-    parser.add_argument("--shape", choices=SHAPES, help="dummy weights of this shape instead of a model")
+    add_model_flags(parser)
     parser.add_argument("--case", action="append", choices=CASES, help="may be given several times (default: all)")
     parser.add_argument("--num-prompts", type=int, help="a case of your own, with --input-len and --output-len")
     parser.add_argument("--input-len", type=int, default=128)
@@ -107,12 +58,7 @@ def main() -> None:
         "enable_prefix_caching": False,
     }
     with tempfile.TemporaryDirectory() as folder:
-        if args.shape:
-            Path(folder, "config.json").write_text(json.dumps(SHAPES[args.shape]))
-            options |= {"model": folder, "tokenizer": "demo", "load_format": "dummy", "max_model_len": 4096}
-        else:
-            options |= {"model": args.model}
-        llm = LLM(**options)
+        llm = LLM(**options, **model_options(folder, args.shape, args.model, max_model_len=4096))
     report = {"model": args.shape or args.model, "quantization": args.quantization, "cases": {}}
     report["threads"] = args.threads or default_num_threads()
     report["start_s"] = round(time.perf_counter() - started, 2)
