@@ -89,7 +89,16 @@ def test_devices():
 
 
 def made(layout, num_sequences, decode, batch_decode):
-    return LayoutPlan(layout, "bfloat16", GIB, 1.0, 1, num_sequences, decode, batch_decode, 1.0)
+    return LayoutPlan(
+        layout=layout,
+        num_blocks=1,
+        weights="bfloat16",
+        weights_bytes=GIB,
+        prefill=1.0,
+        num_sequences=num_sequences,
+        decode=decode,
+        batch_decode=batch_decode,
+    )
 
 
 def test_the_advice():

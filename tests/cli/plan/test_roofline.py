@@ -44,7 +44,7 @@ def test_speeds_follow_from_the_machine():
 
 def test_the_advice():
     def made(weights: str, num_sequences: int) -> Plan:
-        return Plan(weights, GIB, 1.0, 1, num_sequences, 1.0, 1.0, 1.0)
+        return Plan(weights=weights, weights_bytes=GIB, prefill=1.0, num_sequences=num_sequences)
 
     plans = [made("bfloat16", 3), made("int8", 9), made("int4", 12)]
     assert advice(plans, 100, 2).startswith("Take bfloat16: it has room for 3 sequences")

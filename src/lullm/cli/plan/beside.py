@@ -1,9 +1,10 @@
 """Beside: what an engine holds beside its model, adapters and a draft model, by the engine's own options."""
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from lullm.cli.plan.model import PlannedModel, read_model
+from lullm.cli.plan.needs import Needs
 from lullm.config.agreement.model import check_for_model
 from lullm.config.agreement.speculation import check_draft
 from lullm.config.engine import EngineConfig
@@ -14,7 +15,6 @@ from lullm.config.option.speculation import parse_speculation
 from lullm.config.parallel.share import share_of
 from lullm.errors import ModelLoadError
 from lullm.types.parallel.placement import Axis
-from lullm.units import format_bytes
 
 if TYPE_CHECKING:
     from lullm.models.protocol import Model
@@ -24,22 +24,6 @@ OPTIONS = frozenset(each.name for each in options_of(EngineConfig) if each.group
     "mmproj",
 }
 """The engine's options that ask for memory beside the model."""
-
-
-class Held(Protocol):
-    """What a plan says of memory but for the KV cache."""
-
-    @property
-    def weights(self) -> str: ...
-
-    @property
-    def weights_bytes(self) -> int: ...
-
-    @property
-    def adapters_bytes(self) -> int: ...
-
-    @property
-    def draft_bytes(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +50,7 @@ class Beside:
         """The heads of a table's columns."""
         return *["ADAPTERS"] * self.options.enable_lora, *["DRAFT"] * (self.draft is not None)
 
-    def sizes(self, each: Held) -> tuple[int, ...]:
+    def sizes(self, each: Needs) -> tuple[int, ...]:
         """What stands in these columns, in bytes."""
         adapters, draft = [each.adapters_bytes], [each.draft_bytes]
         return *adapters * self.options.enable_lora, *draft * (self.draft is not None)
@@ -102,10 +86,3 @@ def read_beside(options: EngineConfig, model: PlannedModel) -> Beside:
     check_draft(options, model.config, draft.config, speculation.model)
     draft = replace(draft, config=replace(draft.config, dtype=model.config.dtype), on_gpu=model.on_gpu)
     return Beside(options, DraftPlan(draft, speculation.quantization))
-
-
-def shown_held(each: Held) -> str:
-    """`'the weights, which take 1.1 GiB as int8, and adapters, 12.0 MiB'`."""
-    text = f"the weights, which take {format_bytes(each.weights_bytes)} as {each.weights}"
-    beside = {"adapters": each.adapters_bytes, "the draft model": each.draft_bytes}
-    return ", and ".join([text, *(f"{name}, {format_bytes(size)}" for name, size in beside.items() if size)])

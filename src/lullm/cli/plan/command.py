@@ -15,6 +15,7 @@ from lullm.cli.plan.gpu import GPU, GPUS, known_gpu
 from lullm.cli.plan.layout import Devices, LayoutPlan, Planner, gpus, layout_advice, layouts, processes
 from lullm.cli.plan.measure import measure
 from lullm.cli.plan.model import PlannedModel, read_model
+from lullm.cli.plan.needs import Needs
 from lullm.cli.plan.roofline import Machine, Plan, advice, plan
 from lullm.config.engine import EngineConfig
 from lullm.config.gguf.mmproj.finding import AUTO
@@ -218,11 +219,11 @@ def _layout_row(each: LayoutPlan, beside: Beside) -> tuple[str, ...]:
     return str(layout.tensor), str(layout.pipeline), str(layout.data), *sizes, *_figures(each)
 
 
-def _held(each: Plan | LayoutPlan, beside: Beside) -> list[str]:
+def _held(each: Needs, beside: Beside) -> list[str]:
     return [format_bytes(size) for size in (each.weights_bytes, *beside.sizes(each))]
 
 
-def _figures(each: Plan | LayoutPlan) -> tuple[str, ...]:
+def _figures(each: Needs) -> tuple[str, ...]:
     return f"{each.num_sequences:,}", f"{each.decode:.1f}", f"{each.batch_decode:.0f}", f"{each.prefill:.0f}"
 
 

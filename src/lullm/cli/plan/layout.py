@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from lullm.cli.plan.beside import Beside, shown_held
+from lullm.cli.plan.beside import Beside
 from lullm.cli.plan.gpu import GPU
 from lullm.cli.plan.model import PlannedModel
+from lullm.cli.plan.needs import Needs, shown_held
 from lullm.cli.plan.roofline import PROCESS_BYTES, Machine, Part
 from lullm.config.model import ModelConfig
 from lullm.config.parallel.cut import first_layers
@@ -53,27 +54,12 @@ class Layout:
         return " ".join(f"--{name}-size {size}" for name, size in sizes.items() if size > 1) or "one worker"
 
 
-@dataclass(frozen=True, slots=True)
-class LayoutPlan:
-    """The needs and speeds of a layout. Sizes in bytes, of the fullest device; speeds in tokens per second.
-
-    Attributes:
-        num_blocks: of the KV cache of a replica. num_sequences: of the planned length, in all replicas.
-        decode: of one sequence. batch_decode: of `concurrency` sequences together. prefill: of one prompt.
-        adapters_bytes, draft_bytes: as in `Plan`.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutPlan(Needs):
+    """One layout. `num_blocks`: of the KV cache of a replica."""
 
     layout: Layout
-    weights: str
-    weights_bytes: int
-    kv_bytes_per_token: float
     num_blocks: int
-    num_sequences: int
-    decode: float
-    batch_decode: float
-    prefill: float
-    adapters_bytes: int = 0
-    draft_bytes: int = 0
 
 
 def gpus(count: int, gpu: GPU, utilization: float) -> Devices:

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from lullm.cli.plan.beside import Beside, shown_held
+from lullm.cli.plan.beside import Beside
 from lullm.cli.plan.model import PlannedModel
+from lullm.cli.plan.needs import Needs, shown_held
 from lullm.errors import CacheSizeError
 from lullm.units import MIB
 
@@ -12,29 +13,11 @@ PROCESS_BYTES = 450 * MIB
 BLOCK_SIZE = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """One format of a model in memory. Sizes in bytes, speeds in tokens per second.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Needs):
+    """One format of a model in one memory. `num_tokens`: the capacity of the cache in what remains."""
 
-    Attributes:
-        weights: their format. kv_bytes_per_token: of a sequence of the planned length, on average. num_tokens: the
-            cache's capacity in the remaining memory. num_sequences: of the planned length.
-        decode: of one sequence. batch_decode: of `concurrency` sequences together. prefill: of a prompt of that length.
-            All three without adapters and guesses. An encoder decodes nothing and has no cache: these numbers are 0.
-        adapters_bytes: of their places, and of those that host memory keeps. draft_bytes: of the draft model's weights;
-            its KV cache counts with the model's.
-    """
-
-    weights: str
-    weights_bytes: int
-    kv_bytes_per_token: float
-    num_tokens: int
-    num_sequences: int
-    decode: float
-    batch_decode: float
-    prefill: float
-    adapters_bytes: int = 0
-    draft_bytes: int = 0
+    num_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +36,7 @@ class Part:
         beside: what is held beside the model. num_workers: that share each layer, and the draft model.
 
     Attributes:
-        weights_bytes: of its weights. adapters_bytes, draft_bytes: as in `Plan`. block_bytes: of a block of the KV
+        weights_bytes: of its weights. adapters_bytes, draft_bytes: as in `Needs`. block_bytes: of a block of the KV
             cache, the draft model's part included. num_layers: of its layers.
 
     Raises:
@@ -121,7 +104,12 @@ def plan(
     left = max(machine.memory_bytes - part.held_bytes - PROCESS_BYTES, 0)
     prefill = length / part.least_s(machine, length, 1, 0)
     if model.config.family.encoder_only is not None:
-        return Plan(model.held(quantization), part.weights_bytes, 0.0, 0, 0, 0.0, 0.0, prefill, part.adapters_bytes)
+        return Plan(
+            weights=model.held(quantization),
+            weights_bytes=part.weights_bytes,
+            prefill=prefill,
+            adapters_bytes=part.adapters_bytes,
+        )
     return Plan(
         weights=model.held(quantization),
         weights_bytes=part.weights_bytes,
