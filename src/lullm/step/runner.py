@@ -67,6 +67,15 @@ class AdapterPlaces(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Computing:
+    """The parts that compute. `scope` is entered around every computation; see `StepThreads`."""
+
+    device: Device
+    ops: Ops
+    scope: Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True)
 class StepMemory:
     """The memory that steps write to.
 
@@ -74,11 +83,13 @@ class StepMemory:
         kv_caches: by layer, over the tensors of `pools.device`; several layers may share a slot.
         workspace: for the results of recorded decodes, on a device that records them as they occur. None: only
             `capture_graphs` records decodes, and others are eager.
+        adapters: puts adapters into their places; None: there are none.
     """
 
     kv_caches: Sequence[LayerCache]
     pools: CachePools
     workspace: Workspace | None = None
+    adapters: AdapterPlaces | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +109,7 @@ class ModelRunner:
     """Steps of one model on one device.
 
     Args:
-        scope: entered around every computation; see `StepThreads`.
         relay: to the other stages of a pipeline. Only the last one draws.
-        adapters: puts adapters into their places; None: there are none.
 
     Attributes:
         calibrates: the next step that computes sets the open scales of an fp8 cache (`KVScales.calibrate`).
@@ -108,24 +117,19 @@ class ModelRunner:
 
     def __init__(
         self,
-        device: Device,
-        ops: Ops,
+        computing: Computing,
         model: Model,
         memory: StepMemory,
         drawing: Drawing,
         limits: StepLimits,
-        scope: Callable[[], AbstractContextManager[None]],
         relay: Relay,
-        adapters: AdapterPlaces | None = None,
     ):
-        self._device = device
-        self._adapters = adapters
-        self._ops = ops
+        self._device, self._ops, self._scope = computing.device, computing.ops, computing.scope
+        device, ops = self._device, self._ops
         self._model = model
-        self._kv_caches, pools = memory.kv_caches, memory.pools
+        self._kv_caches, pools, self._adapters = memory.kv_caches, memory.pools, memory.adapters
         self._sampler, self._masks, self._share = drawing.sampler, drawing.masks, drawing.share
         self._share_ops = self._share.ops(ops)
-        self._scope = scope
         self._relay = relay
         self._tiles = TileRowStore(device, model, ops)
         self._encoder: EncoderWriter | None = None
@@ -138,7 +142,7 @@ class ModelRunner:
             sides = [side for cache in pools.device for side in cache.tensors]
             self._first_touch = FirstTouch(sides, limits.block_size, limits.num_shares or (1,) * len(limits.windows))
         self._decode_sizes = decode_sizes(device, limits.max_num_seqs)
-        rows = None if adapters is None else adapters.rows
+        rows = None if self._adapters is None else self._adapters.rows
         self._inputs = InputBuilder(device, ops, limits, self._decode_sizes, model.config.vocab_size, rows)
         self.calibrates = False
         runner = weakref.proxy(self)  # no circle: `del` of an engine frees its arenas at once

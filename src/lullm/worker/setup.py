@@ -28,7 +28,7 @@ from lullm.sampling.sampler import Sampler
 from lullm.step.block_move import CachePools
 from lullm.step.limits import StepLimits
 from lullm.step.relay import Relay
-from lullm.step.runner import AdapterPlaces, Drawing, ModelRunner, StepMemory
+from lullm.step.runner import AdapterPlaces, Computing, Drawing, ModelRunner, StepMemory
 from lullm.text.tokenizer import Tokenizer
 from lullm.weights.folder import resolve_model
 
@@ -92,19 +92,16 @@ class WorkerSetup:
         of_layers = with_scales(of_layers, model, model_config.layer_kinds, model_config.own_kinds)
         rows = config.max_num_batched_tokens, model_config.stream_size
         return ModelRunner(
-            self.device,
-            ops,
+            Computing(self.device, ops, self.threads.scope),
             model,
-            StepMemory(of_layers, CachePools(kv_caches, host_kv_caches), workspace),
+            StepMemory(of_layers, CachePools(kv_caches, host_kv_caches), workspace, adapters),
             Drawing(
                 Sampler(model_config.vocab_size, config.logprobs_mode, ops.draw_tokens, ops.forbid_, ops.draw_allowed),
                 MaskMaker(self._tokenizer_json, model_config.vocab_size),
                 DrawShare(self.seat.tensor),
             ),
             self._step_limits(layout.groups, has_adapters=adapters is not None),
-            self.threads.scope,
             Relay(self.seat.pipeline, model_config.stage, rows, self.dtype, self.device.torch_device),
-            adapters,
         )
 
     def _step_limits(self, groups: Sequence[CacheGroup], has_adapters: bool) -> StepLimits:
