@@ -121,9 +121,11 @@ def _plan_offload(tag: str, target: Target, contents: Contents, num_bytes: int, 
     if not num_bytes:
         return Saving(tag, "offload", target, ram_bytes=-_ram_bytes(old))
     if target == "ram" and old is not None and old.capacity_bytes >= num_bytes:
-        return Saving(tag, "offload", target, contents, num_bytes, "memory", num_bytes)
+        return Saving(tag, "offload", target, contents, num_bytes, reuses="memory", backup_bytes=num_bytes)
     ram_bytes = (num_bytes if target == "ram" else 0) - _ram_bytes(old)
-    return Saving(tag, "offload", target, contents, num_bytes, "nothing", num_bytes, ram_bytes)
+    return Saving(
+        tag, "offload", target, contents, num_bytes, reuses="nothing", backup_bytes=num_bytes, ram_bytes=ram_bytes
+    )
 
 
 def _ram_bytes(saved: Saved | None) -> int:

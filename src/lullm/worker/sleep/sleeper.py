@@ -13,7 +13,7 @@ Sleep and wake-up have two phases, so that several workers do all of it or nothi
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -238,28 +238,31 @@ class Sleeper:
             check_room(savings, self._backups.directory)
         except (OSError, SleepError) as error:
             raise failed_saving(error, savings, self._backups.directory) from error
-        frees = 0
-        sleep_s = wake_s = 0.0
-        for saving in savings:
-            released = 0
-            if saving.releases:
-                released = sum(resident[arena.tag] for arena in self._arenas(saving.tag) if self._is_counted(arena))
-            if not self._device.is_accelerator:  # backups share the memory that is to be freed
-                released -= saving.ram_bytes
-            frees += released
-            sleep_s += self._speeds.seconds(f"save {saving.target}", saving.num_bytes)
-            if self._device.is_accelerator and saving.target == "ram" and saving.reuses == "nothing":
-                sleep_s += self._speeds.seconds("pin", saving.num_bytes)
-            sleep_s += self._speeds.seconds("release", max(released, 0))
-            wake_s += self._speeds.seconds(f"restore {saving.target}", saving.backup_bytes)
-            if saving.tag == WEIGHTS and saving.backup_bytes < self._store.num_bytes:
-                wake_s += self._store.fill_s
-            if saving.tag == WEIGHTS and self._draft is not None:
-                wake_s += self._draft.fill_s
+        freed = [self._freed_bytes(saving, resident) for saving in savings]
+        sleep_s = sum(map(self._speeds.sleep_seconds, savings, freed))
+        wake_s = sum(map(self._wake_seconds, savings))
         # A sleep also frees what an allocator keeps for later. How much of that is resident cannot be known.
         self._device.trim()
         tags, num_saved = tuple(saving.tag for saving in savings), sum(saving.num_bytes for saving in savings)
-        return SleepForecast(command.level, tags, frees, num_saved, sleep_s, wake_s)
+        return SleepForecast(command.level, tags, sum(freed), num_saved, sleep_s, wake_s)
+
+    def _freed_bytes(self, saving: Saving, resident: Mapping[str, int]) -> int:
+        """What free memory would grow by, where `resident` bytes are behind each arena."""
+        freed = 0
+        if saving.releases:
+            freed = sum(resident[arena.tag] for arena in self._arenas(saving.tag) if self._is_counted(arena))
+        # On a CPU backups share the memory that is to be freed.
+        return freed if self._device.is_accelerator else freed - saving.ram_bytes
+
+    def _wake_seconds(self, saving: Saving) -> float:
+        """Raises SleepError: a speed cannot be measured."""
+        seconds = self._speeds.seconds(f"restore {saving.target}", saving.backup_bytes)
+        if saving.tag == WEIGHTS:
+            if saving.backup_bytes < self._store.num_bytes:
+                seconds += self._store.fill_s
+            if self._draft is not None:
+                seconds += self._draft.fill_s
+        return seconds
 
     def resident_bytes(self) -> dict[str, int]:
         """Physical memory behind each arena now, by tag."""

@@ -15,7 +15,7 @@ from lullm.arena.chunk_store import FileStore, MemoryStore
 from lullm.device.device import Device
 from lullm.errors import SleepError
 from lullm.units import MIB
-from lullm.worker.sleep.saving import unwritable
+from lullm.worker.sleep.saving import Saving, unwritable
 
 PROBE_BYTES = 16 * MIB
 _LEAST_BYTES = 4 * MIB
@@ -55,6 +55,13 @@ class SleepSpeeds:
                 reason = unwritable(error, self._directory) if what.endswith("disk") else error
                 raise SleepError(f"a backup cannot be tried out: {reason}") from error
         return num_bytes / self._speeds[what]
+
+    def sleep_seconds(self, saving: Saving, freed_bytes: int) -> float:
+        """The expected seconds to save a tag's contents and to free its memory. Blocks and raises as `seconds` does."""
+        seconds = self.seconds(f"save {saving.target}", saving.num_bytes)
+        if self._device.is_accelerator and saving.target == "ram" and saving.reuses == "nothing":
+            seconds += self.seconds("pin", saving.num_bytes)
+        return seconds + self.seconds("release", max(freed_bytes, 0))
 
     def _try(self, target: str) -> None:
         if target == "pin":
