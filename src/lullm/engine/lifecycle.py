@@ -200,10 +200,9 @@ class Lifecycle:
 
     def drop_stale_kv(self) -> None:
         """Drop KV that older weights have computed. Cheap when there is none."""
-        version = self._executor.weights_version
-        if version == self._kv_version:
+        if not self.has_stale_kv:
             return
-        self._kv_version = version
+        self._kv_version = self._executor.weights_version
         if self._residence[KV_CACHE] is _OFFLOADED:
             self._release(SleepCommand(2, ((KV_CACHE, "drop"),), UsedBlocks([], [])))
             logger.info("the saved KV cache is dropped: the weights have changed since")
@@ -264,8 +263,10 @@ class Lifecycle:
         for tag in command.tags:
             self._residence[tag] = TRANSITIONS[self._residence[tag], _wish(command.level)].to
         if WEIGHTS in command.tags and self._adapters is not None:
-            is_lost = self._residence[WEIGHTS] is _DISCARDED
-            (self._adapters.forget_read if is_lost else self._adapters.forget_places)()
+            if self._residence[WEIGHTS] is _DISCARDED:
+                self._adapters.forget_read()
+            else:
+                self._adapters.forget_places()
         if KV_CACHE in command.tags and self._residence[KV_CACHE] is _DISCARDED:
             self.forget_kv()
         elif (KV_CACHE, "offload") in command.actions and not keep_prefix_cache:

@@ -74,16 +74,16 @@ class SequenceText:
     def image(self, index: int) -> TextImage:
         """The text as plain data. `index`: of its sequence."""
         return TextImage(
-            index,
-            self.text,
-            list(self.token_ids),
-            self.logprobs.to_bytes(),
-            self.cumulative_logprob,
-            self.finish_reason,
-            self.stop_reason,
-            self._num_sent_chars,
-            self._num_sent_tokens,
-            self._is_finish_sent,
+            index=index,
+            text=self.text,
+            token_ids=list(self.token_ids),
+            logprobs=self.logprobs.to_bytes(),
+            cumulative_logprob=self.cumulative_logprob,
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+            num_sent_chars=self._num_sent_chars,
+            num_sent_tokens=self._num_sent_tokens,
+            is_finish_sent=self._is_finish_sent,
         )
 
     def restore(self, image: TextImage) -> None:

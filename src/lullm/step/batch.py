@@ -127,14 +127,14 @@ class BatchBuilder:
         drawn_rows, draws, draw_index = _draws(placed)
         tiles = [(first_row, rows) for first_row, span in placed for rows in span.tiles]
         return Batch(
-            self._token_ids[:num_tokens],
-            positions,
-            self._slot_mapping[:, :num_tokens],
-            self._block_tables[:, : len(spans), : self._table_width(max(ends))],
-            query_lens,
-            context_lens,
-            drawn_rows,
-            draws,
+            token_ids=self._token_ids[:num_tokens],
+            positions=positions,
+            slot_mapping=self._slot_mapping[:, :num_tokens],
+            block_tables=self._block_tables[:, : len(spans), : self._table_width(max(ends))],
+            query_lens=query_lens,
+            context_lens=context_lens,
+            drawn_rows=drawn_rows,
+            draws=draws,
             draw_index=None if len(draws) == len(drawn_rows) else draw_index,
             prompt_spans=[(first_row, span) for first_row, span in placed if span.prompt_targets],
             pooled_spans=_pooled(placed),

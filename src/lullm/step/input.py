@@ -140,17 +140,17 @@ class InputBuilder:
     def _input(self, staged: StagedStep) -> StepInput:
         parts = staged.parts
         return StepInput(
-            parts.token_ids,
-            parts.positions,
-            [
+            token_ids=parts.token_ids,
+            positions=parts.positions,
+            attention=[
                 StateLayout(layout) if layout.is_state else self._ops.prepare_attention(layout)
                 for layout in staged.layouts
             ],
-            parts.wanted_rows,
-            parts.draw_index,
-            _draws(parts),
-            parts.planes if parts.planes.shape[1] else None,
-            parts.segments if len(parts.segments) else None,
+            wanted_rows=parts.wanted_rows,
+            draw_index=parts.draw_index,
+            draws=_draws(parts),
+            planes=parts.planes if parts.planes.shape[1] else None,
+            segments=parts.segments if len(parts.segments) else None,
         )
 
 

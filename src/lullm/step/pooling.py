@@ -57,7 +57,7 @@ def pool_rows(model: Model, ops: Ops, hidden: Tensor, spans: Sequence[PooledSpan
     """
     lens = [span.num_rows for span in spans]
     if model.pools_means and all(span.is_summed for span in spans) and len(hidden) > len(spans):
-        # so many times the head's result for their mean is their sum
+        # The head sees one row of a span, the mean. Its result times the number of rows is the sum that is wanted.
         hidden = torch.stack([part.float().mean(0) for part in hidden.split(lens)]).to(hidden.dtype)
         return PooledStep(spans, model.pool(hidden, ops) * torch.tensor(lens, device=hidden.device)[:, None])
     values = model.pool(hidden, ops)  # [N, K]

@@ -135,7 +135,7 @@ class Entry:
         loop = stream.outlet.loop
         arrivals = self._arrivals.get(loop)
         if arrivals is None:
-            # before it had sent its arrivals
+            # A loop that was closed before it had sent its arrivals will never send them.
             for closed in [each for each in tuple(self._arrivals) if each.is_closed()]:
                 self._arrivals.pop(closed, None)
             arrivals = self._arrivals[loop] = _Arrivals(loop.time() + _GATHERING_S)

@@ -132,15 +132,15 @@ class HibernationCalls:
         self._loop.drain()
         self.lifecycle.drop_stale_kv()
         return Hibernation(
-            self.config,
-            self.model_config,
-            self.model_executor,
-            self._scheduler,
-            self._loop,
-            self.input_processor,
-            self._adapters,
-            self.tokenizer,
-            bytes_per_block(self.config, self.model_config),
+            config=self.config,
+            model=self.model_config,
+            executor=self.model_executor,
+            scheduler=self._scheduler,
+            loop=self._loop,
+            inputs=self.input_processor,
+            adapters=self._adapters,
+            tokenizer=self.tokenizer,
+            block_bytes=bytes_per_block(self.config, self.model_config),
         )
 
 

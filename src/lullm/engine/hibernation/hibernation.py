@@ -145,27 +145,27 @@ class Hibernation:
             files = self.executor.write_blocks(folder, used)
             write_file(folder / QUEUE_FILE, data)
             manifest = Manifest(
-                FORMAT,
-                VERSION,
-                layout(),
-                identity_of(self.config, self.model, checksums),
-                self.config.model,
-                self.config.revision,
-                self.executor.has_pushed_weights(),
-                forecast.num_requests,
-                forecast.num_blocks,
-                len(data),
-                checksum_of(data),
-                files,
+                format=FORMAT,
+                version=VERSION,
+                layout=layout(),
+                identity=identity_of(self.config, self.model, checksums),
+                model=self.config.model,
+                revision=self.config.revision,
+                is_modified=self.executor.has_pushed_weights(),
+                num_requests=forecast.num_requests,
+                num_blocks=forecast.num_blocks,
+                queue_bytes=len(data),
+                queue_checksum=checksum_of(data),
+                files=files,
             )
             write_manifest(folder, manifest)
         report = HibernationReport(
-            path,
-            forecast.num_requests,
-            forecast.num_blocks,
-            forecast.kv_bytes,
-            forecast.written_bytes,
-            _since(started),
+            path=path,
+            num_requests=forecast.num_requests,
+            num_blocks=forecast.num_blocks,
+            kv_bytes=forecast.kv_bytes,
+            written_bytes=forecast.written_bytes,
+            seconds=_since(started),
         )
         logger.info(
             "written to %s: %d requests, %d KV blocks, %s, %.2f s",

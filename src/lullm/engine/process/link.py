@@ -257,23 +257,24 @@ class EngineLink:
             self._take(decode_news(frame))
 
     def _take(self, news: News) -> None:
-        if isinstance(news, Outputs):
-            self._put_all(news)
-        elif isinstance(news, Taken):
-            if (known := self._requests.get(news.serial)) is not None:
-                known[1].is_taken.set()
-        elif isinstance(news, Refused):
-            if (known := self._requests.get(news.serial)) is not None:
-                self._forget(news.serial)
-                known[1].fail(lullm_error_of(news.error))
-        elif isinstance(news, Answer):
-            self.status = news.status
-            self._answer(news)
-        elif isinstance(news, Heard):
-            self.status = news.status
-            self._hear(news.event)
-        elif isinstance(news, Ended):
-            self._end(EngineDeadError(str(error_of(news.error))) if news.error is not None else _NEVER_SENT)
+        match news:
+            case Outputs():
+                self._put_all(news)
+            case Taken(serial):
+                if (known := self._requests.get(serial)) is not None:
+                    known[1].is_taken.set()
+            case Refused(serial, error):
+                if (known := self._requests.get(serial)) is not None:
+                    self._forget(serial)
+                    known[1].fail(lullm_error_of(error))
+            case Answer():
+                self.status = news.status
+                self._answer(news)
+            case Heard(event, status):
+                self.status = status
+                self._hear(event)
+            case Ended(error):
+                self._end(_NEVER_SENT if error is None else EngineDeadError(str(error_of(error))))
 
     def _put_all(self, news: Outputs) -> None:
         self.status = news.status or self.status

@@ -75,15 +75,15 @@ def take_sequence(seq: Sequence, tables: list[TableImage]) -> SequenceImage:
     """The image of a sequence without pending tokens."""
     assert not seq.num_pending, "steps in flight were drained"
     return SequenceImage(
-        seq.index,
-        seq.token_ids[seq.prompt_len :],
-        seq.status.name,
+        index=seq.index,
+        token_ids=seq.token_ids[seq.prompt_len :],
+        status=seq.status.name,
         # one that has ended may have been planned for some steps too many
-        min(seq.num_computed_tokens, len(seq)) if seq.is_finished else seq.num_computed_tokens,
-        seq.draw_params is not None,
-        tables,
-        seq.stop_reason,
-        seq.cumulative_logprob,
+        num_computed_tokens=min(seq.num_computed_tokens, len(seq)) if seq.is_finished else seq.num_computed_tokens,
+        has_drawn=seq.draw_params is not None,
+        tables=tables,
+        stop_reason=seq.stop_reason,
+        cumulative_logprob=seq.cumulative_logprob,
     )
 
 

@@ -1,6 +1,6 @@
 """Outputs of a pooling request, under vLLM's names."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from lullm.types.outputs import RequestMetrics, RequestOutput
@@ -78,16 +78,8 @@ class PoolingRequestOutput(Generic[Output]):
 
     def of(self, outputs: "Output2") -> "PoolingRequestOutput[Output2]":
         """The same request with its outputs in another form."""
-        return PoolingRequestOutput(
-            self.request_id,
-            outputs,
-            self.prompt_token_ids,
-            self.num_cached_tokens,
-            self.finished,
-            self.finish_reason,
-            self.stop_reason,
-            self.metrics,
-        )
+        same: Any = self
+        return replace(same, outputs=outputs)
 
 
 Output2 = TypeVar("Output2")
