@@ -59,9 +59,25 @@ def test_each_way_to_ask(server):
         assert json.loads(text(response_format={"type": "json_schema", "schema": {"enum": [12]}})) == 12
         assert json.loads(text(json_schema={"enum": [12]}, grammar="")) == 12
         assert re.fullmatch(r"x{2,4}", text(grammar='root ::= "xx" "x"? "x"?'))
+        assert json.loads(text(json_schema='{"enum": [12]}')) == 12
+        assert re.fullmatch(r"[ab]{3}", text(regex="[ab]{3}"))
+        assert re.fullmatch(r"x{2,4}", text(ebnf='root ::= "xx" "x"? "x"?'))
         assert text(response_format={"type": "json_object"}).startswith("{")
         assert text(response_format={"type": "text"}) == text()
         assert text(guided_regex="") == "" and text(guided_json={}, max_tokens=1), "the empty text, and any JSON"
+
+
+def test_one_form_by_two_names(server):
+    """As guidance asks a vLLM of any age, with the name of its backend."""
+    grammar = '%llguidance {}\n\nstart: ANSWER\nANSWER: "red" | "blue"\n'
+    both = {"guided_grammar": grammar, "structured_outputs": {"grammar": grammar}}
+    with server.http() as http:
+        asked = COMPLETE | both | {"guided_decoding_backend": "guidance"}
+        assert http.post("/v1/completions", json=asked).json()["choices"][0]["text"] in ("red", "blue")
+        error = http.post("/v1/completions", json=asked | {"guided_grammar": "start: /x/"}).json()["error"]
+        assert error["param"] == "guided_grammar" and "two forms" in error["message"]
+        error = http.post("/v1/completions", json=asked | {"guided_decoding_backend": "outlines"}).json()["error"]
+        assert error["param"] == "guided_decoding_backend" and "llguidance" in error["message"]
 
 
 WRONG_FORMATS = [

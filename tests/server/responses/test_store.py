@@ -4,6 +4,7 @@ import time
 
 import openai
 import pytest
+from kit.template.styles import QWEN_TOOLS
 from openai.types.responses import Response
 
 SCRIPT = "0:the quick brown fox"
@@ -74,6 +75,33 @@ def test_calls_and_thoughts_go_on(start, replying):
     prompt = engine.prompts[-1]
     assert prompt.startswith("<|user|>a<|assistant|><think>hm</think>") and '"name": "f"' in prompt
     assert prompt.endswith("<|tool|>7<|assistant|>")
+
+
+def test_references_to_items(start, replying):
+    """As the AI SDK goes on, which takes it that the server keeps each item; a reference is read as the item itself."""
+    call = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
+    engine = replying(QWEN_TOOLS, f"<think>\nhm\n</think>\n\n{call}", "done", "done", "done")
+    tools = [{"type": "function", "name": "f", "parameters": {"type": "object"}}]
+    ask = {"role": "user", "content": "a"}
+    with start(engine, response_store=STORE, max_body_bytes=4096).openai() as client:
+        first = client.responses.create(model="scripted", input=[ask], tools=tools)
+        refs = [{"type": "item_reference", "id": item.id} for item in first.output]
+        result = {"type": "function_call_output", "call_id": first.output[1].call_id, "output": "7"}
+        asked = {"model": "scripted", "tools": tools}
+        assert client.responses.create(**asked, input=[ask, *refs, result]).output_text == "done"
+        second = client.responses.create(**asked, input=[ask, *(item.to_dict() for item in first.output), result])
+        assert engine.prompts[-1] == engine.prompts[-2] and "hm" in engine.prompts[-1]
+        counted = client.responses.input_tokens.count(**asked, input=[ask, *refs, result])
+        assert counted.input_tokens == second.usage.input_tokens
+        with pytest.raises(openai.APIStatusError, match="too long together") as error:
+            client.responses.create(**asked, input=refs * 20)
+        assert error.value.status_code == 413
+        client.responses.delete(first.id)
+        for name in (first.output[1].id, "fc_1", f"fc_{second.id.removeprefix('resp-')}_9"):
+            wrong = {"type": "item_reference", "id": name}
+            with pytest.raises(openai.BadRequestError, match=rf"input\.1: there is no item '{name}'") as error:
+                client.responses.create(**asked, input=[ask, wrong])
+            assert (error.value.code, error.value.param) == ("item_not_found", "input")
 
 
 def test_retrieved_and_deleted(client, storing):

@@ -1,5 +1,5 @@
 """The wire forms of structured outputs: OpenAI's `response_format`, vLLM's `structured_outputs` and its older names,
-llama.cpp's `grammar` and `json_schema`.
+llama.cpp's `grammar` and `json_schema`, SGLang's `regex` and `ebnf`.
 """
 
 import json
@@ -21,8 +21,8 @@ _OLD_NAMES = {
     "guided_choice": "choice",
     "guided_grammar": "grammar",
 }
-_LLAMA_NAMES = {"json_schema": "json", "grammar": "grammar"}
-_FIELDS = ("response_format", "structured_outputs", *_OLD_NAMES, *_LLAMA_NAMES)
+_OTHER_NAMES = {"json_schema": "json", "grammar": "grammar", "regex": "regex", "ebnf": "grammar"}
+_FIELDS = ("response_format", "structured_outputs", *_OLD_NAMES, *_OTHER_NAMES)
 
 
 class JsonSchemaFormat(WireModel):
@@ -115,31 +115,41 @@ class StructuredBody(WireModel):
     guided_choice: Strings | None = None
     guided_grammar: str | None = None
     guided_whitespace_pattern: str | None = None
-    # llama.cpp's
-    json_schema: dict[str, Any] | None = None
+    # llama.cpp's; SGLang's schema is text
+    json_schema: dict[str, Any] | str | None = None
     grammar: str | None = None
+    # SGLang's
+    regex: str | None = None
+    ebnf: str | None = None
 
     def form_field(self) -> str:
         """The field that has the form; 'structured_outputs' if none does."""
         return next((name for name in _FIELDS if getattr(self, name) is not None), "structured_outputs")
 
     def form(self) -> StructuredOutputsParams | None:
-        """The requested form. Raises ApiError, InvalidRequestError: it is wrong, or given twice."""
+        """The requested form. Raises ApiError, InvalidRequestError: it is wrong, or there are two.
+
+        The same form by two names is one: clients do not know a server's age (guidance sends vLLM's old and new names).
+        """
         given = [name for name in _FIELDS if getattr(self, name) is not None]
         if self.response_format is not None and not self.response_format.params():
             given.remove("response_format")
         if self.grammar == "":  # llama.cpp's clients send all its defaults
             given.remove("grammar")
-        if len(given) > 1:
-            raise ApiError(400, f"{' and '.join(given)} say the same thing; give one of them", param=given[1])
-        if not given:
-            if self.guided_whitespace_pattern is not None:
-                raise ApiError(400, "guided_whitespace_pattern needs guided_json", param="guided_whitespace_pattern")
-            return None
+        if not given and self.guided_whitespace_pattern is not None:
+            raise ApiError(400, "guided_whitespace_pattern needs guided_json", param="guided_whitespace_pattern")
+        forms = {name: self._form_of(name) for name in given}
+        for name in given[1:]:
+            if forms[name] != forms[given[0]]:
+                raise ApiError(400, f"{given[0]} and {name} ask for two forms; give one of them", param=name)
+        return forms[given[0]] if given else None
+
+    def _form_of(self, name: str) -> StructuredOutputsParams:
+        """The form in the field `name`. Raises InvalidRequestError: it is wrong."""
         try:
-            return StructuredOutputsParams(**self._fields(given[0]))
+            return StructuredOutputsParams(**self._fields(name))
         except InvalidRequestError as error:
-            raise InvalidRequestError(str(error).replace("structured_outputs", given[0], 1), given[0]) from None
+            raise InvalidRequestError(str(error).replace("structured_outputs", name, 1), name) from None
 
     def _fields(self, name: str) -> dict[str, Any]:
         if name == "structured_outputs":
@@ -148,7 +158,7 @@ class StructuredBody(WireModel):
         if name == "response_format":
             assert self.response_format is not None
             return self.response_format.params()
-        if name in _LLAMA_NAMES:
-            return {_LLAMA_NAMES[name]: getattr(self, name)}
+        if name in _OTHER_NAMES:
+            return {_OTHER_NAMES[name]: getattr(self, name)}
         logger.warning("the field %s is an old name: use structured_outputs.%s", name, _OLD_NAMES[name])
         return {_OLD_NAMES[name]: getattr(self, name), "whitespace_pattern": self.guided_whitespace_pattern}

@@ -1,1 +1,1 @@
-"""OpenAI's Responses: a request has its whole conversation, or goes on from a response in the `store`."""
+"""OpenAI's Responses: a request has its whole conversation, or goes on from a response or from items in the `store`."""

@@ -101,12 +101,16 @@ class ReasoningItem(Item):
 
 
 class ItemReference(WireModel):
+    """Where responses are stored, the item stands in its place already (`ResponseStore.read`)."""
+
     type: Literal["item_reference"]
 
     @model_validator(mode="before")
     @classmethod
     def _refuse(cls, _: Any) -> Any:
-        raise ValueError("an item_reference needs a server that keeps items: send the item (store=false)")
+        raise ValueError(
+            "an item_reference needs a server that keeps responses (--response-store): send the item (store=false)"
+        )
 
 
 AnyItem = Annotated[

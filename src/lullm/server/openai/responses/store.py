@@ -12,6 +12,7 @@ from lullm.log import get_logger
 from lullm.server.context import REFERRED_BYTES, ServerContext, off_loop
 from lullm.server.error import ApiError
 from lullm.server.openai.responses.body import ResponsesBody, items_of
+from lullm.server.openai.responses.reference import no_item, references, resolved, response_of
 from lullm.server.sse import encode
 from lullm.server.wire import Body, parse_json
 from lullm.units import format_bytes
@@ -60,25 +61,45 @@ class ResponseStore:
         self._num_bytes = 0
 
     async def read(self, context: ServerContext, kind: type[Body], request: Request) -> Body:
-        """The body of `request`, whose `input` is the whole conversation: that of the previous response comes first.
+        """The body of `request`, whose `input` is the whole conversation: that of the previous response comes first,
+        and items of stored responses stand in place of references to them.
 
-        Raises ApiError: as `ServerContext.read` does; there is no previous response to go on from, or it is too long.
+        Raises ApiError: as `ServerContext.read` does; there is no previous response to go on from, or no such item, or
+        they are too long.
         """
         raw = await request.body()
         fields = await off_loop(request, lambda: parse_json(raw))
         previous, given = fields.get("previous_response_id"), fields.get("input")
-        if isinstance(previous, str) and isinstance(given, str | list):  # else the body's own checks tell what is wrong
-            items = self._previous(previous).items
-            if len(items) + len(raw) > context.options.max_body_bytes:
-                raise ApiError(
-                    413,
-                    f"the conversation is longer than {context.options.max_body_bytes} bytes",
-                    param="previous_response_id",
-                    code="body_too_large",
-                )
-            request.scope[REFERRED_BYTES] = len(items)
-            fields |= {"input": await off_loop(request, lambda: from_json(items)) + items_of(given)}
-        return await context.read(kind, request, lambda _: fields)
+        if not isinstance(given, str | list):
+            previous = None  # the body's own checks tell what is wrong
+        items = self._previous(previous).items if isinstance(previous, str) else b"[]"
+        told = self._referred(given)
+        if not told and not isinstance(previous, str):
+            return await context.read(kind, request, lambda _: fields)
+        room = context.options.max_body_bytes - len(raw) - len(items)
+        if room < 0:
+            raise ApiError(
+                413,
+                f"the conversation is longer than {context.options.max_body_bytes} bytes",
+                param="previous_response_id",
+                code="body_too_large",
+            )
+        request.scope[REFERRED_BYTES] = len(items) + sum(map(len, told.values()))
+        whole = await off_loop(request, lambda: from_json(items) + resolved(items_of(given), told, room))
+        return await context.read(kind, request, lambda _: fields | {"input": whole})
+
+    def _referred(self, given: Any) -> dict[str, bytes]:
+        """The responses, as JSON, whose items `given` refers to; without a store there are none.
+
+        Raises ApiError: one is not here (any more).
+        """
+        told: dict[str, bytes] = {}
+        for place, name in references(given) if self._max_bytes is not None else ():
+            found = self._stored.get(response_of(name))
+            if found is None:
+                raise no_item(place, name)
+            told[response_of(name)] = found.response
+        return told
 
     def _previous(self, response_id: str) -> StoredResponse:
         param = "previous_response_id"
