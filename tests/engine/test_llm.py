@@ -133,6 +133,31 @@ def interrupt_in_step(monkeypatch, engine, number: int, times: int = 1) -> None:
     monkeypatch.setattr(executor_of(engine), "launch_model", interrupted)
 
 
+def test_a_call_within_a_step_is_refused(llm, engine, monkeypatch):
+    """A handler of signals that called `generate` waited forever for the step that it had interrupted."""
+    expected = llm.generate("hello", PARAMS, use_tqdm=False)[0].outputs
+    launch, refused = executor_of(engine).launch_model, []
+
+    def handle(number, frame):
+        for call in (lambda: llm.generate("the fox", PARAMS, use_tqdm=False), llm.sleep):
+            with pytest.raises(UnsupportedError, match="within one of its steps"):
+                call()
+            refused.append(call)
+
+    def launched(plan):
+        if not refused:
+            signal.raise_signal(signal.SIGUSR1)
+        return launch(plan)
+
+    monkeypatch.setattr(executor_of(engine), "launch_model", launched)
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        assert llm.generate("hello", PARAMS, use_tqdm=False)[0].outputs == expected
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(refused) == 2 and llm.generate("hello", PARAMS, use_tqdm=False)[0].outputs == expected
+
+
 def test_an_interrupt_leaves_a_usable_engine(llm, engine, monkeypatch):
     expected = llm.generate("hello", PARAMS, use_tqdm=False)[0].outputs
     interrupt_in_step(monkeypatch, engine, 3)

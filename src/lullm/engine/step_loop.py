@@ -4,13 +4,14 @@ It is the only caller of `Scheduler.plan` and `apply`. On a device a second step
 runs (`lullm.sched.lookahead`). A step that fails ends the loop and the engine.
 """
 
+import threading
 from collections import deque
 from collections.abc import Callable
 
 from lullm.engine.lora.adapters import Adapters
 from lullm.engine.output import OutputProcessor
 from lullm.engine.stream_pace import StreamPace
-from lullm.errors import EngineDeadError, HibernatedError, WorkerLostError
+from lullm.errors import EngineDeadError, HibernatedError, UnsupportedError, WorkerLostError
 from lullm.executor.executor import Executor
 from lullm.log import get_logger
 from lullm.sched.scheduler import Scheduler
@@ -63,6 +64,7 @@ class StepLoop:
         self.output_processor = OutputProcessor(tokenizer, pace)
         self._in_flight: deque[tuple[StepPlan, Running[StepResult]]] = deque()  # steps that were launched
         self._failure: BaseException | None = None
+        self._thread: int | None = None  # that is within a step
 
     def add(self, request: GenerateRequest) -> None:
         """Queue a request. Raises InvalidRequestError: it can never run, or its id is taken."""
@@ -101,7 +103,17 @@ class StepLoop:
         return outputs
 
     def check_alive(self) -> None:
-        """Check that no step has failed. Raises EngineDeadError otherwise."""
+        """Check that no step has failed.
+
+        Raises:
+            EngineDeadError: one has.
+            UnsupportedError: the caller is within a step, such as a handler of signals; it would wait for itself.
+        """
+        if self._thread == threading.get_ident():
+            raise UnsupportedError(
+                "a call of the engine within one of its steps, perhaps from a handler of signals: let the handler set "
+                "a flag or put the work into a queue, and call the engine when its own call has returned"
+            )
         if self._failure is not None:
             if isinstance(self._failure, WorkerLostError | HibernatedError):
                 raise type(self._failure)(str(self._failure)) from self._failure
@@ -129,6 +141,7 @@ class StepLoop:
             raise
 
     def _guarded(self, call: Callable[[], list[EngineOutput]]) -> list[EngineOutput]:
+        before, self._thread = self._thread, threading.get_ident()
         try:
             return call()
         except BaseException as error:
@@ -142,6 +155,8 @@ class StepLoop:
             self._failure = error  # a second Ctrl-C does not wait for the end of the step
             self._in_flight.clear()
             raise
+        finally:
+            self._thread = before
 
     def _step(self) -> list[EngineOutput]:
         while self._scheduler.can_plan:

@@ -94,7 +94,7 @@ class _State:
         self.loss = Loss(self._end_all)
 
     def lose(self, rank: int, reason: str) -> None:
-        self.loss.declare(f"{self.processes.name(rank)} {reason}; build a new engine")
+        self.loss.declare(f"{self.processes.name(rank)} {reason}")
 
     def _end_all(self) -> None:
         for end in self.ends:
