@@ -18,7 +18,7 @@ from kit.worker.matrix import EXECUTORS, LAYOUTS, ROWS
 from lullm.config.engine import EngineConfig
 from lullm.config.option.option import options_of
 from lullm.config.option.vllm import VLLM_OPTIONS, VLLM_SERVER_OPTIONS
-from lullm.types.vllm_argument import VLLM_CALLS, VLLM_SAMPLING, VLLM_STREAMS, VllmArgument
+from lullm.types.vllm_argument import VLLM_CALLS, VLLM_POOLING, VLLM_SAMPLING, VLLM_START, VLLM_STREAMS, VllmArgument
 
 DOCS = ROOT / "docs"
 
@@ -103,7 +103,7 @@ OTHER_ARGUMENTS = "| argument of calls | passes with | why, or what to do instea
 
 def other_arguments() -> list[str]:
     """Those of vLLM's calls that lullm lacks."""
-    return _vllms(OTHER_ARGUMENTS, VLLM_CALLS | VLLM_STREAMS)
+    return _vllms(OTHER_ARGUMENTS, VLLM_CALLS | VLLM_STREAMS | VLLM_START | VLLM_POOLING)
 
 
 def _vllms(head: str, arguments: dict[str, VllmArgument]) -> list[str]:

@@ -6,9 +6,9 @@ import warnings
 import pytest
 from kit.engine.async_client import collect, until
 
-from lullm import AsyncLLMEngine, EngineConfig
+from lullm import AsyncEngineArgs, AsyncLLMEngine, EngineConfig, LLMEngine
 from lullm.engine.process.client import ProcessClient
-from lullm.errors import EngineDeadError
+from lullm.errors import EngineDeadError, UnsupportedError
 
 OPTIONS = {"max_model_len": 256, "num_gpu_blocks_override": 32, "threads": 1}
 
@@ -76,6 +76,25 @@ def test_every_way_to_end_an_engine(kind, end, qwen3_folder):
         with pytest.raises(EngineDeadError):
             engine.check_running()
         asyncio.run(engine.shutdown())  # once more
+
+
+def test_vllms_ways_to_make_one(qwen3_folder):
+    """Trainers make an engine from its config, with arguments that are none here."""
+    config = AsyncEngineArgs(str(qwen3_folder), **OPTIONS).create_engine_config()
+    engine = AsyncLLMEngine.from_vllm_config(vllm_config=config, usage_context="RLHF", stat_loggers=None)
+    with pytest.raises(UnsupportedError, match="has the engine's numbers"):
+        AsyncLLMEngine.from_vllm_config(config, stat_loggers=[print])
+
+    async def main():
+        assert await collect(engine)
+        await engine.abort("x", internal=True)
+        await engine.reset_prefix_cache(reset_connector=False)
+
+    asyncio.run(main())
+    engine.shutdown()
+    engine = LLMEngine.from_vllm_config(config)
+    assert engine.config.max_model_len == 256
+    engine.shutdown()
 
 
 def test_a_plain_call_lets_running_requests_end(qwen3_folder):

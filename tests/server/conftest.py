@@ -306,6 +306,7 @@ class ScriptedEngine:
             raise EngineAsleepError("not only paused; call wake_up()")
         await self.wake_up()
 
+    num_replicas = 1
     remote_methods = frozenset({"modified_weights", "reload_weights", "resident_bytes", "weights_version"})
 
     async def collective_rpc(self, method: Any, timeout: Any = None, args: Any = (), kwargs: Any = None) -> list[Any]:

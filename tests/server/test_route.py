@@ -1,5 +1,6 @@
 """The small endpoints, and the Prometheus numbers."""
 
+import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 
@@ -38,6 +39,24 @@ def test_model_name_with_a_slash(start, scripted):
 def test_health_and_version(http):
     assert http.get("/health").status_code == 200
     assert http.get("/version").json() == {"version": lullm.__version__}
+
+
+def test_what_trainers_read(start, scripted):
+    """TRL's clients ask before they train: which adapters fit, how many workers there are, what `logprobs` mean."""
+    with start(scripted(enable_lora=True, max_lora_rank=32, max_loras=3)).http() as http:
+        found = http.get("/server_info", params={"config_format": "json"}).json()["vllm_config"]
+        assert found["weight_transfer_config"] is None
+        assert found["model_config"]["logprobs_mode"] == "raw_logprobs"
+        assert (found["lora_config"]["max_lora_rank"], found["lora_config"]["max_loras"]) == (32, 3)
+        assert found["parallel_config"]["data_parallel_size"] == found["parallel_config"]["world_size"] == 1
+        assert json.loads(http.get("/server_info").json()["vllm_config"]) == found
+        assert http.get("/server_info", params={"config_format": "xml"}).status_code == 400
+        for asked in ({}, {"include_dp": "false"}):
+            assert http.get("/get_world_size", params=asked).json() == {"world_size": 1}
+        assert http.get("/get_world_size", params={"include_dp": "all"}).status_code == 400
+    with start(scripted()).http() as http:
+        found = http.get("/server_info", params={"config_format": "json"}).json()["vllm_config"]
+        assert found["lora_config"] is None
 
 
 def test_health_of_a_dead_engine(start, scripted):

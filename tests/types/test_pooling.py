@@ -4,12 +4,24 @@ import struct
 
 import pytest
 
-from lullm.errors import InvalidRequestError
+from lullm.errors import InvalidRequestError, UnsupportedError
 from lullm.types.pooling.outputs import PoolingOutput, PoolingRequestOutput
 from lullm.types.pooling.params import Pooling, PoolingParams
 from lullm.types.pooling.rows import PooledRows, activated, finished
 from lullm.types.pooling.score import Scoring
 from lullm.types.request import TextPair
+from lullm.types.vllm_argument import VLLM_POOLING
+
+
+@pytest.mark.parametrize("name", sorted(VLLM_POOLING))
+def test_vllms_other_arguments_pass_or_are_refused(name):
+    argument = VLLM_POOLING[name]
+    for nothing in (None, argument.default):
+        assert PoolingParams(**{name: nothing}) == PoolingParams()
+    if not argument.passes:
+        with pytest.raises(UnsupportedError) as error:
+            PoolingParams(**{name: {"chunk_size": 4}})
+        assert argument.advice in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from lullm.engine.thread.threaded_engine import ThreadedEngine
 from lullm.machine.memory_ahead import MemoryAhead
 from lullm.types.monitor.stats import EngineStats
 from lullm.types.sleep import SleepEvent, SleepState
+from lullm.types.vllm_argument import VLLM_START, takes_vllms
 from lullm.types.wire.remote_call import RemoteCall
 
 T = TypeVar("T")
@@ -49,9 +50,16 @@ class AsyncLLMEngine(EntryClient):
         self._thread = self._threaded.start()
 
     @classmethod
+    @takes_vllms(VLLM_START)
     def from_engine_args(cls, engine_args: EngineArguments) -> "AsyncLLMEngine":
         """Construct from `EngineArgs`. Blocks, and raises, as the constructor does."""
         return cls(engine_args.create_engine_config())
+
+    @classmethod
+    @takes_vllms(VLLM_START)
+    def from_vllm_config(cls, vllm_config: EngineConfig) -> "AsyncLLMEngine":
+        """The constructor, under vLLM's name; `create_engine_config()` of `EngineArgs` makes the config."""
+        return cls(vllm_config)
 
     def get_num_unfinished_requests(self) -> int:
         """The number of requests that have not ended; from any thread."""

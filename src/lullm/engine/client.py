@@ -41,7 +41,15 @@ from lullm.types.sleep import (
     WakeReport,
     check_tags,
 )
-from lullm.types.vllm_argument import VLLM_SHUTDOWN, VLLM_STREAMS, VllmNames, takes_vllms
+from lullm.types.vllm_argument import (
+    VLLM_ABORT,
+    VLLM_CALLS,
+    VLLM_PROFILE,
+    VLLM_SHUTDOWN,
+    VLLM_STREAMS,
+    VllmNames,
+    takes_vllms,
+)
 from lullm.types.wire.remote_call import RemoteCall
 
 T = TypeVar("T")
@@ -127,6 +135,7 @@ class EngineClient(Preparation, VllmNames):
         Cancelling the call aborts the request. If something else aborts it, its `finish_reason` is 'abort'.
         """
 
+    @takes_vllms(VLLM_ABORT)
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End one request or several; each gets a last output with the reason 'abort'. Unknown ids are ignored."""
         given = [request_id] if isinstance(request_id, str) else list(request_id)
@@ -181,9 +190,23 @@ class EngineClient(Preparation, VllmNames):
         """Call one of `remote_methods` on every worker, between steps. Raises as `LLMEngine.collective_rpc` does."""
         return await self._call_workers(RemoteCall(method, timeout, args, kwargs))
 
+    async def compute_weight_checksums(self) -> list[dict[str, str]]:
+        """The XXH3 of each parameter's bytes as the workers hold them, a dict for each worker.
+
+        Engines with equal weights and the same options have equal ones, in other processes too.
+
+        Raises EngineAsleepError: the weights are asleep.
+        """
+        return await self.collective_rpc("compute_weight_checksums")
+
     @abstractmethod
     async def _call_workers(self, call: RemoteCall) -> list[Any]:
         """The answers to a `collective_rpc`, one a worker."""
+
+    @property
+    def num_replicas(self) -> int:
+        """The number of engines behind this client: `data_parallel_size`."""
+        return 1
 
     @property
     @abstractmethod
@@ -240,6 +263,7 @@ class EngineClient(Preparation, VllmNames):
         """The ids of all adapters."""
         return await self._call("list_loras", set)
 
+    @takes_vllms(VLLM_PROFILE)
     async def start_profile(self, folder: str | Path = "profile") -> None:
         """Profile the engine until `stop_profile`. Raises as `Profiler.start` does."""
         await self._call("start_profile", NoneType, folder=str(Path(folder).absolute()))
@@ -248,6 +272,7 @@ class EngineClient(Preparation, VllmNames):
         """End the profile. Returns the path of its trace, for chrome://tracing. Raises as `Profiler.stop` does."""
         return Path(await self._call("stop_profile", str))
 
+    @takes_vllms(VLLM_CALLS)
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """Forget all cached prefixes; running requests keep their KV, or are computed again. Raises EngineDeadError."""
         return await self._call("reset_prefix_cache", bool, reset_running_requests=reset_running_requests)

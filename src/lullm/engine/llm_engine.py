@@ -29,6 +29,7 @@ from lullm.types.monitor.occupancy import Occupancy
 from lullm.types.monitor.stats import EngineStats
 from lullm.types.pooling.outputs import EngineOutput
 from lullm.types.request import GenerateRequest
+from lullm.types.vllm_argument import VLLM_START, takes_vllms
 
 logger = get_logger(__name__)
 
@@ -92,9 +93,16 @@ class LLMEngine(EngineCalls, HibernationCalls, InputCalls):
         logger.info("ready in %.1f s: %s", time.monotonic() - started, self.config.served_model_name)
 
     @classmethod
+    @takes_vllms(VLLM_START)
     def from_engine_args(cls, engine_args: EngineArguments) -> "LLMEngine":
         """Construct from `EngineArgs`. Raises as the constructor does."""
         return cls(engine_args.create_engine_config())
+
+    @classmethod
+    @takes_vllms(VLLM_START)
+    def from_vllm_config(cls, vllm_config: EngineConfig) -> "LLMEngine":
+        """The constructor, under vLLM's name; `create_engine_config()` of `EngineArgs` makes the config."""
+        return cls(vllm_config)
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer, with its chat template."""

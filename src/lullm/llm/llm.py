@@ -249,6 +249,7 @@ class LLM(PoolingCalls, HibernationCalls):
         use_tqdm: UseTqdm = False,
         lora_request: Loras = None,
         prompt_adapter_request: PromptAdapters = None,
+        priority: int | Sequence[int] | None = None,
     ) -> list[BeamSearchOutput]: ...
     @overload
     def beam_search(
@@ -265,6 +266,7 @@ class LLM(PoolingCalls, HibernationCalls):
         use_tqdm: UseTqdm = False,
         lora_request: Loras = None,
         prompt_adapter_request: PromptAdapters = None,
+        priority: int | Sequence[int] | None = None,
     ) -> list[RequestOutput]: ...
     @takes_vllms(VLLM_CALLS)
     def beam_search(
@@ -278,6 +280,7 @@ class LLM(PoolingCalls, HibernationCalls):
         use_tqdm: UseTqdm = False,
         lora_request: Loras = None,
         prompt_adapter_request: PromptAdapters = None,
+        priority: int | Sequence[int] | None = None,
         **options: Any,
     ) -> list[RequestOutput] | list[BeamSearchOutput]:
         """The best of `beam_width` hypotheses for each prompt, best first; see `SamplingParams`.
@@ -289,7 +292,7 @@ class LLM(PoolingCalls, HibernationCalls):
 
         The beams of a prompt share the KV blocks of their common prefix. Raises as `generate` does.
         """
-        given = None, lora_request, prompt_adapter_request
+        given = priority, lora_request, prompt_adapter_request
         if isinstance(params, BeamSearchParams):
             if options or (max_tokens, beam_width, n) != (16, None, None):
                 raise InvalidRequestError("BeamSearchParams say all of it; give nothing besides", "params")

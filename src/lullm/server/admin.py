@@ -170,7 +170,8 @@ def _integer(name: str, text: str) -> int:
     return int(text)
 
 
-def _boolean(name: str, text: str) -> bool:
+def boolean(name: str, text: str) -> bool:
+    """The value of a query parameter. Raises ApiError 400: it is neither true nor false."""
     if text.lower() not in ("true", "false", "1", "0"):
         raise ApiError(400, f"{name} must be true or false, not {text!r}", param=name)
     return text.lower() in ("true", "1")
@@ -178,8 +179,8 @@ def _boolean(name: str, text: str) -> bool:
 
 _FROM_TEXT: dict[str, Callable[[str, str], Any]] = {
     "level": _integer,
-    "keep_prefix_cache": _boolean,
-    "clear_cache": _boolean,
+    "keep_prefix_cache": boolean,
+    "clear_cache": boolean,
 }
 """Query parameters that are not strings, and how each is read."""
 

@@ -55,11 +55,23 @@ ELSEWHERE = {
     "/abort_requests": "a request ends when its client closes the connection",
     **dict.fromkeys(("/reset_mm_cache", "/reset_encoder_cache"), "POST /reset_prefix_cache forgets pictures, too"),
     "/release_kv_cache_memory": "it is POST /sleep with tags ['kv_cache']",
-    "/server_info": "GET /version and GET /props say what runs",
     "/lora-adapters": "a request names its adapter as its model",
     **dict.fromkeys(("/init_weight_transfer_engine", "/start_weight_update", "/finish_weight_update"), _BY_METHODS),
-    **dict.fromkeys(("/update_weights", "/update_weights_from_disk", "/get_world_size"), _BY_METHODS),
-    "/weight_info": "POST /collective_rpc with weights_version counts the changes of weights",
+    **dict.fromkeys(("/update_weights", "/update_weights_from_disk"), _BY_METHODS),
+    **dict.fromkeys(("/start_draft_weight_update", "/shutdown_weight_transfer_engine"), _BY_METHODS),
+    **dict.fromkeys(
+        ("/weight_info", "/update_weight_version"),
+        "POST /collective_rpc with weights_version counts the changes of weights",
+    ),
+    "/weight_checker": "POST /collective_rpc with compute_weight_checksums gives the checksum of each parameter",
+    "/kv_event_sources": "prefixes are not passed between engines",
+    **dict.fromkeys(("/scale_elastic_ep", "/is_scaling_elastic_ep"), "the number of workers and replicas stays"),
+    **dict.fromkeys(
+        ("/fault_tolerance/status", "/fault_tolerance/apply"), "GET /health says whether the engine serves"
+    ),
+    **dict.fromkeys(("/v1/chat/completions/derender", "/v1/completions/derender"), "POST /detokenize gives the text"),
+    "/generative_scoring": "POST /v1/completions with prompt_logprobs scores texts, POST /score pairs",
+    "/cohere/v2/chat": "it is POST /v1/chat/completions",
     **dict.fromkeys(("/start_profile", "/stop_profile"), "LLM.start_profile(folder) writes profiles"),
 }
 """Endpoints of other servers that are not here -> what to call in their place."""

@@ -1,5 +1,6 @@
 """The small endpoints: models, health, load, version, metrics, tokenize, detokenize, tokenizer info."""
 
+import json
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -7,8 +8,10 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 import lullm
+from lullm.config.resolved import ResolvedConfig
 from lullm.engine.client import EngineClient
 from lullm.fleet.member import FleetMember
+from lullm.server.admin import boolean
 from lullm.server.anthropic import model_card
 from lullm.server.application import routed
 from lullm.server.context import ServerContext
@@ -32,6 +35,8 @@ def router(context: ServerContext) -> APIRouter:
         ("POST", "/ping", small.health),
         ("GET", "/load", small.load),
         ("GET", "/version", small.version),
+        ("GET", "/server_info", small.server_info),
+        ("GET", "/get_world_size", small.get_world_size),
         ("GET", "/metrics", small.metrics),
         ("POST", "/tokenize", small.tokenize),
         ("POST", "/detokenize", small.detokenize),
@@ -69,6 +74,22 @@ class SmallEndpoints:
 
     async def version(self) -> JSONResponse:
         return JSONResponse({"version": lullm.__version__})
+
+    async def server_info(self, request: Request) -> JSONResponse:
+        """What trainers read of vLLM's, under its names: TRL asks for adapters, replicas and log-probabilities."""
+        form = request.query_params.get("config_format", "text")
+        if form not in ("text", "json"):
+            raise ApiError(400, f"config_format must be text or json, not {form!r}", param="config_format")
+        engine = self._context.of_query(request).engine
+        found = _vllm_config(engine.config, engine.num_replicas)
+        told = found if form == "json" else json.dumps(found)
+        return JSONResponse({"vllm_config": told, "version": lullm.__version__})
+
+    async def get_world_size(self, request: Request) -> JSONResponse:
+        """The number of workers: of all replicas, or with include_dp=false of one."""
+        engine = self._context.of_query(request).engine
+        with_replicas = boolean("include_dp", request.query_params.get("include_dp", "true"))
+        return JSONResponse({"world_size": engine.config.num_workers * (engine.num_replicas if with_replicas else 1)})
 
     async def metrics(self) -> Response:
         house, prefix = self._context.house, self._context.options.metrics_prefix
@@ -124,6 +145,21 @@ class SmallEndpoints:
             "parent": None if adapter is None else context.model_name,
             "max_model_len": engine.config.max_model_len,
         } | status
+
+
+def _vllm_config(config: ResolvedConfig, num_replicas: int) -> dict[str, Any]:
+    """The options of an engine in the parts that vLLM has; a part that lullm lacks is null."""
+    parts = {
+        "model_config": ("model", "dtype", "max_model_len", "seed", "logprobs_mode", "max_logprobs", "enforce_eager"),
+        "cache_config": ("block_size", "gpu_memory_utilization", "enable_prefix_caching", "swap_space"),
+        "scheduler_config": ("max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill", "async_scheduling"),
+        "parallel_config": ("tensor_parallel_size", "pipeline_parallel_size", "enable_expert_parallel"),
+        "lora_config": ("max_loras", "max_lora_rank", "max_cpu_loras"),
+    }
+    found: dict[str, Any] = {part: {name: getattr(config, name) for name in names} for part, names in parts.items()}
+    found["model_config"] |= {"served_model_name": config.served_model_name, "quantization": config.quantization}
+    found["parallel_config"] |= {"data_parallel_size": num_replicas, "world_size": config.num_workers}
+    return found | ({} if config.enable_lora else {"lora_config": None}) | {"weight_transfer_config": None}
 
 
 async def _token_ids(engine: EngineClient, body: TokenizeBody) -> list[int]:

@@ -86,7 +86,7 @@ VLLM_CALLS: dict[str, VllmArgument] = {
     **without_effect("contents are joined to text, which every template takes", "chat_template_content_format"),
     **without_effect("the beams of all prompts run in one batch", "concurrency_limit"),
 }
-"""Arguments of `LLM`'s calls, named as in vLLM 0.32. A table of docs/from-vllm.md is made from this one."""
+"""Arguments of `LLM`'s calls, named as in vLLM 0.33. A table of docs/from-vllm.md is made from this one."""
 
 VLLM_STREAMS: dict[str, VllmArgument] = {
     "tokenization_kwargs": VLLM_CALLS["tokenization_kwargs"],
@@ -103,11 +103,12 @@ VLLM_STREAMS: dict[str, VllmArgument] = {
 VLLM_CHATS = {name: each for name, each in VLLM_CALLS.items() if name != "mm_processor_kwargs"}
 VLLM_WAIT = without_effect("each output has the type of its request", "output_type")
 VLLM_ENQUEUE = without_effect("nothing waits while prompts are taken", "use_tqdm")
-VLLM_PROFILE = refused("name the folder to write to", profile_prefix=None) | refused(
+VLLM_ABORT = without_effect("an id is that of one request", internal=False)
+VLLM_PROFILE = refused("name the folder to write to", profile_prefix=None, profiler_kwargs=None) | refused(
     "call start_profile and stop_profile where the profile is to begin and end", delay_iterations=0, max_iterations=0
 )
 VLLM_SHUTDOWN = without_effect("it ends once the running requests have, or at once with drain=False", "timeout")
-"""Arguments of `LLM.wait_for_completion`, of `enqueue`, of `start_profile` and of `shutdown` besides."""
+"""Arguments of `LLM.wait_for_completion`, of `enqueue`, of `abort`, of `start_profile` and of `shutdown` besides."""
 
 VLLM_SAMPLING: dict[str, VllmArgument] = {
     **refused("say it by structured_outputs=StructuredOutputsParams(...), with the same fields", guided_decoding=None),
@@ -123,6 +124,10 @@ VLLM_SAMPLING: dict[str, VllmArgument] = {
         trace_decode_token_ids=None,
     ),
     **refused("a model with runner='pooling' gives hidden states: `LLM.encode`", return_last_hidden_states=False),
+    **refused(
+        "outputs do not say which experts were used; LLM.expert_load() counts them", routed_experts_prompt_start=0
+    ),
+    **without_effect("the engine knows how much text a stop string may take back", "output_text_buffer_length"),
     **refused("call LLM.beam_search, or give `beam_width`", use_beam_search=False),
     **refused("there are no watermarks", watermarking=None),
     **without_effect("tokens are streamed as they come", "stream_interval"),
@@ -132,6 +137,35 @@ VLLM_SAMPLING: dict[str, VllmArgument] = {
     **without_effect("a request always takes a copy", "skip_clone"),
 }
 """Arguments of `SamplingParams`, as above."""
+
+VLLM_POOLING: dict[str, VllmArgument] = {
+    **refused(
+        "LLM.encode(..., pooling_task='token_embed') gives a row for each token; take the means of the chunks' rows",
+        late_chunking_params=None,
+    ),
+    **refused("LLM.score takes the pairs, and the rows of 'token_embed' are yours", late_interaction_params=None),
+    **refused("`step_tag_id` says which rows are kept", returned_token_ids=None, extra_kwargs=None),
+    **refused("a `cache_salt` of its own keeps a prompt from others' prefixes", skip_reading_prefix_cache=False),
+    **without_effect("a request that pools has one output", "output_kind"),
+    **without_effect("a model keeps the ids that it needs", requires_token_ids=False),
+}
+"""Arguments of `PoolingParams`, as above."""
+
+VLLM_START: dict[str, VllmArgument] = {
+    **refused("`stats()` has the engine's numbers, and /metrics of a server shows them", stat_loggers=None),
+    **refused("a constructor starts its engine", start_engine_loop=True),
+    **without_effect("nothing is told about an engine's use", "usage_context"),
+    **without_effect("`AsyncLLMEngine` has a thread, `LLMEngine` is driven by calls", enable_multiprocessing=False),
+    **without_effect(
+        "`lullm.log` and /metrics are there without it",
+        enable_log_requests=False,
+        aggregate_engine_logging=False,
+        disable_log_stats=False,
+    ),
+    **refused("`data_parallel_size` has replicas behind one client", client_addresses=None, client_count=1),
+    **refused("`data_parallel_size` has replicas behind one client", client_index=0),
+}
+"""Arguments of `from_engine_args` and `from_vllm_config`."""
 
 _UPDATES = (
     "`update_weights` takes names and tensors, `reload_weights` a folder; a trainer elsewhere uses "
@@ -178,6 +212,14 @@ VLLM_NAMES: dict[str, str] = {
     "apply_model": "it is a function of the model: `collective_rpc(lambda worker: f(worker.loaded.model))`",
     "set_tokenizer": "give `tokenizer` at the start",
     **dict.fromkeys(("get_supported_tasks", "supported_tasks", "runner_type", "pooler_config"), _POOLS),
+    "check_admission": "a request is admitted or refused when it comes; `stats()` says how many run and wait",
+    **dict.fromkeys(("is_tracing_enabled", "notify_kv_transfer_request_rejected"), "there is nothing like it here"),
+    **dict.fromkeys(("checkpoint_prepare", "checkpoint_restore"), "`hibernate(folder)` of `LLM` and `resume` do that"),
+    **dict.fromkeys(("scale_elastic_ep", "get_external_elastic_ep_status"), "the number of workers and replicas stays"),
+    **dict.fromkeys(("handle_fault", "should_keep_api_server_alive"), _HEALTH + "; `restart_workers` replaces workers"),
+    "get_kv_event_sources": "prefixes are not passed between engines",
+    "has_unfinished_requests_dp": "`has_unfinished_requests()` knows the requests of all replicas",
+    "do_log_stats_with_interval": "`stats()` has the engine's numbers",
     "wait_for_requests_to_drain": "`sleep(0, mode='wait')` returns once they have ended",
 }
 """vLLM's methods and attributes of `LLM`, `LLMEngine` and `AsyncLLM` that lullm lacks -> what to use here."""

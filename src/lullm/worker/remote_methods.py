@@ -13,7 +13,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REMOTE_METHODS = frozenset(
-    {"available_memory_bytes", "modified_weights", "reload_weights", "resident_bytes", "weights_version"}
+    {
+        "available_memory_bytes",
+        "compute_weight_checksums",
+        "modified_weights",
+        "reload_weights",
+        "resident_bytes",
+        "weights_version",
+    }
 )
 """Names that `collective_rpc` takes: safe to offer to strangers with the admin key, and JSON in the answers."""
 

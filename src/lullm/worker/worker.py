@@ -245,6 +245,10 @@ class Worker:
         """See `WeightStore.lasting_checksums`."""
         return self.loaded.store.lasting_checksums()
 
+    def compute_weight_checksums(self) -> dict[str, str]:
+        """The same as hexadecimal digits, under vLLM's name."""
+        return {name: f"{value:016x}" for name, value in self.weight_checksums().items()}
+
     def write_blocks(self, folder: Path, used: UsedBlocks) -> BlockFile:
         """See `hibernation`, for this method and the next; `folder`: of all workers' files."""
         path = folder / block_file_name(self.rank)

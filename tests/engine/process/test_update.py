@@ -8,7 +8,7 @@ from kit.engine.async_client import collect, tokens
 
 from lullm import LLM, EngineConfig, SamplingParams
 from lullm.engine.process.client import ProcessClient
-from lullm.errors import InvalidRequestError
+from lullm.errors import EngineAsleepError, InvalidRequestError
 
 OPTIONS = {"dtype": "float32", "max_model_len": 256, "num_gpu_blocks_override": 64}
 GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
@@ -41,13 +41,20 @@ def test_an_update_is_that_of_an_engine_here(client, trained, qwen3_folder):
         before = llm.generate("hello world", GREEDY, use_tqdm=False)[0].outputs[0].token_ids
         num_weights = llm.update_weights(trained.items())
         after = llm.generate("hello world", GREEDY, use_tqdm=False)[0].outputs[0].token_ids
+        checksums = llm.collective_rpc("compute_weight_checksums")
+        llm.reload_weights()
+        [first], [then] = checksums, llm.collective_rpc("compute_weight_checksums")
+        assert first.keys() == then.keys() and not set(first.values()) & set(then.values())
     assert list(before) != list(after)
 
     async def main():
         assert await drawn(client, "before") == list(before)
         assert await client.update_weights(trained.items()) == num_weights
         assert await drawn(client, "after") == list(after)
+        assert await client.compute_weight_checksums() == checksums
         await client.sleep(1)
+        with pytest.raises(EngineAsleepError):
+            await client.compute_weight_checksums()
         await client.wake_up()
         assert await drawn(client, "slept") == list(after)
 

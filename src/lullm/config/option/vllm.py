@@ -192,6 +192,14 @@ VLLM_OPTIONS: dict[str, VllmArgument] = {
         enable_mamba_cache_stochastic_rounding=False,
     ),
     **refused("towers compute in the model's type", mm_encoder_attn_dtype=None, mm_encoder_fp8_scale_path=None),
+    **refused("towers compute in the model's type", mm_encoder_fp8_scale_save_path=None),
+    **without_effect("towers compute in the model's type", "mm_encoder_fp8_scale_save_margin"),
+    **refused("no model has Engram's embeddings here", engram_config=None),
+    **refused("states are kept in the type that their model computes in", mamba_config=None),
+    **without_effect("states are kept in the type that their model computes in", "mamba_cache_philox_rounds"),
+    **without_effect("pictures are prepared on the CPU", "mm_ipc_gpu_memory_gb", "mm_device_do_normalize"),
+    **without_effect("draws take float32, and do not depend on the batch", use_fp64_gumbel=False),
+    **without_effect("a quantized checkpoint says itself how", allow_deprecated_quantization=False),
     **refused("`kv_cache_dtype` holds for all layers", kv_cache_dtype_skip_layers=None),
     **refused(
         "blocks hold as many tokens of a state as `block_size` says", mamba_block_size=None, mamba_cache_mode="none"
@@ -222,7 +230,9 @@ VLLM_OPTIONS: dict[str, VllmArgument] = {
         "arenas give memory back with `enable_sleep_mode` alone", "sleep_mode_backend", enable_cumem_allocator=False
     ),
     **refused(
-        "outputs do not say which experts were used; LLM.expert_load() counts them", enable_return_routed_experts=False
+        "outputs do not say which experts were used; LLM.expert_load() counts them",
+        enable_return_routed_experts=False,
+        aux_output_config=None,
     ),
     **without_effect("tokens are streamed as they come", "stream_interval"),
 }
@@ -264,6 +274,23 @@ VLLM_SERVER_OPTIONS: dict[str, VllmArgument] = {
     **refused("the server speaks HTTP alone", grpc=False, grpc_port=None),
     **refused("every node would need a client of its own; lullm serves from one", headless=False),
     **refused("prompts are text or token ids on every endpoint", tokens_only=False),
+    **without_effect(
+        "all replicas are behind one server", "data_parallel_supervisor_port", "dp_supervisor_probe_failure_threshold"
+    ),
+    **without_effect(
+        "all replicas are behind one server", "dp_supervisor_probe_interval_s", "dp_supervisor_probe_timeout_s"
+    ),
+    **without_effect("the server bounds headers by itself", "h11_max_incomplete_event_size", "h11_max_header_count"),
+    **without_effect("scores of pairs are computed in batches", enable_flash_late_interaction=True),
+    **without_effect("a request's mm_processor_kwargs are checked", trust_request_mm_kwargs=False),
+    **refused("the template reads a request's reasoning_effort as it stands", reasoning_effort_map=None),
+    **refused("a tool's own `strict` says whether its calls follow the schema", tool_strict_level=None),
+    **refused("the log has the times of each request, /metrics their distributions", enable_per_request_metrics=False),
+    **without_effect("there is no endpoint of Cohere's chats", "cohere_format", cohere_is_reasoning_model=True),
+    **refused("a message's `thinking` says whether the model thinks", anthropic_disabled_thinking_effort="auto"),
+    **without_effect("errors that are not a caller's are logged with their stack", log_error_stack=False),
+    **refused("prompts are rendered and answered by one server", enable_scale_out=False),
+    **without_effect("answers have no system_fingerprint", "fingerprint_mode", "fingerprint_value"),
     **refused("--drain-timeout says how long running requests get at the end", shutdown_timeout=0),
 }
 """Flags of `vllm serve` beside the engine's."""

@@ -32,6 +32,7 @@ from lullm.types.outputs import RequestOutput
 from lullm.types.pooling.outputs import EngineOutput, PoolingOutput, PoolingRequestOutput
 from lullm.types.request import GenerateRequest
 from lullm.types.sleep import SleepArguments, SleepEvent, SleepReport, SleepState
+from lullm.types.vllm_argument import VLLM_ABORT, VLLM_CALLS, VLLM_PROFILE, takes_vllms
 from lullm.types.wire.remote_call import RemoteCall
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ class ReplicaClient(EngineClient):
         with self._sent(request) as ticket:
             return await self._replicas[ticket.engine].pool(request, keep_alive)
 
+    @takes_vllms(VLLM_ABORT)
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests; those of a dead engine end with its error."""
         given = {request_id} if isinstance(request_id, str) else set(request_id)
@@ -114,6 +116,10 @@ class ReplicaClient(EngineClient):
             of_engines.setdefault(self._replicas[self._tickets[each].engine], []).append(each)
         _, errors = await self._crew.each(lambda replica: replica.abort(of_engines[replica]), of_engines)
         self._crew.raise_first({n: error for n, error in errors.items() if not isinstance(error, EngineDeadError)})
+
+    @property
+    def num_replicas(self) -> int:
+        return len(self._replicas)
 
     def get_num_unfinished_requests(self) -> int:
         """The number of requests that have not ended."""
@@ -207,11 +213,13 @@ class ReplicaClient(EngineClient):
             await feed_all([*feeds.values()], self._crew.feeding.items(weights), iterating)
             return (await self._crew.all(lambda replica: feeds[replica].end()))[0]
 
+    @takes_vllms(VLLM_PROFILE)
     async def start_profile(self, folder: str | Path = "profile") -> None:
         """Profile all engines until `stop_profile`; each has its own folder in `folder`."""
         folders = {each: Path(folder) / f"engine-{number}" for number, each in enumerate(self._replicas)}
         await self._crew.all(lambda replica: replica.start_profile(folders[replica]))
 
+    @takes_vllms(VLLM_CALLS)
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         is_reset = await super().reset_prefix_cache(reset_running_requests)
         for known in self._router.replicas:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from lullm.errors import InvalidRequestError
+from lullm.types.vllm_argument import VLLM_POOLING, takes_vllms
 
 PoolingTask = Literal["embed", "classify", "token_embed", "token_classify", "align"]
 """'embed': a vector of hidden states; 'classify': a number per label, or one score. 'token_...': one of each token.
@@ -81,6 +82,9 @@ class PoolingParams:
             raise InvalidRequestError(f"pooling_params ask for the task {self.task!r}, the call for {task!r}", "task")
         return replace(self, task=task)
 
+
+# Wraps the dataclass's `__init__`, since vLLM's other arguments are not fields.
+PoolingParams.__init__ = takes_vllms(VLLM_POOLING)(PoolingParams.__init__)  # type: ignore[method-assign]
 
 _NO_TOKENS = ("truncate_prompt_tokens", 0)
 
