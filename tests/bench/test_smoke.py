@@ -128,7 +128,7 @@ The others are other ways through scripts that are run."""
 ALONE = {"memory picture", "checkpoint", "cpu", "roofline", "peer/fields"}
 """Those with a test of their own below."""
 FOR_A_GPU = {"gpu", "gpu_tiles", "gpu_check"}
-PARTS = {"bar_chart", "ceilings", "contiguous", "engine_part", "gpu_kernels", "null_model", "peer/protocol"}
+PARTS = {"bar_chart", "ceilings", "contiguous", "engine_part", "gpu_kernels", "null_model", "peer/protocol", "shape"}
 """Modules of other scripts."""
 PEERS = {"peer/run_llamacpp", "peer/run_lullm", "peer/run_openvino", "peer/run_vllm"}
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(BENCH.glob("*.py"))]
@@ -231,5 +231,7 @@ def test_documented_commands_name_options_that_exist(document):
     text = document.read_text().replace("\\\n", " ").replace("\\ ", " ")
     for name, words in re.findall(r"python3? bench/(\w+)\.py([^`#\n]*)", text):
         source = (BENCH / f"{name}.py").read_text()
+        if "add_model_flags(" in source:
+            source += (BENCH / "shape.py").read_text()
         for option in re.findall(r"--[a-z][a-z-]*", words):
             assert f'"{option}"' in source, f"bench/{name}.py has no {option}"
