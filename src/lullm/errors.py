@@ -80,7 +80,7 @@ class SleepError(LullmError):
 
 
 class WakeUpError(LullmError):
-    """Released contents could not be restored unchanged; the engine is still asleep."""
+    """Released contents could not be restored unchanged; all that slept is asleep again."""
 
 
 class HibernationError(LullmError):

@@ -221,7 +221,14 @@ def test_a_changed_checkpoint_is_found_and_the_engine_stays_asleep(llm, expected
 
 
 def test_misuse(llm, qwen3_folder):
-    for arguments, param in (({"level": 3}, "level"), ({"mode": "x"}, "mode"), ({"tags": ["graphs"]}, "tags")):
+    for arguments, param in (
+        ({"level": 3}, "level"),
+        ({"level": 1.0}, "level"),
+        ({"level": True}, "level"),
+        ({"mode": "x"}, "mode"),
+        ({"tags": ["graphs"]}, "tags"),
+        ({"keep_prefix_cache": "no"}, "keep_prefix_cache"),
+    ):
         with pytest.raises(InvalidRequestError) as error:
             llm.sleep(**arguments)
         assert error.value.param == param

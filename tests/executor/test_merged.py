@@ -92,7 +92,10 @@ def test_a_save_that_fails_cancels_all_the_others(executor, error):
 
 def test_wake_up(executor):
     assert executor.wake_up("weights", "restore") == 100 * len(executor.workers)
-    assert executor.take_calls() == all_of(executor, "wake_up", "commit_wake_up")
+    assert executor.take_calls() == all_of(executor, "wake_up"), "the backups stay until all tags are there"
+    executor.commit_wake_up("weights")
+    executor.cancel_wake_up("weights")
+    assert executor.take_calls() == all_of(executor, "commit_wake_up", "cancel_wake_up")
 
 
 def test_a_wake_up_that_fails_puts_all_to_sleep_again(executor):

@@ -196,7 +196,7 @@ def test_show_a_gguf_file(hub_cache, capsys, qwen3_folder, tmp_path):
 def test_a_path_is_not_to_be_pulled(tmp_path, capsys):
     for command in ("show", "rm"):
         assert main([command, str(tmp_path / "no" / "file.gguf")]) == USER_ERROR
-        assert "is no hub id" in capsys.readouterr().err
+        assert "is no file or folder that exists, and no hub id" in capsys.readouterr().err
     (tmp_path / "a.gguf").touch()
     assert main(["rm", str(tmp_path / "a.gguf")]) == USER_ERROR
     assert "a.gguf is a file, not a model of the hub" in capsys.readouterr().err

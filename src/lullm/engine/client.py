@@ -159,7 +159,8 @@ class EngineClient(Preparation, VllmNames):
 
         Raises:
             InvalidRequestError: unknown tag.
-            WakeUpError: the contents differ from those before the sleep; the engine is still asleep.
+            WakeUpError: there is no memory, or contents differ from those before the sleep. All that slept is asleep
+                again.
             EngineDeadError: the engine stopped first.
         """
         check_tags(tags, WAKE_TAGS)

@@ -98,7 +98,8 @@ class EngineCalls(VllmNames, ABC):
         """Restore the memory that `sleep` released (`tags` None: all), at the same addresses. Idempotent.
 
         Raises:
-            WakeUpError: the contents differ from those before the sleep; the engine is still asleep.
+            WakeUpError: there is no memory, or contents differ from those before the sleep. All that slept is asleep
+                again.
         """
         self.check_health()
         return self.lifecycle.wake_up(tags)

@@ -166,24 +166,24 @@ class Lifecycle:
         """Restore the memory of `tags` (None: all), weights first. Idempotent. Blocks until the contents are there.
 
         Raises:
-            WakeUpError: a tag's contents differ from those before the sleep. It is still asleep; tags before it are
-                awake.
+            WakeUpError: there is no memory for a tag, or its contents differ from those before the sleep. All that
+                slept is asleep again, so that no engine that cannot work holds memory.
         """
         check_tags(tags, WAKE_TAGS)
         started, restored, woken = time.perf_counter(), 0, []
         ahead = [tag for tag in self.sleeping_tags if tags is None or tag in tags]
-        while ahead:
-            tag = ahead.pop(0)
-            if tag == KV_CACHE:
-                self.drop_stale_kv()
-            transition = TRANSITIONS[self._residence[tag], "wake_up"]
-            assert transition.action is not None, "the tag sleeps"
-            num_bytes = self._executor.wake_up(tag, transition.action, tuple(ahead))
-            if tag == KV_CACHE and not num_bytes:  # no block is in use
-                self._executor.reset_kv_scales()
-            restored += num_bytes
-            self._residence[tag] = transition.to
-            woken.append(tag)
+        try:
+            while ahead:
+                tag = ahead.pop(0)
+                restored += self._restore(tag, ahead)
+                woken.append(tag)
+        except BaseException:
+            for tag in reversed(woken):
+                self._executor.cancel_wake_up(tag)
+            raise
+        for tag in woken:
+            self._executor.commit_wake_up(tag)
+            self._residence[tag] = _RESIDENT
         if not self.sleeping_tags:
             self._is_paused = False
         report = WakeReport(tuple(woken), restored, time.perf_counter() - started)
@@ -192,6 +192,17 @@ class Lifecycle:
                 "awake (%s): %s restored, %.2f s", ", ".join(woken), format_bytes(report.restored_bytes), report.seconds
             )
         return report
+
+    def _restore(self, tag: str, ahead: Sequence[str]) -> int:
+        """Restore one tag, whose backups stay; returns the number of bytes. Raises as `wake_up` does."""
+        if tag == KV_CACHE:
+            self.drop_stale_kv()
+        action = TRANSITIONS[self._residence[tag], "wake_up"].action
+        assert action is not None, "the tag sleeps"
+        num_bytes = self._executor.wake_up(tag, action, tuple(ahead))
+        if tag == KV_CACHE and not num_bytes:  # no block is in use
+            self._executor.reset_kv_scales()
+        return num_bytes
 
     @property
     def has_stale_kv(self) -> bool:

@@ -95,16 +95,25 @@ class Executor:
     def wake_up(self, tag: str, action: Action, ahead: Sequence[str] = ()) -> int:
         """Restore one tag on all workers or on none; returns the sum of bytes. `ahead`: tags that are woken next.
 
+        Its backups still exist: `commit_wake_up` or `cancel_wake_up` comes next, once all tags are there or one failed.
+
         Raises:
-            WakeUpError: a worker failed; the tag is asleep on all of them, and its backups still exist.
+            WakeUpError: a worker failed; the tag is asleep on all of them.
         """
         try:
             num_bytes: int = sum(self._call("wake_up", tag, action, ahead))
         except BaseException:
-            self._call("cancel_wake_up", tag)
+            self.cancel_wake_up(tag)
             raise
-        self._call("commit_wake_up", tag)
         return num_bytes
+
+    def commit_wake_up(self, tag: str) -> None:
+        """Every worker drops its backup of the tag, or keeps its memory for the next sleep. Idempotent."""
+        self._call("commit_wake_up", tag)
+
+    def cancel_wake_up(self, tag: str) -> None:
+        """Every worker releases the tag again. Idempotent."""
+        self._call("cancel_wake_up", tag)
 
     def weight_checksums(self) -> list[dict[str, int]]:
         """By worker, the checksums of its parameters, which other processes can compare. Raises EngineAsleepError."""

@@ -51,7 +51,7 @@ class SleepOptions:
     keep_prefix_cache: bool = False
 
     def __post_init__(self) -> None:
-        if self.level not in (0, 1, 2) or isinstance(self.level, bool):
+        if isinstance(self.level, bool | float) or self.level not in (0, 1, 2):
             raise InvalidRequestError(f"sleep level must be 0, 1 or 2, not {self.level!r}", "level")
         check_tags(self.tags)
         for name, choices in (("mode", get_args(SleepMode)), ("backup", get_args(BackupTarget))):
@@ -59,6 +59,10 @@ class SleepOptions:
                 raise InvalidRequestError(
                     f"sleep {name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}", name
                 )
+        if not isinstance(self.keep_prefix_cache, bool):
+            raise InvalidRequestError(
+                f"keep_prefix_cache must be true or false, not {self.keep_prefix_cache!r}", "keep_prefix_cache"
+            )
         if self.keep_prefix_cache and self.level == 2:
             raise InvalidRequestError("level 2 keeps nothing, the prefix cache neither", "keep_prefix_cache")
 
@@ -173,8 +177,8 @@ class SleepEvent:
     Args:
         slept: memory was released, or the engine paused.
         woke: memory came back, or a pause ended.
-        failed: 'sleep': a backup failed, and nothing was released; 'wake_up': contents did not come back as they were,
-            and the engine is still asleep.
+        failed: 'sleep': a backup failed, and nothing was released; 'wake_up': there was no memory, or contents did not
+            come back as they were, and all that slept is asleep again.
     """
 
     cause: SleepCause

@@ -64,7 +64,7 @@ def hub_id(name: str) -> str:
     if name == "demo" or path.exists():
         raise ModelLoadError(f"{name} is a {_kind(path)}, not a model of the hub")
     if not _HUB_ID.fullmatch(name):
-        raise ModelLoadError(f"{name!r} is no hub id, such as Qwen/Qwen3-0.6B")
+        raise ModelLoadError(f"{name!r} is no file or folder that exists, and no hub id, such as Qwen/Qwen3-0.6B")
     return name
 
 

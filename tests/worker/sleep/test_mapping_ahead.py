@@ -120,8 +120,8 @@ def test_weights_from_a_checkpoint_come_before_any_kv(build, fake):
 
 
 @pytest.mark.parametrize("nth", [1, 3])
-def test_a_driver_that_refuses_kv_leaves_the_weights_awake(build, fake, nth):
-    """All of the KV cache is released again, and the error says what came back."""
+def test_a_driver_that_refuses_kv_gets_the_weights_back(build, fake, nth):
+    """All is released again, with the backups kept, and the error says what came back."""
     order = Order(fake)
     llm = build(order.backend, **SIZES)
     expected, weights = tokens(llm), arenas_of(llm)["weights"]
@@ -130,8 +130,8 @@ def test_a_driver_that_refuses_kv_leaves_the_weights_awake(build, fake, nth):
     fake.fail("cuMemCreate", weights.num_chunks + nth, 2)
     with pytest.raises(WakeUpError, match=r"kv_cache still asleep: .* of .* came back, .*OUT_OF_MEMORY.*free memory"):
         llm.wake_up()
-    assert llm.llm_engine.sleeping_tags == ("kv_cache",) and states(llm) == asleep("kv_cache")
-    assert fake.counts()["handles"] == weights.num_chunks
+    assert llm.llm_engine.sleep_state == "weights_offloaded" and states(llm) == asleep("weights", "kv_cache")
+    assert fake.counts()["handles"] == 0
     llm.wake_up()
     assert states(llm) == asleep() and end(llm) == expected
 
@@ -154,7 +154,7 @@ def test_weights_that_fail_take_the_kv_with_them(build, fake):
 
 
 def test_a_wake_up_that_stops_between_two_tags(build, fake, monkeypatch):
-    """The next sleep, and the engine's end, release what was mapped ahead."""
+    """All is asleep again: the next sleep, the next wake-up and the engine's end find it so."""
     order = Order(fake)
     llm = build(order.backend, **SIZES)
     expected, lifecycle = tokens(llm), llm.llm_engine.lifecycle
@@ -165,10 +165,10 @@ def test_a_wake_up_that_stops_between_two_tags(build, fake, monkeypatch):
             patch.setattr(lifecycle, "drop_stale_kv", lambda: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 llm.wake_up()
-        assert llm.llm_engine.sleeping_tags == ("kv_cache",)
+        assert llm.llm_engine.sleeping_tags == ("weights", "kv_cache")
+        assert fake.counts()["handles"] == 0, "also what was mapped ahead"
         if ending == "sleep":
-            llm.sleep(tags=["weights"])
-            assert fake.counts()["handles"] == 0
+            llm.sleep(level=2)
         if ending != "close":
             llm.wake_up()
             assert tokens(llm) == expected
@@ -200,7 +200,7 @@ def test_kv_that_one_of_two_workers_lacks(build, fake, monkeypatch):
     fake.fail("cuMemCreate", 2 * first.loaded.arena.num_chunks + kv.num_chunks + 2, 2)  # of one of them, late
     with pytest.raises(WakeUpError, match="kv_cache still asleep"):
         llm.wake_up()
-    assert mapped(llm) == [{"weights"}, {"weights"}]
+    assert mapped(llm) == [set(), set()]
     llm.wake_up()
     assert mapped(llm) == [{"weights", "kv_cache"}] * 2 and end(llm) == expected
 
