@@ -145,18 +145,21 @@ def test_the_word_cuda_is_found_in_names(source, is_word):
     assert bool(WORD_CUDA.search(source)) is is_word
 
 
-MODULES = {module_of(path) for path in FILES}
-WORDS_OF_ROOM = {
-    room: set(re.findall(r"\w+", "".join(p.read_text() for p in PACKAGE.glob(f"{room}/**/*.py")))) for room in ROOMS
-}
+@functools.cache
+def words_of(room: str) -> set[str]:
+    return set(re.findall(r"\w+", "".join(p.read_text() for p in PACKAGE.glob(f"{room}/**/*.py"))))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_modules_that_comments_name_exist(path):
+def test_modules_that_comments_name_exist():
     """Such as `sampling.truncation`; `engine.config` is an attribute. A comment still named a file's room of before."""
-    for first, second in re.findall(r"`(?:lullm\.)?([a-z]+)\.([a-z_0-9]+)[.A-Za-z_]*`", path.read_text()):
-        known = f"lullm.{first}.{second}" in MODULES or second in WORDS_OF_ROOM.get(first, {second})
-        assert known, f"`{first}.{second}`: the room {first} has no such module or name"
+    modules = {module_of(path) for path in FILES}
+    wrong = [
+        f"{path.relative_to(PACKAGE)}: `{first}.{second}`"
+        for path in FILES
+        for first, second in re.findall(r"`(?:lullm\.)?([a-z]+)\.([a-z_0-9]+)[.A-Za-z_]*`", path.read_text())
+        if first in ROOMS and f"lullm.{first}.{second}" not in modules and second not in words_of(first)
+    ]
+    assert not wrong, "the rooms have no such modules or names"
 
 
 @pytest.mark.parametrize("name", [name for name in ROOMS if (PACKAGE / name).is_dir()])

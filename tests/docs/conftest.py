@@ -1,5 +1,6 @@
 """What the pages name: a folder of models, and a server."""
 
+import functools
 import gc
 import os
 import subprocess
@@ -7,6 +8,8 @@ import sys
 
 import pytest
 from kit.ready_process import ReadyPopen
+
+from lullm.cli.plan import command
 
 
 @pytest.fixture(scope="session")
@@ -52,6 +55,14 @@ def world(tmp_path_factory):
     )
     (folder / "lullm.yaml").write_text("model: path/to/folder\nmax-model-len: 256\n")
     return folder
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _this_machine_is_measured_once():
+    """Each `lullm plan` of a page takes 1.6 s for it; tests/cli/plan/test_roofline.py measures anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "measure", functools.cache(command.measure))
+        yield
 
 
 @pytest.fixture
