@@ -109,7 +109,7 @@ def test_calls_reach_all_and_errors_are_the_callers(client):
 def test_an_async_engine_has_the_same_methods(client, expected):
     assert isinstance(client, ReplicaClient)
     own = {name for name in dir(AsyncLLMEngine) if not name.startswith("_")}
-    assert own - {"from_engine_args"} <= set(dir(client))
+    assert own - {"from_engine_args", "from_vllm_config"} <= set(dir(client)), "all but the two ways to make one"
 
     async def main():
         *_, last = [output async for output in client.generate(PROMPTS[0], FINAL, "whole")]

@@ -199,7 +199,7 @@ def test_requests_that_are_refused_and_aborted(llm, expected):
 
 def test_an_id_that_is_used_again_has_its_own_outputs(llm):
     engine = llm.llm_engine
-    for round_s in (0.0, 0.2):  # what came of the first is there, or on its way
+    for round_s in (*(0.002 * number for number in range(20)), 0.2):  # what came of the first is there, or on its way
         engine.add_request("again", "the quick brown fox", GREEDY)
         time.sleep(round_s)
         engine.abort_request("again", wants_output=False)

@@ -72,6 +72,7 @@ class ReplicaEngine(InputCalls):
         self.input_processor = self._client.input_processor
         self._unfinished: dict[str, tuple[GenerateRequest, concurrent.futures.Future[None]]] = {}
         self._news: queue.SimpleQueue[_News] = queue.SimpleQueue()
+        self._readers: dict[str, asyncio.Task[None]] = {}  # of the loop's thread
         self._held: _News | None = None  # an error that the next step raises first
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="lullm-replicas", daemon=True)
@@ -86,7 +87,7 @@ class ReplicaEngine(InputCalls):
         if request.request_id in self._unfinished:
             raise InvalidRequestError(f"request id {request.request_id!r} is already in use", "request_id")
         check_awake(self.sleep_state, self.sleeping_tags)
-        reading = _read(self._client, request, self._news)
+        reading = _read_in_turn(self._client, request, self._news, self._readers)
         self._unfinished[request.request_id] = request, asyncio.run_coroutine_threadsafe(reading, self._loop)
 
     def step(self) -> list[EngineOutput]:
@@ -206,6 +207,24 @@ class ReplicaEngine(InputCalls):
         if not self._end.alive:
             raise EngineDeadError("the engine has been shut down")
         check_owner(self._owner)
+
+
+async def _read_in_turn(
+    client: ReplicaClient,
+    request: GenerateRequest,
+    news: "queue.SimpleQueue[_News]",
+    readers: dict[str, asyncio.Task[None]],
+) -> None:
+    """As `_read`, once an aborted request of the same id, which its caller has forgotten, has left its engine."""
+    while (before := readers.get(request.request_id)) is not None:
+        await asyncio.wait([before])
+    own = asyncio.current_task()
+    assert own is not None, "a coroutine of the loop"
+    readers[request.request_id] = own
+    try:
+        await _read(client, request, news)
+    finally:
+        del readers[request.request_id]
 
 
 async def _read(client: ReplicaClient, request: GenerateRequest, news: "queue.SimpleQueue[_News]") -> None:
