@@ -24,8 +24,8 @@ for batch in range(100):
     del outputs
     found.append(resident_bytes())
 block_space_of(engine).check_conservation()
-assert open_requests_of(engine) == {} and len(scheduler_of(engine)._roster) == 0
-assert block_space_of(engine)._tables == {} and scheduler_of(engine)._roster._members == {}
+assert open_requests_of(engine) == {} and len(scheduler_of(engine).roster) == 0
+assert block_space_of(engine)._tables == {} and scheduler_of(engine).roster._members == {}
 assert sum(engine.stats().finished_total.values()) == 100_000
 print((found[-1] - found[20]) / 2**20)
 """
