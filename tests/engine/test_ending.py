@@ -49,15 +49,16 @@ def has_ended(engine):
     return not engine._thread._thread.is_alive()
 
 
-@pytest.mark.parametrize("kind", [AsyncLLMEngine, ProcessClient])
+ENDS = (awaited, awaited_with_a_bound, as_a_task, left, left_at_the_loops_end, without_a_loop, run_as_a_coroutine)
+OF_A_PROCESS = (awaited, left, left_at_the_loops_end, without_a_loop)  # the others differ above both kinds
+
+
 @pytest.mark.parametrize(
-    "end",
-    [awaited, awaited_with_a_bound, as_a_task, left, left_at_the_loops_end, without_a_loop, run_as_a_coroutine],
-    ids=lambda end: end.__name__,
+    ("kind", "end"),
+    [*((AsyncLLMEngine, end) for end in ENDS), *((ProcessClient, end) for end in OF_A_PROCESS)],
+    ids=lambda each: each.__name__,
 )
 def test_every_way_to_end_an_engine(kind, end, qwen3_folder):
-    if kind is ProcessClient and end in (awaited_with_a_bound, as_a_task, run_as_a_coroutine):
-        pytest.skip("what differs from the others is above both kinds")
     engine = kind(EngineConfig(model=str(qwen3_folder), **OPTIONS))
 
     async def main():

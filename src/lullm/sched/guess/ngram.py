@@ -4,15 +4,14 @@ Answers often repeat passages of their prompt or of themselves: quotations, edit
 verifies the guesses (`Intake`) then gives several tokens. The tokens are those without guesses, whatever is guessed.
 """
 
-from collections.abc import Sequence as Seq
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from lullm.config.option.speculation import Speculation
 from lullm.sched.guess.misses import Misses
+from lullm.sched.guess.text import TextGuesses
 from lullm.types.sequence import Sequence
-from lullm.types.step import Span, StepPlan, StepResult
 
 
 class _History:
@@ -34,11 +33,8 @@ class _History:
         return self._buffer[: self._len]
 
 
-class NgramGuesses:
+class NgramGuesses(TextGuesses):
     """Guesses for all sequences; implements `Guesser`. Its notes on a sequence are freed with the sequence."""
-
-    is_active = True
-    num_quiet_steps = 0
 
     def __init__(self, speculation: Speculation):
         self._speculation = speculation
@@ -54,23 +50,6 @@ class NgramGuesses:
         how = self._speculation
         num_tokens = min(most, how.num_speculative_tokens)
         return continuation(history.tokens(seq.token_ids), how.prompt_lookup_min, how.prompt_lookup_max, num_tokens)
-
-    def begin(self, seqs: Seq[Sequence]) -> None:
-        """See `Guesser`."""
-
-    def num_behind(self, seq: Sequence) -> int:
-        """None: the text is there."""
-        return 0
-
-    def take_spans(self) -> list[Span]:
-        """None: no model drafts."""
-        return []
-
-    def forget(self, seq: Sequence) -> None:
-        """Nothing lies in blocks."""
-
-    def observe(self, plan: StepPlan, result: StepResult) -> None:
-        """See `Guesser`."""
 
     def learn(self, seq: Sequence, num: int, num_right: int) -> None:
         """So many of the guesses that `propose` gave last were right. Before the sequence gets its tokens."""

@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 from lullm.config.option.speculation import Speculation
 from lullm.sched.guess.misses import Misses
 from lullm.sched.guess.passages import Continuation, Passages
+from lullm.sched.guess.text import TextGuesses
 from lullm.types.sequence import Sequence
-from lullm.types.step import Span, StepPlan, StepResult
 
 _BITS_OF_ONE, _BITS_OF_ALL = 12, 18
 _MOST_TOKENS = 1 << 21
@@ -58,14 +58,11 @@ class _Own:
         self.text, self.misses = Passages(_BITS_OF_ONE), Misses()
 
 
-class SuffixGuesses:
+class SuffixGuesses(TextGuesses):
     """Guesses for all sequences; implements `Guesser`. Its notes on a sequence are freed with the sequence.
 
     Answers with a `cache_salt` are not seen by others, and see none: the time of a step would tell of them.
     """
-
-    is_active = True
-    num_quiet_steps = 0
 
     def __init__(self, speculation: Speculation):
         self._how = speculation
@@ -100,20 +97,6 @@ class SuffixGuesses:
         ]
         surest: Continuation = max(found, key=lambda each: each.num_expected)
         return surest.token_ids
-
-    def num_behind(self, seq: Sequence) -> int:
-        """None: the text is there."""
-        return 0
-
-    def take_spans(self) -> list[Span]:
-        """None: no model drafts."""
-        return []
-
-    def forget(self, seq: Sequence) -> None:
-        """Nothing lies in blocks."""
-
-    def observe(self, plan: StepPlan, result: StepResult) -> None:
-        """See `Guesser`."""
 
     def learn(self, seq: Sequence, num: int, num_right: int) -> None:
         """See `Guesser`."""
